@@ -1,0 +1,34 @@
+"""A workflow executive with a tuple space, on MPI.
+
+Importing this package imports neither MPI nor NumPy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diel.loading.context import Context as Context
+    from diel.tuples.tags import ANY as ANY
+    from diel.workflow.load import load_workflow as load_workflow
+
+__version__ = "0.1.0.dev0"
+
+# Public name -> the module that defines it; imported on first use.
+_HOME = {
+    "ANY": "diel.tuples.tags",
+    "Context": "diel.loading.context",
+    "load_workflow": "diel.workflow.load",
+}
+__all__ = ["ANY", "Context", "__version__", "load_workflow"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'diel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,130 @@
+"""Every error that diel raises on purpose.
+
+::
+
+    DielError                       something diel noticed and can explain
+    ├── WorkflowError               the workflow file is wrong (ValueError); every problem at once
+    ├── LaunchError                 mpiexec cannot be started as asked (RuntimeError)
+    ├── RunDirectoryError           the run directory cannot be read or written (OSError)
+    ├── ModuleFailed                a module raised, or its executable exited non-zero (RuntimeError)
+    ├── RunStopped                  the run is ending: what a waiting module receives (RuntimeError)
+    └── TupleError                  the tuple space
+        ├── TagError                a tag or pattern is malformed (ValueError)
+        ├── PayloadError            a value cannot be stored, or ``out=`` does not fit (TypeError)
+        └── TupleTimeout            nothing matched in time (TimeoutError)
+
+Errors cross ranks, so each survives pickling with its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong in a workflow file.
+
+    Attributes
+    ----------
+    path : str
+        Where in the file, such as ``module[2].copies``; empty for the file as a whole.
+    message : str
+        What is wrong.
+    remedy : str
+        What to do next; empty if there is nothing to add.
+    """
+
+    path: str
+    message: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        remedy = f" ({self.remedy})" if self.remedy else ""
+        return f"{where}{self.message}{remedy}"
+
+
+class DielError(Exception):
+    """Something diel noticed and can explain to a person."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default rebuilds an exception from `args`, which for us is the finished message:
+        # rebuild from the fields instead.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[DielError], args: tuple[Any, ...], fields: dict[str, Any]) -> DielError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class WorkflowError(DielError, ValueError):
+    """A workflow file is wrong.
+
+    Parameters
+    ----------
+    file : str
+        The workflow file, as the user named it.
+    problems : sequence of Problem
+        Everything that is wrong in it.
+    """
+
+    def __init__(self, file: str, problems: Sequence[Problem]) -> None:
+        self.file = file
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        head = f"{file}: {count} problem{'s' if count != 1 else ''}"
+        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+
+
+class LaunchError(DielError, RuntimeError):
+    """``mpiexec`` cannot be started as asked."""
+
+
+class RunDirectoryError(DielError, OSError):
+    """A run directory cannot be created, read or written."""
+
+
+class ModuleFailed(DielError, RuntimeError):
+    """An executable module exited with a status other than zero, or could not be started."""
+
+
+class RunStopped(DielError, RuntimeError):
+    """The run is ending; raised in every module that waits in diel."""
+
+
+class TupleError(DielError):
+    """Something about the tuple space."""
+
+
+class TagError(TupleError, ValueError):
+    """A tag is not a string or a non-empty tuple of strings and integers."""
+
+
+class PayloadError(TupleError, TypeError):
+    """A value cannot be stored, or the array given as ``out=`` does not fit it."""
+
+
+class TupleTimeout(TupleError, TimeoutError):
+    """No tuple matched before the timeout.
+
+    Parameters
+    ----------
+    operation : str
+        ``tget`` or ``tread``.
+    tag : str
+        The pattern, as a person would write it.
+    timeout_s : float
+        Seconds waited.
+    """
+
+    def __init__(self, operation: str, tag: str, timeout_s: float) -> None:
+        self.operation = operation
+        self.tag = tag
+        self.timeout_s = timeout_s
+        super().__init__(f"{operation}({tag}): nothing matched within {timeout_s:g} s")
