@@ -1,0 +1,45 @@
+"""``diel check``: the verdict on a workflow file, and the ranks it needs."""
+
+from __future__ import annotations
+
+from diel.executive.launch import available_cores
+from diel.executive.placement import SERVERS, needs, plan_groups
+from diel.loading.checking import finish
+from diel.loading.threads import set_thread_environment
+from diel.workflow.load import read_draft
+from diel.workflow.model import Module
+
+
+def check(file: str, ranks: int | None) -> int:
+    """Print the verdict; return the exit code.
+
+    Raises
+    ------
+    WorkflowError
+        With every problem of the file.
+    """
+    set_thread_environment(1)
+    workflow = finish(read_draft(file))
+    cores = available_cores()
+    plans = plan_groups(workflow, ranks, file) if ranks is not None else []
+    need = needs(workflow, cores)
+    on_cores = f", on {cores} cores" if _fills(workflow.modules) else ""
+    print(
+        f"{file}: fine; {_count(workflow.modules, 'module')}, {_count(workflow.groups, 'group')}\n"
+        f"ranks, 1 for the executive and {SERVERS} for the tuple server included:\n"
+        f"  {need.minimum:5d}  the largest group: the least that it runs on\n"
+        f"  {need.moment:5d}  the largest moment: what diel run takes{on_cores}\n"
+        f"  {need.total:5d}  in sum"
+    )
+    for plan in plans:
+        copies = ", ".join(f"{module.module} x {module.copies}" for module in plan.modules)
+        print(f"on {ranks} ranks, group {plan.name}: {copies}")
+    return 0
+
+
+def _fills(modules: tuple[Module, ...]) -> bool:
+    return any(module.copies == "fill" for module in modules)
+
+
+def _count(things: tuple[object, ...], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"

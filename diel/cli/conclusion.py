@@ -1,0 +1,123 @@
+"""How a run ended, for people: the root cause, the ranked table, where to look."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from diel.run.directory import RunDirectory
+from diel.run.journal import Record
+from diel.run.results import rank_rows
+from diel.run.view import ResultsView, RunView
+
+FAILED: Final = 1
+_TABLE_ROWS: Final = 10
+_RETURNED_SHOWN: Final = 12
+_LAUNCHER_LINES: Final = 15
+
+
+def print_failure(failure: Record) -> None:
+    """Print the root cause of a failure to standard error: who, where and why."""
+    who = f"{failure['module']}.{failure['copy']}"
+    print(
+        f"\ndiel: module {failure['module']!r} failed: {failure['error']}\n"
+        f"  copy {failure['copy']}, rank {failure['rank']} "
+        f"(rank {failure['copy_rank']} of the copy), host {failure['host']}, "
+        f"group {failure['group']!r}\n",
+        file=sys.stderr,
+    )
+    for line in failure["detail"].splitlines():
+        print(f"  {who} | {line}", file=sys.stderr)
+    print(file=sys.stderr, flush=True)
+
+
+def print_conclusion(view: RunView, directory: RunDirectory, launcher_status: int) -> int:
+    """Print how a run ended.
+
+    Parameters
+    ----------
+    view : RunView
+    directory : RunDirectory
+    launcher_status : int
+        The exit status of mpiexec, for a run that could not write its own.
+
+    Returns
+    -------
+    int
+        The exit code, from the journal where it has one.
+    """
+    if view.exit_code is None:
+        _print_lost(directory, launcher_status)
+        return FAILED
+    if view.returned:
+        _print_returned(view)
+    if view.results is not None and view.results.rows:
+        _print_ranking(view.results)
+    seconds = view.ended_s - view.started_s
+    verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
+    print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")
+    print(f"everything about it: {directory.path}", flush=True)
+    return view.exit_code
+
+
+def describe_best(results: ResultsView) -> str:
+    """Say in a few words how good the best row is."""
+    if not results.rows:
+        return "none yet"
+    best = rank_rows(results.rows, results.objective, results.maximise)[0]
+    return f"best {results.objective} {_text(best[results.objective])}"
+
+
+def _print_returned(view: RunView) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for who, value in view.returned[:_RETURNED_SHOWN]:
+        console.print(f"{who} returned {value}", markup=False)
+    if len(view.returned) > _RETURNED_SHOWN:
+        print(f"... and {len(view.returned) - _RETURNED_SHOWN} more, in the journal")
+
+
+def _print_ranking(results: ResultsView) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    ranked = rank_rows(results.rows, results.objective, results.maximise)
+    shown = ranked[:_TABLE_ROWS]
+    direction = "highest" if results.maximise else "lowest"
+    title = f"{len(shown)} best of {len(ranked)} by {direction} {results.objective}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("#", justify="right", style="dim")
+    for column in results.columns:
+        is_number = isinstance(shown[0][column], (int, float))
+        style = "bold" if column == results.objective else ""
+        header = column.replace("_", " ")
+        table.add_column(header, justify="right" if is_number else "left", style=style)
+    for place, row in enumerate(shown, start=1):
+        table.add_row(str(place), *(_text(row[column]) for column in results.columns))
+    # Outside of a terminal the width is unknown: wide enough not to cut a number.
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    console.print(table)
+
+
+def _print_lost(directory: RunDirectory, launcher_status: int) -> None:
+    """Say what is known of a run whose ranks were killed."""
+    print(
+        f"\ndiel: the run ended without a word: a rank was killed, or MPI gave up "
+        f"(mpiexec exited with status {launcher_status})",
+        file=sys.stderr,
+    )
+    if directory.launcher_log.exists():
+        lines = directory.launcher_log.read_text(errors="replace").splitlines()
+        for line in lines[-_LAUNCHER_LINES:]:
+            print(f"  launcher | {line}", file=sys.stderr)
+    print(f"everything about it: {directory.path}", file=sys.stderr, flush=True)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, float):
+        return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"{value:.4g}"

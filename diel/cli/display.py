@@ -1,0 +1,233 @@
+"""A run while it goes on: a live display on a terminal, plain lines otherwise.
+
+Both read the run directory and nothing else of a run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from diel.cli.conclusion import describe_best, print_conclusion, print_failure
+from diel.run.directory import RunDirectory
+from diel.run.journal import JournalReader, Record
+from diel.run.view import RunView
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_PLAIN_PROGRESS_EVERY_S: Final = 2.0
+
+
+class Display(Protocol):
+    """Shows one run from its start to its end."""
+
+    def __enter__(self) -> Display: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def refresh(self) -> bool:
+        """Show what is new; return whether the run has ended."""
+
+    def conclude(self, launcher_status: int = 0) -> int:
+        """Show how the run ended; return the exit code."""
+
+
+def display_for(directory: RunDirectory) -> Display:
+    """Return the display that fits where standard output goes."""
+    return LiveDisplay(directory) if sys.stdout.isatty() else PlainDisplay(directory)
+
+
+class SilentFace:
+    """Shows nothing: the process that launched the ranks does."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        pass
+
+    def refresh(self) -> None:
+        """Show nothing."""
+
+    def announce(self, failure: Record) -> None:
+        """Show nothing."""
+
+    def conclude(self) -> None:
+        """Show nothing."""
+
+
+class PlainDisplay:
+    """One line for each thing that happens: for logs, and for rank 0 under a bare mpirun.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._journal = JournalReader(directory.journal)
+        self._view = RunView()
+        self._progress_shown_s = 0.0
+        self._rows_shown = 0
+        self._failure_shown = False
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def refresh(self) -> bool:
+        """Print what is new; return whether the run has ended."""
+        for record in self._journal.new_records():
+            self._view.apply(record)
+            line = _line_for(record, self._view)
+            if line:
+                self._print(line)
+            if record["event"] == "ModuleFailed":
+                self.announce(record)
+        self._show_progress()
+        return self._view.exit_code is not None
+
+    def announce(self, failure: Record) -> None:
+        """Print the root cause of a failure, once."""
+        if not self._failure_shown:
+            self._failure_shown = True
+            print_failure(failure)
+
+    def conclude(self, launcher_status: int = 0) -> int:
+        """Print how the run ended; return the exit code."""
+        self.refresh()
+        return print_conclusion(self._view, self._directory, launcher_status)
+
+    def _show_progress(self) -> None:
+        results = self._view.results
+        if results is None or len(results.rows) == self._rows_shown:
+            return
+        now_s = time.monotonic()
+        complete = len(results.rows) == results.expected
+        if complete or now_s - self._progress_shown_s >= _PLAIN_PROGRESS_EVERY_S:
+            self._progress_shown_s, self._rows_shown = now_s, len(results.rows)
+            of = f" of {results.expected}" if results.expected is not None else ""
+            self._print(f"{len(results.rows)}{of} results, {describe_best(results)}")
+
+    def _print(self, text: str) -> None:
+        seconds = time.time() - self._view.started_s if self._view.started_s else 0.0
+        print(f"[{seconds:7.1f} s] {text}", flush=True)
+
+
+def _line_for(record: Record, view: RunView) -> str:
+    event = record["event"]
+    if event == "RunStarted":
+        return f"{record['workflow']} on {record['ranks']} ranks ({record['mpi']})"
+    if event == "GroupStarted":
+        copies = ", ".join(f"{module} x {count}" for module, count in record["copies"].items())
+        return f"group {record['group']} started: {copies}"
+    if event == "GroupFinished":
+        return f"group {record['group']} finished"
+    if event == "MessageLogged":
+        return f"{record['level'].lower()} from {record['module']}.{record['copy']}: {record['text']}"
+    if event == "StopOrdered" and view.failure is None:
+        return f"stopping: {record['reason']}"
+    return ""
+
+
+class LiveDisplay:
+    """A display that redraws itself on a terminal.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        from rich.live import Live
+
+        self._directory = directory
+        self._journal = JournalReader(directory.journal)
+        self._view = RunView()
+        self._live = Live(
+            get_renderable=self._render, refresh_per_second=8, transient=True, redirect_stderr=False
+        )
+        self._shown_messages = 0
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        self._live.__exit__(*details)
+
+    def refresh(self) -> bool:
+        """Take in what is new; the screen follows a few times a second."""
+        for record in self._journal.new_records():
+            self._view.apply(record)
+        for level, who, text in self._view.messages[self._shown_messages :]:
+            self._live.console.print(f"{level.lower()} from {who}: {text}", markup=False)
+        self._shown_messages = len(self._view.messages)
+        return self._view.exit_code is not None
+
+    def conclude(self, launcher_status: int = 0) -> int:
+        """Print how the run ended; return the exit code."""
+        self.refresh()
+        if self._view.failure is not None:
+            print_failure(self._view.failure)
+        return print_conclusion(self._view, self._directory, launcher_status)
+
+    def _render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        if not self._view.started_s:
+            return Text("starting the MPI ranks ...", style="dim")
+        return Group(self._head(), self._groups(), *self._bars())
+
+    def _head(self) -> RenderableType:
+        from rich.text import Text
+
+        seconds = time.time() - self._view.started_s
+        return Text.assemble(
+            (self._view.name, "bold"), f" on {self._view.ranks} ranks, {seconds:.1f} s"
+        )
+
+    def _groups(self) -> RenderableType:
+        from rich.spinner import Spinner
+        from rich.table import Table
+
+        marks: dict[str, RenderableType] = {
+            "waiting": "[dim]·[/]",
+            "running": Spinner("dots", style="cyan"),
+            "finished": "[green]✓[/]",
+            "stopped": "[red]✗[/]",
+        }
+        table = Table.grid(padding=(0, 1))
+        for group in self._view.groups.values():
+            done = f"{group.copies_finished}/{group.copies} copies" if group.copies else ""
+            table.add_row(marks[group.state], group.name, f"[dim]{group.state}[/]", done)
+        return table
+
+    def _bars(self) -> list[RenderableType]:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 1))
+        results = self._view.results
+        if results is not None:
+            done, total = len(results.rows), results.expected
+            table.add_row(
+                "results",
+                ProgressBar(total=total, completed=done, width=40),
+                f"{done}/{total}" if total is not None else str(done),
+                Text(describe_best(results)),
+            )
+        for who, (reached, whole, text) in self._view.progress.items():
+            bar = ProgressBar(total=whole, completed=reached, width=40)
+            table.add_row(who, bar, f"{reached:g}/{whole:g}" if whole else f"{reached:g}", text)
+        return [table] if table.row_count else []

@@ -1,0 +1,93 @@
+"""The command ``diel``. Each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from diel import __version__
+from diel.errors import DielError
+
+BAD_INPUT = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit.
+
+    Exit codes: 0 all went well, 1 a module failed, 2 bad input and nothing was run, 130 stopped
+    by the user.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Default: those of the process.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        if options.command == "check":
+            from diel.cli.check import check
+
+            sys.exit(check(options.file, options.ranks))
+        from diel.cli.run import run
+
+        sys.exit(run(options))
+    except DielError as error:
+        print(f"diel: {error}", file=sys.stderr, flush=True)
+        sys.exit(BAD_INPUT)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="diel",
+        description="Run workflows of coupled modules and hyperparameter sweeps on MPI.",
+        epilog="Exit codes: 0 fine, 1 a module failed, 2 bad input and nothing was run, "
+        "130 stopped by the user.",
+    )
+    parser.add_argument("--version", action="version", version=f"diel {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser(
+        "run",
+        help="run a workflow file",
+        description="Run a workflow file. Starts mpiexec itself, unless mpirun, mpiexec or srun "
+        "has started it already: mpirun -n 64 diel run FILE.",
+    )
+    run.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
+    run.add_argument(
+        "-n", "--ranks", type=_positive, metavar="N",
+        help="MPI ranks to start (default: as many as the file can use at once)",
+    )  # fmt: skip
+    run.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR",
+        help="where run directories are made (default: runs)",
+    )  # fmt: skip
+    run.add_argument(
+        "--allow-run-as-root", action="store_true",
+        help="pass this on to Open MPI, which otherwise refuses to run as root",
+    )  # fmt: skip
+    run.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
+
+    check = commands.add_parser(
+        "check",
+        help="check a workflow file and count its ranks, without MPI",
+        description="Check a workflow file, without MPI and without running anything.",
+    )
+    check.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
+    check.add_argument(
+        "-n", "--ranks", type=_positive, metavar="N",
+        help="also check whether it can run on N ranks, and with how many copies",
+    )  # fmt: skip
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+_positive.__name__ = "number of ranks"  # what argparse calls it in its messages

@@ -1,0 +1,96 @@
+"""``diel run``: outside of MPI it starts mpiexec and watches; inside it is a rank."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from typing import NoReturn
+
+from diel.comm.mpi import finalize_and_exit, under_mpi, world
+from diel.errors import DielError
+
+_INTERNAL_ERROR = 70
+_BAD_INPUT = 2
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a workflow file; return the exit code.
+
+    Raises
+    ------
+    DielError
+        If the workflow cannot be run at all.
+    """
+    if under_mpi():
+        _run_as_rank(options)
+    return _launch(options)
+
+
+# -- outside of MPI -------------------------------------------------------------------------------
+
+
+def _launch(options: argparse.Namespace) -> int:
+    from diel.cli.display import display_for
+    from diel.executive import launch, placement
+    from diel.loading.checking import finish
+    from diel.run.directory import RunDirectory
+    from diel.workflow.load import read_draft
+
+    workflow = finish(read_draft(options.file))
+    cores = launch.available_cores()
+    ranks = options.ranks or placement.needs(workflow, cores).moment
+    placement.plan_groups(workflow, ranks, options.file)
+    mpiexec = launch.find_mpiexec()
+    line = launch.mpiexec_line(
+        mpiexec,
+        launch.mpi_implementation(mpiexec),
+        ranks=ranks,
+        cores=cores,
+        as_root=os.geteuid() == 0,
+        allow_run_as_root=options.allow_run_as_root,
+        environment=os.environ,
+    )
+    directory = RunDirectory.create(options.runs, workflow.name, workflow.file)
+    rank_line = [sys.executable, "-m", "diel", "run", options.file, "--run-dir", directory.path]
+    threads = max(module.threads for module in workflow.modules)
+    launched = launch.Launched([*line, *map(str, rank_line)], directory, threads)
+    with display_for(directory) as display:
+        status = launched.wait(display.refresh)
+    return display.conclude(status)
+
+
+# -- inside MPI -----------------------------------------------------------------------------------
+
+
+def _run_as_rank(options: argparse.Namespace) -> NoReturn:
+    from diel.comm.parent import Parent
+
+    parent = Parent(world())
+    if parent.rank != parent.EXECUTIVE_RANK:
+        from diel.executive.worker import follow
+
+        follow(parent)
+        finalize_and_exit(0)
+    from diel.cli.display import PlainDisplay, SilentFace
+    from diel.executive.lead import lead
+
+    launched_by_us = options.run_dir is not None  # then the launcher shows the run
+    try:
+        exit_code = lead(
+            parent,
+            options.file,
+            ranks=options.ranks,
+            runs=options.runs,
+            run_dir=options.run_dir,
+            face_for=SilentFace if launched_by_us else PlainDisplay,
+        )
+    except DielError as error:
+        print(f"diel: {error}", file=sys.stderr, flush=True)
+        exit_code = _BAD_INPUT
+    except BaseException:  # ours: no rank may be left waiting for rank 0
+        traceback.print_exc()
+        parent.abort(_INTERNAL_ERROR)
+        raise
+    finalize_and_exit(exit_code)

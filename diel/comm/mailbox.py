@@ -1,0 +1,92 @@
+"""Python objects between ranks without ever blocking: for orders and reports, not for payloads."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from diel.comm.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpi4py import MPI
+
+Incoming = TypeVar("Incoming")
+
+
+@dataclass
+class _Arrival:
+    source: int
+    buffer: bytearray
+    request: MPI.Request
+
+
+class Mailbox(Generic[Incoming]):
+    """Sends and receives objects, in order for each pair of ranks.
+
+    Only ranks of one run meet here, so pickle carries the objects. A large one is received
+    piece by piece while the caller goes on polling: a sender that computes in between cannot
+    hold up the receiver.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    sends, receives : int
+        The MPI tags of the two directions.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, *, sends: int, receives: int) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = comm
+        self._send_tag = sends
+        self._receive_tag = receives
+        self._sending: deque[tuple[MPI.Request, bytes]] = deque()
+        self._arriving: deque[_Arrival] = deque()
+
+    def send(self, message: object, destination: int) -> None:
+        """Send without waiting."""
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        request = self._comm.Isend([data, self._mpi.BYTE], destination, self._send_tag)
+        self._sending.append((request, data))
+        self._forget_sent()
+
+    def poll(self) -> tuple[int, Incoming] | None:
+        """Return (source, message) of the next message that is here whole, or None."""
+        self._forget_sent()
+        status = self._mpi.Status()
+        message = self._comm.Improbe(self._mpi.ANY_SOURCE, self._receive_tag, status)
+        if message is not None:
+            buffer = bytearray(status.Get_count(self._mpi.BYTE))
+            request = message.Irecv([buffer, self._mpi.BYTE])
+            self._arriving.append(_Arrival(status.Get_source(), buffer, request))
+        return self._next_whole() if self._arriving else None
+
+    def wait(
+        self, timeout_s: float | None = None, safe_point: Callable[[], None] | None = None
+    ) -> tuple[int, Incoming] | None:
+        """Wait politely for the next message; None after the timeout."""
+        return wait_for(self.poll, timeout_s, safe_point)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was sent has left, at most `timeout_s` seconds; say whether it has."""
+        return wait_for(lambda: self._forget_sent() or None, timeout_s) is not None
+
+    def _next_whole(self) -> tuple[int, Any] | None:
+        unfinished_sources = set()
+        for index, arrival in enumerate(self._arriving):
+            # A message behind an unfinished one of the same source has to wait its turn.
+            if arrival.source not in unfinished_sources and arrival.request.Test():
+                del self._arriving[index]
+                return arrival.source, pickle.loads(arrival.buffer)
+            unfinished_sources.add(arrival.source)
+        return None
+
+    def _forget_sent(self) -> bool:
+        while self._sending and self._sending[0][0].Test():
+            self._sending.popleft()
+        return not self._sending

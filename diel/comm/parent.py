@@ -1,0 +1,112 @@
+"""The communicator from which everything else is made.
+
+It is one replaceable object: nothing but this file holds it for long, nobody names COMM_WORLD,
+so that a smaller communicator can take its place when a rank is lost.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from diel.comm import tags
+from diel.comm.waiting import wait_for
+from diel.errors import RunStopped
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class Parent:
+    """This rank's end of the parent communicator.
+
+    Parameters
+    ----------
+    world : MPI.Intracomm
+        Duplicated, so that a module's own messages on COMM_WORLD never meet ours. Collective:
+        every rank of it makes its Parent at start-up.
+
+    Attributes
+    ----------
+    comm : MPI.Intracomm
+    rank, size : int
+    host : str
+    """
+
+    EXECUTIVE_RANK = 0
+
+    def __init__(self, world: MPI.Intracomm) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self.comm: MPI.Intracomm = world.Dup()
+        self.rank: int = self.comm.Get_rank()
+        self.size: int = self.comm.Get_size()
+        self.host: str = MPI.Get_processor_name()
+
+    def create_communicator(self, ranks: Sequence[int], serial: int) -> MPI.Intracomm:
+        """Make a communicator of some ranks; collective over these alone.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            Ranks of the parent communicator; rank i of the result is ``ranks[i]``.
+        serial : int
+            The same on all of them and different for communicators that are being made at the
+            same time by overlapping ranks.
+        """
+        if len(ranks) == 1:
+            return self._mpi.COMM_SELF.Dup()
+        group = self.comm.Get_group()
+        members = group.Incl(list(ranks))
+        try:
+            # Open MPI and MPICH both accept tags up to 2^15 - 1 at the least (MPI-4.1, 8.1.2).
+            return self.comm.Create_group(members, tag=serial % 32768)
+        finally:
+            members.Free()
+            group.Free()
+
+    def retire_communicator(self, comm: MPI.Intracomm) -> int:
+        """Wait until all its ranks are done with a communicator, empty it and free it.
+
+        Emptying matters: MPICH reuses context ids, and a message that nobody received would
+        reach the next communicator with the same id.
+
+        Returns
+        -------
+        int
+            Messages that were sent on it and never received.
+        """
+        MPI = self._mpi
+        if comm.Get_size() > 1:
+            barrier = comm.Ibarrier()
+            wait_for(lambda: barrier.Test() or None, safe_point=self.raise_if_stopped)
+        leftovers = 0
+        while (message := comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status := MPI.Status())) is not None:
+            message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
+            leftovers += 1
+        comm.Free()
+        return leftovers
+
+    def stop_was_announced(self) -> bool:
+        """Whether rank 0 has told this rank that the run is stopping."""
+        return self.comm.Iprobe(self.EXECUTIVE_RANK, tags.EXECUTIVE_TO_ALL_STOP)
+
+    def raise_if_stopped(self) -> None:
+        """The safe point of every wait of ours.
+
+        Raises
+        ------
+        RunStopped
+            If rank 0 has told this rank that the run is stopping. The message stays where it
+            is, so that every further wait ends too.
+        """
+        if self.stop_was_announced():
+            raise RunStopped("the run is stopping: another module failed, or a stop was asked for")
+
+    def abort(self, exit_code: int) -> None:
+        """End all ranks at once; what MPI's launcher prints about it comes after our own words."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.comm.Abort(exit_code)

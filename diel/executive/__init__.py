@@ -1,0 +1,9 @@
+"""The executive: rank 0 drives a pure scheduler, all other ranks serve tuples or do work.
+
+::
+
+    rank 0        driver.py  ── orders ──>  worker.py   every rank of the pool
+                      │      <── reports ──
+                  scheduler.py (pure)
+    rank 1        a tuple server
+"""

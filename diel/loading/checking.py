@@ -1,0 +1,93 @@
+"""Options of function modules, checked before any rank works.
+
+A file that defines a function module may also define ``class Options(pydantic.BaseModel)``. Then
+the options in the workflow file are validated by it, with the same messages as the rest of the
+file, and ``ctx.options`` is an instance of it. Its validators find the workflow file's folder in
+``info.context["folder"]``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diel.errors import Problem
+from diel.loading.functions import find_function, import_code
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from pydantic import BaseModel
+
+    from diel.workflow.functions import FunctionLocation
+    from diel.workflow.load import Draft
+    from diel.workflow.model import Workflow
+
+OPTIONS_CLASS = "Options"
+
+
+def finish(draft: Draft) -> Workflow:
+    """Check the options of every module and return the workflow.
+
+    Imports the files that define ``Options``, and no other code of modules.
+
+    Parameters
+    ----------
+    draft : Draft
+        A workflow file as `diel.workflow.load.read_draft` left it.
+
+    Raises
+    ------
+    WorkflowError
+        With every problem of the file, those of the draft included.
+    """
+    problems = []
+    for index, module in draft.modules:
+        location = draft.locations.get(module.name)
+        if location is not None and OPTIONS_CLASS in location.classes:
+            where = f"module[{index}]"
+            problems += _option_problems(location, module.options, draft.file.parent, where)
+    return draft.finish(problems)
+
+
+def parse_options(
+    code: ModuleType, location: FunctionLocation, options: dict[str, Any], folder: Path
+) -> Any:
+    """Return ``ctx.options``: an instance of the file's ``Options``, or the plain dictionary."""
+    model = _options_model(code, location)
+    if model is None:
+        return options
+    return model.model_validate(options, context={"folder": folder})
+
+
+def _options_model(code: ModuleType, location: FunctionLocation) -> type[BaseModel] | None:
+    if OPTIONS_CLASS not in location.classes:
+        return None
+    from pydantic import BaseModel
+
+    model = getattr(code, OPTIONS_CLASS, None)
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
+
+
+def _option_problems(
+    location: FunctionLocation, options: dict[str, Any], folder: Path, where: str
+) -> list[Problem]:
+    from pydantic import ValidationError
+
+    from diel.workflow.problems import problems_from_validation
+
+    try:
+        code = import_code(location, folder)
+        find_function(location, code)
+    except Exception as error:  # a user's code can raise anything at import
+        message = f"{location.spec}: {type(error).__name__} at import: {error}"
+        remedy = "a file that defines Options is imported to check them, also without MPI"
+        return [Problem(f"{where}.function", message, remedy)]
+    model = _options_model(code, location)
+    if model is None:
+        return []
+    try:
+        model.model_validate(options, context={"folder": folder})
+    except ValidationError as error:
+        return problems_from_validation(error, model, f"{where}.options")
+    return []

@@ -1,0 +1,215 @@
+"""The context that a function module receives: everything diel offers to it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from diel.tuples.client import TupleClient
+
+_PROGRESS_EVERY_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the run a rank of a module stands.
+
+    Attributes
+    ----------
+    group, module : str
+    copy_index, copies : int
+        Which copy of the module this is, from 0, and how many there are.
+    copies_of : mapping of str to int
+        Copies of every module in the group.
+    run_dir, folder : Path
+        The run directory; the folder of the workflow file.
+    """
+
+    group: str
+    module: str
+    copy_index: int
+    copies: int
+    copies_of: Mapping[str, int]
+    run_dir: Path
+    folder: Path
+
+
+class Results:
+    """The run's table of results: ``results.csv``, and the ranked table at the end."""
+
+    def __init__(self, record: Callable[..., None]) -> None:
+        self._record = record
+
+    def declare(
+        self,
+        columns: Sequence[str],
+        *,
+        objective: str,
+        maximise: bool = True,
+        expected: int | None = None,
+    ) -> None:
+        """Say what the table looks like; once in a run, before the first row.
+
+        Parameters
+        ----------
+        columns : sequence of str
+        objective : str
+            The column that ranks the rows.
+        maximise : bool, optional
+            Whether a larger value is better.
+        expected : int, optional
+            How many rows there will be, for the progress display.
+
+        Raises
+        ------
+        ValueError
+            If the objective is not among the columns.
+        """
+        if objective not in columns:
+            raise ValueError(f"the objective {objective!r} is not among {', '.join(columns)}")
+        self._record(
+            "ResultsDeclared",
+            columns=list(columns),
+            objective=objective,
+            maximise=maximise,
+            expected=expected,
+        )
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add one row.
+
+        Parameters
+        ----------
+        row : mapping
+            A value for each declared column.
+        """
+        self._record("ResultAdded", row=dict(row))
+
+
+class Context:
+    """What ``run(ctx)`` receives.
+
+    Attributes
+    ----------
+    comm : MPI.Intracomm
+        The communicator of this copy.
+    copy_index, copies : int
+        Which copy of the module this is, from 0, and how many there are.
+    group, module : str
+    copies_of : mapping of str to int
+        Copies of every module in the group.
+    options : dict or pydantic.BaseModel
+        From the workflow file; an instance of ``Options`` where the function's file defines it.
+    threads : int
+        BLAS/OpenMP threads of this rank; already set.
+    tuples : TupleClient
+        The tuple space.
+    results : Results
+    log : logging.Logger
+        Writes to this rank's log file; warnings and errors are shown on the terminal too.
+    run_dir, folder : Path
+        The run directory; the folder of the workflow file.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        comm: MPI.Intracomm | None,
+        make_module_comm: Callable[[], MPI.Intracomm],
+        options: Any,
+        threads: int,
+        tuples: TupleClient,
+        record: Callable[..., None],
+    ) -> None:
+        self._place = place
+        self._comm = comm
+        self._make_module_comm = make_module_comm
+        self._module_comm: MPI.Intracomm | None = None
+        self._record = record
+        self._progress_recorded_s = 0.0
+        self.options = options
+        self.threads = threads
+        self.tuples = tuples
+        self.results = Results(record)
+        self.log = _logger(place, record)
+
+    group = property(lambda self: self._place.group)
+    module = property(lambda self: self._place.module)
+    copy_index = property(lambda self: self._place.copy_index)
+    copies = property(lambda self: self._place.copies)
+    copies_of = property(lambda self: self._place.copies_of)
+    run_dir = property(lambda self: self._place.run_dir)
+    folder = property(lambda self: self._place.folder)
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """The communicator of this copy."""
+        if self._comm is None:
+            raise RuntimeError("this context was made without MPI: it has no communicator")
+        return self._comm
+
+    @property
+    def module_comm(self) -> MPI.Intracomm:
+        """The communicator of all copies of the module; the first use is collective over them."""
+        if self._module_comm is None:
+            self._module_comm = self._make_module_comm()
+        return self._module_comm
+
+    @property
+    def module_comm_was_made(self) -> bool:
+        """Whether `module_comm` has been used."""
+        return self._module_comm is not None
+
+    def progress(self, done: float, total: float | None = None, text: str = "") -> None:
+        """Show how far this copy is.
+
+        Parameters
+        ----------
+        done, total : float
+            In any unit; without a total, only `done` is shown.
+        text : str, optional
+            What is being done.
+        """
+        now_s = time.monotonic()
+        if done != total and now_s - self._progress_recorded_s < _PROGRESS_EVERY_S:
+            return
+        self._progress_recorded_s = now_s
+        self._record("ProgressMade", done=done, total=total, text=text)
+
+
+class _JournalHandler(logging.Handler):
+    """Sends warnings and errors to the journal."""
+
+    def __init__(self, record: Callable[..., None]) -> None:
+        super().__init__(logging.WARNING)
+        self._write = record
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write("MessageLogged", level=record.levelname, text=record.getMessage())
+
+
+class _StdoutHandler(logging.StreamHandler[Any]):
+    """Writes to whatever ``sys.stdout`` is at that moment: the module's log file."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        import sys
+
+        self.stream = sys.stdout
+        super().emit(record)
+
+
+def _logger(place: Place, record: Callable[..., None]) -> logging.Logger:
+    logger = logging.Logger(f"{place.module}.{place.copy_index}", logging.INFO)
+    to_file = _StdoutHandler()
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(to_file)
+    logger.addHandler(_JournalHandler(record))
+    return logger

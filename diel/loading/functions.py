@@ -1,0 +1,138 @@
+"""Function modules: import the function, call it.
+
+A user's own folder ``modules`` beside the workflow file and the package ``modules`` that comes
+with diel can both be used in one run: the user's is what ``import modules`` finds, and ours is
+then loaded under `_ALIAS`. Ours may be loaded under any name since it imports its own files
+relatively.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from diel.workflow.functions import FunctionLocation
+
+_SHIPPED = "modules"
+_ALIAS = "diel_shipped_modules"
+
+
+def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
+    """Import the Python module in which a function is defined.
+
+    Parameters
+    ----------
+    location : FunctionLocation
+    folder : Path
+        Of the workflow file; put first on ``sys.path``, as Python does for a script.
+
+    Raises
+    ------
+    Exception
+        Whatever the code raises.
+    """
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    if location.module_name is None:
+        return _import_file(location.file)
+    if _is_users(folder / _SHIPPED):
+        _serve_users_package(folder / _SHIPPED)
+        if location.shipped:
+            _load_shipped_as_alias()
+            return importlib.import_module(_ALIAS + location.module_name[len(_SHIPPED) :])
+    return importlib.import_module(location.module_name)
+
+
+def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any], Any]:
+    """Return the function of imported code.
+
+    Raises
+    ------
+    TypeError
+        If it is not something to call with a context.
+    """
+    function = getattr(code, location.function)
+    if not callable(function) or inspect.iscoroutinefunction(function):
+        raise TypeError(f"{location.spec} is not a plain function")
+    return function  # type: ignore[no-any-return]
+
+
+def _import_file(file: Path | None) -> ModuleType:
+    assert file is not None
+    # The hash tells two files of one name apart, the stem makes tracebacks readable; the name
+    # is the same on every rank, so that instances of its classes can be pickled.
+    name = f"diel_file_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    code = importlib.util.module_from_spec(spec)
+    sys.modules[name] = code
+    try:
+        spec.loader.exec_module(code)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return code
+
+
+def _shipped_folder() -> Path:
+    return Path(__file__).parent.parent.parent / _SHIPPED
+
+
+def _is_users(folder: Path) -> bool:
+    return folder.is_dir() and folder.resolve() != _shipped_folder().resolve()
+
+
+class _UsersPackageFinder:
+    """Finds the user's ``modules`` before ours, even if theirs has no ``__init__.py``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != _SHIPPED:
+            return None
+        init = self.folder / "__init__.py"
+        places = [str(self.folder)]
+        if init.exists():
+            return importlib.util.spec_from_file_location(
+                name, init, submodule_search_locations=places
+            )
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = places
+        return spec
+
+
+def _serve_users_package(folder: Path) -> None:
+    for finder in sys.meta_path:
+        if isinstance(finder, _UsersPackageFinder) and finder.folder == folder:
+            return
+    sys.meta_path.insert(0, _UsersPackageFinder(folder))
+    # Ours, if something imported it before: what holds it keeps it.
+    for name in [name for name in sys.modules if name.split(".")[0] == _SHIPPED]:
+        del sys.modules[name]
+
+
+def _load_shipped_as_alias() -> None:
+    if _ALIAS in sys.modules:
+        return
+    folder = _shipped_folder()
+    spec = importlib.util.spec_from_file_location(
+        _ALIAS, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[_ALIAS] = package
+    spec.loader.exec_module(package)

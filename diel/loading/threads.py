@@ -1,0 +1,63 @@
+"""BLAS and OpenMP threads: set in the environment before NumPy is imported, then verified.
+
+The number comes from the workflow file and never from the number of ranks: one and two BLAS
+threads give different bits.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """Return the environment variables that limit a process to so many threads."""
+    return dict.fromkeys(THREAD_VARIABLES, str(threads))
+
+
+def set_thread_environment(threads: int) -> None:
+    """Limit libraries that this process has yet to load."""
+    os.environ.update(thread_environment(threads))
+
+
+class ThreadLimiter:
+    """Limits the thread pools of this process to what the module that runs here asked for."""
+
+    def __init__(self) -> None:
+        self._controller: Any = None
+        self._modules_seen = 0
+
+    def apply(self, threads: int) -> None:
+        """Limit every pool that is loaded, and libraries that are loaded later."""
+        set_thread_environment(threads)
+        if any(pool["num_threads"] != threads for pool in self._pools()):
+            self._controller.limit(limits=threads)
+
+    def exceeding(self, threads: int) -> list[str]:
+        """Return, in words, the pools that have more threads than they should."""
+        return [
+            f"{pool['internal_api']} has {pool['num_threads']} threads, not {threads}: "
+            f"{pool['filepath']}"
+            for pool in self._pools()
+            if pool["num_threads"] > threads
+        ]
+
+    def _pools(self) -> list[dict[str, Any]]:
+        # Looking through all loaded libraries takes milliseconds: only after new imports.
+        if self._controller is None or len(sys.modules) != self._modules_seen:
+            from threadpoolctl import ThreadpoolController
+
+            self._controller = ThreadpoolController()
+            self._modules_seen = len(sys.modules)
+        pools: list[dict[str, Any]] = self._controller.info()
+        return pools

@@ -1,0 +1,91 @@
+"""Where things lie in a run directory.
+
+::
+
+    runs/<name>-<time>/
+        workflow.toml       the file that was run
+        journal.jsonl       what happened, one record a line
+        results.csv         the rows that modules added, in order of arrival
+        logs/<module>.<copy>.<rank>.log
+        logs/launcher.log   what mpiexec and the ranks wrote by themselves
+        stop                made by whoever wants the run to stop
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from diel.errors import RunDirectoryError
+
+
+class RunDirectory:
+    """One run's directory.
+
+    Parameters
+    ----------
+    path : path
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self.workflow = self.path / "workflow.toml"
+        self.journal = self.path / "journal.jsonl"
+        self.results = self.path / "results.csv"
+        self.logs = self.path / "logs"
+        self.launcher_log = self.logs / "launcher.log"
+        self.stop_request = self.path / "stop"
+
+    @classmethod
+    def create(cls, parent: str | os.PathLike[str], name: str, workflow_file: Path) -> RunDirectory:
+        """Make a new run directory with a copy of the workflow file in it.
+
+        Parameters
+        ----------
+        parent : path
+            Usually ``runs``; made if need be.
+        name : str
+            The workflow's name.
+        workflow_file : path
+
+        Raises
+        ------
+        RunDirectoryError
+            If it cannot be made.
+        """
+        stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        try:
+            Path(parent).mkdir(parents=True, exist_ok=True)
+            run = cls(_make_unused(Path(parent), stem))
+            run.logs.mkdir()
+            run.workflow.write_bytes(workflow_file.read_bytes())
+        except OSError as error:
+            raise RunDirectoryError(
+                f"cannot make a run directory in {parent}: {error.strerror or error}; "
+                "choose another place with --runs DIR"
+            ) from error
+        return run
+
+    def module_log(self, module: str, copy_index: int, copy_rank: int) -> Path:
+        """Return the log file of one rank of one copy of a module."""
+        return self.logs / f"{module}.{copy_index}.{copy_rank}.log"
+
+    def request_stop(self) -> None:
+        """Ask the run to stop; rank 0 looks for this now and then."""
+        self.stop_request.touch()
+
+    def stop_requested(self) -> bool:
+        """Whether somebody asked the run to stop."""
+        return self.stop_request.exists()
+
+
+def _make_unused(parent: Path, stem: str) -> Path:
+    for number in range(1, 1000):
+        path = parent / (stem if number == 1 else f"{stem}-{number}")
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise FileExistsError(f"{stem} and 998 more of that name exist")

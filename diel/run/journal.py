@@ -1,0 +1,92 @@
+"""The journal: what happened in a run, one JSON record a line, only ever appended to."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Record: TypeAlias = "dict[str, Any]"
+
+
+class JournalWriter:
+    """Appends records to a journal.
+
+    Parameters
+    ----------
+    path : path
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+
+    def write(self, event: str, **fields: Any) -> Record:
+        """Append one record; it is in the file when this returns.
+
+        Parameters
+        ----------
+        event : str
+            What happened, in the past tense, such as ``GroupStarted``.
+        **fields
+            Plain values; whatever JSON lacks is written as its ``repr``.
+        """
+        record = {"time_s": round(time.time(), 6), "event": event, **fields}
+        self._file.write(json.dumps(_plain(record), ensure_ascii=False) + "\n")
+        self._file.flush()
+        return record
+
+    def sync(self) -> None:
+        """Return when everything written so far has reached the disk."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Write everything to the disk and close the file."""
+        self.sync()
+        self._file.close()
+
+
+class JournalReader:
+    """Reads the records of a journal that may still grow.
+
+    Parameters
+    ----------
+    path : path
+        Need not exist yet.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._offset = 0
+
+    def new_records(self) -> list[Record]:
+        """Return the records that were added since the last call.
+
+        A last line that is not finished yet is left for the next call.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in JSON's own types: NumPy's numbers and arrays too, the rest as text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        # JSON has neither infinities nor NaN.
+        return value if value - value == 0 else repr(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    return repr(value)

@@ -1,0 +1,42 @@
+"""Writes everything that rank 0 has to say about a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from diel.run.directory import RunDirectory
+from diel.run.journal import JournalWriter, Record
+from diel.run.results import ResultsWriter
+
+
+class Recorder:
+    """Appends to the journal and, for results, to ``results.csv``.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self._journal = JournalWriter(directory.journal)
+        self._results: ResultsWriter | None = None
+
+    def record(self, event: str, **fields: Any) -> Record:
+        """Write one record; it is in the file when this returns."""
+        record = self._journal.write(event, **fields)
+        if event == "ResultsDeclared":
+            self._results = ResultsWriter(self.directory.results, fields["columns"])
+        elif event == "ResultAdded" and self._results is not None:
+            self._results.write(fields["row"])
+        return record
+
+    def sync(self) -> None:
+        """Return when the journal has reached the disk."""
+        self._journal.sync()
+
+    def close(self) -> None:
+        """Bring everything to the disk."""
+        if self._results is not None:
+            self._results.close()
+        self._journal.close()

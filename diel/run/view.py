@@ -1,0 +1,113 @@
+"""A run as its journal tells it: what every face shows.
+
+``RunView.apply(record)`` is a pure function of the records, so a face may start late, or after
+the end, and shows the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from diel.run.journal import Record
+
+
+@dataclass
+class GroupView:
+    """One group: its state and the copies that still work."""
+
+    name: str
+    state: str = "waiting"  # waiting, running, finished, stopped
+    copies: int = 0
+    copies_finished: int = 0
+    started_s: float = 0.0
+    finished_s: float = 0.0
+
+
+@dataclass
+class ResultsView:
+    """The rows that a module declared and added."""
+
+    module: str
+    columns: list[str]
+    objective: str
+    maximise: bool
+    expected: int | None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class RunView:
+    """A run, as far as its journal has been read."""
+
+    name: str = ""
+    ranks: int = 0
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    groups: dict[str, GroupView] = field(default_factory=dict)
+    results: ResultsView | None = None
+    progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
+    returned: list[tuple[str, Any]] = field(default_factory=list)
+    messages: list[tuple[str, str, str]] = field(default_factory=list)
+    failure: Record | None = None
+    exit_code: int | None = None
+
+    def apply(self, record: Record) -> None:
+        """Take one record into account; records of unknown events are passed over."""
+        handler = getattr(self, f"_on_{record['event']}", None)
+        if handler is not None:
+            handler(record)
+
+    # Each method below is named after the event of the journal that it handles.
+
+    def _on_RunStarted(self, record: Record) -> None:
+        self.name, self.ranks = record["workflow"], record["ranks"]
+        self.started_s = record["time_s"]
+        self.groups = {name: GroupView(name) for name in record["groups"]}
+
+    def _on_GroupStarted(self, record: Record) -> None:
+        group = self.groups[record["group"]]
+        group.state, group.started_s = "running", record["time_s"]
+        group.copies, group.copies_finished = sum(record["copies"].values()), 0
+
+    def _on_CopyFinished(self, record: Record) -> None:
+        self.groups[record["group"]].copies_finished += 1
+        who = f"{record['module']}.{record['copy']}"
+        self.progress.pop(who, None)
+        if record["returned"] is not None:
+            self.returned.append((who, record["returned"]))
+
+    def _on_GroupFinished(self, record: Record) -> None:
+        group = self.groups[record["group"]]
+        group.state, group.finished_s = "finished", record["time_s"]
+
+    def _on_ModuleFailed(self, record: Record) -> None:
+        if self.failure is None:
+            self.failure = record
+
+    def _on_ResultsDeclared(self, record: Record) -> None:
+        self.results = ResultsView(
+            record["module"],
+            record["columns"],
+            record["objective"],
+            record["maximise"],
+            record["expected"],
+        )
+
+    def _on_ResultAdded(self, record: Record) -> None:
+        if self.results is not None:
+            self.results.rows.append(record["row"])
+
+    def _on_ProgressMade(self, record: Record) -> None:
+        who = f"{record['module']}.{record['copy']}"
+        self.progress[who] = (record["done"], record["total"], record["text"])
+
+    def _on_MessageLogged(self, record: Record) -> None:
+        who = f"{record['module']}.{record['copy']}"
+        self.messages.append((record["level"], who, record["text"]))
+
+    def _on_RunEnded(self, record: Record) -> None:
+        self.exit_code, self.ended_s = record["exit_code"], record["time_s"]
+        for group in self.groups.values():
+            if group.state == "running":
+                group.state = "stopped"

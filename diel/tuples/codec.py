@@ -1,0 +1,107 @@
+"""Values as (kind, meta, buffer): what clients make of a value, and servers never look into.
+
+Arrays and bytes travel as their own memory. Only other Python objects are pickled, by the
+client that puts them and the client that gets them.
+"""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from diel.errors import PayloadError
+
+BYTES: Final = 0
+ARRAY: Final = 1
+PICKLE: Final = 2
+
+
+class Encoded(NamedTuple):
+    """A value on its way: its kind, a few bytes about it, and its memory."""
+
+    kind: int
+    meta: bytes
+    buffer: memoryview
+
+
+def encode(value: object) -> Encoded:
+    """Return the encoded form of a value; arrays and bytes are not copied.
+
+    Raises
+    ------
+    PayloadError
+        If the value is neither bytes nor an array and cannot be pickled.
+    """
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        array = np.ascontiguousarray(value).reshape(value.shape)
+        return Encoded(ARRAY, array_meta(array), _memory(array))
+    if isinstance(value, (bytes, bytearray)):
+        return Encoded(BYTES, b"", memoryview(value))
+    try:
+        data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # whatever a __reduce__ raises
+        raise PayloadError(
+            f"a {type(value).__name__} cannot be put into the tuple space: {error}"
+        ) from error
+    return Encoded(PICKLE, b"", memoryview(data))
+
+
+def decode(kind: int, meta: bytes, buffer: bytearray | memoryview) -> Any:
+    """Return the value of an encoded form; an array is a writable view of `buffer`.
+
+    Raises
+    ------
+    PayloadError
+        If a pickled object cannot be rebuilt here.
+    """
+    if kind == ARRAY:
+        dtype, shape = _parse_array_meta(meta)
+        return np.frombuffer(buffer, dtype).reshape(shape)
+    if kind == BYTES:
+        return bytes(buffer)
+    try:
+        return pickle.loads(buffer)
+    except Exception as error:  # whatever a __setstate__ raises
+        raise PayloadError(f"a tuple's value cannot be rebuilt on this rank: {error}") from error
+
+
+def array_meta(array: np.ndarray[Any, Any]) -> bytes:
+    """Return dtype and shape of an array as bytes: equal where two arrays fit each other."""
+    descr = np.lib.format.dtype_to_descr(array.dtype)
+    return repr((descr, array.shape)).encode()
+
+
+def describe(kind: int, meta: bytes) -> str:
+    """Say in words what an encoded value is."""
+    if kind == ARRAY:
+        dtype, shape = _parse_array_meta(meta)
+        return f"an array of dtype {dtype} and shape {shape}"
+    return "bytes" if kind == BYTES else "a pickled Python object"
+
+
+def receive_into(out: object) -> Encoded:
+    """Return kind, meta and writable memory of an array given as ``out=``.
+
+    Raises
+    ------
+    PayloadError
+        If it is not a writable, C-contiguous array without Python objects in it.
+    """
+    if not isinstance(out, np.ndarray):
+        raise PayloadError(f"out= takes a NumPy array, not a {type(out).__name__}")
+    if out.dtype.hasobject or not (out.flags.c_contiguous and out.flags.writeable):
+        raise PayloadError("out= takes a writable, C-contiguous array without Python objects in it")
+    return Encoded(ARRAY, array_meta(out), _memory(out))
+
+
+def _memory(array: np.ndarray[Any, Any]) -> memoryview:
+    # Through uint8, since a memoryview of datetime64 or a structured dtype is not to be had.
+    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+
+
+def _parse_array_meta(meta: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    descr, shape = ast.literal_eval(meta.decode())
+    return np.lib.format.descr_to_dtype(descr), shape

@@ -1,0 +1,126 @@
+"""Tags and patterns as bytes.
+
+A tag is a string, or a tuple of strings and integers; ``"a"`` and ``("a",)`` are the same tag.
+A pattern may have `ANY` in place of a field. Each field becomes a type byte, a length and its
+content, so two tags are equal where their bytes are, on every rank and in every run.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from diel.errors import TagError
+
+
+class _Any:
+    """The type of `ANY`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ANY"
+
+    def __reduce__(self) -> str:
+        return "ANY"  # a single object in every process
+
+
+ANY: Final = _Any()
+"""Matches any one field of a tag."""
+
+Field: TypeAlias = "str | int"
+Tag: TypeAlias = "str | tuple[str | int, ...]"
+Pattern: TypeAlias = "str | _Any | tuple[str | int | _Any, ...]"
+
+_STRING, _INTEGER, _WILDCARD = b"s", b"i", b"*"
+
+
+def encode_tag(tag: Tag) -> bytes:
+    """Return the bytes of a tag.
+
+    Raises
+    ------
+    TagError
+        If it is not a string or a non-empty tuple of strings and integers.
+    """
+    key, wild = encode_pattern(tag)
+    if wild:
+        raise TagError(f"{format_tag(tag)}: ANY may stand in tget and tread, not in a tag to put")
+    return key
+
+
+def encode_pattern(pattern: Pattern) -> tuple[bytes, bool]:
+    """Return the bytes of a pattern and whether it holds a wildcard.
+
+    Raises
+    ------
+    TagError
+        If it is not a string, `ANY`, or a non-empty tuple of strings, integers and `ANY`.
+    """
+    fields = pattern if isinstance(pattern, tuple) else (pattern,)
+    if not fields:
+        raise TagError("a tag needs at least one field; got an empty tuple")
+    return b"".join([_encode_field(field, pattern) for field in fields]), ANY in fields
+
+
+def _encode_field(field: object, pattern: object) -> bytes:
+    if isinstance(field, str):
+        if not field:
+            raise TagError(f"{format_tag(pattern)}: a field of a tag cannot be an empty string")
+        try:
+            content = field.encode()
+        except UnicodeEncodeError as error:
+            raise TagError(f"{field!r}: not a valid Unicode string") from error
+        return _STRING + len(content).to_bytes(4, "little") + content
+    if field is ANY:
+        return _WILDCARD + b"\0\0\0\0"
+    if hasattr(field, "__index__") and not isinstance(field, bool):
+        number = int(field)  # NumPy's integers too
+        content = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+        return _INTEGER + len(content).to_bytes(4, "little") + content
+    raise TagError(
+        f"{format_tag(pattern)}: a tag is a string or a tuple of strings and integers, "
+        f"and {field!r} is a {type(field).__name__}"
+    )
+
+
+def split_fields(key: bytes) -> tuple[bytes, ...]:
+    """Cut the bytes of a tag or pattern into those of its fields."""
+    fields = []
+    start = 0
+    while start < len(key):
+        end = start + 5 + int.from_bytes(key[start + 1 : start + 5], "little")
+        fields.append(key[start:end])
+        start = end
+    return tuple(fields)
+
+
+def is_wildcard(field: bytes) -> bool:
+    """Whether a field from `split_fields` is `ANY`."""
+    return field[:1] == _WILDCARD
+
+
+def fields_match(pattern: tuple[bytes, ...], fields: tuple[bytes, ...]) -> bool:
+    """Whether a pattern matches a tag, both cut by `split_fields`."""
+    return len(pattern) == len(fields) and all(
+        wanted == field or is_wildcard(wanted)
+        for wanted, field in zip(pattern, fields, strict=True)
+    )
+
+
+def decode_tag(key: bytes) -> Tag | Pattern:
+    """Return the tag or pattern of some bytes; one with a single field as that field."""
+    fields = tuple(_decode_field(field) for field in split_fields(key))
+    return fields[0] if len(fields) == 1 and not isinstance(fields[0], int) else fields
+
+
+def _decode_field(field: bytes) -> str | int | _Any:
+    if field[:1] == _STRING:
+        return field[5:].decode()
+    if field[:1] == _INTEGER:
+        return int.from_bytes(field[5:], "little", signed=True)
+    return ANY
+
+
+def format_tag(tag: object) -> str:
+    """Return a tag or pattern as a person would write it."""
+    return repr(tag)

@@ -1,0 +1,15 @@
+"""From a TOML file to a validated workflow.
+
+::
+
+    load.py       reads a file and finds every problem in it at once
+    model.py      what a valid file says: Workflow, Module, Group
+    functions.py  where a module's function is, found without importing anything
+    source.py     the file as TOML reads it
+    references.py what entries say about each other
+    programs.py   whether an executable can be started
+    problems.py   pydantic's complaints as Problems: a path, plain words, a remedy
+    wording.py    values and types in the words of a workflow file
+    graph.py      cycles, orders and the heaviest antichain of the dependency graph
+    size.py       how many MPI ranks a workflow needs
+"""

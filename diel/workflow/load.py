@@ -1,0 +1,251 @@
+"""From a workflow file to a Workflow, with every problem found in one go.
+
+::
+
+    read_draft(file)                a Draft: what is right so far, and what is wrong
+      1. the file                   there, readable, UTF-8, TOML
+      2. tables and their shapes    [workflow], [[module]], [[group]], nothing else
+      3. each entry by itself       its model, its function or its program
+      4. entries together           names, references, cycles
+    Draft.finish(extra_problems)    the Workflow, or one WorkflowError with all problems
+
+A problem that only follows from another one is not reported: an entry that failed still counts
+as known by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from diel.errors import Problem, WorkflowError
+from diel.workflow.functions import FunctionLocation, FunctionNotFound, locate
+from diel.workflow.model import (
+    NOTHING_TO_RUN,
+    Group,
+    Module,
+    Workflow,
+    WorkflowTable,
+    folder_name,
+)
+from diel.workflow.problems import problems_from_validation
+from diel.workflow.programs import check_program
+from diel.workflow.references import check_references
+from diel.workflow.source import SourceProblem, read_document
+from diel.workflow.wording import did_you_mean, join_path, show_given, show_key
+
+TABLES = ("workflow", "module", "group")
+
+_Table = TypeVar("_Table", Module, Group)
+
+
+@dataclass
+class Draft:
+    """A workflow file on its way to a Workflow.
+
+    Attributes
+    ----------
+    file : Path
+        Absolute.
+    shown_as : str
+        The file as the user named it.
+    modules, groups : list of (int, Module) and (int, Group)
+        The entries that are valid, each with its index in the file.
+    problems : list of Problem
+    locations : dict from module name to FunctionLocation
+    name : str
+        The workflow's name.
+    document : dict
+        The file as TOML reads it; empty if it cannot be read.
+    """
+
+    file: Path
+    shown_as: str
+    modules: list[tuple[int, Module]] = field(default_factory=list)
+    groups: list[tuple[int, Group]] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    locations: dict[str, FunctionLocation] = field(default_factory=dict)
+    name: str = ""
+    document: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def finish(self, extra_problems: Iterable[Problem] = ()) -> Workflow:
+        """Return the workflow.
+
+        Parameters
+        ----------
+        extra_problems : iterable of Problem
+            What others found wrong with the draft.
+
+        Raises
+        ------
+        WorkflowError
+            With all problems, in the order of their places in the file.
+        """
+        problems = [*self.problems, *extra_problems]
+        if problems:
+            problems.sort(key=lambda one: _place(one.path, self.document))
+            raise WorkflowError(self.shown_as, problems)
+        return Workflow(
+            name=self.name,
+            modules=tuple(module for _, module in self.modules),
+            groups=tuple(group for _, group in self.groups),
+            file=self.file,
+        )
+
+
+def load_workflow(file: str | os.PathLike[str]) -> Workflow:
+    """Read a workflow file.
+
+    Raises
+    ------
+    WorkflowError
+        With everything that is wrong in the file.
+    """
+    return read_draft(file).finish()
+
+
+def read_draft(file: str | os.PathLike[str]) -> Draft:
+    """Read a workflow file and find everything that is wrong in it; never raises for the file."""
+    shown_as = os.fspath(file)
+    path = Path(os.path.abspath(shown_as))  # keeps links, drops ".."
+    draft = Draft(file=path, shown_as=shown_as, name=folder_name(path.stem))
+    try:
+        draft.document = read_document(path)
+    except SourceProblem as error:
+        draft.problems.append(error.problem)
+    else:
+        _read_tables(draft)
+    return draft
+
+
+def _read_tables(draft: Draft) -> None:
+    document, problems = draft.document, draft.problems
+    for key in document:
+        if key not in TABLES:
+            near = did_you_mean(key, TABLES)
+            hint = f'did you mean "{near}"?' if near else f"known tables: {', '.join(TABLES)}"
+            problems.append(Problem(join_path("", [key]), f"unknown table {show_key(key)}", hint))
+    _read_header(draft)
+    draft.modules = _read_entries(draft, "module", Module)
+    draft.groups = _read_entries(draft, "group", Group)
+    for index, entry in _tables(document.get("module")):
+        _check_what_runs(draft, index, entry)
+    problems.extend(check_references(document, unsure=_misspelt_tables(document)))
+
+
+def _misspelt_tables(document: dict[str, Any]) -> set[str]:
+    """Return the tables whose content cannot be known: misspelt, or not in the shape of tables."""
+    near = {did_you_mean(key, TABLES) for key in document if key not in TABLES}
+    shapeless = {
+        key
+        for key in ("module", "group")
+        if key in document and len(_tables(document[key])) < _length(document[key])
+    }
+    return {one for one in near if one} | shapeless
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 1
+
+
+def _tables(value: Any) -> list[tuple[int, dict[str, Any]]]:
+    """Return the entries of ``[[module]]`` or ``[[group]]`` that are tables."""
+    if not isinstance(value, list):
+        return []
+    return [(index, entry) for index, entry in enumerate(value) if isinstance(entry, dict)]
+
+
+def _read_header(draft: Draft) -> None:
+    header = draft.document.get("workflow", {})
+    if isinstance(header, list):
+        problem = Problem(
+            "workflow", "expected one table, got a list of them", "write [workflow], once"
+        )
+        draft.problems.append(problem)
+        return
+    try:
+        draft.name = WorkflowTable.model_validate(header).name or draft.name
+    except ValidationError as error:
+        draft.problems += problems_from_validation(error, WorkflowTable, "workflow")
+
+
+def _read_entries(draft: Draft, key: str, model: type[_Table]) -> list[tuple[int, _Table]]:
+    value = draft.document.get(key, [])
+    if not isinstance(value, list):
+        kind = "a single table" if isinstance(value, dict) else show_given(value)
+        draft.problems.append(
+            Problem(key, f"expected a list of tables, got {kind}", _list_hint(key, value))
+        )
+        return []
+    valid = []
+    for index, entry in enumerate(value):
+        try:
+            valid.append((index, model.model_validate(entry)))
+        except ValidationError as error:
+            draft.problems += problems_from_validation(error, model, f"{key}[{index}]")
+    return valid
+
+
+def _list_hint(key: str, value: Any) -> str:
+    if isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
+        name = next(iter(value))
+        return f'write [[{key}]] with name = "{name}", instead of [{key}.{show_key(name)}]'
+    if isinstance(value, dict):
+        return f"write [[{key}]] instead of [{key}]"
+    return f"write [[{key}]], and the {key}'s keys below it"
+
+
+def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
+    """Check a module's function or program, even if its other keys are wrong."""
+    function, executable = entry.get("function"), entry.get("executable")
+    path = f"module[{index}]"
+    if function is None and executable is None:
+        _check_nothing_to_run(draft, index, entry)
+    if isinstance(function, str):
+        try:
+            location = locate(function, draft.file.parent)
+        except FunctionNotFound as error:
+            draft.problems.append(Problem(f"{path}.function", error.message, error.remedy))
+        else:
+            if isinstance(entry.get("name"), str):
+                draft.locations.setdefault(entry["name"], location)
+    if isinstance(executable, list) and executable and isinstance(executable[0], str):
+        draft.problems += check_program(executable[0], f"{path}.executable[0]", draft.file.parent)
+
+
+def _check_nothing_to_run(draft: Draft, index: int, entry: dict[str, Any]) -> None:
+    """Say that nothing runs where the model could not, because other keys were wrong."""
+    is_valid_otherwise = any(one.path == f"module[{index}]" for one in draft.problems)
+    is_misspelt = any(
+        did_you_mean(key, Module.model_fields) in ("function", "executable")
+        for key in entry
+        if key not in Module.model_fields
+    )
+    if not is_valid_otherwise and not is_misspelt:
+        draft.problems.append(
+            Problem(f"module[{index}]", NOTHING_TO_RUN.message, NOTHING_TO_RUN.remedy)
+        )
+
+
+def _place(path: str, document: dict[str, Any]) -> tuple[int, ...]:
+    """Return what sorts paths as their places in the file; what is not in it comes last."""
+    value: Any = document
+    place = []
+    for index, bare, quoted in re.findall(r'\[(\d+)\]|([A-Za-z0-9_-]+)|("(?:[^"\\]|\\.)*")', path):
+        if index:
+            position, known = int(index), isinstance(value, list) and int(index) < len(value)
+            value = value[int(index)] if known else None
+        else:
+            key = bare or json.loads(quoted)
+            keys: Sequence[str] = list(value) if isinstance(value, dict) else []
+            position = keys.index(key) if key in keys else len(keys)
+            value = value.get(key) if isinstance(value, dict) else None
+        place.append(position)
+    return tuple(place)

@@ -1,0 +1,244 @@
+"""Pydantic's complaints as Problems: a path in the file, plain words, a remedy.
+
+Pydantic reports one error for each alternative of a union, and puts the alternative's name into
+the location. So each location is walked along the model's own annotations, which tell a key from
+an alternative's name and say what would have been accepted there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from diel.errors import Problem
+from diel.workflow.wording import (
+    Spot,
+    describe,
+    did_you_mean,
+    example,
+    item_of,
+    join_path,
+    show,
+    show_given,
+    show_key,
+)
+
+Steps = tuple["str | int", ...]
+
+# Raised by a validator of the model's author: its own words are the best ones.
+_RAISED = ("value_error", "assertion_error")
+
+
+@dataclass
+class _Complaint:
+    """One error of pydantic, its location taken apart.
+
+    Attributes
+    ----------
+    steps : keys and indices from the model to the value
+    spot : the type at that place
+    table : the model whose key it is, if any
+    choices : for each union on the way, where it is and which alternative was tried
+    """
+
+    error: dict[str, Any]
+    spot: Spot
+    steps: Steps = ()
+    table: type[BaseModel] | None = None
+    choices: list[tuple[Steps, str]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        return str(self.error["type"])
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether the words are the model author's, not pydantic's."""
+        return self.kind in _RAISED or "remedy" in self.error.get("ctx", {})
+
+
+def problems_from_validation(
+    error: ValidationError, model: type[BaseModel], prefix: str
+) -> list[Problem]:
+    """Put the errors of a validation into a reader's words.
+
+    Parameters
+    ----------
+    error : ValidationError
+    model : type[BaseModel]
+        The model that was validated.
+    prefix : str
+        Where the validated table is in the file, such as ``module[2].options``.
+
+    Returns
+    -------
+    list of Problem
+        One for each place that is wrong.
+
+    Notes
+    -----
+    A validator may say its own remedy: raise ``PydanticCustomError`` with ``remedy`` in its
+    context, or a ``ValueError`` that has an attribute ``remedy``.
+    """
+    complaints = [_located(dict(one), model) for one in error.errors(include_url=False)]
+    complaints = _without_misspelt(_settled(complaints))
+    return [_problem(one, prefix) for one in complaints]
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a model under the names that a file uses for them."""
+    keys = {}
+    for name, info in model.model_fields.items():
+        alias = info.validation_alias
+        keys[alias if isinstance(alias, str) else info.alias or name] = info
+    return keys
+
+
+def _located(error: dict[str, Any], model: type[BaseModel]) -> _Complaint:
+    found = _Complaint(error, Spot(model))
+    location: list[str | int] = list(error["loc"])
+    while location:
+        step, spot = location.pop(0), found.spot
+        if spot.branches:
+            found.choices.append((found.steps, str(step)))
+            if location:
+                found.spot = _alternative(spot, str(step))
+            continue
+        if step == "[key]":
+            continue
+        found.table = spot.model
+        found.steps = (*found.steps, step)
+        found.spot = _inside(spot, step)
+    return found
+
+
+def _inside(spot: Spot, step: str | int) -> Spot:
+    if spot.model is not None:
+        info = keys_of(spot.model).get(str(step)) or spot.model.model_fields.get(str(step))
+        if info is None:
+            return Spot(None)
+        return Spot(info.annotation, tuple(info.metadata), tuple(info.examples or ()))
+    if spot.is_list and isinstance(step, int):
+        return item_of(spot, step)
+    arguments = get_args(spot.type)
+    return Spot(arguments[1] if spot.is_table and len(arguments) == 2 else None)
+
+
+def _alternative(spot: Spot, tag: str) -> Spot:
+    """Find the alternative of a union that pydantic calls by this tag."""
+    inner = [Spot(branch) for branch in spot.branches]
+    for one in inner:
+        if one.model is not None and tag in _literals(one.model):
+            return one
+    for one in inner:
+        if getattr(one.origin, "__name__", " ") in tag:
+            return one
+    return Spot(None)
+
+
+def _literals(model: type[BaseModel]) -> Iterator[str]:
+    for info in model.model_fields.values():
+        spot = Spot(info.annotation)
+        if spot.origin is Literal:
+            yield from (str(value) for value in get_args(spot.type))
+
+
+def _settled(complaints: list[_Complaint]) -> list[_Complaint]:
+    """Keep, of the complaints about one union, those that a reader can use.
+
+    If the value has the shape of an alternative, what is wrong inside it; otherwise one complaint
+    for the union as a whole.
+    """
+    sites = {site for one in complaints for site, _ in one.choices}
+    for site in sorted(sites, key=len):
+        tried: dict[str, list[_Complaint]] = {}
+        for one in complaints:
+            tag = next((tag for at, tag in one.choices if at == site), None)
+            if tag is not None:
+                tried.setdefault(tag, []).append(one)
+        if not tried:
+            continue
+        kept = _best_alternative(list(tried.values()), site)
+        dropped = [one for many in tried.values() for one in many if one not in kept]
+        complaints = [one for one in complaints if not any(one is other for other in dropped)]
+    return complaints
+
+
+def _best_alternative(tried: Sequence[list[_Complaint]], site: Steps) -> list[_Complaint]:
+    inside = [many for many in tried if any(len(one.steps) > len(site) for one in many)]
+    if inside:
+        return min(inside, key=len)
+    raised = [many for many in tried if all(one.is_raised for one in many)]
+    return raised[0] if raised else tried[0][:1]
+
+
+def _without_misspelt(complaints: list[_Complaint]) -> list[_Complaint]:
+    """Drop "is missing" for a key that is there, only misspelt."""
+    meant = {
+        (*one.steps[:-1], near)
+        for one in complaints
+        if one.kind == "extra_forbidden" and (near := _near_key(one))
+    }
+    return [one for one in complaints if one.kind != "missing" or one.steps not in meant]
+
+
+def _near_key(complaint: _Complaint) -> str | None:
+    keys = keys_of(complaint.table) if complaint.table else {}
+    return did_you_mean(str(complaint.steps[-1]), keys)
+
+
+def _problem(complaint: _Complaint, prefix: str) -> Problem:
+    path = join_path(prefix, complaint.steps)
+    if complaint.kind == "extra_forbidden":
+        return Problem(path, f"unknown key {show_key(complaint.steps[-1])}", _key_remedy(complaint))
+    if complaint.kind == "missing":
+        return Problem(path, "is missing", _assignment(complaint, "add"))
+    if complaint.is_raised:
+        return Problem(path, *_raised(complaint.error))
+    given = complaint.error["input"]
+    if complaint.kind in ("union_tag_invalid", "union_tag_not_found"):
+        return Problem(path, *_wrong_tag(complaint.error["ctx"]))
+    expected = describe(complaint.spot)
+    if expected is None:
+        text = str(complaint.error["msg"])
+        return Problem(path, f"{text[:1].lower()}{text[1:]}, got {show_given(given)}")
+    message = f"expected {expected}, got {show_given(given)}"
+    return Problem(path, message, _assignment(complaint, "for example"))
+
+
+def _wrong_tag(context: dict[str, str]) -> tuple[str, str]:
+    key = context["discriminator"].strip("'()")
+    if "tag" not in context:
+        return f"{key} is missing", f"it says which kind of table this is: add {key} = ..."
+    expected = context["expected_tags"].replace("'", '"')
+    return f"{key} is {show(context['tag'])}, expected {expected}", ""
+
+
+def _key_remedy(complaint: _Complaint) -> str:
+    near = _near_key(complaint)
+    if near:
+        return f'did you mean "{near}"?'
+    keys = keys_of(complaint.table) if complaint.table else {}
+    return f"known keys: {', '.join(keys)}" if keys else "remove it"
+
+
+def _raised(error: dict[str, Any]) -> tuple[str, str]:
+    context = error.get("ctx", {})
+    cause = context.get("error")
+    if cause is None:
+        return str(error["msg"]), str(context.get("remedy", ""))
+    words = str(cause) or str(error["msg"]).partition(", ")[2] or "is not accepted"
+    return words, str(getattr(cause, "remedy", ""))
+
+
+def _assignment(complaint: _Complaint, verb: str) -> str:
+    given = None if complaint.kind == "missing" else complaint.error["input"]
+    value = example(complaint.spot, given)
+    key = complaint.steps[-1] if complaint.steps else 0
+    if value is None:
+        return f"{verb} {show_key(key)}" if verb == "add" else ""
+    return f"{verb} {value}" if isinstance(key, int) else f"{verb} {show_key(key)} = {value}"

@@ -1,0 +1,175 @@
+"""What the entries of a workflow file say about each other: names, references, cycles.
+
+It works on the entries as they were read, not on models: an entry whose other keys are wrong
+still counts as known, so that one mistake gives one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from diel.errors import Problem
+from diel.workflow.graph import find_cycle
+from diel.workflow.wording import did_you_mean
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """The entries of one kind: ``module`` or ``group``.
+
+    Attributes
+    ----------
+    kind : str
+    entries : list of (int, dict)
+        Those that are tables, each with its index.
+    are_all_named : bool
+        Whether every name is known; if not, an unknown name proves nothing.
+    """
+
+    kind: str
+    entries: list[tuple[int, dict[str, Any]]]
+    are_all_named: bool
+
+    @property
+    def names(self) -> dict[str, int]:
+        """Each name, with the index of the first entry that has it."""
+        names: dict[str, int] = {}
+        for index, entry in self.entries:
+            if isinstance(entry.get("name"), str):
+                names.setdefault(entry["name"], index)
+        return names
+
+
+def check_references(document: dict[str, Any], unsure: set[str]) -> list[Problem]:
+    """Find what is wrong between entries.
+
+    Parameters
+    ----------
+    document : dict
+        The file as TOML reads it.
+    unsure : set of str
+        Of ``module`` and ``group``, those whose table is misspelt or has a wrong shape.
+    """
+    modules = _entries(document, "module", unsure)
+    groups = _entries(document, "group", unsure)
+    return [
+        *_none_at_all(document, modules, unsure),
+        *_none_at_all(document, groups, unsure),
+        *_duplicates(modules),
+        *_duplicates(groups),
+        *_unknown(groups, "modules", modules),
+        *_unknown(groups, "depends", groups),
+        *_self_depends(groups),
+        *_cycles(groups),
+        *_in_no_group(modules, groups, unsure),
+    ]
+
+
+def _entries(document: dict[str, Any], kind: str, unsure: set[str]) -> _Entries:
+    value = document.get(kind)
+    listed = value if isinstance(value, list) else []
+    entries = [(index, entry) for index, entry in enumerate(listed) if isinstance(entry, dict)]
+    named = all(isinstance(entry.get("name"), str) for _, entry in entries)
+    return _Entries(kind, entries, named and kind not in unsure)
+
+
+def _none_at_all(
+    document: dict[str, Any], entries: _Entries, unsure: set[str]
+) -> Iterator[Problem]:
+    if not document.get(entries.kind) and entries.kind not in unsure:
+        hint = {
+            "module": 'add [[module]] with a name and a function = "package.module:function"',
+            "group": "add [[group]] with a name and the modules that run together",
+        }
+        yield Problem(entries.kind, f"the file has no {entries.kind}", hint[entries.kind])
+
+
+def _duplicates(entries: _Entries) -> Iterator[Problem]:
+    for index, entry in entries.entries:
+        name = entry.get("name")
+        if isinstance(name, str) and (first := entries.names[name]) != index:
+            yield Problem(
+                f"{entries.kind}[{index}].name",
+                f'{entries.kind}[{first}] is called "{name}" too',
+                "give each its own name",
+            )
+
+
+def _listed(entry: dict[str, Any], key: str) -> list[tuple[int, str]]:
+    value = entry.get(key)
+    items = value if isinstance(value, list) else []
+    return [(position, one) for position, one in enumerate(items) if isinstance(one, str)]
+
+
+def _unknown(groups: _Entries, key: str, known: _Entries) -> Iterator[Problem]:
+    if not known.are_all_named:
+        return
+    for index, group in groups.entries:
+        for position, name in _listed(group, key):
+            if name not in known.names:
+                yield Problem(
+                    f"group[{index}].{key}[{position}]",
+                    f'there is no {known.kind} "{name}"',
+                    _near(name, group, key, known),
+                )
+
+
+def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
+    # A group does not wait for itself, and names nothing twice.
+    others = {one for _, one in _listed(group, key)}
+    if key == "depends":
+        others.add(str(group.get("name")))
+    near = did_you_mean(name, [one for one in known.names if one not in others])
+    if near:
+        return f'did you mean "{near}"?'
+    return f"the file has {', '.join(known.names)}" if known.names else f"add a [[{known.kind}]]"
+
+
+def _self_depends(groups: _Entries) -> Iterator[Problem]:
+    for index, group in groups.entries:
+        for position, name in _listed(group, "depends"):
+            if name == group.get("name"):
+                yield Problem(
+                    f"group[{index}].depends[{position}]",
+                    f'group "{name}" depends on itself',
+                    "remove it",
+                )
+
+
+def _cycles(groups: _Entries) -> Iterator[Problem]:
+    depends: dict[str, list[str]] = {}
+    for _, group in groups.entries:
+        name = group.get("name")
+        if isinstance(name, str):
+            others = [one for _, one in _listed(group, "depends") if one != name]
+            depends.setdefault(name, []).extend(others)
+    while cycle := find_cycle(depends):
+        yield Problem(
+            f"group[{groups.names[cycle[0]]}].depends",
+            f"groups wait for each other: {' -> '.join(cycle)}",
+            "remove one of these dependencies",
+        )
+        for name in cycle[:-1]:
+            del depends[name]
+
+
+def _in_no_group(modules: _Entries, groups: _Entries, unsure: set[str]) -> Iterator[Problem]:
+    # Where a group's list cannot be read, or names what is probably a misspelt module, the
+    # module may be meant to be there.
+    lists = [group.get("modules") for _, group in groups.entries]
+    are_readable = all(
+        isinstance(one, list) and all(isinstance(name, str) for name in one) for one in lists
+    )
+    if not groups.entries or not are_readable or "group" in unsure:
+        return
+    used = {name for _, group in groups.entries for _, name in _listed(group, "modules")}
+    meant = {did_you_mean(name, modules.names) for name in used if name not in modules.names}
+    for name, index in modules.names.items():
+        if name not in used and name not in meant:
+            yield Problem(
+                f"module[{index}]",
+                f'module "{name}" is in no group, so it would never run',
+                "add it to the modules of a [[group]], or remove it",
+            )
