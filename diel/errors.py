@@ -6,7 +6,7 @@
     ├── WorkflowError               the workflow file is wrong (ValueError); every problem at once
     ├── LaunchError                 mpiexec cannot be started as asked (RuntimeError)
     ├── RunDirectoryError           the run directory cannot be read or written (OSError)
-    ├── ModuleFailed                a module raised, or its executable exited non-zero (RuntimeError)
+    ├── ModuleFailed                an executable exited non-zero or did not start (RuntimeError)
     ├── RunStopped                  the run is ending: what a waiting module receives (RuntimeError)
     └── TupleError                  the tuple space
         ├── TagError                a tag or pattern is malformed (ValueError)

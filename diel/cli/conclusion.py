@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Any, Final
 
@@ -49,10 +50,10 @@ def print_conclusion(view: RunView, directory: RunDirectory, launcher_status: in
     if view.exit_code is None:
         _print_lost(directory, launcher_status)
         return FAILED
-    if view.returned:
-        _print_returned(view)
     if view.results is not None and view.results.rows:
         _print_ranking(view.results)
+    elif view.returned:
+        _print_returned(view)
     seconds = view.ended_s - view.started_s
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
     print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")
@@ -86,21 +87,42 @@ def _print_ranking(results: ResultsView) -> None:
     ranked = rank_rows(results.rows, results.objective, results.maximise)
     shown = ranked[:_TABLE_ROWS]
     direction = "highest" if results.maximise else "lowest"
-    title = f"{len(shown)} best of {len(ranked)} by {direction} {results.objective}"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    constants = _constants(results) if len(ranked) > 1 else {}
+    table = Table(
+        title=f"{len(shown)} best of {len(ranked)} by {direction} {results.objective}",
+        caption=", ".join(f"{name} {value}" for name, value in constants.items()),
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    columns = [column for column in results.columns if column not in constants]
     table.add_column("#", justify="right", style="dim")
-    for column in results.columns:
+    for column in columns:
         is_number = isinstance(shown[0][column], (int, float))
         style = "bold" if column == results.objective else ""
         header = column.replace("_", " ")
         table.add_column(header, justify="right" if is_number else "left", style=style)
     for place, row in enumerate(shown, start=1):
-        table.add_row(str(place), *(_text(row[column]) for column in results.columns))
-    # Outside of a terminal the width is unknown: wide enough not to cut a number.
+        table.add_row(str(place), *(_text(row[column]) for column in columns))
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    # A file has no width: wide enough not to cut a number, without Rich's padding.
+    wide = Console(width=240, file=io.StringIO())
+    wide.print(table)
+    lines = wide.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    print("\n".join(line.rstrip() for line in lines))
+
+
+def _constants(results: ResultsView) -> dict[str, str]:
+    """Return the columns that say the same in every row: a line below the table is enough."""
+    first = results.rows[0]
+    return {
+        column: _text(first[column])
+        for column in results.columns
+        if column != results.objective and all(row[column] == first[column] for row in results.rows)
+    }
 
 
 def _print_lost(directory: RunDirectory, launcher_status: int) -> None:

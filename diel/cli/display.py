@@ -18,6 +18,8 @@ from diel.run.view import RunView
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from diel.executive.lead import Face
+
 _PLAIN_PROGRESS_EVERY_S: Final = 2.0
 
 
@@ -45,11 +47,32 @@ def display_for(directory: RunDirectory) -> Display:
     return LiveDisplay(directory) if sys.stdout.isatty() else PlainDisplay(directory)
 
 
-class SilentFace:
-    """Shows nothing: the process that launched the ranks does."""
+def face_for_rank_0(directory: RunDirectory, *, silent: bool) -> Face:
+    """Return what shows a run from within rank 0."""
+    return SilentFace() if silent else PlainFace(directory)
+
+
+class PlainFace:
+    """Shows a run under a bare mpirun, where rank 0 is the only one to do so."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        pass
+        self._display = PlainDisplay(directory)
+
+    def refresh(self) -> None:
+        """Print what is new."""
+        self._display.refresh()
+
+    def announce(self, failure: Record) -> None:
+        """Print the root cause of a failure at once."""
+        self._display.announce(failure)
+
+    def conclude(self) -> None:
+        """Print how the run ended."""
+        self._display.conclude()
+
+
+class SilentFace:
+    """Shows nothing: the process that launched the ranks does."""
 
     def refresh(self) -> None:
         """Show nothing."""
@@ -132,7 +155,9 @@ def _line_for(record: Record, view: RunView) -> str:
     if event == "GroupFinished":
         return f"group {record['group']} finished"
     if event == "MessageLogged":
-        return f"{record['level'].lower()} from {record['module']}.{record['copy']}: {record['text']}"
+        return (
+            f"{record['level'].lower()} from {record['module']}.{record['copy']}: {record['text']}"
+        )
     if event == "StopOrdered" and view.failure is None:
         return f"stopping: {record['reason']}"
     return ""

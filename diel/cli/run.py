@@ -73,7 +73,7 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
 
         follow(parent)
         finalize_and_exit(0)
-    from diel.cli.display import PlainDisplay, SilentFace
+    from diel.cli.display import face_for_rank_0
     from diel.executive.lead import lead
 
     launched_by_us = options.run_dir is not None  # then the launcher shows the run
@@ -84,7 +84,7 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
             ranks=options.ranks,
             runs=options.runs,
             run_dir=options.run_dir,
-            face_for=SilentFace if launched_by_us else PlainDisplay,
+            face_for=lambda directory: face_for_rank_0(directory, silent=launched_by_us),
         )
     except DielError as error:
         print(f"diel: {error}", file=sys.stderr, flush=True)

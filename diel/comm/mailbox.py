@@ -73,7 +73,7 @@ class Mailbox(Generic[Incoming]):
         return wait_for(self.poll, timeout_s, safe_point)
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was sent has left, at most `timeout_s` seconds; say whether it has."""
+        """Wait until all that was sent has left; False after `timeout_s` seconds."""
         return wait_for(lambda: self._forget_sent() or None, timeout_s) is not None
 
     def _next_whole(self) -> tuple[int, Any] | None:

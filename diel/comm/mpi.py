@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from diel.errors import LaunchError
 
@@ -45,7 +45,7 @@ def world() -> MPI.Intracomm:
     return MPI.COMM_WORLD
 
 
-def finalize_and_exit(exit_code: int) -> None:
+def finalize_and_exit(exit_code: int) -> NoReturn:
     """Finalize MPI and leave the process; leave anyway if Finalize hangs.
 
     Finalize waits for ranks that may be gone: a watchdog ends the process after 5 s.

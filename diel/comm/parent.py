@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Parent:
-    """This rank's end of the parent communicator.
+    """One rank's end of the parent communicator.
 
     Parameters
     ----------
@@ -83,7 +83,9 @@ class Parent:
             barrier = comm.Ibarrier()
             wait_for(lambda: barrier.Test() or None, safe_point=self.raise_if_stopped)
         leftovers = 0
-        while (message := comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status := MPI.Status())) is not None:
+        while (
+            message := comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status := MPI.Status())
+        ) is not None:
             message.Recv([bytearray(status.Get_count(MPI.BYTE)), MPI.BYTE])
             leftovers += 1
         comm.Free()
@@ -94,7 +96,7 @@ class Parent:
         return self.comm.Iprobe(self.EXECUTIVE_RANK, tags.EXECUTIVE_TO_ALL_STOP)
 
     def raise_if_stopped(self) -> None:
-        """The safe point of every wait of ours.
+        """End a wait if the run is stopping: the safe point of every wait of ours.
 
         Raises
         ------

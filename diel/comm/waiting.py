@@ -25,7 +25,7 @@ _IDLE_SLEEP_S: Final = 5e-3
 
 
 class Patience:
-    """The pauses between the polls of one wait: none, then yields, then longer and longer sleeps."""
+    """The pauses between the polls of one wait: none, then yields, then ever longer sleeps."""
 
     __slots__ = ("_polls", "_sleep_s", "_sleeping_since_s")
 

@@ -233,8 +233,7 @@ class Driver:
             group=group.name,
             copies=copies_of,
             placement={
-                f"{plan.module}.{plan.copy_index}": list(plan.ranks)
-                for plan in instruction.copies
+                f"{plan.module}.{plan.copy_index}": list(plan.ranks) for plan in instruction.copies
             },
         )
         for plan in instruction.copies:

@@ -261,7 +261,9 @@ class Scheduler:
         return instructions
 
     def _can_start(self, plan: GroupPlan) -> bool:
-        running = {module.module for group in self._groups.values() for module in group.plan.modules}
+        running = {
+            module.module for group in self._groups.values() for module in group.plan.modules
+        }
         return plan.ranks <= len(self._free) and running.isdisjoint(
             module.module for module in plan.modules
         )

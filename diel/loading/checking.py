@@ -3,7 +3,8 @@
 A file that defines a function module may also define ``class Options(pydantic.BaseModel)``. Then
 the options in the workflow file are validated by it, with the same messages as the rest of the
 file, and ``ctx.options`` is an instance of it. Its validators find the workflow file's folder in
-``info.context["folder"]``.
+``info.context["folder"]`` and, while the file is being checked, its modules by name in
+``info.context["modules"]``.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ def finish(draft: Draft) -> Workflow:
         With every problem of the file, those of the draft included.
     """
     problems = []
+    modules = {module.name: module for _, module in draft.modules}
     for index, module in draft.modules:
         location = draft.locations.get(module.name)
         if location is not None and OPTIONS_CLASS in location.classes:
             where = f"module[{index}]"
-            problems += _option_problems(location, module.options, draft.file.parent, where)
+            context = {"folder": draft.file.parent, "modules": modules}
+            problems += _option_problems(location, module.options, context, where)
     return draft.finish(problems)
 
 
@@ -70,14 +73,14 @@ def _options_model(code: ModuleType, location: FunctionLocation) -> type[BaseMod
 
 
 def _option_problems(
-    location: FunctionLocation, options: dict[str, Any], folder: Path, where: str
+    location: FunctionLocation, options: dict[str, Any], context: dict[str, Any], where: str
 ) -> list[Problem]:
     from pydantic import ValidationError
 
     from diel.workflow.problems import problems_from_validation
 
     try:
-        code = import_code(location, folder)
+        code = import_code(location, context["folder"])
         find_function(location, code)
     except Exception as error:  # a user's code can raise anything at import
         message = f"{location.spec}: {type(error).__name__} at import: {error}"
@@ -87,7 +90,7 @@ def _option_problems(
     if model is None:
         return []
     try:
-        model.model_validate(options, context={"folder": folder})
+        model.model_validate(options, context=context)
     except ValidationError as error:
         return problems_from_validation(error, model, f"{where}.options")
     return []

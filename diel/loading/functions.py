@@ -17,7 +17,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
@@ -40,10 +40,11 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
     Exception
         Whatever the code raises.
     """
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    if location.module_name is None:
-        return _import_file(location.file)
+    for place in (folder, location.root):
+        if place is not None and str(place) not in sys.path:
+            sys.path.insert(0, str(place))
+    if location.spec.rpartition(":")[0].endswith(".py"):
+        return _import_file(location)
     if _is_users(folder / _SHIPPED):
         _serve_users_package(folder / _SHIPPED)
         if location.shipped:
@@ -63,10 +64,11 @@ def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any
     function = getattr(code, location.function)
     if not callable(function) or inspect.iscoroutinefunction(function):
         raise TypeError(f"{location.spec} is not a plain function")
-    return function  # type: ignore[no-any-return]
+    return cast("Callable[[Any], Any]", function)
 
 
-def _import_file(file: Path | None) -> ModuleType:
+def _import_file(location: FunctionLocation) -> ModuleType:
+    file = location.file
     assert file is not None
     # The hash tells two files of one name apart, the stem makes tracebacks readable; the name
     # is the same on every rank, so that instances of its classes can be pickled.
@@ -74,7 +76,8 @@ def _import_file(file: Path | None) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     code = importlib.util.module_from_spec(spec)
     sys.modules[name] = code
     try:
@@ -132,7 +135,8 @@ def _load_shipped_as_alias() -> None:
     spec = importlib.util.spec_from_file_location(
         _ALIAS, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     package = importlib.util.module_from_spec(spec)
     sys.modules[_ALIAS] = package
     spec.loader.exec_module(package)

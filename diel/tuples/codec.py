@@ -99,7 +99,7 @@ def receive_into(out: object) -> Encoded:
 
 def _memory(array: np.ndarray[Any, Any]) -> memoryview:
     # Through uint8, since a memoryview of datetime64 or a structured dtype is not to be had.
-    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
 def _parse_array_meta(meta: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -40,9 +40,7 @@ class TupleServer:
         Returns seconds; the store itself has no clock.
     """
 
-    def __init__(
-        self, comm: MPI.Intracomm, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, comm: MPI.Intracomm, clock: Callable[[], float] = time.monotonic) -> None:
         from mpi4py import MPI
 
         self._mpi = MPI
@@ -58,9 +56,8 @@ class TupleServer:
         while True:
             if self._serve_once():
                 patience.reset()
-            elif not self._moving():
-                if patience.pause() and should_leave():
-                    return
+            elif not self._moving() and patience.pause() and should_leave():
+                return
 
     def _serve_once(self) -> bool:
         """Do what can be done without waiting; say whether there was anything."""

@@ -102,7 +102,7 @@ class TupleStore:
         return replies
 
     def _waiters_for(self, key: bytes) -> list[_Waiter]:
-        """Who waits for this tag, in order of arrival."""
+        """Return who waits for this tag, in order of arrival."""
         numbers = list(self._waiting_for_tag.get(key, ()))
         if self._waiting_for_pattern:
             fields = split_fields(key)
@@ -178,7 +178,7 @@ class TupleStore:
     # -- the index for patterns ---------------------------------------------------------------
 
     def _bucket_for(self, pattern: tuple[bytes, ...]) -> OrderedDict[int, bytes]:
-        """The bucket in which a pattern's matches lie; filled when first asked for."""
+        """Return the bucket in which a pattern's matches lie; filled when first asked for."""
         head = None if is_wildcard(pattern[0]) else pattern[0]
         bucket = self._buckets.get((len(pattern), head))
         if bucket is None:
@@ -191,7 +191,7 @@ class TupleStore:
         return bucket
 
     def _buckets_of(self, key: bytes) -> list[OrderedDict[int, bytes]]:
-        """The buckets, at most two, to which a tag belongs."""
+        """Return the buckets, at most two, to which a tag belongs."""
         if not self._buckets:
             return []
         fields = split_fields(key)

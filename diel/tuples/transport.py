@@ -52,9 +52,7 @@ class MpiTransport:
         Asked now and then during waits; what it raises ends them.
     """
 
-    def __init__(
-        self, comm: MPI.Intracomm, server: int, safe_point: Callable[[], None]
-    ) -> None:
+    def __init__(self, comm: MPI.Intracomm, server: int, safe_point: Callable[[], None]) -> None:
         from mpi4py import MPI
 
         self._mpi = MPI
@@ -112,9 +110,7 @@ class MpiTransport:
         welcome = out is not None and reply.serial == self._serial and len(out) == payload_bytes
         payload: Buffer = out if welcome and out is not None else bytearray(payload_bytes)
         pieces = [
-            self._comm.Irecv(
-                [piece, self._mpi.BYTE], self._server, tags.SERVER_TO_CLIENT_PAYLOAD
-            )
+            self._comm.Irecv([piece, self._mpi.BYTE], self._server, tags.SERVER_TO_CLIENT_PAYLOAD)
             for piece in chunks(payload)
         ]
         self._finish(pieces)
@@ -194,4 +190,3 @@ class LocalTransport:
             self._replies[reply.client, reply.serial] = reply
         if replies:
             self._changed.notify_all()
-
