@@ -130,7 +130,7 @@ class Space:
         if not 0 <= index < self.size:
             raise IndexError(f"point {index} of a grid of {self.size}")
         digits: list[int] = []
-        for dimension in reversed(self.dimensions.values()):
+        for dimension in reversed(list(self.dimensions.values())):
             index, digit = divmod(index, len(dimension))
             digits.append(digit)
         return {

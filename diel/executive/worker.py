@@ -239,7 +239,8 @@ def _one_line(error: BaseException) -> str:
 
 def _detail(error: BaseException) -> str:
     if isinstance(error, ModuleFailed):
-        return str(error)  # its own words say all; a traceback through diel would not help
+        # Its own words say all; a traceback through diel would not help.
+        return str(error).partition("\n")[2]
     # From the module's own frame on: the frames of this file are nobody's business.
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:

@@ -45,12 +45,20 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
             sys.path.insert(0, str(place))
     if location.spec.rpartition(":")[0].endswith(".py"):
         return _import_file(location)
+    name = location.module_name
     if _is_users(folder / _SHIPPED):
         _serve_users_package(folder / _SHIPPED)
         if location.shipped:
             _load_shipped_as_alias()
-            return importlib.import_module(_ALIAS + location.module_name[len(_SHIPPED) :])
-    return importlib.import_module(location.module_name)
+            name = _ALIAS + name[len(_SHIPPED) :]
+    code = importlib.import_module(name)
+    found = getattr(code, "__file__", None)
+    if location.file is not None and found is not None and Path(found) != location.file:
+        raise ImportError(
+            f"{location.spec} means {location.file}, but Python has loaded {found} under that "
+            f'name already: rename the file, or write "./{location.file.name}:{location.function}"'
+        )
+    return code
 
 
 def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any], Any]:

@@ -299,7 +299,7 @@ def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
     for statement in body:
         yield statement
         if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            for block in ("body", "handlers", "orelse", "finalbody", "cases"):
                 inner = getattr(statement, block, None)
                 if isinstance(inner, list):
                     yield from _statements(inner)

@@ -7,7 +7,7 @@ an alternative's name and say what would have been accepted there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -43,6 +43,7 @@ class _Complaint:
     spot : the type at that place
     table : the model whose key it is, if any
     choices : for each union on the way, where it is and which alternative was tried
+    is_key : whether the key itself is wrong, not the value
     """
 
     error: dict[str, Any]
@@ -50,6 +51,7 @@ class _Complaint:
     steps: Steps = ()
     table: type[BaseModel] | None = None
     choices: list[tuple[Steps, str]] = field(default_factory=list)
+    is_key: bool = False
 
     @property
     def kind(self) -> str:
@@ -101,6 +103,7 @@ def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
 def _located(error: dict[str, Any], model: type[BaseModel]) -> _Complaint:
     found = _Complaint(error, Spot(model))
     location: list[str | int] = list(error["loc"])
+    container = Spot(None)
     while location:
         step, spot = location.pop(0), found.spot
         if spot.branches:
@@ -108,8 +111,11 @@ def _located(error: dict[str, Any], model: type[BaseModel]) -> _Complaint:
             if location:
                 found.spot = _alternative(spot, str(step))
             continue
-        if step == "[key]":
+        if step == "[key]" and not location and container.is_a(Mapping):
+            arguments = get_args(container.type)
+            found.spot, found.is_key = Spot(arguments[0] if arguments else None), True
             continue
+        container = spot
         found.table = spot.model
         found.steps = (*found.steps, step)
         found.spot = _inside(spot, step)
@@ -206,6 +212,8 @@ def _problem(complaint: _Complaint, prefix: str) -> Problem:
     if expected is None:
         text = str(complaint.error["msg"])
         return Problem(path, f"{text[:1].lower()}{text[1:]}, got {show_given(given)}")
+    if complaint.is_key:
+        return Problem(path, f"expected {expected} as a key, got {show_given(given)}")
     message = f"expected {expected}, got {show_given(given)}"
     return Problem(path, message, _assignment(complaint, "for example"))
 

@@ -72,7 +72,7 @@ def _entries(document: dict[str, Any], kind: str, unsure: set[str]) -> _Entries:
     listed = value if isinstance(value, list) else []
     entries = [(index, entry) for index, entry in enumerate(listed) if isinstance(entry, dict)]
     named = all(isinstance(entry.get("name"), str) for _, entry in entries)
-    return _Entries(kind, entries, named and kind not in unsure)
+    return _Entries(kind, entries, bool(entries) and named and kind not in unsure)
 
 
 def _none_at_all(
@@ -122,9 +122,7 @@ def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
     if key == "depends":
         others.add(str(group.get("name")))
     near = did_you_mean(name, [one for one in known.names if one not in others])
-    if near:
-        return f'did you mean "{near}"?'
-    return f"the file has {', '.join(known.names)}" if known.names else f"add a [[{known.kind}]]"
+    return f'did you mean "{near}"?' if near else f"the file has {', '.join(known.names)}"
 
 
 def _self_depends(groups: _Entries) -> Iterator[Problem]:

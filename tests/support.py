@@ -1,0 +1,116 @@
+"""What several kinds of tests need: starting diel and MPI with a time limit."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+WORKFLOWS = ROOT / "workflows"
+# Beside the project where its developers keep it; users name their own folder.
+DATA = Path(os.environ.get("DIEL_DATA", ROOT.parent / "shared" / "data"))
+
+
+@dataclass
+class Finished:
+    """A process that has ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def output(self) -> str:
+        return self.stdout + self.stderr
+
+
+@cache
+def mpi_implementation() -> str:
+    from diel.executive.launch import find_mpiexec, mpi_implementation
+
+    return mpi_implementation(find_mpiexec())
+
+
+def mpiexec(ranks: int) -> list[str]:
+    """Return the start of a command line for so many ranks, more than there are cores too."""
+    from diel.executive.launch import find_mpiexec
+
+    line = [str(find_mpiexec()), "-n", str(ranks)]
+    return [*line, "--oversubscribe"] if mpi_implementation() == "Open MPI" else line
+
+
+def execute(
+    command: list[object],
+    *,
+    timeout_s: float = 90,
+    cwd: Path | None = None,
+    environment: dict[str, str] | None = None,
+) -> Finished:
+    """Run a command to its end; kill all of its session and fail if that takes too long."""
+    started_s = time.monotonic()
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = process.communicate()
+        raise AssertionError(
+            f"{command} took more than {timeout_s} s\n{stdout}\n{stderr}"
+        ) from None
+    return Finished(process.returncode, stdout, stderr, time.monotonic() - started_s)
+
+
+def diel(*arguments: object, cwd: Path, **options: object) -> Finished:
+    """Run the command line in a folder."""
+    return execute([sys.executable, "-m", "diel", *arguments], cwd=cwd, **options)  # type: ignore[arg-type]
+
+
+def mpirun_diel(ranks: int, *arguments: object, cwd: Path, **options: object) -> Finished:
+    """Run the command line under a bare mpirun."""
+    line = [*mpiexec(ranks), sys.executable, "-m", "diel", *arguments]
+    return execute(line, cwd=cwd, **options)  # type: ignore[arg-type]
+
+
+def run_dir(folder: Path) -> Path:
+    """Return the only run directory in a folder."""
+    (only,) = (folder / "runs").iterdir()
+    return only
+
+
+def journal(folder: Path) -> list[dict[str, object]]:
+    """Return the records of the only run in a folder."""
+    text = (run_dir(folder) / "journal.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def results(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of ``results.csv`` of the only run in a folder."""
+    with (run_dir(folder) / "results.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def workflow(folder: Path, toml: str, **files: str) -> Path:
+    """Write ``w.toml`` and Python files, by stem, into a folder; return the workflow file."""
+    for stem, text in files.items():
+        (folder / f"{stem}.py").write_text(text)
+    file = folder / "w.toml"
+    file.write_text(toml)
+    return file

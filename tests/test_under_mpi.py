@@ -1,0 +1,25 @@
+"""Runs the tests in ``tests/mpi`` at 1, 2 and 4 ranks."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from support import ROOT, execute, mpiexec
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_mpi_tests_pass(ranks: int) -> None:
+    finished = execute(
+        [
+            *mpiexec(ranks),
+            *(sys.executable, "-m", "pytest", "--with-mpi", "-q", "--color=no", "-p", "no:cacheprovider"),
+            *("-o", "faulthandler_timeout=60", "-o", "faulthandler_exit_on_timeout=true"),
+            ROOT / "tests" / "mpi",
+        ],
+        cwd=ROOT,
+        timeout_s=150,
+    )
+    print(finished.stdout)
+    assert finished.status == 0, finished.output
+    assert finished.stdout.count(" passed") >= ranks, finished.output

@@ -1,0 +1,235 @@
+"""Loading, splitting and preparing data."""
+
+import gzip
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dnn import data
+from dnn.errors import (
+    ConfigurationError,
+    DataError,
+    LabelError,
+    MissingDependencyError,
+    ShapeError,
+)
+
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+
+
+def dataset(n=100, classes=3, d=4):
+    generator = np.random.default_rng(0)
+    return data.Dataset(generator.normal(3, 2, (n, d)), np.arange(n) % classes, classes, "made")
+
+
+def shared(path):
+    if not (SHARED / path).exists():
+        pytest.skip(f"../shared/data/{path} is not there")
+    return SHARED / path
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"), [("digits", (1797, 64), 10), ("breast_cancer", (569, 30), 2)]
+)
+def test_bundled_sets(name, shape, classes):
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    loaded = data.load_dataset(name)
+    assert (loaded.x.shape, loaded.x.dtype, loaded.y.dtype) == (shape, np.float32, np.intp)
+    assert loaded.classes == classes == np.unique(loaded.y).size
+    assert len(loaded) == shape[0]
+    assert loaded.name == name
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "diel\[data\]"'):
+        data.load_digits()
+
+
+def test_names_of_data_sets(tmp_path):
+    with pytest.raises(ConfigurationError, match="'digits'"):
+        data.load_dataset("digit")
+    with pytest.raises(ConfigurationError, match="path"):
+        data.load_dataset("mnist")
+    with pytest.raises(ConfigurationError, match="no path"):
+        data.load_dataset("digits", tmp_path)
+    with pytest.raises(DataError, match="read"):
+        data.load_dataset("cleveland", tmp_path / "nowhere")
+    assert data.DATASETS == ("breast_cancer", "cleveland", "digits", "mnist")
+
+
+def test_a_data_set_checks_itself():
+    with pytest.raises(ShapeError, match=r"\(3, 2\).*\(4,\)"):
+        data.Dataset(np.zeros((3, 2)), np.zeros(4, int), 2, "made")
+    with pytest.raises(LabelError, match="label 2 in row 1") as caught:
+        data.Dataset(np.zeros((2, 2)), np.array([0, 2]), 2, "made")
+    assert caught.value.row == 1
+    with pytest.raises(LabelError, match="integers"):
+        data.Dataset(np.zeros((2, 2)), np.zeros(2), 2, "made")
+    with pytest.raises(DataError, match="no samples"):
+        data.Dataset(np.zeros((0, 2)), np.zeros(0, int), 2, "made")
+
+
+def test_cleveland():
+    loaded = data.load_cleveland(shared("heart/processed.cleveland.data"))
+    assert loaded.x.shape == (303, 13)
+    assert np.isnan(loaded.x).sum() == 6
+    assert np.bincount(loaded.y).tolist() == [164, 139]
+    train, validation = data.train_validation_split(loaded, 0.2, seed=1)
+    train, validation = data.standardise(*data.impute(train, validation))
+    assert np.isfinite(validation.x).all()
+
+
+ROW = "63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,?,6.0,2"
+
+
+def test_cleveland_rows(tmp_path):
+    path = tmp_path / "heart.data"
+    path.write_text(f"{ROW}\n\n{ROW[:-1]}0\n")
+    loaded = data.load_cleveland(path)
+    assert loaded.y.tolist() == [1, 0]
+    assert np.isnan(loaded.x[:, 11]).all()
+    for bad, message in [
+        ("1,2,3", "line 2: 3 cells"),
+        (ROW.replace("145.0", "tall"), "line 2.*tall"),
+        (ROW[:-1] + "7", "line 2.*'7'"),
+        (ROW[:-1] + "?", "line 2"),
+    ]:
+        path.write_text(f"{ROW}\n{bad}\n")
+        with pytest.raises(DataError, match=message):
+            data.load_cleveland(path)
+    path.write_text("")
+    with pytest.raises(DataError, match="no rows"):
+        data.load_cleveland(path)
+
+
+def idx_bytes(array, code):
+    header = struct.pack(f">2x2B{array.ndim}I", code, array.ndim, *array.shape)
+    return header + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+@pytest.mark.parametrize(("code", "dtype"), [(8, "u1"), (0x0B, "i2"), (0x0C, "i4"), (0x0D, "f4")])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_idx(tmp_path, code, dtype, compressed):
+    array = np.arange(24, dtype=dtype).reshape(2, 3, 4)
+    raw = idx_bytes(array, code)
+    path = tmp_path / "file"
+    path.write_bytes(gzip.compress(raw) if compressed else raw)
+    loaded = data.load_idx(path)
+    assert loaded.dtype == array.dtype
+    np.testing.assert_array_equal(loaded, array)
+
+
+def test_damaged_idx(tmp_path):
+    raw = idx_bytes(np.arange(24, dtype="u1").reshape(4, 6), 8)
+    path = tmp_path / "file"
+    for damaged, message in [
+        (raw[:-1], "truncated, 35 bytes where 36"),
+        (raw + b"x", "too long"),
+        (raw[:7], "header"),
+        (b"\x89PNG" + raw, "no IDX file"),
+        (b"", "no IDX file"),
+        (gzip.compress(raw)[:-9], "gzip"),
+        (gzip.compress(raw)[:20] + b"\xff\xff\xff\xff", "gzip"),
+    ]:
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=message):
+            data.load_idx(path)
+    with pytest.raises(DataError, match="nowhere"):
+        data.load_idx(tmp_path / "nowhere")
+
+
+def test_mnist_folder(tmp_path):
+    images = np.arange(2 * 784, dtype=np.int64).reshape(2, 28, 28).astype("u1")
+    for part in ("train", "t10k"):
+        raw = idx_bytes(images, 8)
+        (tmp_path / f"{part}-images-idx3-ubyte.gz").write_bytes(gzip.compress(raw))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(np.array([7, 3], "u1"), 8))
+    train, test = data.load_mnist(tmp_path)
+    assert train.x.shape == test.x.shape == (2, 784)
+    assert train.x.max() == 1
+    assert train.y.tolist() == [7, 3]
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.array([7], "u1"), 8))
+    with pytest.raises(DataError, match="t10k"):
+        data.load_mnist(tmp_path)
+    with pytest.raises(DataError, match="neither"):
+        data.load_mnist(tmp_path / "nowhere")
+
+
+def test_real_mnist():
+    folder = shared("mnist")
+    test = data.load_idx(folder / "t10k-labels-idx1-ubyte.gz")
+    assert test.shape == (10000,)
+    assert test[:5].tolist() == [7, 2, 1, 0, 4]
+
+
+def test_a_split_is_stratified_and_complete():
+    y = np.repeat([0, 1, 2], [70, 21, 9])
+    made = data.Dataset(np.arange(100.0)[:, None], y, 3, "made")
+    train, validation = data.train_validation_split(made, 0.25, seed=3)
+    assert len(validation) == 25
+    assert np.bincount(validation.y).tolist() in ([18, 5, 2], [17, 5, 3])
+    rows = np.concatenate([train.x, validation.x]).ravel()
+    assert sorted(rows) == list(range(100))
+    again = data.train_validation_split(made, 0.25, seed=3)[1]
+    other = data.train_validation_split(made, 0.25, seed=4)[1]
+    np.testing.assert_array_equal(validation.x, again.x)
+    assert not np.array_equal(validation.x, other.x)
+
+
+def test_splits_that_cannot_be():
+    for fraction in (0, 1, -0.5, 2):
+        with pytest.raises(ConfigurationError, match="fraction"):
+            data.train_validation_split(dataset(), fraction)
+    with pytest.raises(DataError, match="2 samples"):
+        data.train_validation_split(dataset(2), 0.1)
+
+
+def test_standardising_learns_from_training_samples_only():
+    train, validation = data.train_validation_split(dataset(), 0.3)
+    far = data.Dataset(validation.x + 100, validation.y, 3, "far")
+    ready, shifted = data.standardise(train, far)
+    np.testing.assert_allclose(ready.x.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(ready.x.std(axis=0), 1, rtol=1e-6)
+    np.testing.assert_allclose(
+        shifted.x, (far.x - train.x.mean(axis=0)) / train.x.std(axis=0), rtol=1e-4
+    )
+    assert shifted.x.dtype == np.float32
+
+
+def test_standardising_leaves_constant_attributes_finite():
+    x = np.full((10, 2), 0.1, "f4")
+    x[:, 1] = np.arange(10)
+    (ready,) = data.standardise(data.Dataset(x, np.zeros(10, int), 1, "made"))
+    np.testing.assert_array_equal(ready.x[:, 0], 0)
+
+
+def test_missing_cells_are_filled_from_training_samples_only():
+    nan = np.nan
+    train = data.Dataset(np.array([[1, 5], [nan, 6], [3, nan], [8, 7]]), np.arange(4), 4, "made")
+    other = data.Dataset(np.array([[nan, nan]]), np.array([0]), 4, "made")
+    with pytest.raises(DataError, match="row 1, attribute 0"):
+        data.standardise(train)
+    filled, also = data.impute(train, other)
+    np.testing.assert_array_equal(filled.x, [[1, 5], [3, 6], [3, 6], [8, 7]])
+    np.testing.assert_array_equal(also.x, [[3, 6]])
+    with pytest.raises(DataError, match="attribute 0"):
+        data.impute(other)
+    with pytest.raises(ShapeError, match="attributes"):
+        data.impute(train, dataset())
+
+
+def test_batches_visit_every_sample_once_in_an_order_of_their_own():
+    first = list(data.batches(10, 4, seed=1, epoch=0))
+    assert [len(rows) for rows in first] == [4, 4, 2]
+    order = np.concatenate(first)
+    assert sorted(order) == list(range(10))
+    assert order.tolist() != list(range(10))
+    assert order.dtype == np.intp
+    assert np.concatenate(list(data.batches(10, 4, seed=1, epoch=0))).tolist() == order.tolist()
+    assert np.concatenate(list(data.batches(10, 4, seed=1, epoch=1))).tolist() != order.tolist()
+    assert np.concatenate(list(data.batches(10, 4, seed=2, epoch=0))).tolist() != order.tolist()

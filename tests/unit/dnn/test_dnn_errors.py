@@ -1,0 +1,53 @@
+"""The error tree: builtins, pickling, names that were probably meant."""
+
+import pickle
+
+import pytest
+
+from dnn import errors
+
+EXAMPLES = [
+    errors.DnnError("a"),
+    errors.ShapeError("matmul", "x (1, 2) and w (3, 4) do not fit", (1, 2), (3, 4)),
+    errors.DtypeError("b"),
+    errors.ConfigurationError("c"),
+    errors.DataError("d"),
+    errors.LabelError("label 3 in row 7", 7),
+    errors.MissingDependencyError("e"),
+]
+
+
+def test_every_class_has_an_example():
+    assert {type(error).__name__ for error in EXAMPLES} == set(errors.__all__)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_pickle_keeps_class_message_and_fields(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "builtin"),
+    [
+        (errors.ShapeError, ValueError),
+        (errors.DtypeError, TypeError),
+        (errors.ConfigurationError, ValueError),
+        (errors.DataError, ValueError),
+        (errors.LabelError, errors.DataError),
+        (errors.MissingDependencyError, ImportError),
+    ],
+)
+def test_each_is_a_dnn_error_and_a_fitting_builtin(kind, builtin):
+    assert issubclass(kind, errors.DnnError)
+    assert issubclass(kind, builtin)
+
+
+def test_unknown_name_names_the_one_probably_meant():
+    message = str(errors.unknown_name("activation", "Sigmod", ["tanh", "sigmoid"]))
+    assert message == (
+        "unknown activation 'Sigmod'; did you mean 'sigmoid'? (known: sigmoid, tanh)"
+    )
+    assert "mean" not in str(errors.unknown_name("activation", "zzz", ["tanh"]))

@@ -1,0 +1,75 @@
+"""What the models promise by themselves, and how little they need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from diel.workflow.model import Group, Module, Workflow, WorkflowTable
+
+
+def test_defaults_are_one_rank_with_one_thread() -> None:
+    module = Module(name="a", function="x:y")
+    assert (module.processes, module.copies, module.threads) == (1, 1, 1)
+    assert module.options == {}
+    assert module.executable is None
+    assert Group(name="g", modules=("a",)).depends == ()
+
+
+@pytest.mark.parametrize("model", [Module, Group, Workflow, WorkflowTable])
+def test_every_field_is_described(model: type[BaseModel]) -> None:
+    for name, field in model.model_fields.items():
+        assert field.description, name
+        assert field.description.endswith("."), name
+
+
+@pytest.mark.parametrize("model", [Module, Group, WorkflowTable])
+def test_every_example_is_valid(model: type[BaseModel]) -> None:
+    required = {"name": "a", "function": "x:y"} if model is Module else {"name": "a"}
+    for name, field in model.model_fields.items():
+        for example in field.examples or ():
+            values = {**required, "modules": ["a"], name: example}
+            if model is not Group:
+                del values["modules"]
+            if name == "executable":
+                del values["function"]
+            model.model_validate(values)
+
+
+def test_models_cannot_be_changed() -> None:
+    module = Module(name="a", function="x:y")
+    with pytest.raises(ValidationError, match="frozen"):
+        module.name = "b"
+
+
+@pytest.mark.parametrize("name", ["", "1a", "a b", "a/b", "a\n", "é", "-a", "a" * 101])
+def test_names_are_safe_as_file_names(name: str) -> None:
+    with pytest.raises(ValidationError):
+        Module(name=name, function="x:y")
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b", "a" * 100])
+def test_names_that_are_good(name: str) -> None:
+    assert Module(name=name, function="x:y").name == name
+
+
+def test_unknown_names_are_key_errors() -> None:
+    workflow = Workflow(name="w", modules=(), groups=(), file=Path("/a/w.toml"))
+    assert workflow.folder == Path("/a")
+    assert workflow.max_threads == 1
+    for find in (workflow.module, workflow.group):
+        with pytest.raises(KeyError, match="zzz"):
+            find("zzz")
+
+
+def test_the_room_imports_neither_mpi_nor_numpy() -> None:
+    code = (
+        "import sys, diel.workflow.load, diel.workflow.size\n"
+        "print([name for name in ('mpi4py', 'numpy', 'modules', 'dnn') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,253 @@
+"""Modules that fail, and runs that are stopped: named at the root, ended in time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import ROOT, diel, journal, mpirun_diel, run_dir, workflow
+
+MODULES = """\
+import os, sys, time
+
+def fails(ctx):
+    time.sleep(0.3)
+    raise ValueError("the flow diverged")
+
+def fails_on_rank_1(ctx):
+    if ctx.comm.rank == 1:
+        raise ValueError("only here")
+    ctx.comm.recv(source=1)
+
+def exits(ctx):
+    sys.exit(5)
+
+def exits_with_0(ctx):
+    sys.exit(0)
+
+def waits(ctx):
+    ctx.tuples.tget("a tuple that never comes")
+
+def waits_and_raises_something_else(ctx):
+    try:
+        ctx.tuples.tget("a tuple that never comes")
+    except Exception:
+        raise KeyError("a consequence")
+
+def computes(ctx):
+    deadline = time.time() + 60
+    while time.time() < deadline:
+        pass
+
+def receives(ctx):
+    ctx.comm.recv(source=0)
+
+def leaves_messages(ctx):
+    ctx.comm.isend("unread", dest=1 - ctx.comm.rank).wait()
+
+def prints(ctx):
+    print("to standard output")
+    print("to standard error", file=sys.stderr)
+    os.chdir("/")
+    os.environ["LEFT_BEHIND"] = "1"
+    ctx.log.warning("something is odd")
+
+def checks(ctx):
+    assert "LEFT_BEHIND" not in os.environ
+    assert os.getcwd() == str(ctx.folder)
+"""
+
+
+def entry(name: str, function: str, **keys: object) -> str:
+    lines = [f'[[module]]\nname = "{name}"\nfunction = "./m.py:{function}"']
+    return "\n".join([*lines, *(f"{key} = {value}" for key, value in keys.items())]) + "\n"
+
+
+def program(name: str, *command: str) -> str:
+    return f'[[module]]\nname = "{name}"\nexecutable = {list(command)!r}\n'
+
+
+def one_group(*entries: str) -> str:
+    names = [text.split('"')[1] for text in entries]
+    return "".join(entries) + f'[[group]]\nname = "g"\nmodules = {names!r}\n'.replace("'", '"')
+
+
+def failures(folder: Path) -> list[dict[str, object]]:
+    return [record for record in journal(folder) if record["event"] == "ModuleFailed"]
+
+
+@pytest.mark.parametrize("start", ["diel", "mpirun"])
+def test_a_module_that_raises(start: str, tmp_path: Path) -> None:
+    toml = one_group(
+        entry("bad", "fails"),
+        entry("waiter", "waits", copies=2),
+        entry("follower", "waits_and_raises_something_else"),
+        program("sleeper", "sleep", "60"),
+    )
+    workflow(tmp_path, toml, m=MODULES)
+    if start == "diel":
+        finished = diel("run", "w.toml", cwd=tmp_path)
+    else:
+        finished = mpirun_diel(7, "run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1, finished.output
+    assert finished.seconds < 15
+    (failure,) = failures(tmp_path)
+    assert failure["module"] == "bad"
+    assert failure["copy"] == 0
+    assert failure["rank"] == 2
+    assert failure["host"] in finished.stderr
+    assert "module 'bad' failed: ValueError: the flow diverged" in finished.stderr
+    assert "rank 2" in finished.stderr
+    assert "in fails" in finished.stderr  # its traceback ...
+    assert "in fails" in failure["detail"]
+    assert "worker.py" not in finished.stderr  # ... without our frames
+    assert "a consequence" not in finished.output
+    assert finished.output.count("failed:") == 1
+    assert journal(tmp_path)[-1]["event"] == "RunEnded"
+    assert not [record for record in journal(tmp_path) if record["event"] == "RanksAborted"]
+
+
+def test_ranks_that_never_listen_are_aborted_after_5_s(tmp_path: Path) -> None:
+    toml = one_group(entry("bad", "fails"), entry("busy", "computes"), entry("deaf", "receives"))
+    workflow(tmp_path, toml, m=MODULES)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1, finished.output
+    assert 5 < finished.seconds < 5 + 10
+    assert [failure["module"] for failure in failures(tmp_path)] == ["bad"]
+    (aborted,) = [record for record in journal(tmp_path) if record["event"] == "RanksAborted"]
+    assert aborted["ranks"] == [3, 4]
+    assert "MPI_Abort" in (run_dir(tmp_path) / "logs" / "launcher.log").read_text().replace(
+        "MPI_ABORT", "MPI_Abort"
+    )
+    assert "ABORT" not in finished.output.upper()  # the launcher's words stay in its log
+
+
+def test_under_mpirun_the_cause_comes_before_the_launchers_words(tmp_path: Path) -> None:
+    toml = one_group(entry("bad", "fails_on_rank_1", processes=2))
+    workflow(tmp_path, toml, m=MODULES)
+    finished = mpirun_diel(4, "run", "w.toml", cwd=tmp_path)
+    assert finished.status != 0
+    (failure,) = failures(tmp_path)
+    assert (failure["rank"], failure["copy_rank"]) == (3, 1)
+    assert "ValueError: only here" in finished.stderr
+    words = finished.stderr.upper()
+    if "ABORT" in words:
+        assert words.index("ONLY HERE") < words.index("ABORT")
+
+
+def test_an_executable_that_exits_non_zero(tmp_path: Path) -> None:
+    script = "echo to stdout; for i in 1 2 3; do echo line $i >&2; done; exit 3"
+    toml = one_group(program("bad", "sh", "-c", script), entry("waiter", "waits"))
+    workflow(tmp_path, toml, m=MODULES)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "module 'bad' failed" in finished.stderr
+    assert "exited with status 3" in finished.stderr
+    assert "bad.0 | line 3" in finished.stderr
+    (failure,) = failures(tmp_path)
+    assert "line 3" in failure["detail"]
+    assert (run_dir(tmp_path) / "logs" / "bad.0.0.log").read_text() == "to stdout\n"
+
+
+def test_an_executable_that_is_killed(tmp_path: Path) -> None:
+    workflow(tmp_path, one_group(program("bad", "sh", "-c", "kill -SEGV $$")))
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "was killed by SIGSEGV" in finished.stderr
+
+
+def test_an_executable_gets_its_facts_and_not_the_launchers(tmp_path: Path) -> None:
+    workflow(tmp_path, one_group(program("facts", "env")))
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    lines = (run_dir(tmp_path) / "logs" / "facts.0.0.log").read_text().splitlines()
+    facts = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert facts["DIEL_RUN_DIR"] == str(run_dir(tmp_path))
+    assert facts["DIEL_MODULE"] == "facts"
+    assert (facts["DIEL_COPY"], facts["DIEL_COPIES"], facts["DIEL_PROCESSES"]) == ("0", "1", "1")
+    assert facts["OMP_NUM_THREADS"] == "1"
+    launchers = ("OMPI_COMM", "PMIX_", "PMI_", "PRTE_LAUNCHED", "HYDI_", "MPI_LOCAL")
+    assert not [name for name in facts if name.startswith(launchers)]
+
+
+def test_sys_exit(tmp_path: Path) -> None:
+    workflow(tmp_path, one_group(entry("fine", "exits_with_0")), m=MODULES)
+    assert diel("run", "w.toml", cwd=tmp_path).status == 0
+    workflow(tmp_path, one_group(entry("bad", "exits")), m=MODULES)
+    finished = diel("run", "--runs", "others", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "SystemExit: 5" in finished.stderr
+
+
+def test_a_message_that_nobody_received_is_a_warning(tmp_path: Path) -> None:
+    workflow(tmp_path, one_group(entry("talkers", "leaves_messages", processes=2)), m=MODULES)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert "warning from talkers.0: 1 message(s)" in finished.stdout
+    assert "never received" in finished.stdout
+
+
+def test_output_goes_to_the_log_and_a_rank_is_given_back_as_it_was(tmp_path: Path) -> None:
+    toml = (
+        entry("first", "prints")
+        + entry("second", "checks")
+        + '[[group]]\nname = "a"\nmodules = ["first"]\n'
+        + '[[group]]\nname = "b"\nmodules = ["second"]\ndepends = ["a"]\n'
+    )
+    workflow(tmp_path, toml, m=MODULES)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    log = (run_dir(tmp_path) / "logs" / "first.0.0.log").read_text()
+    assert "to standard output" in log
+    assert "to standard error" in log
+    assert "something is odd" in log
+    assert "warning from first.0: something is odd" in finished.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_run_and_its_children(number: signal.Signals, tmp_path: Path) -> None:
+    marker = f"{60 + os.getpid() % 1000 / 1000:.3f}"  # finds our own children again
+    toml = one_group(
+        entry("waiter", "waits"), program("sleeper", "sh", "-c", f"sleep {marker} & sleep {marker}")
+    )
+    workflow(tmp_path, toml, m=MODULES)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "diel", "run", "w.toml"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline_s = time.monotonic() + 30
+        while not _running(marker) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        assert _running(marker)
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert "was stopped" in stdout
+    assert not _running(marker)
+    assert journal(tmp_path)[-1]["exit_code"] == 130
+
+
+def test_a_killed_rank_is_reported(tmp_path: Path) -> None:
+    kill = "import os, signal, time\ndef run(ctx):\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    workflow(tmp_path, one_group(entry("bad", "run")), m=kill)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "ended without a word" in finished.stderr
+    assert "launcher |" in finished.stderr
+
+
+def _running(marker: str) -> bool:
+    found = subprocess.run(["pgrep", "-f", f"^sleep {marker}"], capture_output=True, check=False)
+    return found.returncode == 0

@@ -1,0 +1,96 @@
+"""Every file in ``workflows/`` runs, so that the examples stay true."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support import DATA, WORKFLOWS, diel, journal, mpirun_diel, results, run_dir
+
+FILES = sorted(WORKFLOWS.glob("*.toml"))
+NEEDS_DATA = {"heart_grid": DATA / "heart" / "processed.cleveland.data"}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
+    data = NEEDS_DATA.get(file.stem)
+    if data is not None and not data.exists():
+        pytest.skip(f"there is no {data}; set DIEL_DATA")
+    finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    assert finished.status == 0, finished.output
+    assert finished.stderr == ""
+    assert journal(tmp_path)[-1]["event"] == "RunEnded"
+    assert journal(tmp_path)[-1]["tuples_left"] == 0
+    assert str(run_dir(tmp_path)) in finished.stdout
+
+
+def test_hello_exchanges_tuples(tmp_path: Path) -> None:
+    finished = diel("run", WORKFLOWS / "hello.toml", cwd=tmp_path)
+    assert "copy 1 heard 'Hello, answerer!'" in finished.stdout
+    log = run_dir(tmp_path) / "logs" / "answerer.0.0.log"
+    assert "received 'Hello, answerer!'" in log.read_text()
+
+
+def test_pipeline_hands_a_file_to_an_executable(tmp_path: Path) -> None:
+    diel("run", WORKFLOWS / "pipeline.toml", cwd=tmp_path)
+    log = (run_dir(tmp_path) / "logs" / "summary.0.0.log").read_text()
+    assert len(re.findall(r"copy \d: 3\.1", log)) == 3
+    starts = [record["group"] for record in journal(tmp_path) if record["event"] == "GroupStarted"]
+    assert starts == ["estimate", "report"]
+
+
+def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    tables = []
+    for name, ranks in [("default", None), ("four", 4), ("six", 6), ("again", 6)]:
+        folder = tmp_path / name
+        folder.mkdir()
+        file = WORKFLOWS / "digits_grid.toml"
+        if ranks is None:
+            finished = diel("run", file, cwd=folder)
+        else:
+            finished = mpirun_diel(ranks, "run", file, cwd=folder)
+        assert finished.status == 0, finished.output
+        assert "best of 36 by highest accuracy" in finished.stdout
+        rows = results(folder)
+        assert sorted(int(row["trial"]) for row in rows) == list(range(36))
+        assert max(float(row["accuracy"]) for row in rows) >= 0.95
+        used = {row["trainer"] for row in rows}
+        assert len(used) == {None: len(used), 4: 1, 6: 3}[ranks]
+        varying = {"training_time_s", "trainer"}
+        tables.append(
+            sorted(tuple((k, v) for k, v in row.items() if k not in varying) for row in rows)
+        )
+    # As text, every digit of it: bit for bit.
+    assert tables[0] == tables[1] == tables[2] == tables[3]
+
+
+def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
+    """Even if the environment says otherwise, and without a warning from the verification."""
+    environment = {"OMP_NUM_THREADS": "7", "OPENBLAS_NUM_THREADS": "7"}
+    file = tmp_path / "w.toml"
+    (tmp_path / "m.py").write_text(
+        "import numpy as np\n"
+        "from threadpoolctl import threadpool_info\n"
+        "def run(ctx):\n"
+        "    np.ones((50, 50)) @ np.ones((50, 50))\n"
+        "    return [pool['num_threads'] for pool in threadpool_info()]\n"
+    )
+    file.write_text(
+        '[[module]]\nname = "one"\nfunction = "./m.py:run"\n'
+        '[[module]]\nname = "two"\nfunction = "./m.py:run"\nthreads = 2\n'
+        '[[group]]\nname = "first"\nmodules = ["one"]\n'
+        '[[group]]\nname = "second"\nmodules = ["two"]\ndepends = ["first"]\n'
+        '[[group]]\nname = "third"\nmodules = ["one"]\ndepends = ["second"]\n'
+    )
+    for name, start in (("launched", diel), ("bare", partial(mpirun_diel, 3))):
+        folder = tmp_path / name
+        folder.mkdir()
+        finished = start("run", file, cwd=folder, environment=environment)
+        assert finished.status == 0, finished.output
+        returned = [r["returned"] for r in journal(folder) if r["event"] == "CopyFinished"]
+        assert all(returned)
+        assert [set(threads) for threads in returned] == [{1}, {2}, {1}]
+        assert not [r for r in journal(folder) if r["event"] == "MessageLogged"]
