@@ -72,9 +72,9 @@ def describe_best(results: ResultsView) -> str:
 def _print_returned(view: RunView) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     for who, value in view.returned[:_RETURNED_SHOWN]:
-        console.print(f"{who} returned {value}", markup=False)
+        console.print(f"{who} returned {value}")
     if len(view.returned) > _RETURNED_SHOWN:
         print(f"... and {len(view.returned) - _RETURNED_SHOWN} more, in the journal")
 
@@ -104,12 +104,12 @@ def _print_ranking(results: ResultsView) -> None:
         table.add_column(header, justify="right" if is_number else "left", style=style)
     for place, row in enumerate(shown, start=1):
         table.add_row(str(place), *(_text(row[column]) for column in columns))
-    console = Console()
+    console = Console(markup=False, emoji=False)
     if console.is_terminal:
         console.print(table)
         return
     # A file has no width: wide enough not to cut a number, without Rich's padding.
-    wide = Console(width=240, file=io.StringIO())
+    wide = Console(width=240, file=io.StringIO(), markup=False, emoji=False)
     wide.print(table)
     lines = wide.file.getvalue().splitlines()  # type: ignore[attr-defined]
     print("\n".join(line.rstrip() for line in lines))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -172,13 +173,20 @@ class LiveDisplay:
     """
 
     def __init__(self, directory: RunDirectory) -> None:
+        from rich.console import Console
         from rich.live import Live
 
         self._directory = directory
         self._journal = JournalReader(directory.journal)
         self._view = RunView()
+        self._changing = Lock()  # Rich draws from a thread of its own
+        # What modules say is shown as it is: brackets and colons are theirs, not Rich's.
         self._live = Live(
-            get_renderable=self._render, refresh_per_second=8, transient=True, redirect_stderr=False
+            get_renderable=self._render,
+            console=Console(markup=False, emoji=False),
+            refresh_per_second=8,
+            transient=True,
+            redirect_stderr=False,
         )
         self._shown_messages = 0
 
@@ -191,10 +199,12 @@ class LiveDisplay:
 
     def refresh(self) -> bool:
         """Take in what is new; the screen follows a few times a second."""
-        for record in self._journal.new_records():
-            self._view.apply(record)
+        records = self._journal.new_records()
+        with self._changing:
+            for record in records:
+                self._view.apply(record)
         for level, who, text in self._view.messages[self._shown_messages :]:
-            self._live.console.print(f"{level.lower()} from {who}: {text}", markup=False)
+            self._live.console.print(f"{level.lower()} from {who}: {text}")
         self._shown_messages = len(self._view.messages)
         return self._view.exit_code is not None
 
@@ -211,7 +221,8 @@ class LiveDisplay:
 
         if not self._view.started_s:
             return Text("starting the MPI ranks ...", style="dim")
-        return Group(self._head(), self._groups(), *self._bars())
+        with self._changing:
+            return Group(self._head(), self._groups(), *self._bars())
 
     def _head(self) -> RenderableType:
         from rich.text import Text
@@ -224,17 +235,20 @@ class LiveDisplay:
     def _groups(self) -> RenderableType:
         from rich.spinner import Spinner
         from rich.table import Table
+        from rich.text import Text
 
         marks: dict[str, RenderableType] = {
-            "waiting": "[dim]·[/]",
+            "waiting": Text("·", style="dim"),
             "running": Spinner("dots", style="cyan"),
-            "finished": "[green]✓[/]",
-            "stopped": "[red]✗[/]",
+            "finished": Text("✓", style="green"),
+            "stopped": Text("✗", style="red"),
         }
         table = Table.grid(padding=(0, 1))
         for group in self._view.groups.values():
             done = f"{group.copies_finished}/{group.copies} copies" if group.copies else ""
-            table.add_row(marks[group.state], group.name, f"[dim]{group.state}[/]", done)
+            table.add_row(
+                marks[group.state], group.name, Text(group.state, style="dim"), Text(done)
+            )
         return table
 
     def _bars(self) -> list[RenderableType]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
+from diel.comm.waiting import wait_for
 from diel.executive.messages import (
     Goodbye,
     Leave,
@@ -100,6 +101,7 @@ class Driver:
         self._present = {*self._server_ranks, *self._pool}
         self._tuples_left = 0
         self._next_housekeeping_s = 0.0
+        self._stop_asked: StopAsked | None = None
 
     def run(self, workflow_name: str, welcome: Welcome, facts: Mapping[str, Any]) -> int:
         """Run the workflow to its end.
@@ -146,14 +148,17 @@ class Driver:
 
     def _next_event(self) -> Event:
         while True:
-            arrival = self._mailbox.wait(timeout_s=_HOUSEKEEPING_EVERY_S)
-            self._keep_house()
-            if arrival is not None:
-                event = self._to_event(*arrival)
-                if event is not None:
-                    return event
-            if self._recorder.directory.stop_requested():
-                return StopAsked("a stop was asked for")
+            self._keep_house()  # also where messages come so fast that no wait ever sleeps
+            if self._stop_asked is not None:
+                return self._stop_asked
+            # One wait for as long as nothing happens, so that its pauses grow.
+            arrival = wait_for(self._poll, safe_point=self._keep_house)
+            event = self._to_event(*arrival) if isinstance(arrival, tuple) else None
+            if event is not None:
+                return event
+
+    def _poll(self) -> tuple[int, Report] | StopAsked | None:
+        return self._mailbox.poll() or self._stop_asked
 
     def _to_event(self, rank: int, report: Report) -> Event | None:
         if isinstance(report, Recorded):
@@ -202,6 +207,8 @@ class Driver:
         if now_s >= self._next_housekeeping_s:
             self._next_housekeeping_s = now_s + _HOUSEKEEPING_EVERY_S
             self._housekeeping()
+            if self._recorder.directory.stop_requested():
+                self._stop_asked = StopAsked("a stop was asked for")
 
     # -- instructions -------------------------------------------------------------------------
 

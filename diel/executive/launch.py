@@ -176,9 +176,10 @@ class Launched:
             while self._process.poll() is None:
                 ended = refresh()
                 now_s = time.monotonic()
-                if asked_to_stop and not self._directory.stop_requested():
+                if asked_to_stop:
+                    asked_to_stop = False
                     self._directory.request_stop()
-                    kill_at_s = now_s + _POLITE_STOP_S
+                    kill_at_s = kill_at_s or now_s + _POLITE_STOP_S
                 if ended and kill_at_s is None:
                     kill_at_s = now_s + _AFTER_END_S
                 if kill_at_s is not None and now_s >= kill_at_s:

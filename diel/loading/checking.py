@@ -82,7 +82,7 @@ def _option_problems(
     try:
         code = import_code(location, context["folder"])
         find_function(location, code)
-    except Exception as error:  # a user's code can raise anything at import
+    except (Exception, SystemExit) as error:  # a user's code can raise anything at import
         message = f"{location.spec}: {type(error).__name__} at import: {error}"
         remedy = "a file that defines Options is imported to check them, also without MPI"
         return [Problem(f"{where}.function", message, remedy)]
@@ -93,4 +93,7 @@ def _option_problems(
         model.model_validate(options, context=context)
     except ValidationError as error:
         return problems_from_validation(error, model, f"{where}.options")
+    except Exception as error:  # so can a validator of theirs
+        message = f"{type(error).__name__} in {OPTIONS_CLASS} of {location.spec}: {error}"
+        return [Problem(f"{where}.options", message)]
     return []

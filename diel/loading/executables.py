@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from diel.comm.waiting import wait_for
-from diel.errors import ModuleFailed, RunStopped
+from diel.errors import ModuleFailed
 
 # With these of its parent rank in its environment, an MPI program hangs or aborts.
 _LAUNCHER_PREFIXES: Final = (
@@ -70,7 +70,7 @@ def run_executable(
     log : Path
         Receives its standard output; the same name with the suffix ``.err``, its standard error.
     safe_point : callable
-        Asked while waiting; if it raises `RunStopped`, the program is terminated first.
+        Asked while waiting; what it raises ends the wait, once the program is terminated.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def run_executable(
             raise ModuleFailed(f"{command[0]} cannot be started: {error.strerror}") from error
     try:
         status = wait_for(child.poll, safe_point=safe_point)
-    except RunStopped:
+    except BaseException:
         _terminate(child)
         raise
     if status:
@@ -126,12 +126,22 @@ def _describe_status(status: int) -> str:
 
 
 def _terminate(child: subprocess.Popen[bytes]) -> None:
-    """End a program and what it started in its session."""
+    """End a program and all that it started in its session."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(child.pid, number)
         except ProcessLookupError:
             break
-        if wait_for(child.poll, _TERMINATION_GRACE_S) is not None:
+        if wait_for(lambda: _session_ended(child) or None, _TERMINATION_GRACE_S):
             break
     child.wait()
+
+
+def _session_ended(child: subprocess.Popen[bytes]) -> bool:
+    if child.poll() is None:
+        return False
+    try:
+        os.killpg(child.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False

@@ -1,6 +1,6 @@
 """Function modules: import the function, call it.
 
-A user's own folder ``modules`` beside the workflow file and the package ``modules`` that comes
+A user's own folder or file ``modules`` beside the workflow file and the package ``modules`` that comes
 with diel can both be used in one run: the user's is what ``import modules`` finds, and ours is
 then loaded under `_ALIAS`. Ours may be loaded under any name since it imports its own files
 relatively.
@@ -46,8 +46,8 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
     if location.spec.rpartition(":")[0].endswith(".py"):
         return _import_file(location)
     name = location.module_name
-    if _is_users(folder / _SHIPPED):
-        _serve_users_package(folder / _SHIPPED)
+    if _has_modules_of_its_own(folder):
+        _serve_users_modules(folder)
         if location.shipped:
             _load_shipped_as_alias()
             name = _ALIAS + name[len(_SHIPPED) :]
@@ -100,12 +100,21 @@ def _shipped_folder() -> Path:
     return Path(__file__).parent.parent.parent / _SHIPPED
 
 
-def _is_users(folder: Path) -> bool:
-    return folder.is_dir() and folder.resolve() != _shipped_folder().resolve()
+def _has_modules_of_its_own(folder: Path) -> bool:
+    package = folder / _SHIPPED
+    if package.is_dir():
+        return package.resolve() != _shipped_folder().resolve()
+    return package.with_suffix(".py").is_file()
 
 
-class _UsersPackageFinder:
-    """Finds the user's ``modules`` before ours, even if theirs has no ``__init__.py``."""
+class _UsersModulesFinder:
+    """Finds the user's ``modules`` before ours: a folder, with ``__init__.py`` or not, or a file.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the workflow file.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -115,8 +124,11 @@ class _UsersPackageFinder:
     ) -> importlib.machinery.ModuleSpec | None:
         if name != _SHIPPED:
             return None
-        init = self.folder / "__init__.py"
-        places = [str(self.folder)]
+        package = self.folder / _SHIPPED
+        if not package.is_dir():
+            return importlib.util.spec_from_file_location(name, package.with_suffix(".py"))
+        init = package / "__init__.py"
+        places = [str(package)]
         if init.exists():
             return importlib.util.spec_from_file_location(
                 name, init, submodule_search_locations=places
@@ -126,11 +138,11 @@ class _UsersPackageFinder:
         return spec
 
 
-def _serve_users_package(folder: Path) -> None:
+def _serve_users_modules(folder: Path) -> None:
     for finder in sys.meta_path:
-        if isinstance(finder, _UsersPackageFinder) and finder.folder == folder:
+        if isinstance(finder, _UsersModulesFinder) and finder.folder == folder:
             return
-    sys.meta_path.insert(0, _UsersPackageFinder(folder))
+    sys.meta_path.insert(0, _UsersModulesFinder(folder))
     # Ours, if something imported it before: what holds it keeps it.
     for name in [name for name in sys.modules if name.split(".")[0] == _SHIPPED]:
         del sys.modules[name]

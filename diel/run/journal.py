@@ -20,7 +20,8 @@ class JournalWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        # A file name with bytes that are no UTF-8, say, may turn up in a message.
+        self._file = open(path, "a", encoding="utf-8", errors="replace")  # noqa: SIM115
 
     def write(self, event: str, **fields: Any) -> Record:
         """Append one record; it is in the file when this returns.
@@ -82,11 +83,11 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         # JSON has neither infinities nor NaN.
-        return value if value - value == 0 else repr(value)
+        return value if value - value == 0 else repr(float(value))
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
+    if hasattr(value, "tolist") and not isinstance(value, type):
         return _plain(value.tolist())
     return repr(value)

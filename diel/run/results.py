@@ -23,7 +23,7 @@ class ResultsWriter:
 
     def __init__(self, path: str | os.PathLike[str], columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
-        self._file = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
+        self._file = open(path, "a", encoding="utf-8", errors="replace", newline="")  # noqa: SIM115
         self._csv = csv.writer(self._file, lineterminator="\n")
         if self._file.tell() == 0:
             self._csv.writerow(self._columns)
@@ -63,11 +63,11 @@ def rank_rows(
     maximise : bool
     """
 
-    def badness(row: Mapping[str, Any]) -> float:
+    def badness(row: Mapping[str, Any]) -> tuple[bool, float]:
         value = float(row[objective])
         if math.isnan(value):
-            return math.inf
-        return -value if maximise else value
+            return True, 0.0
+        return False, -value if maximise else value
 
     return sorted(rows, key=badness)
 
@@ -75,7 +75,7 @@ def rank_rows(
 def _cell(value: Any) -> Any:
     # repr of a float is the shortest text that reads back as the same number.
     if isinstance(value, float):
-        return repr(value)
+        return repr(float(value))  # NumPy's repr names the type
     if isinstance(value, (list, tuple)):
         return "x".join(str(item) for item in value)
     return value

@@ -35,7 +35,7 @@ def encode(value: object) -> Encoded:
     PayloadError
         If the value is neither bytes nor an array and cannot be pickled.
     """
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    if isinstance(value, np.ndarray) and _is_its_memory(value):
         array = np.ascontiguousarray(value).reshape(value.shape)
         return Encoded(ARRAY, array_meta(array), _memory(array))
     if isinstance(value, (bytes, bytearray)):
@@ -92,14 +92,30 @@ def receive_into(out: object) -> Encoded:
     """
     if not isinstance(out, np.ndarray):
         raise PayloadError(f"out= takes a NumPy array, not a {type(out).__name__}")
-    if out.dtype.hasobject or not (out.flags.c_contiguous and out.flags.writeable):
-        raise PayloadError("out= takes a writable, C-contiguous array without Python objects in it")
+    if not (_is_its_memory(out) and out.flags.c_contiguous and out.flags.writeable):
+        raise PayloadError(
+            "out= takes a writable, C-contiguous array without Python objects, a mask, or fields "
+            "that overlap"
+        )
     return Encoded(ARRAY, array_meta(out), _memory(out))
+
+
+def _is_its_memory(array: np.ndarray[Any, Any]) -> bool:
+    """Whether dtype, shape and memory say all about an array; others are pickled."""
+    dtype = array.dtype
+    if dtype.hasobject or not dtype.itemsize or isinstance(array, np.ma.MaskedArray):
+        return False
+    if dtype.names is not None:
+        try:
+            _ = dtype.descr
+        except ValueError:  # NumPy describes no fields that overlap or are out of order
+            return False
+    return True
 
 
 def _memory(array: np.ndarray[Any, Any]) -> memoryview:
     # Through uint8, since a memoryview of datetime64 or a structured dtype is not to be had.
-    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
 
 
 def _parse_array_meta(meta: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -7,6 +7,7 @@ content, so two tags are equal where their bytes are, on every rank and in every
 
 from __future__ import annotations
 
+import operator
 from typing import Final, TypeAlias
 
 from diel.errors import TagError
@@ -73,14 +74,21 @@ def _encode_field(field: object, pattern: object) -> bytes:
         return _STRING + len(content).to_bytes(4, "little") + content
     if field is ANY:
         return _WILDCARD + b"\0\0\0\0"
-    if hasattr(field, "__index__") and not isinstance(field, bool):
-        number = int(field)  # NumPy's integers too
+    number = None if isinstance(field, bool) else _integer(field)
+    if number is not None:
         content = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
         return _INTEGER + len(content).to_bytes(4, "little") + content
     raise TagError(
         f"{format_tag(pattern)}: a tag is a string or a tuple of strings and integers, "
         f"and {field!r} is a {type(field).__name__}"
     )
+
+
+def _integer(field: object) -> int | None:
+    try:
+        return operator.index(field)  # type: ignore[arg-type]  # NumPy's integers too
+    except TypeError:
+        return None
 
 
 def split_fields(key: bytes) -> tuple[bytes, ...]:
