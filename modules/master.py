@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _OURS = "modules.trainer:run"
 _VALUES_CHECKED = 1000
+_OUR_COLUMNS = ("trial", *METRICS, "trainer", "seed")
 
 
 class Options(BaseModel):
@@ -42,6 +43,9 @@ class Options(BaseModel):
     @classmethod
     def _check_space(cls, space: dict[str, Any]) -> dict[str, Any]:
         Space.parse(space)
+        ours = [name for name in space if name in _OUR_COLUMNS]
+        if ours:
+            raise ValueError(f"{', '.join(ours)}: a column of the results; use another name")
         return space
 
     @model_validator(mode="after")

@@ -23,6 +23,9 @@ FORMS = (
     "or a single value"
 )
 
+_LARGEST = 1e300
+_MOST_VALUES = 2**53  # of one parameter: beyond, floats cannot count them
+
 
 class SpaceError(ValueError):
     """A search space is malformed or empty."""
@@ -160,8 +163,11 @@ def _steps(name: str, start: object, stop: object, step: object) -> Steps:
         raise SpaceError(f"{name}: from, to and step are numbers")
     if step == 0:
         raise SpaceError(f"{name}: a step of 0 never arrives at {stop}")
+    steps = (stop - start) / step
+    if steps >= _MOST_VALUES:
+        raise SpaceError(f"{name}: from {start} to {stop} in steps of {step}: too many values")
     # A whole step that rounding makes one ten-millionth too short still counts.
-    count = math.floor((stop - start) / step + 1e-7) + 1
+    count = math.floor(max(steps, -1.0) + 1e-7) + 1
     if count < 1:
         raise SpaceError(
             f"{name}: from {start} to {stop} in steps of {step}: no values, "
@@ -183,4 +189,6 @@ def _log_steps(name: str, start: object, stop: object, count: object) -> LogStep
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= _LARGEST  # neither NaN, nor infinite, nor beyond all floats

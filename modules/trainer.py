@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
@@ -29,7 +29,9 @@ class Hyperparameters(BaseModel):
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     batch_size: int = Field(32, ge=1)
     epochs: int = Field(20, ge=1)
-    hidden: list[int] = Field([64], description="units of each hidden layer")
+    hidden: list[Annotated[int, Field(ge=1)]] = Field(
+        [64], description="units of each hidden layer"
+    )
     activation: Literal["sigmoid", "tanh", "relu"] = "relu"
 
 

@@ -13,7 +13,16 @@ def test_mpi_tests_pass(ranks: int) -> None:
     finished = execute(
         [
             *mpiexec(ranks),
-            *(sys.executable, "-m", "pytest", "--with-mpi", "-q", "--color=no", "-p", "no:cacheprovider"),
+            *(
+                sys.executable,
+                "-m",
+                "pytest",
+                "--with-mpi",
+                "-q",
+                "--color=no",
+                "-p",
+                "no:cacheprovider",
+            ),
             *("-o", "faulthandler_timeout=60", "-o", "faulthandler_exit_on_timeout=true"),
             ROOT / "tests" / "mpi",
         ],

@@ -1,8 +1,8 @@
 """Function modules: import the function, call it.
 
-A user's own folder or file ``modules`` beside the workflow file and the package ``modules`` that comes
-with diel can both be used in one run: the user's is what ``import modules`` finds, and ours is
-then loaded under `_ALIAS`. Ours may be loaded under any name since it imports its own files
+A user's own folder or file ``modules`` beside the workflow file and the package ``modules`` that
+comes with diel can both be used in one run: the user's is what ``import modules`` finds, and ours
+is then loaded under `_ALIAS`. Ours may be loaded under any name since it imports its own files
 relatively.
 """
 

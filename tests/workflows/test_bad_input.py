@@ -41,7 +41,10 @@ BAD = {
         GOOD.replace('name = "a"', 'name = "a"\ncopies = "two"'),
         ["module[0].copies", "two", "fill"],
     ),
-    "unknown_function": (GOOD.replace("m.py:run", "m.py:rum"), ["module[0].function", "rum", "run"]),
+    "unknown_function": (
+        GOOD.replace("m.py:run", "m.py:rum"),
+        ["module[0].function", "rum", "run"],
+    ),
     "unknown_function_file": (GOOD.replace("m.py", "n.py"), ["module[0].function", "n.py"]),
     "unknown_package": (
         GOOD.replace("./m.py:run", "nowhere.m:run"),

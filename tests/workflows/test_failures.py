@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import ROOT, diel, journal, mpirun_diel, run_dir, workflow
+from support import diel, journal, mpirun_diel, run_dir, workflow
 
 MODULES = """\
 import os, sys, time
@@ -219,7 +219,6 @@ def test_a_signal_stops_the_run_and_its_children(number: signal.Signals, tmp_pat
     process = subprocess.Popen(
         [sys.executable, "-m", "diel", "run", "w.toml"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

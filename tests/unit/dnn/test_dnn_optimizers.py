@@ -44,8 +44,9 @@ def test_sgd_follows_its_formula(rate, momentum, decay):
     velocity = {name: np.zeros(shape) for name, shape in shapes.items()}
     for _ in range(4):
         for name, shape in shapes.items():
-            gradients[name][...] = generator.normal(size=shape)
-            slope = gradients[name].astype("f8") + decay * expected[name]
+            slope = generator.normal(size=shape)
+            gradients[name][...] = update.gradient_scale * slope
+            slope = slope + decay * expected[name]
             velocity[name] = momentum * velocity[name] + slope
             expected[name] -= rate * velocity[name]
         update.run()
@@ -62,7 +63,7 @@ def test_sgd_against_torch(rate, momentum, decay):
     update = SGD(rate, momentum, decay).bind(Ops(), parameters, gradients)
     for seed in range(5):
         slope = np.random.default_rng(seed).normal(size=(5, 4))
-        gradients["w"][...] = slope
+        gradients["w"][...] = update.gradient_scale * slope
         tensor.grad = torch.tensor(slope)
         update.run()
         theirs.step()
@@ -81,7 +82,7 @@ def test_the_rate_can_change_between_steps():
     parameters, gradients = buffers({"w": (3,)})
     before = parameters["w"].copy()
     gradients["w"][...] = 1
-    update = SGD(0.1).bind(Ops(), parameters, gradients)
+    update = SGD(0.1, 0.9).bind(Ops(), parameters, gradients)
     update.scalars["minus_rate"][...] = -0.5
     update.run()
     np.testing.assert_allclose(parameters["w"], before - 0.5, rtol=1e-6)

@@ -1,0 +1,203 @@
+"""What every benchmark shares: peers in processes of their own, blocks in turn, ratios of medians.
+
+A benchmark is a script with two faces. Started by a person it is the referee: it starts one
+worker process for each contender and lets them work block by block in turn (A B A B), so that
+a neighbour's load meets both alike. Started with ``--worker NAME`` it is that contender: it gets
+ready, and then answers each line of JSON on its standard input with one on its standard output.
+
+    referee    {"task": "mlp_depth2", "steps": 50}  ->
+    worker                                          <-  {"seconds": 0.1234}
+
+Two contenders never share a process: two thread pools in one spoil both. And whoever does not
+have its turn is stopped by a signal: idle threads of OpenBLAS spin for longer than a block takes,
+which made PyTorch, next in turn, half as fast as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PEER_PYTHON = "DIEL_BENCHMARK_PEER_PYTHON"
+THREAD_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row. `ratio` is above 1 where ours is better; peer and ratio are None if it is missing.
+
+    `ours` and `peer` are medians, in `unit`.
+    """
+
+    name: str
+    ours: float
+    peer: float | None
+    peer_name: str
+    unit: str
+    ratio: float | None
+
+
+def compare(
+    name: str, ours: Sequence[float], peer: Sequence[float] | None, peer_name: str, unit: str
+) -> Result:
+    """Make the row of two lists of measurements in which less is better."""
+    mine = statistics.median(ours)
+    if not peer:
+        return Result(name, mine, None, peer_name, unit, None)
+    theirs = statistics.median(peer)
+    return Result(name, mine, theirs, peer_name, unit, theirs / mine)
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options that every benchmark takes."""
+    options = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--quick", action="store_true", help="fewer repetitions, under 50 s")
+    options.add_argument("--json", type=Path, metavar="PATH", help="write the results there")
+    options.add_argument(
+        "--peer-python",
+        default=os.environ.get(PEER_PYTHON, sys.executable),
+        metavar="PATH",
+        help=f"the interpreter that has the peer installed (default: ${PEER_PYTHON}, else this)",
+    )
+    options.add_argument("--worker", help=argparse.SUPPRESS)
+    options.add_argument("--setup", help=argparse.SUPPRESS)
+    return options
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine."""
+    import numpy
+
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+    }
+
+
+def version_of(package: str, python: str) -> str | None:
+    """Return the version of a package in an interpreter, None where it is not installed."""
+    code = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
+class Worker:
+    """A contender in a process of its own.
+
+    Parameters
+    ----------
+    script : path of the benchmark
+    name : str
+        What it gets as ``--worker``.
+    python : str
+        Its interpreter.
+    threads : int
+        For every thread pool that it may have.
+    setup : str
+        What it gets as ``--setup``.
+    environment : mapping, optional
+        Further variables.
+    """
+
+    def __init__(
+        self,
+        script: str,
+        name: str,
+        python: str,
+        threads: int,
+        setup: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        fixed = dict.fromkeys(THREAD_VARIABLES, str(threads))
+        paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+        fixed["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        self.name = name
+        self._process = subprocess.Popen(
+            [python, script, "--worker", name, "--setup", setup],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **fixed, **(environment or {})},
+        )
+
+    def ask(self, **task: Any) -> dict[str, Any]:
+        """Let it do one block, and wait for it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.send_signal(signal.SIGCONT)
+        self._process.stdin.write(json.dumps(task) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the worker {self.name!r} ended: {self._process.wait()}")
+        self._process.send_signal(signal.SIGSTOP)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def serve(work: Callable[..., dict[str, Any]]) -> None:
+    """Be a contender: answer each task on standard input until it is closed."""
+    for line in sys.stdin:
+        print(json.dumps(work(**json.loads(line))), flush=True)
+
+
+def report(results: Sequence[Result], path: Path | None) -> None:
+    """Print the table, and write it as JSON where a path is given."""
+    about = machine()
+    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    print(f"{'name':28s}{'ours':>10s}{'peer':>10s}  {'unit':14s}{'ratio':>7s}  peer")
+    for row in results:
+        peer = "missing" if row.peer is None else f"{row.peer:.4g}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        print(
+            f"{row.name:28s}{row.ours:10.4g}{peer:>10s}  {row.unit:14s}{ratio:>7s}  {row.peer_name}"
+        )
+    if path is not None:
+        rows = [asdict(row) for row in results]
+        path.write_text(json.dumps({"machine": about, "results": rows}, indent=1) + "\n")

@@ -1,0 +1,8 @@
+"""Where arrays live and what computes on them.
+
+The plan compiler asks an `Ops` for functions once; replaying a plan never comes back here.
+"""
+
+from dnn.backend.ops import ALIGNMENT_BYTES, Array, Ops, ops_for
+
+__all__ = ["ALIGNMENT_BYTES", "Array", "Ops", "ops_for"]

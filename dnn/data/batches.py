@@ -1,0 +1,33 @@
+"""Cutting an epoch into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.seeds import stream
+
+__all__ = ["batches"]
+
+
+def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Array]:
+    """Visit every sample once, in the random order of an epoch.
+
+    Parameters
+    ----------
+    samples : int
+    batch_size : int
+    seed : int, not negative
+    epoch : int, from 0
+        Each epoch has an order of its own.
+
+    Yields
+    ------
+    array of intp, shape (batch_size,)
+        Rows of a batch; the last one may be shorter.
+    """
+    order = stream(seed, "order", epoch).permutation(samples).astype(np.intp, copy=False)
+    for start in range(0, samples, batch_size):
+        yield order[start : start + batch_size]

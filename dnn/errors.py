@@ -1,0 +1,119 @@
+"""Every error that dnn raises on purpose.
+
+::
+
+    DnnError                    something dnn noticed and can explain
+    ├── ShapeError              shapes that do not fit together (ValueError)
+    ├── DtypeError              types of elements that do not fit together (TypeError)
+    ├── ConfigurationError      an unknown name or a hyperparameter out of range (ValueError)
+    ├── DataError               the data themselves are wrong (ValueError)
+    │   └── LabelError          a label is not an integer in 0 .. classes - 1
+    └── MissingDependencyError  an optional package is not installed (ImportError)
+
+Errors cross ranks, so each survives pickling with its fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = [
+    "ConfigurationError",
+    "DataError",
+    "DnnError",
+    "DtypeError",
+    "LabelError",
+    "MissingDependencyError",
+    "ShapeError",
+]
+
+
+class DnnError(Exception):
+    """Something dnn noticed and can explain to a person."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls the class again with `args`, which is only the finished message.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[DnnError], args: tuple[Any, ...], fields: dict[str, Any]) -> DnnError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class ShapeError(DnnError, ValueError):
+    """Shapes that do not fit together.
+
+    Parameters
+    ----------
+    where : str
+        The operation or layer that met them.
+    message : str
+        What does not fit; it names the shapes.
+    shapes : tuple of int, any number of them
+        The shapes, for programs.
+    """
+
+    def __init__(self, where: str, message: str, *shapes: tuple[int, ...]) -> None:
+        self.where = where
+        self.shapes = shapes
+        super().__init__(f"{where}: {message}")
+
+
+class DtypeError(DnnError, TypeError):
+    """Types of elements that do not fit together."""
+
+
+class ConfigurationError(DnnError, ValueError):
+    """An unknown name, or a hyperparameter out of its range."""
+
+
+class DataError(DnnError, ValueError):
+    """The data are wrong: a cell that is no number, a truncated file, a missing file."""
+
+
+class LabelError(DataError):
+    """A label is not an integer in ``0 .. classes - 1``.
+
+    Parameters
+    ----------
+    message : str
+        Which label is wrong, where it stands and what was expected.
+    row : int, optional
+        The first row with such a label, for programs.
+    """
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        self.row = row
+        super().__init__(message)
+
+
+class MissingDependencyError(DnnError, ImportError):
+    """An optional package is needed here and not installed."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigurationError:
+    """Say that a name is unknown, and which one was probably meant.
+
+    Parameters
+    ----------
+    kind : str
+        What the name should have named, such as ``"activation"``.
+    name : object
+        What was given.
+    known : iterable of str
+        The names there are.
+
+    Returns
+    -------
+    ConfigurationError
+        To be raised by the caller.
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(str(name).lower(), names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return ConfigurationError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")

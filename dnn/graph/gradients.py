@@ -1,0 +1,97 @@
+"""Reverse-mode differentiation: gradients as further nodes of the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dnn.errors import ShapeError
+from dnn.graph.node import Node, constant
+from dnn.graph.operations.shapes import sum_to
+
+__all__ = ["gradients", "topological_order"]
+
+
+def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[Node]:
+    """Write the gradient of `y` with respect to nodes, as nodes.
+
+    Parameters
+    ----------
+    y : Node
+        A scalar, unless `dy` is given.
+    wanted : sequence of Node
+    dy : Node of the shape of `y`, optional
+        The vector of the vector-Jacobian product; 1 if left out.
+
+    Returns
+    -------
+    list of Node, each of the shape of the node in `wanted`
+        Zero for a node that `y` does not depend on.
+
+    Raises
+    ------
+    ShapeError
+        If `y` is no scalar and `dy` is left out, or their shapes differ.
+
+    Notes
+    -----
+    Nothing is written for nodes that lead to none of `wanted`, such as the training data. Because
+    gradients are nodes, they have gradients in turn.
+
+    References
+    ----------
+    .. [1] Griewank and Walther, Evaluating Derivatives, 2nd edition, 2008, section 3.2.
+    """
+    if dy is None:
+        if y.shape != ():
+            raise ShapeError("gradients", f"{y!r} is no scalar: give dy", y.shape)
+        dy = constant(1.0, y.dtype)
+    if dy.shape != y.shape:
+        raise ShapeError("gradients", f"dy {dy.shape} for {y!r}", dy.shape, y.shape)
+
+    order = topological_order([y])
+    leads = set(wanted)
+    for node in order:
+        if any(x in leads for x in node.inputs):
+            leads.add(node)
+    arrived: dict[Node, list[Node]] = {y: [dy]}
+    totals: dict[Node, Node] = {}
+    for node in reversed(order):
+        if node not in leads or node not in arrived:
+            continue
+        total = totals[node] = _sum(arrived[node])
+        if node.operation is None or not any(x in leads for x in node.inputs):
+            continue
+        for x, dx in zip(node.inputs, node.operation.gradient(node, total), strict=True):
+            if dx is not None and x in leads:
+                arrived.setdefault(x, []).append(sum_to(dx, x.shape))
+    return [
+        totals[node] if node in totals else constant(np.zeros(node.shape), node.dtype)
+        for node in wanted
+    ]
+
+
+def _sum(terms: Sequence[Node]) -> Node:
+    """Add up what arrived from all consumers of a node."""
+    total, *others = terms
+    for term in others:
+        total = total + term
+    return total
+
+
+def topological_order(outputs: Sequence[Node]) -> list[Node]:
+    """Return every node that `outputs` need, inputs before their consumers."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    # A stack and not recursion: a deep network is deeper than Python's call stack.
+    stack = [(node, False) for node in reversed(outputs)]
+    while stack:
+        node, inputs_done = stack.pop()
+        if inputs_done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((x, False) for x in reversed(node.inputs) if x not in seen)
+    return order

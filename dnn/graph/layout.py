@@ -1,0 +1,188 @@
+"""Which node stands where in the arena.
+
+Decided before any array exists: the result is offsets, and `Plan` makes the arrays. Three rules
+save memory, and with it the cache:
+
+- a view takes no memory of its own;
+- a result takes the memory of an input that nobody reads afterwards, where the operation allows
+  it: product, bias and activation of a layer end up in one buffer;
+- memory whose last reader has run goes to the next node that fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from dnn.backend import ALIGNMENT_BYTES
+from dnn.graph.gradients import topological_order
+from dnn.graph.node import PLACEHOLDER, Node
+
+__all__ = ["Layout", "lay_out"]
+
+
+@dataclass
+class Layout:
+    """Where each node stands.
+
+    Attributes
+    ----------
+    order : list of Node
+        In the order of computation.
+    offsets : dict of Node to int, bytes
+        For each node with memory in the arena, shared or its own.
+    workspaces : dict of Node to list of int, bytes
+    views : set of Node
+        Nodes that are views of their input 0.
+    size_bytes : int
+        Of the whole arena.
+    """
+
+    order: list[Node]
+    offsets: dict[Node, int] = field(default_factory=dict)
+    workspaces: dict[Node, list[int]] = field(default_factory=dict)
+    views: set[Node] = field(default_factory=set)
+    size_bytes: int = 0
+
+
+def lay_out(outputs: Sequence[Node], external: Collection[Node]) -> Layout:
+    """Decide where each node stands.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+        They, and placeholders, keep their memory to the end.
+    external : collection of Node
+        Nodes whose array is given: parameters, and gradients that go to a buffer of their own.
+
+    Returns
+    -------
+    Layout
+    """
+    layout = Layout(topological_order(outputs))
+    layout.views = _views(layout.order, external)
+    last_reader = _last_readers(layout, outputs)
+    space = _Space()
+    owner: dict[int, Node] = {}  # offset -> the node whose value stands there now
+
+    # Placeholders come first, for they are filled before the first step, whenever they are read.
+    for node in layout.order:
+        if node.kind == PLACEHOLDER and node not in external:
+            layout.offsets[node] = space.take(node_bytes(node))
+    for step, node in enumerate(layout.order):
+        if node.operation is not None and node not in layout.views:
+            if node not in external:
+                offset = _overwritable(node, step, layout, last_reader)
+                if offset is None:
+                    offset = space.take(node_bytes(node))
+                layout.offsets[node] = offset
+                owner[offset] = node
+            sizes = [
+                _bytes(math.prod(shape) * dtype.itemsize)
+                for shape, dtype in node.operation.workspace(node)
+            ]
+            offsets = [space.take(size) for size in sizes]
+            layout.workspaces[node] = offsets
+            for offset, size in zip(offsets, sizes, strict=True):
+                space.give_back(offset, size)
+        for offset, holder in list(owner.items()):
+            if last_reader[holder] <= step:
+                space.give_back(offset, node_bytes(holder))
+                del owner[offset]
+    layout.size_bytes = space.size_bytes
+    return layout
+
+
+def node_bytes(node: Node) -> int:
+    """Return what a node takes in the arena, in bytes."""
+    return _bytes(node.size * node.dtype.itemsize)
+
+
+def _bytes(size: int) -> int:
+    return max(1, -(-size // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
+
+
+def _views(order: Sequence[Node], external: Collection[Node]) -> set[Node]:
+    """Return the nodes that can be views; the view of a transpose can only be a transpose."""
+    views: set[Node] = set()
+    scattered: set[Node] = set()
+    for node in order:
+        if node.operation is None or not node.operation.view or node in external:
+            continue
+        base = node.inputs[0]
+        if node.operation.view_of_any:
+            views.add(node)
+            scattered.add(node)
+        elif base not in scattered:
+            views.add(node)
+    return views
+
+
+def _last_readers(layout: Layout, outputs: Sequence[Node]) -> dict[Node, float]:
+    """Return for each node the last step that reads its memory, directly or through views."""
+    last: dict[Node, float] = {node: step for step, node in enumerate(layout.order)}
+    for step, node in enumerate(layout.order):
+        for x in node.inputs:
+            last[x] = max(last[x], step)
+    for node in outputs:
+        last[node] = math.inf
+    for node in reversed(layout.order):
+        if node in layout.views:
+            base = node.inputs[0]
+            last[base] = max(last[base], last[node])
+    return last
+
+
+def _overwritable(
+    node: Node, step: int, layout: Layout, last_reader: dict[Node, float]
+) -> int | None:
+    """Return the offset of an input whose memory the result may take."""
+    assert node.operation is not None
+    for index, x in enumerate(node.inputs):
+        if (
+            index in node.operation.overwrites
+            and not any(_base(other, layout) is x for other in node.inputs if other is not x)
+            and x.operation is not None
+            and x in layout.offsets
+            and last_reader[x] == step
+            and (x.shape, x.dtype) == (node.shape, node.dtype)
+        ):
+            return layout.offsets[x]
+    return None
+
+
+def _base(node: Node, layout: Layout) -> Node:
+    """Return the node whose memory a view looks at."""
+    while node in layout.views:
+        node = node.inputs[0]
+    return node
+
+
+class _Space:
+    """First fit over a list of free gaps; the end is open."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._gaps: list[tuple[int, int]] = []  # (offset, size), sorted, never adjacent
+
+    def take(self, size: int) -> int:
+        for i, (offset, gap) in enumerate(self._gaps):
+            if gap >= size:
+                self._gaps[i : i + 1] = [(offset + size, gap - size)] if gap > size else []
+                return offset
+        if self._gaps and sum(self._gaps[-1]) == self.size_bytes:
+            offset, _ = self._gaps.pop()
+        else:
+            offset = self.size_bytes
+        self.size_bytes = offset + size
+        return offset
+
+    def give_back(self, offset: int, size: int) -> None:
+        merged: list[tuple[int, int]] = []
+        for gap in sorted([*self._gaps, (offset, size)]):
+            if merged and sum(merged[-1]) == gap[0]:
+                merged[-1] = (merged[-1][0], merged[-1][1] + gap[1])
+            else:
+                merged.append(gap)
+        self._gaps = merged

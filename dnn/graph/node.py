@@ -1,0 +1,189 @@
+"""Nodes: what is to be computed, and from what.
+
+A node knows its operation, its inputs, its shape and its type of elements. It holds no result.
+The four kinds without inputs differ in where their array comes from: a placeholder is filled
+before each replay, a variable (a parameter) is bound to an array when a plan is compiled, a
+constant brings its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Array
+from dnn.errors import DtypeError
+
+if TYPE_CHECKING:
+    from dnn.graph.operation import Operation
+
+__all__ = ["Node", "Shape", "constant", "placeholder", "variable"]
+
+Shape = tuple[int, ...]
+
+PLACEHOLDER = "placeholder"
+VARIABLE = "variable"
+CONSTANT = "constant"
+
+
+class Node:
+    """One value of the graph.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the operation, or ``"placeholder"``, ``"variable"``, ``"constant"``.
+    inputs : tuple of Node
+    attributes : dict
+        What the operation needs besides its inputs, such as axes.
+    shape : tuple of int
+    dtype : numpy.dtype
+    name : str
+        For messages; empty for most nodes.
+    operation : Operation or None
+        None for a node without inputs.
+    """
+
+    __slots__ = ("attributes", "dtype", "inputs", "kind", "name", "operation", "shape")
+
+    # NumPy arrays leave `array + node` to the node.
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        kind: str,
+        shape: Shape,
+        dtype: npt.DTypeLike,
+        inputs: Sequence[Node] = (),
+        attributes: dict[str, Any] | None = None,
+        name: str = "",
+        operation: Operation | None = None,
+    ) -> None:
+        self.kind = kind
+        self.shape = tuple(int(length) for length in shape)
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.inputs = tuple(inputs)
+        self.attributes = attributes or {}
+        self.name = name
+        self.operation = operation
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"<{self.kind}{name} {self.shape} {self.dtype}>"
+
+    def __add__(self, other: Operand) -> Node:
+        return _apply("add", self, other)
+
+    def __radd__(self, other: Operand) -> Node:
+        return _apply("add", other, self)
+
+    def __sub__(self, other: Operand) -> Node:
+        return _apply("subtract", self, other)
+
+    def __rsub__(self, other: Operand) -> Node:
+        return _apply("subtract", other, self)
+
+    def __mul__(self, other: Operand) -> Node:
+        return _apply("multiply", self, other)
+
+    def __rmul__(self, other: Operand) -> Node:
+        return _apply("multiply", other, self)
+
+    def __truediv__(self, other: Operand) -> Node:
+        return _apply("divide", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Node:
+        return _apply("divide", other, self)
+
+    def __matmul__(self, other: Node) -> Node:
+        return _apply("matmul", self, other)
+
+    def __neg__(self) -> Node:
+        return _apply("negative", self)
+
+
+Operand = Node | float | Array
+
+
+def _apply(kind: str, *operands: Operand) -> Node:
+    from dnn.graph.operation import apply  # an operation makes nodes: the two need each other
+
+    return apply(kind, *as_nodes(*operands))
+
+
+def as_nodes(*operands: Operand) -> tuple[Node, ...]:
+    """Turn numbers and arrays beside a node into constants of that node's type of elements."""
+    dtype = next(operand.dtype for operand in operands if isinstance(operand, Node))
+    return tuple(
+        operand if isinstance(operand, Node) else constant(operand, dtype) for operand in operands
+    )
+
+
+def placeholder(shape: Shape, dtype: npt.DTypeLike = np.float32, name: str = "") -> Node:
+    """Return an input: the plan owns its array and the caller fills it before each replay.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : type of elements
+    name : str, optional
+
+    Returns
+    -------
+    Node
+    """
+    return Node(PLACEHOLDER, shape, dtype, name=name)
+
+
+def variable(shape: Shape, dtype: npt.DTypeLike = np.float32, name: str = "") -> Node:
+    """Return a parameter: an array that outlives the plan and is bound when it is compiled.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    dtype : type of elements
+    name : str, optional
+
+    Returns
+    -------
+    Node
+    """
+    return Node(VARIABLE, shape, dtype, name=name)
+
+
+def constant(value: float | Array, dtype: npt.DTypeLike = np.float32) -> Node:
+    """Return a constant.
+
+    Parameters
+    ----------
+    value : number or array
+    dtype : type of elements
+        A number takes the type of what it is combined with: float32 stays float32.
+
+    Returns
+    -------
+    Node
+
+    Raises
+    ------
+    DtypeError
+        If the value is complex, an object or text.
+    """
+    given = np.asarray(value)
+    if given.dtype.kind not in "fiub":
+        raise DtypeError(f"a constant must be real numbers, not {given.dtype}")
+    array = given.astype(dtype)
+    return Node(CONSTANT, array.shape, array.dtype, attributes={"value": array})

@@ -1,0 +1,134 @@
+"""What an operation is, and the one table of them.
+
+To add one: subclass `Operation`, write forward and gradient side by side, decorate with
+`register`. The tests walk through the table, so an operation without a gradient check fails them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.errors import DtypeError, ShapeError
+from dnn.graph.node import Node, Shape
+
+__all__ = ["OPERATIONS", "Arrays", "Operation", "Step", "apply", "register"]
+
+
+class Arrays(NamedTuple):
+    """The arrays that an operation is bound to: of its inputs, its result and its workspace."""
+
+    inputs: Sequence[Array]
+    out: Array
+    workspace: Sequence[Array]
+
+
+Step = tuple[Callable[..., object], tuple[Any, ...]]
+"""A function and the arguments to call it with: what a plan is a list of."""
+
+
+class Operation:
+    """One row of the table.
+
+    Attributes
+    ----------
+    name : str
+        Its key in the table.
+    overwrites : tuple of int
+        Inputs whose memory the result may take, if nobody reads that input afterwards and shape
+        and type agree.
+    view : bool
+        The result is a view of input 0 wherever that input is contiguous or `view_of_any`.
+    view_of_any : bool
+        The result is a view of input 0 even if that is not contiguous.
+    """
+
+    name: ClassVar[str]
+    overwrites: ClassVar[tuple[int, ...]] = ()
+    view: ClassVar[bool] = False
+    view_of_any: ClassVar[bool] = False
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        """Return shape and type of the result, or raise `ShapeError` or `DtypeError`."""
+        raise NotImplementedError
+
+    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        """Return shapes and types of the arrays needed only while the operation runs."""
+        return ()
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        """Return the calls that write the result."""
+        raise NotImplementedError
+
+    def as_view(self, node: Node, array: Array) -> Array:
+        """Return the result as a view of input 0; only asked where `view` holds."""
+        raise NotImplementedError
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        """Return ``dy -> dx`` for each input, as nodes; None where there is none.
+
+        A gradient may keep the shape that broadcasting gave its input: whoever asks sums it back
+        to the shape of the input.
+        """
+        raise NotImplementedError
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+_Kind = TypeVar("_Kind", bound=type[Operation])
+
+
+def register(kind: _Kind) -> _Kind:
+    """Enter an operation in the table, under its name."""
+    OPERATIONS[kind.name] = kind()
+    return kind
+
+
+def apply(kind: str, *inputs: Node, **attributes: Any) -> Node:
+    """Make the node of an operation.
+
+    Parameters
+    ----------
+    kind : str
+        A name in the table.
+    *inputs : Node
+    **attributes
+        What the operation needs besides.
+
+    Returns
+    -------
+    Node
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not fit; it names the operation and the shapes.
+    DtypeError
+        If the types of elements do not fit.
+    """
+    operation = OPERATIONS[kind]
+    shape, dtype = operation.infer(*inputs, **attributes)
+    return Node(kind, shape, dtype, inputs, attributes, operation=operation)
+
+
+def broadcast(kind: str, inputs: Sequence[Node]) -> tuple[Shape, np.dtype[Any]]:
+    """Return shape and type of elements that inputs have after broadcasting."""
+    dtype = inputs[0].dtype
+    if any(node.dtype != dtype for node in inputs):
+        given = " and ".join(describe(node) + f" of {node.dtype}" for node in inputs)
+        raise DtypeError(f"{kind}: {given} have different types of elements")
+    try:
+        return np.broadcast_shapes(*(node.shape for node in inputs)), dtype
+    except ValueError:
+        given = " and ".join(describe(node) for node in inputs)
+        raise ShapeError(
+            kind, f"{given} do not broadcast", *(node.shape for node in inputs)
+        ) from None
+
+
+def describe(node: Node) -> str:
+    """Name a node for a message: its name, or else its kind, and its shape."""
+    return f"{node.name or node.kind} {node.shape}"

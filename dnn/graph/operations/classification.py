@@ -1,0 +1,142 @@
+"""What a classifier ends in: softmax and cross entropy, in the stable form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Ops
+from dnn.errors import DtypeError, ShapeError
+from dnn.graph.node import Node, Shape
+from dnn.graph.operation import Arrays, Operation, Step, apply, broadcast, describe, register
+from dnn.graph.operations.elementwise import exp
+from dnn.graph.operations.shapes import sum
+
+__all__ = ["log_softmax", "one_hot", "softmax", "softmax_cross_entropy"]
+
+
+@register
+class OneHot(Operation):
+    """Labels (n,) of integers to rows (n, classes) of the identity matrix; no gradient."""
+
+    name = "one_hot"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        (labels,) = inputs
+        if labels.dtype != np.intp:
+            raise DtypeError(f"one_hot: labels must be {np.dtype(np.intp)}, not {labels.dtype}")
+        return (*labels.shape, attributes["classes"]), np.dtype(attributes["dtype"])
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        identity = np.eye(node.shape[-1], dtype=node.dtype)
+        return [(ops.take_rows, (identity, arrays.inputs[0], arrays.out))]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (None,)
+
+
+@register
+class LogSoftmax(Operation):
+    """``y = x - log(sum(exp(x)))`` over the last axis, ``dx = dy - softmax(x) sum(dy)``."""
+
+    name = "log_softmax"
+    overwrites = (0,)
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        (x,) = inputs
+        if x.ndim < 1:
+            raise ShapeError("log_softmax", f"{describe(x)} has no axis", x.shape)
+        return x.shape, x.dtype
+
+    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        return [((*node.shape[:-1], 1), node.dtype), (node.shape, node.dtype)]
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        return [(ops.log_softmax, (arrays.inputs[0], *arrays.workspace, arrays.out))]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy - exp(node) * sum(dy, -1, keepdims=True),)
+
+
+@register
+class SoftmaxCrossEntropy(Operation):
+    """Mean over rows of ``-sum(target * log_softmax(logits))``; a scalar.
+
+    Its inputs are logits, log_softmax(logits) and target. The second only saves the backward pass
+    from computing it again: the gradient of the first is the whole one,
+    ``(softmax(logits) - target) / rows``, which holds because rows of `target` sum to 1.
+    """
+
+    name = "softmax_cross_entropy"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        logits, _, target = inputs
+        if logits.ndim != 2 or logits.shape != target.shape:
+            message = f"logits {logits.shape} and target {target.shape} do not fit"
+            raise ShapeError(self.name, message, logits.shape, target.shape)
+        return (), broadcast(self.name, inputs)[1]
+
+    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        logits = node.inputs[0]
+        return [(logits.shape, logits.dtype)]
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        _, log_probabilities, target = arrays.inputs
+        return [
+            (ops.mean_cross_entropy, (log_probabilities, target, *arrays.workspace, arrays.out))
+        ]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        logits, log_probabilities, target = node.inputs
+        return (exp(log_probabilities) - target) * (dy * (1.0 / logits.shape[0])), None, None
+
+
+def one_hot(labels: Node, classes: int, dtype: npt.DTypeLike = np.float32) -> Node:
+    """Return rows of the identity matrix, one for each label.
+
+    Parameters
+    ----------
+    labels : Node of intp, shape (n,)
+        In ``0 .. classes - 1``; whoever feeds them checks that.
+    classes : int
+    dtype : type of elements of the result
+
+    Returns
+    -------
+    Node, shape (n, classes)
+    """
+    return apply("one_hot", labels, classes=classes, dtype=dtype)
+
+
+def log_softmax(x: Node) -> Node:
+    """Return the logarithm of the softmax over the last axis."""
+    return apply("log_softmax", x)
+
+
+def softmax(x: Node) -> Node:
+    """Return the softmax over the last axis."""
+    return exp(log_softmax(x))
+
+
+def softmax_cross_entropy(logits: Node, target: Node) -> Node:
+    """Return the mean cross entropy between `target` and the softmax of `logits`.
+
+    Parameters
+    ----------
+    logits : Node, shape (rows, classes)
+    target : Node, shape (rows, classes)
+        Each row sums to 1.
+
+    Returns
+    -------
+    Node, shape ()
+
+    Raises
+    ------
+    ShapeError
+        If the shapes differ.
+    """
+    return apply("softmax_cross_entropy", logits, log_softmax(logits), target)

@@ -1,0 +1,182 @@
+"""Plans: a graph bound to arrays, to be replayed.
+
+Compiling asks the operations for their calls once. What remains is a list of (function, arrays),
+and replaying it allocates no array and looks nothing up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Array, Ops
+from dnn.errors import ConfigurationError, ShapeError
+from dnn.graph.layout import Layout, lay_out
+from dnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node, Shape
+from dnn.graph.operation import Arrays, Step
+
+__all__ = ["Arena", "Plan", "evaluate"]
+
+
+class Arena:
+    """One piece of memory that plans share, as long as they are not replayed at the same time.
+
+    A plan for a partial batch stands on a prefix of what the plan for a whole batch uses.
+
+    Parameters
+    ----------
+    ops : Ops
+        Of the device where the memory lies.
+    """
+
+    def __init__(self, ops: Ops) -> None:
+        self.ops = ops
+        self.size_bytes = 0
+        self._memory = ops.memory(0)
+
+    def reserve(self, size_bytes: int) -> None:
+        """Make room; plans compiled earlier keep the memory they have."""
+        if size_bytes > self.size_bytes:
+            self._memory = self.ops.memory(size_bytes)
+            self.size_bytes = size_bytes
+
+    def array(self, offset: int, shape: Shape, dtype: npt.DTypeLike) -> Array:
+        """Return a part of the memory as an array."""
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return self._memory[offset : offset + size].view(dtype).reshape(shape)
+
+
+class Plan:
+    """A graph, compiled.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+        What is to be computed.
+    ops : Ops
+        Asked for functions now, not when replaying.
+    variables : mapping of Node to array
+        The array of each variable that `outputs` depend on.
+    into : sequence of (Node, array), optional
+        Outputs that are to be written into given arrays, such as segments of a gradient buffer.
+    arena : Arena, optional
+        Memory to share with other plans; else the plan has its own.
+
+    Raises
+    ------
+    ShapeError
+        If an array does not have its node's shape and type.
+    ConfigurationError
+        If a variable has no array.
+
+    Notes
+    -----
+    ``plan[node]`` is the array of a placeholder or of an output; it stays the same array.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Node],
+        ops: Ops,
+        variables: Mapping[Node, Array] | None = None,
+        into: Sequence[tuple[Node, Array]] = (),
+        arena: Arena | None = None,
+    ) -> None:
+        given = dict(variables or {})
+        for node, array in (*given.items(), *into):
+            if array.shape != node.shape or array.dtype != node.dtype:
+                message = f"an array {array.shape} {array.dtype} was given for {node!r}"
+                raise ShapeError("plan", message, array.shape, node.shape)
+        for node, array in into:
+            if node.operation is not None:  # computed right where it is wanted
+                given.setdefault(node, array)
+        layout = lay_out([*outputs, *(node for node, _ in into)], external=given.keys())
+        arena = arena or Arena(ops)
+        arena.reserve(layout.size_bytes)
+        self.size_bytes = layout.size_bytes
+        self._arrays: dict[Node, Array] = {}
+        self._steps: list[Step] = []
+        self._kinds: list[str] = []
+        for node in layout.order:
+            self._place(node, layout, arena, given)
+            if node.operation is not None and node not in layout.views:
+                self._bind(node, layout, arena, ops)
+        for node, array in into:
+            if self._arrays[node] is not array:  # a constant, or wanted in two places
+                self._add("copy", [(ops.copy, (self._arrays[node], array))])
+
+    def _place(self, node: Node, layout: Layout, arena: Arena, given: Mapping[Node, Array]) -> None:
+        if node in given:
+            array = given[node]
+        elif node in layout.offsets:
+            array = arena.array(layout.offsets[node], node.shape, node.dtype)
+        elif node.operation is not None:
+            array = node.operation.as_view(node, self._arrays[node.inputs[0]])
+        elif node.kind == CONSTANT:
+            array = arena.ops.asarray(node.attributes["value"])
+        else:
+            raise ConfigurationError(f"plan: no array was given for {node!r}")
+        self._arrays[node] = array
+
+    def _bind(self, node: Node, layout: Layout, arena: Arena, ops: Ops) -> None:
+        assert node.operation is not None
+        wanted = node.operation.workspace(node)
+        workspace = [
+            arena.array(offset, shape, dtype)
+            for offset, (shape, dtype) in zip(layout.workspaces[node], wanted, strict=True)
+        ]
+        inputs = [self._arrays[x] for x in node.inputs]
+        arrays = Arrays(inputs, self._arrays[node], workspace)
+        self._add(node.kind, node.operation.forward(ops, node, arrays))
+
+    def _add(self, kind: str, steps: Sequence[Step]) -> None:
+        self._steps.extend(steps)
+        self._kinds.extend([kind] * len(steps))
+
+    def __getitem__(self, node: Node) -> Array:
+        return self._arrays[node]
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __str__(self) -> str:
+        lines = []
+        for kind, (_, arguments) in zip(self._kinds, self._steps, strict=True):
+            shapes = [str(x.shape) for x in arguments if isinstance(x, np.ndarray)]
+            lines.append(f"{kind:24s}{' '.join(shapes[:-1])} -> {shapes[-1]}")
+        return "\n".join(lines)
+
+    def run(self) -> None:
+        """Compute the outputs from what the placeholders and variables hold now."""
+        for function, arguments in self._steps:
+            function(*arguments)
+
+
+def evaluate(
+    outputs: Sequence[Node], feeds: Mapping[Node, npt.ArrayLike], ops: Ops | None = None
+) -> list[Array]:
+    """Compute nodes once, for a test or at a prompt.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+    feeds : mapping of Node to array
+        A value for each placeholder and variable that they depend on.
+    ops : Ops, optional
+        NumPy's if left out.
+
+    Returns
+    -------
+    list of array
+        New arrays.
+    """
+    arrays = {node: np.asarray(value, node.dtype) for node, value in feeds.items()}
+    variables = {node: array for node, array in arrays.items() if node.kind == VARIABLE}
+    plan = Plan(outputs, ops or Ops(), variables)
+    for node, array in arrays.items():
+        if node.kind == PLACEHOLDER and node in plan._arrays:
+            plan[node][...] = array
+    plan.run()
+    return [plan[node].copy() for node in outputs]

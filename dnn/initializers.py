@@ -1,0 +1,111 @@
+"""What parameters start from.
+
+An initializer is a function ``(generator, shape, dtype) -> array``. Each parameter of a network
+gets a generator of its own, so no two tensors start alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Array
+from dnn.errors import unknown_name
+from dnn.graph.node import Shape
+
+__all__ = [
+    "INITIALIZERS",
+    "Initializer",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "initializer",
+    "ones",
+    "zeros",
+]
+
+Initializer = Callable[[np.random.Generator, Shape, npt.DTypeLike], Array]
+
+
+def fans(shape: Shape) -> tuple[int, int]:
+    """Return how many inputs a unit has and how many outputs an input reaches.
+
+    The last axis counts units and the one before it inputs; axes before these, a convolution's
+    window, multiply both.
+    """
+    if len(shape) < 2:
+        return max(1, math.prod(shape)), max(1, math.prod(shape))
+    window = math.prod(shape[:-2])
+    return window * shape[-2], window * shape[-1]
+
+
+def zeros(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+    """Return zeros: what biases start from."""
+    return np.zeros(shape, dtype)
+
+
+def ones(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+    """Return ones."""
+    return np.ones(shape, dtype)
+
+
+def glorot_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+    """Draw uniformly with variance ``2 / (fan_in + fan_out)`` [1]_: for sigmoid, tanh and outputs.
+
+    References
+    ----------
+    .. [1] Glorot and Bengio, Understanding the difficulty of training deep feedforward neural
+       networks, 2010, equation 16.
+    """
+    limit = math.sqrt(6.0 / sum(fans(shape)))
+    return generator.uniform(-limit, limit, shape).astype(dtype)
+
+
+def glorot_normal(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+    """Draw normally with variance ``2 / (fan_in + fan_out)``; source as for `glorot_uniform`."""
+    return generator.normal(0.0, math.sqrt(2.0 / sum(fans(shape))), shape).astype(dtype)
+
+
+def he_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+    """Draw uniformly with variance ``2 / fan_in`` [1]_: for relu.
+
+    References
+    ----------
+    .. [1] He et al., Delving deep into rectifiers, 2015, equation 10.
+    """
+    limit = math.sqrt(6.0 / fans(shape)[0])
+    return generator.uniform(-limit, limit, shape).astype(dtype)
+
+
+def he_normal(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+    """Draw normally with variance ``2 / fan_in``; source as for `he_uniform`."""
+    return generator.normal(0.0, math.sqrt(2.0 / fans(shape)[0]), shape).astype(dtype)
+
+
+INITIALIZERS: dict[str, Initializer] = {
+    "glorot_normal": glorot_normal,
+    "glorot_uniform": glorot_uniform,
+    "he_normal": he_normal,
+    "he_uniform": he_uniform,
+    "ones": ones,
+    "zeros": zeros,
+}
+
+
+def initializer(given: str | Initializer) -> Initializer:
+    """Return an initializer by name; a function is returned as it is.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none of that name; it names the one probably meant.
+    """
+    if callable(given):
+        return given
+    if given not in INITIALIZERS:
+        raise unknown_name("initializer", given, INITIALIZERS)
+    return INITIALIZERS[given]

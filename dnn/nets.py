@@ -1,0 +1,41 @@
+"""Networks by name: functions that return a list of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dnn.layers import Activation, FullyConnected, Input, Layer
+
+__all__ = ["mlp"]
+
+
+def mlp(
+    inputs: int, hidden: Sequence[int], outputs: int, activation: str = "sigmoid"
+) -> list[Layer]:
+    """Return the layers of a multilayer perceptron.
+
+    Parameters
+    ----------
+    inputs : int
+        Attributes of a sample.
+    hidden : sequence of int
+        Units of each hidden layer; empty for a linear model.
+    outputs : int
+        Classes, or values to predict.
+    activation : str
+        After each hidden layer.
+
+    Returns
+    -------
+    list of Layer
+
+    Raises
+    ------
+    ConfigurationError
+        If the activation is unknown or a number of units is less than 1.
+    """
+    start = "he_uniform" if activation == "relu" else "glorot_uniform"
+    layers: list[Layer] = [Input(inputs)]
+    for units in hidden:
+        layers += [FullyConnected(units, start=start), Activation(activation)]
+    return [*layers, FullyConnected(outputs)]

@@ -1,0 +1,93 @@
+"""Flat buffers: all parameters of a network in one array, and all gradients in another.
+
+::
+
+    flat:  | hidden_1.weight ........ | hidden_1.bias .. | hidden_2.weight ... |
+             segment                    segment            segment
+
+An optimizer makes one pass over the whole buffer; a checkpoint, a message between ranks or a
+learning rate of a layer's own works on segments by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import ALIGNMENT_BYTES, Array, Ops
+from dnn.graph.node import Node, Shape
+
+__all__ = ["FlatBuffer", "Segment"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A named part of a flat buffer.
+
+    Attributes
+    ----------
+    name : str
+        ``layer.parameter``, such as ``fully_connected_1.weight``.
+    shape : tuple of int
+    start : int, elements
+        Where it begins in the buffer.
+    """
+
+    name: str
+    shape: Shape
+    start: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def stop(self) -> int:
+        """Where it ends in the buffer, in elements."""
+        return self.start + self.size
+
+
+def segments_of(variables: Sequence[Node]) -> tuple[Segment, ...]:
+    """Lay variables out one behind the other, each beginning at a cache line."""
+    segments: list[Segment] = []
+    end = 0
+    for node in variables:
+        line = ALIGNMENT_BYTES // node.dtype.itemsize
+        start = -(-end // line) * line
+        segments.append(Segment(node.name, node.shape, start))
+        end = segments[-1].stop
+    return tuple(segments)
+
+
+class FlatBuffer:
+    """One array and its named segments.
+
+    Parameters
+    ----------
+    segments : sequence of Segment
+        In the order in which they stand.
+    dtype : type of elements
+    ops : Ops
+        Of the device where the buffer lies.
+
+    Notes
+    -----
+    It begins as zeros. The few elements between segments, there for alignment, stay zero.
+    """
+
+    def __init__(self, segments: Sequence[Segment], dtype: npt.DTypeLike, ops: Ops) -> None:
+        self.segments = tuple(segments)
+        size = self.segments[-1].stop if self.segments else 0
+        self.flat: Array = ops.memory(size * np.dtype(dtype).itemsize).view(dtype)
+        self.flat[...] = 0
+        self._by_name = {segment.name: segment for segment in self.segments}
+
+    def __getitem__(self, name: str) -> Array:
+        """Return a segment by name, as a view in its shape."""
+        segment = self._by_name[name]
+        return self.flat[segment.start : segment.stop].reshape(segment.shape)

@@ -1,0 +1,18 @@
+"""Settings for all tests: Hypothesis draws the same examples each time, and shows how to repeat one.
+
+``HYPOTHESIS_PROFILE=default`` draws new ones.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+# Open MPI asks for these as root, as in a container.
+for _name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
+    os.environ.setdefault(_name, "1")
+    os.environ.setdefault(f"{_name}_CONFIRM", "1")
+
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

