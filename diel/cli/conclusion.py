@@ -50,9 +50,10 @@ def print_conclusion(view: RunView, directory: RunDirectory, launcher_status: in
     if view.exit_code is None:
         _print_lost(directory, launcher_status)
         return FAILED
-    if view.results is not None and view.results.rows:
-        _print_ranking(view.results)
-    elif view.returned:
+    tables = [results for results in view.results.values() if results.rows]
+    for results in tables:
+        _print_ranking(results)
+    if view.returned and not tables:
         _print_returned(view)
     seconds = view.ended_s - view.started_s
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")

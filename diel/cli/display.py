@@ -98,7 +98,7 @@ class PlainDisplay:
         self._journal = JournalReader(directory.journal)
         self._view = RunView()
         self._progress_shown_s = 0.0
-        self._rows_shown = 0
+        self._rows_shown: dict[str, int] = {}
         self._failure_shown = False
 
     def __enter__(self) -> PlainDisplay:
@@ -131,15 +131,16 @@ class PlainDisplay:
         return print_conclusion(self._view, self._directory, launcher_status)
 
     def _show_progress(self) -> None:
-        results = self._view.results
-        if results is None or len(results.rows) == self._rows_shown:
-            return
         now_s = time.monotonic()
-        complete = len(results.rows) == results.expected
-        if complete or now_s - self._progress_shown_s >= _PLAIN_PROGRESS_EVERY_S:
-            self._progress_shown_s, self._rows_shown = now_s, len(results.rows)
-            of = f" of {results.expected}" if results.expected is not None else ""
-            self._print(f"{len(results.rows)}{of} results, {describe_best(results)}")
+        for module, results in self._view.results.items():
+            shown = self._rows_shown.get(module, 0)
+            complete = len(results.rows) == results.expected
+            due = now_s - self._progress_shown_s >= _PLAIN_PROGRESS_EVERY_S
+            if len(results.rows) != shown and (complete or due):
+                self._progress_shown_s = now_s
+                self._rows_shown[module] = len(results.rows)
+                of = f" of {results.expected}" if results.expected is not None else ""
+                self._print(f"{module}: {len(results.rows)}{of} results, {describe_best(results)}")
 
     def _print(self, text: str) -> None:
         seconds = time.time() - self._view.started_s if self._view.started_s else 0.0
@@ -257,11 +258,10 @@ class LiveDisplay:
         from rich.text import Text
 
         table = Table.grid(padding=(0, 1))
-        results = self._view.results
-        if results is not None:
+        for module, results in self._view.results.items():
             done, total = len(results.rows), results.expected
             table.add_row(
-                "results",
+                f"{module}: results",
                 ProgressBar(total=total, completed=done, width=40),
                 f"{done}/{total}" if total is not None else str(done),
                 Text(describe_best(results)),

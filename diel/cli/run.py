@@ -6,10 +6,13 @@ import argparse
 import os
 import sys
 import traceback
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from diel.comm.mpi import finalize_and_exit, under_mpi, world
 from diel.errors import DielError
+
+if TYPE_CHECKING:
+    from diel.comm.parent import Parent
 
 _INTERNAL_ERROR = 70
 _BAD_INPUT = 2
@@ -68,29 +71,33 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
     from diel.comm.parent import Parent
 
     parent = Parent(world())
-    if parent.rank != parent.EXECUTIVE_RANK:
-        from diel.executive.worker import follow
-
-        follow(parent)
-        finalize_and_exit(0)
-    from diel.cli.display import face_for_rank_0
-    from diel.executive.lead import lead
-
-    launched_by_us = options.run_dir is not None  # then the launcher shows the run
     try:
-        exit_code = lead(
-            parent,
-            options.file,
-            ranks=options.ranks,
-            runs=options.runs,
-            run_dir=options.run_dir,
-            face_for=lambda directory: face_for_rank_0(directory, silent=launched_by_us),
-        )
+        exit_code = _lead_or_follow(parent, options)
     except DielError as error:
         print(f"diel: {error}", file=sys.stderr, flush=True)
         exit_code = _BAD_INPUT
-    except BaseException:  # ours: no rank may be left waiting for rank 0
+    except BaseException:  # ours: no rank may be left waiting for this one
         traceback.print_exc()
         parent.abort(_INTERNAL_ERROR)
         raise
     finalize_and_exit(exit_code)
+
+
+def _lead_or_follow(parent: Parent, options: argparse.Namespace) -> int:
+    if parent.rank != parent.EXECUTIVE_RANK:
+        from diel.executive.worker import follow
+
+        follow(parent)
+        return 0
+    from diel.cli.display import face_for_rank_0
+    from diel.executive.lead import lead
+
+    launched_by_us = options.run_dir is not None  # then the launcher shows the run
+    return lead(
+        parent,
+        options.file,
+        ranks=options.ranks,
+        runs=options.runs,
+        run_dir=options.run_dir,
+        face_for=lambda directory: face_for_rank_0(directory, silent=launched_by_us),
+    )

@@ -22,6 +22,7 @@ _ROOT_VARIABLES: Final = (
     "PRTE_ALLOW_RUN_AS_ROOT",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 )
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S: Final = 0.1
 _AFTER_END_S: Final = 10.0
 _POLITE_STOP_S: Final = 8.0
@@ -150,7 +151,8 @@ class Launched:
     def wait(self, refresh: Callable[[], bool]) -> int:
         """Wait for mpiexec to end, whatever it takes.
 
-        Ctrl-C and SIGTERM ask the run to stop through its directory; after 8 s come signals.
+        Ctrl-C, SIGTERM and SIGHUP ask the run to stop through its directory; after 8 s come
+        signals.
 
         Parameters
         ----------
@@ -168,9 +170,7 @@ class Launched:
             nonlocal asked_to_stop
             asked_to_stop = True
 
-        previous = {
-            number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        previous = {number: signal.signal(number, ask_to_stop) for number in _STOP_SIGNALS}
         kill_at_s: float | None = None
         try:
             while self._process.poll() is None:

@@ -33,6 +33,7 @@ from diel.loading.executables import run_executable
 from diel.loading.functions import find_function, import_code
 from diel.loading.threads import ThreadLimiter, set_thread_environment, thread_environment
 from diel.run.directory import RunDirectory
+from diel.run.journal import plain
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
@@ -156,7 +157,7 @@ class _Worker:
                 tuples=self._tuples,
                 record=self._recorder_for(order),
             )
-            returned = _call(function, context)
+            returned = plain(_call(function, context))
             self._tuples.flush()
             for complaint in self._limiter.exceeding(spec.threads):
                 context.log.warning("%s", complaint)
@@ -193,7 +194,7 @@ class _Worker:
         who = {"module": order.plan.module, "copy": order.plan.copy_index}
 
         def record(event: str, **fields: Any) -> None:
-            self._report(Recorded(event, who | fields))
+            self._report(Recorded(event, who | plain(fields)))
 
         return record
 

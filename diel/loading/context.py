@@ -42,10 +42,15 @@ class Place:
 
 
 class Results:
-    """The run's table of results: ``results.csv``, and the ranked table at the end."""
+    """A table of results: ``results.csv``, and the ranked table at the end.
+
+    Copies of a module that declare the same columns share a table; another module, or other
+    columns, make another one.
+    """
 
     def __init__(self, record: Callable[..., None]) -> None:
         self._record = record
+        self._columns: frozenset[str] | None = None
 
     def declare(
         self,
@@ -55,7 +60,7 @@ class Results:
         maximise: bool = True,
         expected: int | None = None,
     ) -> None:
-        """Say what the table looks like; once in a run, before the first row.
+        """Say what the table looks like, before the first row.
 
         Parameters
         ----------
@@ -74,6 +79,7 @@ class Results:
         """
         if objective not in columns:
             raise ValueError(f"the objective {objective!r} is not among {', '.join(columns)}")
+        self._columns = frozenset(columns)
         self._record(
             "ResultsDeclared",
             columns=list(columns),
@@ -89,7 +95,17 @@ class Results:
         ----------
         row : mapping
             A value for each declared column.
+
+        Raises
+        ------
+        ValueError
+            If its keys are not the columns, or no columns were declared.
         """
+        if self._columns is None:
+            raise ValueError("ctx.results.declare(...) comes before ctx.results.add(...)")
+        if self._columns != set(row):
+            odd = ", ".join(sorted(map(str, self._columns.symmetric_difference(row))))
+            raise ValueError(f"a row has a value for each declared column and no other: see {odd}")
         self._record("ResultAdded", row=dict(row))
 
 

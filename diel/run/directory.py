@@ -5,7 +5,8 @@
     runs/<name>-<time>/
         workflow.toml       the file that was run
         journal.jsonl       what happened, one record a line
-        results.csv         the rows that modules added, in order of arrival
+        results.csv         the rows that a module added, in order of arrival
+        results-2.csv       those of a second table, if there is one
         logs/<module>.<copy>.<rank>.log
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
         stop                made by whoever wants the run to stop
@@ -32,7 +33,6 @@ class RunDirectory:
         self.path = Path(path).absolute()
         self.workflow = self.path / "workflow.toml"
         self.journal = self.path / "journal.jsonl"
-        self.results = self.path / "results.csv"
         self.logs = self.path / "logs"
         self.launcher_log = self.logs / "launcher.log"
         self.stop_request = self.path / "stop"
@@ -66,6 +66,10 @@ class RunDirectory:
                 "choose another place with --runs DIR"
             ) from error
         return run
+
+    def results_table(self, number: int) -> Path:
+        """Return the file of the first, second, ... table of results."""
+        return self.path / ("results.csv" if number == 1 else f"results-{number}.csv")
 
     def module_log(self, module: str, copy_index: int, copy_rank: int) -> Path:
         """Return the log file of one rank of one copy of a module."""

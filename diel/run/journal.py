@@ -34,7 +34,7 @@ class JournalWriter:
             Plain values; whatever JSON lacks is written as its ``repr``.
         """
         record = {"time_s": round(time.time(), 6), "event": event, **fields}
-        self._file.write(json.dumps(_plain(record), ensure_ascii=False) + "\n")
+        self._file.write(json.dumps(plain(record), ensure_ascii=False) + "\n")
         self._file.flush()
         return record
 
@@ -77,17 +77,20 @@ class JournalReader:
         return [json.loads(line) for line in whole.splitlines()]
 
 
-def _plain(value: Any) -> Any:
-    """Return a value in JSON's own types: NumPy's numbers and arrays too, the rest as text."""
+def plain(value: Any) -> Any:
+    """Return a value in JSON's own types.
+
+    NumPy's numbers and arrays become numbers and lists, NaN and infinities text, since JSON has
+    neither, and whatever else there is its ``repr``.
+    """
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        # JSON has neither infinities nor NaN.
         return value if value - value == 0 else repr(float(value))
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "tolist") and not isinstance(value, type):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     return repr(value)

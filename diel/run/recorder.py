@@ -20,15 +20,18 @@ class Recorder:
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
         self._journal = JournalWriter(directory.journal)
-        self._results: ResultsWriter | None = None
+        self._results: dict[tuple[str, frozenset[str]], ResultsWriter] = {}
 
     def record(self, event: str, **fields: Any) -> Record:
         """Write one record; it is in the file when this returns."""
         record = self._journal.write(event, **fields)
         if event == "ResultsDeclared":
-            self._results = ResultsWriter(self.directory.results, fields["columns"])
-        elif event == "ResultAdded" and self._results is not None:
-            self._results.write(fields["row"])
+            table = (fields["module"], frozenset(fields["columns"]))
+            if table not in self._results:
+                file = self.directory.results_table(len(self._results) + 1)
+                self._results[table] = ResultsWriter(file, fields["columns"])
+        elif event == "ResultAdded":
+            self._results[fields["module"], frozenset(fields["row"])].write(fields["row"])
         return record
 
     def sync(self) -> None:
@@ -37,6 +40,6 @@ class Recorder:
 
     def close(self) -> None:
         """Bring everything to the disk."""
-        if self._results is not None:
-            self._results.close()
+        for results in self._results.values():
+            results.close()
         self._journal.close()

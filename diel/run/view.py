@@ -26,7 +26,7 @@ class GroupView:
 
 @dataclass
 class ResultsView:
-    """The rows that a module declared and added."""
+    """The rows that a module added; where it declares other columns, a new table begins."""
 
     module: str
     columns: list[str]
@@ -45,7 +45,7 @@ class RunView:
     started_s: float = 0.0
     ended_s: float = 0.0
     groups: dict[str, GroupView] = field(default_factory=dict)
-    results: ResultsView | None = None
+    results: dict[str, ResultsView] = field(default_factory=dict)
     progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
     returned: list[tuple[str, Any]] = field(default_factory=list)
     messages: list[tuple[str, str, str]] = field(default_factory=list)
@@ -86,7 +86,12 @@ class RunView:
             self.failure = record
 
     def _on_ResultsDeclared(self, record: Record) -> None:
-        self.results = ResultsView(
+        table = self.results.get(record["module"])
+        if table is not None and table.columns == record["columns"]:
+            if table.expected is not None and record["expected"] is not None:
+                table.expected += record["expected"]
+            return
+        self.results[record["module"]] = ResultsView(
             record["module"],
             record["columns"],
             record["objective"],
@@ -95,8 +100,7 @@ class RunView:
         )
 
     def _on_ResultAdded(self, record: Record) -> None:
-        if self.results is not None:
-            self.results.rows.append(record["row"])
+        self.results[record["module"]].rows.append(record["row"])
 
     def _on_ProgressMade(self, record: Record) -> None:
         who = f"{record['module']}.{record['copy']}"

@@ -1,4 +1,4 @@
-"""A user's own folder called ``modules`` beside the workflow file breaks neither theirs nor ours."""
+"""A user's own folder ``modules`` beside the workflow file breaks neither theirs nor ours."""
 
 from __future__ import annotations
 

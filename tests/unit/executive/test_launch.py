@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -164,18 +163,24 @@ def test_a_command_that_is_not_there(directory: RunDirectory) -> None:
         launch.Launched(["/no/such/mpiexec"], directory, threads=1)
 
 
-def interrupt_soon() -> None:
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.daemon = True
-    timer.start()
+class CtrlC:
+    """What is new is that somebody pressed Ctrl-C, once."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def __call__(self) -> bool:
+        if not self.pressed:
+            self.pressed = True
+            os.kill(os.getpid(), signal.SIGINT)
+        return False
 
 
 def test_ctrl_c_asks_the_run_to_stop(directory: RunDirectory) -> None:
     before = signal.getsignal(signal.SIGINT)
     script = f"while [ ! -e {directory.stop_request} ]; do sleep 0.02; done; exit 9"
     launched = launch.Launched(shell(script), directory, threads=1)
-    interrupt_soon()
-    assert launched.wait(lambda: False) == 9
+    assert launched.wait(CtrlC()) == 9
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -189,9 +194,8 @@ def test_a_run_that_does_not_stop_is_killed(
         directory.request_stop()
     # It ignores SIGTERM, and so does its child.
     launched = launch.Launched(shell("trap '' TERM; sleep 60 & wait; sleep 60"), directory, 1)
-    interrupt_soon()
     started_s = time.monotonic()
-    assert launched.wait(lambda: False) == -signal.SIGKILL
+    assert launched.wait(CtrlC()) == -signal.SIGKILL
     assert time.monotonic() - started_s < 10
     assert directory.stop_requested()
 

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from diel.comm.waiting import Patience, wait_for
+
+
+def after(polls: int, found: object) -> object:
+    """Return what a poll says that finds something after so many polls."""
+    counter = itertools.count()
+    return lambda: found if next(counter) >= polls else None
+
+
+@pytest.mark.parametrize("polls", [0, 1, 60, 400])
+def test_what_is_found_is_returned(polls: int) -> None:
+    assert wait_for(after(polls, "it")) == "it"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("found", [0, False, "", ()])
+def test_only_none_means_not_yet(found: object) -> None:
+    assert wait_for(lambda: found, timeout_s=0) is found
+
+
+def test_what_is_there_already_asks_no_safe_point() -> None:
+    def never() -> None:
+        raise AssertionError
+
+    assert wait_for(lambda: 1, timeout_s=0, safe_point=never) == 1
+
+
+@pytest.mark.parametrize("timeout_s", [0, 0.02, 0.15])
+def test_a_wait_ends_at_its_timeout_and_not_before(timeout_s: float) -> None:
+    started_s = time.perf_counter()
+    assert wait_for(lambda: None, timeout_s) is None
+    assert timeout_s <= time.perf_counter() - started_s < timeout_s + 2
+
+
+def test_what_a_poll_raises_ends_the_wait() -> None:
+    def poll() -> None:
+        raise KeyError("poll")
+
+    with pytest.raises(KeyError):
+        wait_for(poll, timeout_s=10)
+
+
+def test_a_safe_point_is_asked_while_waiting_and_ends_the_wait() -> None:
+    asked = []
+
+    def safe_point() -> None:
+        asked.append(time.perf_counter())
+        if len(asked) == 20:
+            raise InterruptedError("the run is stopping")
+
+    with pytest.raises(InterruptedError):
+        wait_for(lambda: None, timeout_s=20, safe_point=safe_point)
+    assert len(asked) == 20
+
+
+def test_a_long_wait_leaves_the_core_to_others() -> None:
+    started_s, used_s = time.perf_counter(), time.thread_time()
+    wait_for(lambda: None, timeout_s=2)
+    waited_s, used_s = time.perf_counter() - started_s, time.thread_time() - used_s
+    assert waited_s >= 2
+    assert used_s < 0.2
+
+
+def test_a_wait_is_over_soon_after_the_event() -> None:
+    event = threading.Event()
+    happened_s: list[float] = []
+
+    def happen() -> None:
+        happened_s.append(time.perf_counter())
+        event.set()
+
+    timer = threading.Timer(0.3, happen)
+    timer.start()
+    wait_for(lambda: event.is_set() or None, timeout_s=20)
+    assert time.perf_counter() - happened_s[0] < 0.2
+    timer.join()
+
+
+def test_patience_spins_first_then_sleeps_longer_and_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    clock = [1000.0]
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    patience = Patience()
+    assert not any(patience.pause() for _ in range(200))
+    assert slept == []
+    while clock[0] < 1001.5:
+        patience.pause()
+    assert slept == sorted(slept)
+    assert slept[0] < 1e-4
+    assert {seconds for seconds in slept if sum(slept[: slept.index(seconds)]) < 1} <= {
+        seconds for seconds in slept if seconds <= 1e-3
+    }
+    assert max(slept) == 5e-3
+    patience.reset()
+    assert not patience.pause()

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from diel.errors import RunDirectoryError
+from diel.run.directory import RunDirectory
+
+
+@pytest.fixture
+def workflow(tmp_path: Path) -> Path:
+    file = tmp_path / "w.toml"
+    file.write_bytes(b"# any bytes \xff\r\n")
+    return file
+
+
+@pytest.fixture
+def _stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda _: "20260102-030405")
+
+
+@pytest.mark.usefixtures("_stopped_clock")
+def test_a_run_gets_a_directory_with_its_workflow(tmp_path: Path, workflow: Path) -> None:
+    run = RunDirectory.create(tmp_path / "deep" / "runs", "study", workflow)
+    assert run.path == tmp_path / "deep" / "runs" / "study-20260102-030405"
+    assert run.workflow.read_bytes() == workflow.read_bytes()
+    assert run.logs.is_dir()
+    assert run.module_log("trainer", 3, 1) == run.path / "logs" / "trainer.3.1.log"
+    assert run.launcher_log.parent == run.logs
+    assert not run.journal.exists()
+
+
+@pytest.mark.usefixtures("_stopped_clock")
+def test_runs_of_the_same_second_get_directories_of_their_own(
+    tmp_path: Path, workflow: Path
+) -> None:
+    names = [RunDirectory.create(tmp_path, "w", workflow).path.name for _ in range(3)]
+    assert names == ["w-20260102-030405", "w-20260102-030405-2", "w-20260102-030405-3"]
+
+
+@pytest.mark.usefixtures("_stopped_clock")
+def test_a_file_of_that_name_is_left_alone(tmp_path: Path, workflow: Path) -> None:
+    taken = tmp_path / "w-20260102-030405"
+    taken.write_text("mine")
+    assert RunDirectory.create(tmp_path, "w", workflow).path.name == "w-20260102-030405-2"
+    assert taken.read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_used_is_an_error(tmp_path: Path, workflow: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(RunDirectoryError, match=r"cannot make a run directory in .*runs: .*--runs"):
+        RunDirectory.create(tmp_path / "runs", "w", workflow)
+
+
+def test_a_workflow_that_went_away_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="No such file"):
+        RunDirectory.create(tmp_path, "w", tmp_path / "gone.toml")
+
+
+def test_a_relative_path_outlives_a_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunDirectory("here")
+    monkeypatch.chdir("/")
+    assert run.path == tmp_path / "here"
+
+
+def test_a_stop_can_be_asked_for_more_than_once(tmp_path: Path, workflow: Path) -> None:
+    run = RunDirectory.create(tmp_path, "w", workflow)
+    assert not run.stop_requested()
+    run.request_stop()
+    run.request_stop()
+    assert RunDirectory(run.path).stop_requested()

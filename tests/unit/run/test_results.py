@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diel.errors import RunDirectoryError
+from diel.run.directory import RunDirectory
+from diel.run.journal import JournalReader
+from diel.run.recorder import Recorder
+from diel.run.results import ResultsWriter, rank_rows
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_are_in_the_file_at_once_in_the_order_of_the_columns(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    results = ResultsWriter(path, ["b", "a"])
+    assert path.read_text() == "b,a\n"
+    results.write({"a": 1, "b": "x"})
+    assert path.read_text() == "b,a\nx,1\n"
+    results.write({"b": 'with "quotes", and\nlines', "a": None})
+    assert read(path)[1] == {"b": 'with "quotes", and\nlines', "a": ""}
+    results.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        (0.1 + 0.2, "0.30000000000000004"),
+        (np.float64(0.1), "0.1"),
+        (np.float64("nan"), "nan"),
+        (np.float32(0.5), "0.5"),
+        (np.int64(3), "3"),
+        (math.inf, "inf"),
+        (1e-5, "1e-05"),
+        ([64, 32], "64x32"),
+        ((8,), "8"),
+        (True, "True"),
+        ("file \udcff", "file ?"),
+    ],
+)
+def test_a_cell_reads_back_as_the_same_number(tmp_path: Path, value: Any, cell: str) -> None:
+    path = tmp_path / "results.csv"
+    results = ResultsWriter(path, ["a"])
+    results.write({"a": value})
+    results.close()
+    assert read(path) == [{"a": cell}]
+
+
+@pytest.mark.parametrize("row", [{"a": 1}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}, {}])
+def test_a_row_of_other_columns_is_refused(tmp_path: Path, row: dict[str, int]) -> None:
+    path = tmp_path / "results.csv"
+    results = ResultsWriter(path, ["a", "b"])
+    with pytest.raises(RunDirectoryError, match="the table has a, b"):
+        results.write(row)
+    results.close()
+    assert path.read_text() == "a,b\n"
+
+
+def test_the_header_is_written_once(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    for number in range(2):
+        results = ResultsWriter(path, ["a"])
+        results.write({"a": number})
+        results.close()
+    assert path.read_text() == "a\n0\n1\n"
+
+
+# -- ranking --------------------------------------------------------------------------------------
+
+
+def ranked(values: list[Any], *, maximise: bool) -> list[int]:
+    rows = [{"value": value, "index": index} for index, value in enumerate(values)]
+    return [row["index"] for row in rank_rows(rows, "value", maximise)]
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("values", "maximise", "order"),
+    [
+        ([1.0, 3.0, 2.0], True, [1, 2, 0]),
+        ([1.0, 3.0, 2.0], False, [0, 2, 1]),
+        ([2, 1, 2, 1], True, [0, 2, 1, 3]),  # ties keep their order
+        ([2, 1, 2, 1], False, [1, 3, 0, 2]),
+        ([NAN, 1.0, NAN, 2.0], True, [3, 1, 0, 2]),
+        ([NAN, 1.0, NAN, 2.0], False, [1, 3, 0, 2]),
+        ([NAN, -math.inf, math.inf], True, [2, 1, 0]),
+        ([NAN, -math.inf, math.inf], False, [1, 2, 0]),
+        (["nan", 0.5, "inf"], False, [1, 2, 0]),  # as a journal spells them
+        ([np.float64(1), np.float64("nan"), np.float32(2)], True, [2, 0, 1]),
+        ([], True, []),
+    ],
+)
+def test_rows_are_ranked_from_best_to_worst(
+    values: list[Any], maximise: bool, order: list[int]
+) -> None:
+    assert ranked(values, maximise=maximise) == order
+
+
+@given(st.lists(st.floats(width=16)), st.booleans())
+def test_ranking_is_a_permutation_with_nan_at_its_end(values: list[float], maximise: bool) -> None:
+    order = ranked(values, maximise=maximise)
+    assert sorted(order) == list(range(len(values)))
+    found = [values[index] for index in order]
+    numbers = [value for value in found if value == value]
+    assert numbers == sorted(numbers, reverse=maximise)
+    assert all(value != value for value in found[len(numbers) :])
+    for before, after in zip(order, order[1:], strict=False):
+        if values[before] == values[after]:
+            assert before < after
+
+
+# -- the recorder ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    (tmp_path / "w.toml").write_text("")
+    return RunDirectory.create(tmp_path, "w", tmp_path / "w.toml")
+
+
+def test_results_go_to_the_journal_and_to_the_table(directory: RunDirectory) -> None:
+    recorder = Recorder(directory)
+    recorder.record("RunStarted", ranks=3)
+    recorder.record("ResultsDeclared", columns=["x", "y"])
+    recorder.record("ResultAdded", row={"y": np.float64("nan"), "x": 1})
+    assert directory.results.read_text() == "x,y\n1,nan\n"  # flushed
+    recorder.sync()
+    recorder.close()
+    records = JournalReader(directory.journal).new_records()
+    assert [one["event"] for one in records] == ["RunStarted", "ResultsDeclared", "ResultAdded"]
+    assert records[2]["row"] == {"y": "nan", "x": 1}
+
+
+def test_a_run_without_results_has_no_table(directory: RunDirectory) -> None:
+    recorder = Recorder(directory)
+    assert recorder.record("RunEnded", exit_code=0)["exit_code"] == 0
+    recorder.close()
+    assert not directory.results.exists()

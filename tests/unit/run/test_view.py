@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from typing import Any
+
+from diel.run.view import RunView
+
+
+def record(event: str, time_s: float = 0.0, **fields: Any) -> dict[str, Any]:
+    return {"event": event, "time_s": time_s, **fields}
+
+
+STARTED = record("RunStarted", 100.0, workflow="study", ranks=4, groups=["g", "h"])
+GROUP = record("GroupStarted", 101.0, group="g", copies={"a": 2, "b": 1})
+
+
+def view_of(*records: dict[str, Any]) -> RunView:
+    view = RunView()
+    for one in records:
+        view.apply(one)
+    return view
+
+
+def copy_finished(module: str, copy: int, returned: Any = None) -> dict[str, Any]:
+    return record("CopyFinished", group="g", module=module, copy=copy, returned=returned)
+
+
+def test_before_the_first_record_nothing_is_known() -> None:
+    view = view_of()
+    assert (view.name, view.groups, view.exit_code) == ("", {}, None)
+
+
+def test_a_run_that_goes_well() -> None:
+    view = view_of(STARTED)
+    assert (view.name, view.ranks, view.started_s) == ("study", 4, 100.0)
+    assert {name: one.state for name, one in view.groups.items()} == {
+        "g": "waiting",
+        "h": "waiting",
+    }
+    view.apply(GROUP)
+    group = view.groups["g"]
+    assert (group.state, group.copies, group.started_s) == ("running", 3, 101.0)
+    view.apply(copy_finished("a", 1, {"best": 1}))
+    view.apply(copy_finished("a", 0))
+    assert group.copies_finished == 2
+    assert view.returned == [("a.1", {"best": 1})]
+    view.apply(record("GroupFinished", 105.0, group="g"))
+    assert (group.state, group.finished_s) == ("finished", 105.0)
+    view.apply(record("RunEnded", 110.0, exit_code=0))
+    assert (view.exit_code, view.ended_s) == (0, 110.0)
+    assert [one.state for one in view.groups.values()] == ["finished", "waiting"]
+
+
+def test_a_group_may_run_again() -> None:
+    finished = record("GroupFinished", 105.0, group="g")
+    view = view_of(STARTED, GROUP, copy_finished("a", 0), finished, GROUP)
+    assert (view.groups["g"].state, view.groups["g"].copies_finished) == ("running", 0)
+
+
+def test_the_first_failure_is_the_cause() -> None:
+    first = record("ModuleFailed", module="a", error="first")
+    view = view_of(STARTED, GROUP, first, record("ModuleFailed", module="b", error="second"))
+    assert view.failure == first
+    view.apply(record("RunEnded", exit_code=1))
+    assert [one.state for one in view.groups.values()] == ["stopped", "waiting"]
+
+
+def test_results_are_gathered() -> None:
+    row = {"x": 1, "loss": "nan"}
+    view = view_of(record("ResultAdded", row={"too": "early"}))
+    assert view.results is None
+    view.apply(
+        record(
+            "ResultsDeclared",
+            module="master",
+            columns=["x", "loss"],
+            objective="loss",
+            maximise=False,
+            expected=4,
+        )
+    )
+    view.apply(record("ResultAdded", row=row))
+    results = view.results
+    assert results is not None
+    assert (results.module, results.objective, results.maximise, results.expected) == (
+        "master",
+        "loss",
+        False,
+        4,
+    )
+    assert results.rows == [row]
+
+
+def test_progress_is_shown_until_the_copy_is_done() -> None:
+    def progress(copy: int, done: float) -> dict[str, Any]:
+        return record("ProgressMade", module="a", copy=copy, done=done, total=10, text="t")
+
+    view = view_of(STARTED, GROUP, progress(0, 1), progress(1, 2), progress(0, 3))
+    assert view.progress == {"a.0": (3, 10, "t"), "a.1": (2, 10, "t")}
+    view.apply(copy_finished("a", 0))
+    assert list(view.progress) == ["a.1"]
+
+
+def test_messages_keep_their_order() -> None:
+    def message(level: str, text: str) -> dict[str, Any]:
+        return record("MessageLogged", module="a", copy=0, level=level, text=text)
+
+    view = view_of(message("WARNING", "one"), message("ERROR", "two"))
+    assert view.messages == [("WARNING", "a.0", "one"), ("ERROR", "a.0", "two")]
+
+
+def test_events_of_a_later_diel_are_passed_over() -> None:
+    assert view_of(STARTED, record("SomethingNew", anything=1)) == view_of(STARTED)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from diel import errors
+from diel.errors import (
+    DielError,
+    LaunchError,
+    ModuleFailed,
+    PayloadError,
+    Problem,
+    RunDirectoryError,
+    RunStopped,
+    TagError,
+    TupleError,
+    TupleTimeout,
+    WorkflowError,
+)
+
+PROBLEMS = [Problem("module[2].copies", "is missing", "add copies = 1"), Problem("", "is empty")]
+
+# Every class: one of it, its fields, the builtin that it also is.
+TABLE = [
+    (DielError("words"), {}, Exception),
+    (WorkflowError("w.toml", PROBLEMS), {"file": "w.toml", "problems": tuple(PROBLEMS)}, ValueError),
+    (LaunchError("words"), {}, RuntimeError),
+    (RunDirectoryError("words"), {}, OSError),
+    (ModuleFailed("words"), {}, RuntimeError),
+    (RunStopped("words"), {}, RuntimeError),
+    (TupleError("words"), {}, Exception),
+    (TagError("words"), {}, ValueError),
+    (PayloadError("words"), {}, TypeError),
+    (
+        TupleTimeout("tget", "('a', ANY)", 2.5),
+        {"operation": "tget", "tag": "('a', ANY)", "timeout_s": 2.5},
+        TimeoutError,
+    ),
+]  # fmt: skip
+IDS = [type(error).__name__ for error, _, _ in TABLE]
+
+
+def test_the_table_has_every_class() -> None:
+    classes = {
+        one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, DielError)
+    }
+    assert classes == {type(error) for error, _, _ in TABLE}
+    drawn = errors.__doc__ or ""
+    assert all(one.__name__ in drawn for one in classes)
+
+
+@pytest.mark.parametrize(("error", "fields", "builtin"), TABLE, ids=IDS)
+def test_an_error_crosses_ranks_whole(
+    error: DielError, fields: dict[str, object], builtin: type[Exception]
+) -> None:
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        arrived = pickle.loads(pickle.dumps(error, protocol))
+        assert type(arrived) is type(error)
+        assert str(arrived) == str(error) != ""
+        assert vars(arrived) == vars(error) == fields
+    assert str(copy.copy(error)) == str(error)
+    assert isinstance(error, builtin)
+    assert isinstance(error, DielError)
+
+
+def test_a_note_crosses_too() -> None:
+    error = TagError("words")
+    error.__dict__["__notes__"] = ["on rank 3"]
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["on rank 3"]
+
+
+def test_the_messages() -> None:
+    assert str(WorkflowError("w.toml", PROBLEMS)) == (
+        "w.toml: 2 problems\n  module[2].copies: is missing (add copies = 1)\n  is empty"
+    )
+    assert str(WorkflowError("w.toml", PROBLEMS[1:])) == "w.toml: 1 problem\n  is empty"
+    timeout = TupleTimeout("tread", "'a'", 0.5)
+    assert str(timeout) == "tread('a'): nothing matched within 0.5 s"
