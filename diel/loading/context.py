@@ -212,19 +212,16 @@ class _JournalHandler(logging.Handler):
         self._write("MessageLogged", level=record.levelname, text=record.getMessage())
 
 
-class _StdoutHandler(logging.StreamHandler[Any]):
-    """Writes to whatever ``sys.stdout`` is at that moment: the module's log file."""
+class _OutputHandler(logging.Handler):
+    """Prints, and so writes to what standard output is at that moment: the module's log file."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        import sys
-
-        self.stream = sys.stdout
-        super().emit(record)
+        print(self.format(record), flush=True)
 
 
 def _logger(place: Place, record: Callable[..., None]) -> logging.Logger:
     logger = logging.Logger(f"{place.module}.{place.copy_index}", logging.INFO)
-    to_file = _StdoutHandler()
+    to_file = _OutputHandler()
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(to_file)
     logger.addHandler(_JournalHandler(record))
