@@ -56,6 +56,8 @@ class Options(BaseModel):
         if self.trainer not in modules:
             raise ValueError(f"trainer = {self.trainer!r}: there is no module of that name")
         if modules[self.trainer].function == _OURS:
+            if modules[self.trainer].processes > 1:
+                raise ValueError(f"our trainer is one process: module {self.trainer!r} has more")
             _check_parameters(Space.parse(self.space))
         return self
 
@@ -81,7 +83,7 @@ def run(ctx: Context) -> dict[str, Any]:
     best: dict[str, Any] | None = None
     for row in _stream(ctx, space, options.seed, ahead=2 * trainers):
         ctx.results.add(row)
-        if best is None or _better(row, best, options):
+        if best is None or _badness(row, options) < _badness(best, options):
             best = row
     for _ in range(trainers):
         ctx.tuples.tput(trial_tag(ctx.group), None)
@@ -107,11 +109,12 @@ def _stream(ctx: Context, space: Space, seed: int, ahead: int) -> Any:
         }
 
 
-def _better(row: dict[str, Any], best: dict[str, Any], options: Options) -> bool:
-    new, old = row[options.objective], best[options.objective]
-    if new == old or old != old:  # ties and NaN: the earlier point, whoever was faster
-        return bool(old != old and new == new) or (new == old and row["trial"] < best["trial"])
-    return bool(new > old if options.maximise else new < old)
+def _badness(row: dict[str, Any], options: Options) -> tuple[bool, float, int]:
+    """Return what is smallest for the best row: NaN last, of equals the earlier point first."""
+    value, trial = row[options.objective], row["trial"]
+    if value != value:
+        return True, 0.0, trial
+    return False, -value if options.maximise else value, trial
 
 
 def _check_parameters(space: Space) -> None:

@@ -1,4 +1,4 @@
-"""Settings for all tests: Hypothesis draws the same examples each time, and shows how to repeat one.
+"""Settings for all tests: Hypothesis draws the same examples each time.
 
 ``HYPOTHESIS_PROFILE=default`` draws new ones.
 """

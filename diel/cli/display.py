@@ -132,10 +132,10 @@ class PlainDisplay:
 
     def _show_progress(self) -> None:
         now_s = time.monotonic()
+        due = now_s - self._progress_shown_s >= _PLAIN_PROGRESS_EVERY_S
         for module, results in self._view.results.items():
             shown = self._rows_shown.get(module, 0)
             complete = len(results.rows) == results.expected
-            due = now_s - self._progress_shown_s >= _PLAIN_PROGRESS_EVERY_S
             if len(results.rows) != shown and (complete or due):
                 self._progress_shown_s = now_s
                 self._rows_shown[module] = len(results.rows)

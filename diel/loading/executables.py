@@ -127,21 +127,21 @@ def _describe_status(status: int) -> str:
 
 def _terminate(child: subprocess.Popen[bytes]) -> None:
     """End a program and all that it started in its session."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(child.pid, number)
-        except ProcessLookupError:
-            break
-        if wait_for(lambda: _session_ended(child) or None, _TERMINATION_GRACE_S):
-            break
+    _signal_session(child, signal.SIGTERM)
+    wait_for(lambda: _session_ended(child) or None, _TERMINATION_GRACE_S)
+    _signal_session(child, signal.SIGKILL)  # to what is left of it
     child.wait()
 
 
 def _session_ended(child: subprocess.Popen[bytes]) -> bool:
-    if child.poll() is None:
-        return False
+    # Nobody may reap the orphans of a program in a container: they count as long as they exist.
+    return child.poll() is not None and not _signal_session(child, 0)
+
+
+def _signal_session(child: subprocess.Popen[bytes], number: int) -> bool:
+    """Send a signal; say whether there was a process left to receive it."""
     try:
-        os.killpg(child.pid, 0)
+        os.killpg(child.pid, number)
     except ProcessLookupError:
-        return True
-    return False
+        return False
+    return True

@@ -40,9 +40,11 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
     Exception
         Whatever the code raises.
     """
-    for place in (folder, location.root):
-        if place is not None and str(place) not in sys.path:
-            sys.path.insert(0, str(place))
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    if location.root is not None and str(location.root) not in sys.path:
+        # Behind the folder, so that an import finds what `locate` found.
+        sys.path.insert(sys.path.index(str(folder)) + 1, str(location.root))
     if location.spec.rpartition(":")[0].endswith(".py"):
         return _import_file(location)
     name = location.module_name

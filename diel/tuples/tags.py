@@ -31,6 +31,8 @@ ANY: Final = _Any()
 Field: TypeAlias = "str | int"
 Tag: TypeAlias = "str | tuple[str | int, ...]"
 Pattern: TypeAlias = "str | _Any | tuple[str | int | _Any, ...]"
+Fields: TypeAlias = "tuple[bytes, ...]"
+"""The bytes of a tag or pattern, cut into those of its fields."""
 
 _STRING, _INTEGER, _WILDCARD = b"s", b"i", b"*"
 

@@ -25,7 +25,11 @@ PROBLEMS = [Problem("module[2].copies", "is missing", "add copies = 1"), Problem
 # Every class: one of it, its fields, the builtin that it also is.
 TABLE = [
     (DielError("words"), {}, Exception),
-    (WorkflowError("w.toml", PROBLEMS), {"file": "w.toml", "problems": tuple(PROBLEMS)}, ValueError),
+    (
+        WorkflowError("w.toml", PROBLEMS),
+        {"file": "w.toml", "problems": tuple(PROBLEMS)},
+        ValueError,
+    ),
     (LaunchError("words"), {}, RuntimeError),
     (RunDirectoryError("words"), {}, OSError),
     (ModuleFailed("words"), {}, RuntimeError),
@@ -38,7 +42,7 @@ TABLE = [
         {"operation": "tget", "tag": "('a', ANY)", "timeout_s": 2.5},
         TimeoutError,
     ),
-]  # fmt: skip
+]
 IDS = [type(error).__name__ for error, _, _ in TABLE]
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,6 @@ def test_only_new_records_are_read(writer: JournalWriter, path: Path) -> None:
 def test_a_torn_line_is_read_once_it_is_whole(
     records: list[dict[str, str]], data: st.DataObject
 ) -> None:
-    import tempfile
-
     text = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records)
     content = text.encode(errors="replace")
     expected = [json.loads(line) for line in content.split(b"\n")[:-1]]

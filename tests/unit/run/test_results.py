@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +119,7 @@ def test_ranking_is_a_permutation_with_nan_at_its_end(values: list[float], maxim
     numbers = [value for value in found if value == value]
     assert numbers == sorted(numbers, reverse=maximise)
     assert all(value != value for value in found[len(numbers) :])
-    for before, after in zip(order, order[1:], strict=False):
+    for before, after in pairwise(order):
         if values[before] == values[after]:
             assert before < after
 
@@ -131,21 +133,40 @@ def directory(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path, "w", tmp_path / "w.toml")
 
 
-def test_results_go_to_the_journal_and_to_the_table(directory: RunDirectory) -> None:
+@pytest.fixture
+def recorder(directory: RunDirectory) -> Iterator[Recorder]:
     recorder = Recorder(directory)
-    recorder.record("RunStarted", ranks=3)
-    recorder.record("ResultsDeclared", columns=["x", "y"])
-    recorder.record("ResultAdded", row={"y": np.float64("nan"), "x": 1})
-    assert directory.results.read_text() == "x,y\n1,nan\n"  # flushed
-    recorder.sync()
+    yield recorder
     recorder.close()
+
+
+def test_results_go_to_the_journal_and_to_the_table(
+    directory: RunDirectory, recorder: Recorder
+) -> None:
+    recorder.record("RunStarted", ranks=3)
+    recorder.record("ResultsDeclared", module="m", columns=["x", "y"])
+    recorder.record("ResultAdded", module="m", row={"y": np.float64("nan"), "x": 1})
+    assert directory.results_table(1).read_text() == "x,y\n1,nan\n"  # flushed
+    recorder.sync()
     records = JournalReader(directory.journal).new_records()
     assert [one["event"] for one in records] == ["RunStarted", "ResultsDeclared", "ResultAdded"]
     assert records[2]["row"] == {"y": "nan", "x": 1}
 
 
-def test_a_run_without_results_has_no_table(directory: RunDirectory) -> None:
-    recorder = Recorder(directory)
+def test_tables_of_several_modules_have_files_of_their_own(
+    directory: RunDirectory, recorder: Recorder
+) -> None:
+    recorder.record("ResultsDeclared", module="one", columns=["x"])
+    recorder.record("ResultsDeclared", module="two", columns=["x"])
+    recorder.record("ResultsDeclared", module="one", columns=["x"])  # by another copy
+    recorder.record("ResultsDeclared", module="one", columns=["x", "y"])
+    for module, row in [("two", {"x": 2}), ("one", {"x": 1}), ("one", {"y": 4, "x": 3})]:
+        recorder.record("ResultAdded", module=module, row=row)
+    tables = {file.name: file.read_text() for file in directory.path.glob("*.csv")}
+    assert sorted(tables.values()) == ["x\n1\n", "x\n2\n", "x,y\n3,4\n"]
+    assert tables[directory.results_table(1).name] == "x\n1\n"
+
+
+def test_a_run_without_results_has_no_table(directory: RunDirectory, recorder: Recorder) -> None:
     assert recorder.record("RunEnded", exit_code=0)["exit_code"] == 0
-    recorder.close()
-    assert not directory.results.exists()
+    assert not directory.results_table(1).exists()

@@ -64,30 +64,40 @@ def test_the_first_failure_is_the_cause() -> None:
     assert [one.state for one in view.groups.values()] == ["stopped", "waiting"]
 
 
-def test_results_are_gathered() -> None:
-    row = {"x": 1, "loss": "nan"}
-    view = view_of(record("ResultAdded", row={"too": "early"}))
-    assert view.results is None
-    view.apply(
-        record(
-            "ResultsDeclared",
-            module="master",
-            columns=["x", "loss"],
-            objective="loss",
-            maximise=False,
-            expected=4,
-        )
+def declared(module: str, columns: list[str], expected: int | None = 4) -> dict[str, Any]:
+    return record(
+        "ResultsDeclared",
+        module=module,
+        copy=0,
+        columns=columns,
+        objective="loss",
+        maximise=False,
+        expected=expected,
     )
-    view.apply(record("ResultAdded", row=row))
-    results = view.results
-    assert results is not None
-    assert (results.module, results.objective, results.maximise, results.expected) == (
-        "master",
-        "loss",
-        False,
-        4,
-    )
-    assert results.rows == [row]
+
+
+def added(module: str, **row: Any) -> dict[str, Any]:
+    return record("ResultAdded", module=module, copy=0, row=row)
+
+
+def test_results_are_gathered_by_module() -> None:
+    view = view_of(declared("one", ["x", "loss"]), declared("two", ["loss"], None))
+    for row in (added("one", x=1, loss="nan"), added("two", loss=3), added("one", x=2, loss=0.5)):
+        view.apply(row)
+    one, two = view.results["one"], view.results["two"]
+    assert (one.module, one.objective, one.maximise, one.expected) == ("one", "loss", False, 4)
+    assert one.rows == [{"x": 1, "loss": "nan"}, {"x": 2, "loss": 0.5}]
+    assert (two.rows, two.expected) == ([{"loss": 3}], None)
+
+
+def test_copies_that_declare_the_same_columns_share_a_table() -> None:
+    view = view_of(declared("one", ["loss"], 4), added("one", loss=1), declared("one", ["loss"], 3))
+    assert (view.results["one"].expected, len(view.results["one"].rows)) == (7, 1)
+
+
+def test_other_columns_begin_another_table() -> None:
+    view = view_of(declared("one", ["loss"]), added("one", loss=1), declared("one", ["x", "loss"]))
+    assert (view.results["one"].columns, view.results["one"].rows) == (["x", "loss"], [])
 
 
 def test_progress_is_shown_until_the_copy_is_done() -> None:

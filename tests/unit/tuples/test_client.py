@@ -145,8 +145,13 @@ def test_a_bad_get_leaves_the_space_as_it_was(
 
 @pytest.mark.parametrize(
     ("tag", "value", "error"),
-    [("", 1, TagError), (("a", 1.5), 1, TagError), (ANY, 1, TagError), ("a", lambda: 0, PayloadError)],
-)  # fmt: skip
+    [
+        ("", 1, TagError),
+        (("a", 1.5), 1, TagError),
+        (ANY, 1, TagError),
+        ("a", lambda: 0, PayloadError),
+    ],
+)
 def test_a_bad_put_leaves_the_space_as_it_was(tag: Any, value: Any, error: type[Exception]) -> None:
     store = TupleStore()
     tuples = TupleClient(LocalTransport(store))

@@ -1,0 +1,97 @@
+"""The command line within this process: arguments, verdicts, exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diel import __version__
+from diel.cli.main import main
+from diel.loading.threads import THREAD_VARIABLES
+
+WORKFLOW = """
+[[module]]
+name = "a"
+executable = ["echo"]
+copies = 2
+
+[[module]]
+name = "b"
+executable = ["echo"]
+copies = "fill"
+processes = 2
+
+[[group]]
+name = "first"
+modules = ["a"]
+
+[[group]]
+name = "second"
+modules = ["a", "b"]
+depends = ["first"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in THREAD_VARIABLES:  # the command sets them: give them back afterwards
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr("diel.cli.check.available_cores", lambda: 3)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.toml").write_text(WORKFLOW)
+    return tmp_path
+
+
+def status(*arguments: str) -> object:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return caught.value.code
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_verdict_counts_the_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("check", "w.toml") == 0
+    assert capsys.readouterr().out == (
+        "w.toml: fine; 2 modules, 2 groups\n"
+        "ranks, 1 for the executive and 1 for the tuple server included:\n"
+        "      6  the largest group: the least that it runs on\n"
+        "     10  the largest moment: what diel run takes, on 3 cores\n"
+        "     12  in sum\n"
+    )
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_verdict_for_a_number_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("check", "w.toml", "-n", "9") == 0
+    out = capsys.readouterr().out
+    assert "on 9 ranks, group first: a x 2\non 9 ranks, group second: a x 2, b x 2\n" in out
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "w.toml", "-n", "5"], "6 needed, 5 available"),
+        (["run", "w.toml", "-n", "3"], "6 needed, 3 available"),
+        (["check", "gone.toml"], "diel: gone.toml: 1 problem"),
+        (["check", "w.toml", "-n", "0"], "must be at least 1"),
+        (["check", "w.toml", "-n", "many"], "invalid number of ranks value: 'many'"),
+        (["chekc", "w.toml"], "invalid choice: 'chekc'"),
+        ([], "required: COMMAND"),
+        (["run"], "required: FILE"),
+    ],
+)
+def test_bad_input_ends_with_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert status(*arguments) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.out == ""
+    assert not Path("runs").exists()
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status("--version") == 0
+    assert capsys.readouterr().out == f"diel {__version__}\n"

