@@ -55,7 +55,8 @@ class Options(BaseModel):
             return self
         if self.trainer not in modules:
             raise ValueError(f"trainer = {self.trainer!r}: there is no module of that name")
-        if modules[self.trainer].function == _OURS:
+        location = (info.context or {}).get("locations", {}).get(self.trainer)
+        if location is not None and location.shipped and location.spec == _OURS:
             if modules[self.trainer].processes > 1:
                 raise ValueError(f"our trainer is one process: module {self.trainer!r} has more")
             _check_parameters(Space.parse(self.space))
@@ -131,9 +132,9 @@ def _check_parameters(space: Space) -> None:
         if name not in Hyperparameters.model_fields:
             close = get_close_matches(name, Hyperparameters.model_fields, 1)
             raise ValueError(
-                f"space.{name}: the trainer has no such hyperparameter; "
-                + (f"did you mean {close[0]!r}?" if close else "")
-                + f" It knows {', '.join(Hyperparameters.model_fields)}"
+                f"space.{name}: the trainer has no such hyperparameter"
+                + (f" (did you mean {close[0]!r}?)" if close else "")
+                + f"; it knows {', '.join(Hyperparameters.model_fields)}"
             )
         for index in range(min(len(dimension), _VALUES_CHECKED)):
             value = dimension[index]

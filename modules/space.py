@@ -4,6 +4,7 @@
 
     learning_rate = [0.01, 0.1]                          a list of choices
     batch_size = { from = 16, to = 64, step = 16 }       16, 32, 48, 64
+    batch_size = { from = 16, to = 128, log_steps = 4 }  16, 32, 64, 128
     weight_decay = { from = 1e-5, to = 1e-1, log_steps = 5 }   1e-5, 1e-4, ... 1e-1
     epochs = 20                                          the same for every point
 
@@ -148,6 +149,9 @@ def _dimension(name: str, value: object) -> Dimension:
     if isinstance(value, Sequence) and not isinstance(value, str):
         if not value:
             raise SpaceError(f"{name}: an empty list, so the grid has no points")
+        twice = [one for index, one in enumerate(value) if one in value[:index]]
+        if twice:
+            raise SpaceError(f"{name}: {twice[0]!r} stands there twice: its points would too")
         return Choices(tuple(value))
     if not isinstance(value, Mapping):
         return Choices((value,))
@@ -176,7 +180,7 @@ def _steps(name: str, start: object, stop: object, step: object) -> Steps:
     return Steps(start, step, count)
 
 
-def _log_steps(name: str, start: object, stop: object, count: object) -> LogSteps:
+def _log_steps(name: str, start: object, stop: object, count: object) -> Dimension:
     if not (_is_number(start) and _is_number(stop)):
         raise SpaceError(f"{name}: from and to are numbers")
     if start <= 0 or stop <= 0:
@@ -185,7 +189,14 @@ def _log_steps(name: str, start: object, stop: object, count: object) -> LogStep
         raise SpaceError(f"{name}: log_steps is the number of values, at least 1; got {count!r}")
     if count == 1 and start != stop:
         raise SpaceError(f"{name}: log_steps = 1 cannot reach from {start} to {stop}")
-    return LogSteps(float(start), float(stop), count)
+    if not all(type(end) is int for end in (start, stop)):
+        return LogSteps(float(start), float(stop), count)
+    # Between integers the values are integers.
+    exact = LogSteps(float(start), float(stop), count)
+    rounded = tuple(round(exact[index]) for index in range(count))
+    if len(set(rounded)) < count:
+        raise SpaceError(f"{name}: not so many integers from {start} to {stop}: {count}")
+    return Choices(rounded)
 
 
 def _is_number(value: object) -> TypeGuard[float]:

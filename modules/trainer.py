@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -46,7 +47,7 @@ class Options(BaseModel):
     path: str | None = Field(
         None,
         description="the data's file or folder, relative to the workflow file; $NAME stands for "
-        "an environment variable",
+        "an environment variable, ~ for the home folder",
     )
     validation_fraction: float = Field(0.2, gt=0, lt=1)
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
@@ -54,6 +55,11 @@ class Options(BaseModel):
     @model_validator(mode="after")
     def _find_data(self, info: ValidationInfo) -> Options:
         if self.dataset not in _NEEDS_PATH:
+            if importlib.util.find_spec("sklearn") is None:
+                raise ValueError(
+                    f"dataset {self.dataset!r} comes with scikit-learn, which is not installed: "
+                    'pip install "diel[data]"'
+                )
             if self.path is not None:
                 raise ValueError(
                     f"dataset {self.dataset!r} comes with scikit-learn: leave out path"
@@ -74,7 +80,7 @@ class Options(BaseModel):
         ValueError
             If the path names an environment variable that is not set.
         """
-        expanded = os.path.expandvars(self.path or "")
+        expanded = os.path.expanduser(os.path.expandvars(self.path or ""))
         if "$" in expanded:
             raise ValueError(f"path = {self.path!r}: that environment variable is not set")
         return folder / expanded

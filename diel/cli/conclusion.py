@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from diel.run.directory import RunDirectory
 from diel.run.journal import Record
-from diel.run.results import rank_rows
+from diel.run.results import best_row, rank_rows
 from diel.run.view import ResultsView, RunView
 
 FAILED: Final = 1
@@ -66,7 +66,7 @@ def describe_best(results: ResultsView) -> str:
     """Say in a few words how good the best row is."""
     if not results.rows:
         return "none yet"
-    best = rank_rows(results.rows, results.objective, results.maximise)[0]
+    best = best_row(results.rows, results.objective, results.maximise)
     return f"best {results.objective} {_text(best[results.objective])}"
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from diel.cli.conclusion import describe_best, print_conclusion, print_failure
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader, Record
+from diel.run.results import TableName
 from diel.run.view import RunView
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class PlainDisplay:
         self._journal = JournalReader(directory.journal)
         self._view = RunView()
         self._progress_shown_s = 0.0
-        self._rows_shown: dict[str, int] = {}
+        self._rows_shown: dict[TableName, int] = {}
         self._failure_shown = False
 
     def __enter__(self) -> PlainDisplay:
@@ -113,7 +114,7 @@ class PlainDisplay:
             self._view.apply(record)
             line = _line_for(record, self._view)
             if line:
-                self._print(line)
+                self._print(line, record["time_s"])
             if record["event"] == "ModuleFailed":
                 self.announce(record)
         self._show_progress()
@@ -133,17 +134,19 @@ class PlainDisplay:
     def _show_progress(self) -> None:
         now_s = time.monotonic()
         due = now_s - self._progress_shown_s >= _PLAIN_PROGRESS_EVERY_S
-        for module, results in self._view.results.items():
-            shown = self._rows_shown.get(module, 0)
+        for table, results in self._view.results.items():
+            shown = self._rows_shown.get(table, 0)
             complete = len(results.rows) == results.expected
             if len(results.rows) != shown and (complete or due):
                 self._progress_shown_s = now_s
-                self._rows_shown[module] = len(results.rows)
+                self._rows_shown[table] = len(results.rows)
                 of = f" of {results.expected}" if results.expected is not None else ""
-                self._print(f"{module}: {len(results.rows)}{of} results, {describe_best(results)}")
+                self._print(
+                    f"{results.module}: {len(results.rows)}{of} results, {describe_best(results)}"
+                )
 
-    def _print(self, text: str) -> None:
-        seconds = time.time() - self._view.started_s if self._view.started_s else 0.0
+    def _print(self, text: str, time_s: float | None = None) -> None:
+        seconds = (time_s or time.time()) - self._view.started_s if self._view.started_s else 0.0
         print(f"[{seconds:7.1f} s] {text}", flush=True)
 
 
@@ -258,10 +261,10 @@ class LiveDisplay:
         from rich.text import Text
 
         table = Table.grid(padding=(0, 1))
-        for module, results in self._view.results.items():
+        for results in self._view.results.values():
             done, total = len(results.rows), results.expected
             table.add_row(
-                f"{module}: results",
+                f"{results.module}: results",
                 ProgressBar(total=total, completed=done, width=40),
                 f"{done}/{total}" if total is not None else str(done),
                 Text(describe_best(results)),

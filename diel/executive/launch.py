@@ -186,6 +186,9 @@ class Launched:
                     self._kill()
                 time.sleep(_POLL_S)
             refresh()
+        except BaseException:  # nobody would watch it any more
+            self._kill()
+            raise
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)

@@ -171,7 +171,8 @@ class Scheduler:
     Raises
     ------
     ValueError
-        If a group needs more ranks than the pool has.
+        If a group needs more ranks than the pool has, or could never start: it depends on
+        itself, directly or not, or on a group that is not there.
     """
 
     def __init__(self, groups: Sequence[GroupPlan], pool: Iterable[int]) -> None:
@@ -183,6 +184,7 @@ class Scheduler:
                     f"group {group.name!r} needs {group.ranks} ranks of the pool, "
                     f"which has {len(self._free)}"
                 )
+        self._check_dependencies(groups)
         self._unmet = {group.name: set(group.depends) for group in groups}
         self._ready: deque[str] = deque()
         self._groups: dict[str, _RunningGroup] = {}
@@ -190,6 +192,18 @@ class Scheduler:
         self._finished: set[str] = set()
         self._serials = 0
         self.stopping = False
+
+    @staticmethod
+    def _check_dependencies(groups: Sequence[GroupPlan]) -> None:
+        startable: set[str] = set()
+        rest = list(groups)
+        while rest:
+            ready = [group for group in rest if startable.issuperset(group.depends)]
+            if not ready:
+                names = ", ".join(group.name for group in rest)
+                raise ValueError(f"these groups could never start: {names}")
+            startable.update(group.name for group in ready)
+            rest = [group for group in rest if group.name not in startable]
 
     @property
     def free_ranks(self) -> tuple[int, ...]:

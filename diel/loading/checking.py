@@ -4,7 +4,7 @@ A file that defines a function module may also define ``class Options(pydantic.B
 the options in the workflow file are validated by it, with the same messages as the rest of the
 file, and ``ctx.options`` is an instance of it. Its validators find the workflow file's folder in
 ``info.context["folder"]`` and, while the file is being checked, its modules by name in
-``info.context["modules"]``.
+``info.context["modules"]`` and the places of their functions in ``info.context["locations"]``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ def finish(draft: Draft) -> Workflow:
         location = draft.locations.get(module.name)
         if location is not None and OPTIONS_CLASS in location.classes:
             where = f"module[{index}]"
-            context = {"folder": draft.file.parent, "modules": modules}
+            context = {
+                "folder": draft.file.parent,
+                "modules": modules,
+                "locations": draft.locations,
+            }
             problems += _option_problems(location, module.options, context, where)
     return draft.finish(problems)
 

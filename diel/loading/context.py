@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import numbers
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Results:
     def __init__(self, record: Callable[..., None]) -> None:
         self._record = record
         self._columns: frozenset[str] | None = None
+        self._objective = ""
 
     def declare(
         self,
@@ -80,6 +82,7 @@ class Results:
         if objective not in columns:
             raise ValueError(f"the objective {objective!r} is not among {', '.join(columns)}")
         self._columns = frozenset(columns)
+        self._objective = objective
         self._record(
             "ResultsDeclared",
             columns=list(columns),
@@ -99,13 +102,17 @@ class Results:
         Raises
         ------
         ValueError
-            If its keys are not the columns, or no columns were declared.
+            If its keys are not the columns, no columns were declared, or the objective is no
+            number.
         """
         if self._columns is None:
             raise ValueError("ctx.results.declare(...) comes before ctx.results.add(...)")
         if self._columns != set(row):
             odd = ", ".join(sorted(map(str, self._columns.symmetric_difference(row))))
             raise ValueError(f"a row has a value for each declared column and no other: see {odd}")
+        value = row[self._objective]
+        if not isinstance(value, numbers.Real):
+            raise ValueError(f"the objective {self._objective!r} is a number, not {value!r}")
         self._record("ResultAdded", row=dict(row))
 
 
@@ -193,7 +200,15 @@ class Context:
             In any unit; without a total, only `done` is shown.
         text : str, optional
             What is being done.
+
+        Raises
+        ------
+        ValueError
+            If `done` or `total` is no number.
         """
+        given: tuple[object, ...] = (done, total or 0)
+        if not all(isinstance(number, numbers.Real) and number == number for number in given):
+            raise ValueError(f"progress is two numbers: got {done!r} of {total!r}")
         now_s = time.monotonic()
         if done != total and now_s - self._progress_recorded_s < _PROGRESS_EVERY_S:
             return

@@ -83,6 +83,7 @@ def run_executable(
     program = str(folder / command[0]) if "/" in command[0] else command[0]
     errors = log.with_suffix(".err")
     with log.open("ab") as stdout, errors.open("ab") as stderr:
+        earlier_bytes = stderr.tell()  # of an earlier run of the same copy
         try:
             child = subprocess.Popen(
                 [program, *command[1:]],
@@ -101,17 +102,17 @@ def run_executable(
         _terminate(child)
         raise
     if status:
-        tail = last_lines(errors)
+        tail = last_lines(errors, start_bytes=earlier_bytes)
         raise ModuleFailed(
             f"{' '.join(command)} {_describe_status(status)}"
             + (f"\nlast lines of its standard error:\n{tail}" if tail else "")
         )
 
 
-def last_lines(file: Path, count: int = _STDERR_LINES) -> str:
-    """Return the last lines of a text file that may hold anything."""
+def last_lines(file: Path, count: int = _STDERR_LINES, start_bytes: int = 0) -> str:
+    """Return the last lines, after a number of bytes, of a text file that may hold anything."""
     with file.open("rb") as stream:
-        stream.seek(max(0, file.stat().st_size - 64 * 1024))
+        stream.seek(max(start_bytes, file.stat().st_size - 64 * 1024))
         lines = stream.read().decode(errors="replace").splitlines()
     return "\n".join(lines[-count:])
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalWriter, Record
-from diel.run.results import ResultsWriter
+from diel.run.results import ResultsWriter, TableName, table_name
 
 
 class Recorder:
@@ -20,18 +20,18 @@ class Recorder:
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
         self._journal = JournalWriter(directory.journal)
-        self._results: dict[tuple[str, frozenset[str]], ResultsWriter] = {}
+        self._results: dict[TableName, ResultsWriter] = {}
 
     def record(self, event: str, **fields: Any) -> Record:
         """Write one record; it is in the file when this returns."""
         record = self._journal.write(event, **fields)
         if event == "ResultsDeclared":
-            table = (fields["module"], frozenset(fields["columns"]))
+            table = table_name(fields["module"], fields["columns"])
             if table not in self._results:
                 file = self.directory.results_table(len(self._results) + 1)
                 self._results[table] = ResultsWriter(file, fields["columns"])
         elif event == "ResultAdded":
-            self._results[fields["module"], frozenset(fields["row"])].write(fields["row"])
+            self._results[table_name(fields["module"], fields["row"])].write(fields["row"])
         return record
 
     def sync(self) -> None:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from diel.errors import RunDirectoryError
+
+TableName: TypeAlias = "tuple[str, frozenset[str]]"
+"""A table of results: the module that fills it, and its columns."""
+
+
+def table_name(module: str, columns: Iterable[str]) -> TableName:
+    """Return which table a module's rows with these columns belong to."""
+    return module, frozenset(columns)
 
 
 class ResultsWriter:
@@ -53,7 +61,10 @@ class ResultsWriter:
 def rank_rows(
     rows: Sequence[Mapping[str, Any]], objective: str, maximise: bool
 ) -> list[Mapping[str, Any]]:
-    """Return rows from best to worst; NaN comes last, ties keep their order.
+    """Return rows from best to worst; NaN comes last.
+
+    Of equals the one with the smaller first column comes first, where that is a number: a table
+    whose rows are numbered is ranked the same in whatever order they arrived.
 
     Parameters
     ----------
@@ -63,13 +74,24 @@ def rank_rows(
     maximise : bool
     """
 
-    def badness(row: Mapping[str, Any]) -> tuple[bool, float]:
+    def badness(row: Mapping[str, Any]) -> tuple[bool, float, float]:
+        first = next(iter(row.values()))
+        tie = float(first) if isinstance(first, (int, float)) else 0.0
         value = float(row[objective])
         if math.isnan(value):
-            return True, 0.0
-        return False, -value if maximise else value
+            return True, 0.0, tie
+        return False, -value if maximise else value, tie
 
     return sorted(rows, key=badness)
+
+
+def best_row(
+    rows: Sequence[Mapping[str, Any]], objective: str, maximise: bool
+) -> Mapping[str, Any]:
+    """Return a row that none is better than; `rows` is not empty."""
+    numbers = [float(row[objective]) for row in rows]
+    sign = -1 if maximise else 1
+    return rows[min(range(len(rows)), key=lambda i: (math.isnan(numbers[i]), sign * numbers[i]))]
 
 
 def _cell(value: Any) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diel.run.journal import Record
+from diel.run.results import TableName, table_name
 
 
 @dataclass
@@ -26,7 +27,7 @@ class GroupView:
 
 @dataclass
 class ResultsView:
-    """The rows that a module added; where it declares other columns, a new table begins."""
+    """The rows that a module added under the same columns."""
 
     module: str
     columns: list[str]
@@ -45,7 +46,7 @@ class RunView:
     started_s: float = 0.0
     ended_s: float = 0.0
     groups: dict[str, GroupView] = field(default_factory=dict)
-    results: dict[str, ResultsView] = field(default_factory=dict)
+    results: dict[TableName, ResultsView] = field(default_factory=dict)
     progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
     returned: list[tuple[str, Any]] = field(default_factory=list)
     messages: list[tuple[str, str, str]] = field(default_factory=list)
@@ -86,12 +87,13 @@ class RunView:
             self.failure = record
 
     def _on_ResultsDeclared(self, record: Record) -> None:
-        table = self.results.get(record["module"])
-        if table is not None and table.columns == record["columns"]:
+        name = table_name(record["module"], record["columns"])
+        table = self.results.get(name)
+        if table is not None:
             if table.expected is not None and record["expected"] is not None:
                 table.expected += record["expected"]
             return
-        self.results[record["module"]] = ResultsView(
+        self.results[name] = ResultsView(
             record["module"],
             record["columns"],
             record["objective"],
@@ -100,7 +102,7 @@ class RunView:
         )
 
     def _on_ResultAdded(self, record: Record) -> None:
-        self.results[record["module"]].rows.append(record["row"])
+        self.results[table_name(record["module"], record["row"])].rows.append(record["row"])
 
     def _on_ProgressMade(self, record: Record) -> None:
         who = f"{record['module']}.{record['copy']}"

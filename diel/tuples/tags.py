@@ -59,7 +59,12 @@ def encode_pattern(pattern: Pattern) -> tuple[bytes, bool]:
     TagError
         If it is not a string, `ANY`, or a non-empty tuple of strings, integers and `ANY`.
     """
-    fields = pattern if isinstance(pattern, tuple) else (pattern,)
+    if isinstance(pattern, tuple):
+        fields = pattern
+    elif isinstance(pattern, str) or pattern is ANY:
+        fields = (pattern,)
+    else:
+        raise TagError(_not_a_tag(pattern, pattern))
     if not fields:
         raise TagError("a tag needs at least one field; got an empty tuple")
     return b"".join([_encode_field(field, pattern) for field in fields]), ANY in fields
@@ -80,7 +85,11 @@ def _encode_field(field: object, pattern: object) -> bytes:
     if number is not None:
         content = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
         return _INTEGER + len(content).to_bytes(4, "little") + content
-    raise TagError(
+    raise TagError(_not_a_tag(pattern, field))
+
+
+def _not_a_tag(pattern: object, field: object) -> str:
+    return (
         f"{format_tag(pattern)}: a tag is a string or a tuple of strings and integers, "
         f"and {field!r} is a {type(field).__name__}"
     )

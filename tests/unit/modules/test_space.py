@@ -33,7 +33,7 @@ def values(value: Any) -> list[Any]:
         ({"from": 0.5, "to": 1.5, "step": 0.5}, [0.5, 1.0, 1.5]),
         ({"from": 1e-5, "to": 1e-1, "log_steps": 5}, [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]),
         ({"from": 1, "to": 0.01, "log_steps": 3}, [1.0, 0.1, 0.01]),
-        ({"from": 16, "to": 256, "log_steps": 5}, [16.0, 32.0, 64.0, 128.0, 256.0]),
+        ({"from": 16, "to": 256, "log_steps": 5}, [16, 32, 64, 128, 256]),
         ({"from": 0.3, "to": 0.3, "log_steps": 1}, [0.3]),
     ],
 )
@@ -128,6 +128,8 @@ def test_a_huge_grid_is_never_stored() -> None:
         ({"from": 0, "to": 1, "log_steps": 3}, "a logarithmic range from 0 to 1 cannot touch 0"),
         ({"from": 1, "to": -1, "log_steps": 3}, "cannot touch 0"),
         ({"from": "a", "to": 1, "log_steps": 3}, "from and to are numbers"),
+        ({"from": 1, "to": 3, "log_steps": 4}, "not so many integers"),
+        ([1, 2, 1], "1 stands there twice"),
         ({"from": 1, "to": 2, "log_steps": 0}, "log_steps is the number of values"),
         ({"from": 1, "to": 2, "log_steps": 2.0}, "got 2.0"),
         ({"from": 1, "to": 2, "log_steps": True}, "got True"),

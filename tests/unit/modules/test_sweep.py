@@ -26,8 +26,22 @@ OURS = {"trainer": SimpleNamespace(function="modules.trainer:run", processes=1)}
 THEIRS = {"trainer": SimpleNamespace(function="work:train", processes=1)}
 
 
-def master_options(options: dict[str, Any], modules: Any = OURS) -> master.Options:
-    return master.Options.model_validate(options, context={"folder": Path(), "modules": modules})
+def location(modules: Any, shipped: bool = True) -> dict[str, Any]:
+    return {
+        name: SimpleNamespace(
+            spec=module.function, shipped=shipped and "modules." in module.function
+        )
+        for name, module in modules.items()
+    }
+
+
+def master_options(
+    options: dict[str, Any], modules: Any = OURS, shipped: bool = True
+) -> master.Options:
+    return master.Options.model_validate(
+        options,
+        context={"folder": Path(), "modules": modules, "locations": location(modules, shipped)},
+    )
 
 
 def complaint(call: Any, *arguments: Any) -> str:
@@ -46,7 +60,7 @@ def complaint(call: Any, *arguments: Any) -> str:
         ({}, "the grid is empty"),
         ({"learning_rate": []}, "the grid has no points"),
         ({"lerning_rate": [0.1]}, "did you mean 'learning_rate'?"),
-        ({"zzz": [0.1]}, "It knows learning_rate"),
+        ({"zzz": [0.1]}, "it knows learning_rate"),
         ({"learning_rate": [0.1, -1.0]}, "space.learning_rate: -1.0: Input should be greater"),
         ({"learning_rate": ["fast"]}, "space.learning_rate: 'fast'"),
         ({"epochs": [1.5]}, "space.epochs: 1.5"),
@@ -332,3 +346,9 @@ def test_a_trainer_trains_what_it_takes(tmp_path: Path) -> None:
     same, again, other = ({**one.metrics, "training_time_s": 0} for one in outcomes)
     assert same == again != other
     assert np.isfinite(same["loss"])
+
+
+def test_a_users_own_trainer_of_the_same_name_is_not_checked_against_ours() -> None:
+    assert master_options({"space": {"viscosity": [0.1]}}, shipped=False).space
+    with pytest.raises(ValidationError, match="no such hyperparameter"):
+        master_options({"space": {"viscosity": [0.1]}})
