@@ -3,10 +3,10 @@
 import gzip
 import struct
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from support import DATA
 
 from dnn import data
 from dnn.errors import (
@@ -17,18 +17,16 @@ from dnn.errors import (
     ShapeError,
 )
 
-SHARED = Path(__file__).parents[4] / "shared" / "data"
-
 
 def dataset(n=100, classes=3, d=4):
     generator = np.random.default_rng(0)
     return data.Dataset(generator.normal(3, 2, (n, d)), np.arange(n) % classes, classes, "made")
 
 
-def shared(path):
-    if not (SHARED / path).exists():
-        pytest.skip(f"../shared/data/{path} is not there")
-    return SHARED / path
+def users(path):
+    if not (DATA / path).exists():
+        pytest.skip(f"there is no {path} in the folder DIEL_DATA")
+    return DATA / path
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,7 @@ def test_a_data_set_checks_itself():
 
 
 def test_cleveland():
-    loaded = data.load_cleveland(shared("heart/processed.cleveland.data"))
+    loaded = data.load_cleveland(users("heart/processed.cleveland.data"))
     assert loaded.x.shape == (303, 13)
     assert np.isnan(loaded.x).sum() == 6
     assert np.bincount(loaded.y).tolist() == [164, 139]
@@ -161,7 +159,7 @@ def test_mnist_folder(tmp_path):
 
 
 def test_real_mnist():
-    folder = shared("mnist")
+    folder = users("mnist")
     test = data.load_idx(folder / "t10k-labels-idx1-ubyte.gz")
     assert test.shape == (10000,)
     assert test[:5].tolist() == [7, 2, 1, 0, 4]
