@@ -16,6 +16,8 @@ which made PyTorch, next in turn, half as fast as it is.
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import os
 import platform
@@ -23,11 +25,12 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PEER_PYTHON = "DIEL_BENCHMARK_PEER_PYTHON"
@@ -38,16 +41,19 @@ THREAD_VARIABLES = (
     "NUMBA_NUM_THREADS",
 )
 
+Repeat = Callable[[int], Iterator[None]]
+"""Repeats something a number of times: yields once when ready to begin, then after each time."""
+
 
 @dataclass(frozen=True)
 class Result:
-    """One row. `ratio` is above 1 where ours is better; peer and ratio are None if it is missing.
+    """One row. `ratio` is above 1 where ours is better; what is missing is None.
 
     `ours` and `peer` are medians, in `unit`.
     """
 
     name: str
-    ours: float
+    ours: float | None
     peer: float | None
     peer_name: str
     unit: str
@@ -55,14 +61,81 @@ class Result:
 
 
 def compare(
-    name: str, ours: Sequence[float], peer: Sequence[float] | None, peer_name: str, unit: str
+    name: str,
+    ours: Sequence[float],
+    peer: Sequence[float] | None,
+    peer_name: str,
+    unit: str,
+    *,
+    more_is_better: bool = False,
 ) -> Result:
-    """Make the row of two lists of measurements in which less is better."""
-    mine = statistics.median(ours)
-    if not peer:
-        return Result(name, mine, None, peer_name, unit, None)
-    theirs = statistics.median(peer)
-    return Result(name, mine, theirs, peer_name, unit, theirs / mine)
+    """Make the row of two lists of measurements, in which less is better unless said otherwise."""
+    mine = statistics.median(ours) if ours else None
+    theirs = statistics.median(peer) if peer else None
+    if mine is None or theirs is None:
+        return Result(name, mine, theirs, peer_name, unit, None)
+    ratio = mine / theirs if more_is_better else theirs / mine
+    return Result(name, mine, theirs, peer_name, unit, ratio)
+
+
+class Blocks:
+    """Blocks of repetitions that take about the same time, whatever it is that is repeated."""
+
+    PARTS = 20
+
+    def __init__(self) -> None:
+        self._repetitions: dict[object, int] = {}
+
+    def seconds_each(self, name: object, repeat: Repeat, block_s: float) -> float:
+        """Return the time of one repetition: the median over the parts of a block.
+
+        The first block of a name comes after a warm-up, which finds out how many repetitions
+        take `block_s`.
+        """
+        if name not in self._repetitions:
+            count = 1
+            while (passed_s := min(_time_parts(repeat, [count] * 2))) < block_s / 8:
+                count *= 2
+            self._repetitions[name] = max(1, round(count * block_s / passed_s))
+        # In parts, since it takes a moment until the system has given each process a core.
+        count = self._repetitions[name]
+        parts = min(self.PARTS, count)
+        return statistics.median(_time_parts(repeat, [count // parts] * parts)) / (count // parts)
+
+
+def _time_parts(repeat: Repeat, parts: Sequence[int]) -> list[float]:
+    """Return the seconds that each part of some repetitions took."""
+    repetitions = repeat(sum(parts))
+    next(repetitions)
+    times = []
+    for count in parts:
+        started_s = time.perf_counter()
+        for _ in itertools.islice(repetitions, count):
+            pass
+        times.append(time.perf_counter() - started_s)
+    for _ in repetitions:
+        raise RuntimeError("more repetitions than were asked for")
+    return times
+
+
+@functools.lru_cache(maxsize=1)
+def _buffers(size: int) -> tuple[Any, Any]:
+    import numpy as np
+
+    value = np.arange(size, dtype=np.uint8)  # wraps around
+    return value, np.empty_like(value)
+
+
+def arrays(size: int) -> tuple[Any, Any]:
+    """Return an array of bytes to send and another one to receive it in, both warm.
+
+    They are the same ones each time, with other contents: what has arrived in an earlier block
+    cannot pass for what arrives in this one.
+    """
+    value, out = _buffers(size)
+    value += 1
+    out.fill(0)
+    return value, out
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -181,22 +254,29 @@ class Worker:
             self._process.wait()
 
 
-def serve(work: Callable[..., dict[str, Any]]) -> None:
-    """Be a contender: answer each task on standard input until it is closed."""
-    for line in sys.stdin:
-        print(json.dumps(work(**json.loads(line))), flush=True)
+def serve(
+    work: Callable[..., dict[str, Any]],
+    tasks: Iterable[str] = sys.stdin,
+    answers: TextIO = sys.stdout,
+) -> None:
+    """Be a contender: answer each task until there are no more."""
+    for line in tasks:
+        print(json.dumps(work(**json.loads(line))), file=answers, flush=True)
 
 
 def report(results: Sequence[Result], path: Path | None) -> None:
     """Print the table, and write it as JSON where a path is given."""
     about = machine()
     print(", ".join(f"{key} {value}" for key, value in about.items()))
-    print(f"{'name':28s}{'ours':>10s}{'peer':>10s}  {'unit':14s}{'ratio':>7s}  peer")
+    width = max(len(row.name) for row in results)
+    print(f"{'name':{width}s}{'ours':>10s}{'peer':>10s}  {'unit':14s}{'ratio':>7s}  peer")
     for row in results:
-        peer = "missing" if row.peer is None else f"{row.peer:.4g}"
+        ours, peer = (
+            "missing" if value is None else f"{value:.4g}" for value in (row.ours, row.peer)
+        )
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         print(
-            f"{row.name:28s}{row.ours:10.4g}{peer:>10s}  {row.unit:14s}{ratio:>7s}  {row.peer_name}"
+            f"{row.name:{width}s}{ours:>10s}{peer:>10s}  {row.unit:14s}{ratio:>7s}  {row.peer_name}"
         )
     if path is not None:
         rows = [asdict(row) for row in results]

@@ -11,7 +11,10 @@
     └── TupleError                  the tuple space
         ├── TagError                a tag or pattern is malformed (ValueError)
         ├── PayloadError            a value cannot be stored, or ``out=`` does not fit (TypeError)
-        └── TupleTimeout            nothing matched in time (TimeoutError)
+        ├── TupleTimeout            nothing matched in time (TimeoutError)
+        ├── TupleSpaceFull          there is no room for a tuple, or never will be (RuntimeError)
+        ├── ClaimLost               a claim is no longer held: its lease ended (RuntimeError)
+        └── CheckpointError         a file is no checkpoint, or a damaged one (ValueError)
 
 Errors cross ranks, so each survives pickling with its fields.
 """
@@ -108,6 +111,18 @@ class TagError(TupleError, ValueError):
 
 class PayloadError(TupleError, TypeError):
     """A value cannot be stored, or the array given as ``out=`` does not fit it."""
+
+
+class TupleSpaceFull(TupleError, RuntimeError):
+    """A server has no room for a tuple, or the tuple is larger than a server may ever hold."""
+
+
+class ClaimLost(TupleError, RuntimeError):
+    """A claim is no longer held: its lease ended, and the tuple was given back."""
+
+
+class CheckpointError(TupleError, ValueError):
+    """A file is not a checkpoint of a tuple space, or a damaged one."""
 
 
 class TupleTimeout(TupleError, TimeoutError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diel.executive.launch import available_cores
-from diel.executive.placement import SERVERS, needs, plan_groups
+from diel.executive.placement import needs, plan_groups
 from diel.loading.checking import finish
 from diel.loading.threads import set_thread_environment
 from diel.workflow.load import read_draft
@@ -26,7 +26,7 @@ def check(file: str, ranks: int | None) -> int:
     on_cores = f", on {cores} cores" if _fills(workflow.modules) else ""
     print(
         f"{file}: fine; {_count(workflow.modules, 'module')}, {_count(workflow.groups, 'group')}\n"
-        f"ranks, 1 for the executive and {SERVERS} for the tuple server included:\n"
+        f"ranks, 1 for the executive and {workflow.tuple_space.servers} for tuples included:\n"
         f"  {need.minimum:5d}  the largest group: the least that it runs on\n"
         f"  {need.moment:5d}  the largest moment: what diel run takes{on_cores}\n"
         f"  {need.total:5d}  in sum"

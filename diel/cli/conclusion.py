@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from typing import Any, Final
 
@@ -15,10 +16,17 @@ FAILED: Final = 1
 _TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 12
 _LAUNCHER_LINES: Final = 15
+_LOST_RANK: Final = r"process rank (\d+)"
 
 
 def print_failure(failure: Record) -> None:
     """Print the root cause of a failure to standard error: who, where and why."""
+    if failure["event"] == "DeadlockFound":
+        print("\ndiel: deadlock: every module waits for a tuple that nobody puts", file=sys.stderr)
+        for line in failure["explanation"].splitlines():
+            print(f"  {line}", file=sys.stderr)
+        print(file=sys.stderr, flush=True)
+        return
     who = f"{failure['module']}.{failure['copy']}"
     print(
         f"\ndiel: module {failure['module']!r} failed: {failure['error']}\n"
@@ -32,7 +40,9 @@ def print_failure(failure: Record) -> None:
     print(file=sys.stderr, flush=True)
 
 
-def print_conclusion(view: RunView, directory: RunDirectory, launcher_status: int) -> int:
+def print_conclusion(
+    view: RunView, directory: RunDirectory, launcher_status: int, *, on_terminal: bool = False
+) -> int:
     """Print how a run ended.
 
     Parameters
@@ -41,6 +51,9 @@ def print_conclusion(view: RunView, directory: RunDirectory, launcher_status: in
     directory : RunDirectory
     launcher_status : int
         The exit status of mpiexec, for a run that could not write its own.
+    on_terminal : bool, optional
+        Whether standard output is a terminal of its own. Under a bare mpirun that of rank 0 may
+        look like one and be a file.
 
     Returns
     -------
@@ -48,11 +61,11 @@ def print_conclusion(view: RunView, directory: RunDirectory, launcher_status: in
         The exit code, from the journal where it has one.
     """
     if view.exit_code is None:
-        _print_lost(directory, launcher_status)
+        _print_lost(view, directory, launcher_status)
         return FAILED
     tables = [results for results in view.results.values() if results.rows]
     for results in tables:
-        _print_ranking(results)
+        _print_ranking(results, on_terminal=on_terminal)
     if view.returned and not tables:
         _print_returned(view)
     seconds = view.ended_s - view.started_s
@@ -80,7 +93,7 @@ def _print_returned(view: RunView) -> None:
         print(f"... and {len(view.returned) - _RETURNED_SHOWN} more, in the journal")
 
 
-def _print_ranking(results: ResultsView) -> None:
+def _print_ranking(results: ResultsView, *, on_terminal: bool) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -89,13 +102,7 @@ def _print_ranking(results: ResultsView) -> None:
     shown = ranked[:_TABLE_ROWS]
     direction = "highest" if results.maximise else "lowest"
     constants = _constants(results) if len(ranked) > 1 else {}
-    table = Table(
-        title=f"{len(shown)} best of {len(ranked)} by {direction} {results.objective}",
-        caption=", ".join(f"{name} {value}" for name, value in constants.items()),
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
+    table = Table(box=box.SIMPLE_HEAD)
     columns = [column for column in results.columns if column not in constants]
     table.add_column("#", justify="right", style="dim")
     for column in columns:
@@ -105,15 +112,18 @@ def _print_ranking(results: ResultsView) -> None:
         table.add_column(header, justify="right" if is_number else "left", style=style)
     for place, row in enumerate(shown, start=1):
         table.add_row(str(place), *(_text(row[column]) for column in columns))
-    console = Console(markup=False, emoji=False)
-    if console.is_terminal:
-        console.print(table)
-        return
-    # A file has no width: wide enough not to cut a number, without Rich's padding.
-    wide = Console(width=240, file=io.StringIO(), markup=False, emoji=False)
-    wide.print(table)
-    lines = wide.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    print("\n".join(line.rstrip() for line in lines))
+    print(f"\n{len(shown)} best of {len(ranked)} by {direction} {results.objective}")
+    if on_terminal:
+        Console(markup=False, emoji=False).print(table)
+    else:
+        # A file has no width: wide enough not to cut a number, without Rich's padding.
+        text = io.StringIO()
+        Console(
+            width=240, file=text, markup=False, emoji=False, color_system=None, force_terminal=False
+        ).print(table)
+        print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+    if constants:
+        print("for all: " + ", ".join(f"{name} {value}" for name, value in constants.items()))
 
 
 def _constants(results: ResultsView) -> dict[str, str]:
@@ -126,7 +136,7 @@ def _constants(results: ResultsView) -> dict[str, str]:
     }
 
 
-def _print_lost(directory: RunDirectory, launcher_status: int) -> None:
+def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> None:
     """Say what is known of a run whose ranks were killed."""
     print(
         f"\ndiel: the run ended without a word: a rank was killed, or MPI gave up "
@@ -134,7 +144,11 @@ def _print_lost(directory: RunDirectory, launcher_status: int) -> None:
         file=sys.stderr,
     )
     if directory.launcher_log.exists():
-        lines = directory.launcher_log.read_text(errors="replace").splitlines()
+        log = directory.launcher_log.read_text(errors="replace")
+        for rank in dict.fromkeys(re.findall(_LOST_RANK, log)):
+            who = view.who_is_on(int(rank))
+            print(f"  the launcher lost rank {rank}: {who}", file=sys.stderr)
+        lines = log.splitlines()
         for line in lines[-_LAUNCHER_LINES:]:
             print(f"  launcher | {line}", file=sys.stderr)
     print(f"everything about it: {directory.path}", file=sys.stderr, flush=True)

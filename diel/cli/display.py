@@ -37,8 +37,8 @@ class Display(Protocol):
         trace: TracebackType | None,
     ) -> None: ...
 
-    def refresh(self) -> bool:
-        """Show what is new; return whether the run has ended."""
+    def refresh(self) -> int | None:
+        """Show what is new; return the exit code once the run has ended."""
 
     def conclude(self, launcher_status: int = 0) -> int:
         """Show how the run ended; return the exit code."""
@@ -108,17 +108,17 @@ class PlainDisplay:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def refresh(self) -> bool:
-        """Print what is new; return whether the run has ended."""
+    def refresh(self) -> int | None:
+        """Print what is new; return the exit code once the run has ended."""
         for record in self._journal.new_records():
             self._view.apply(record)
             line = _line_for(record, self._view)
             if line:
                 self._print(line, record["time_s"])
-            if record["event"] == "ModuleFailed":
+            if record["event"] in ("ModuleFailed", "DeadlockFound"):
                 self.announce(record)
         self._show_progress()
-        return self._view.exit_code is not None
+        return self._view.exit_code
 
     def announce(self, failure: Record) -> None:
         """Print the root cause of a failure, once."""
@@ -201,7 +201,7 @@ class LiveDisplay:
     def __exit__(self, *details: Any) -> None:
         self._live.__exit__(*details)
 
-    def refresh(self) -> bool:
+    def refresh(self) -> int | None:
         """Take in what is new; the screen follows a few times a second."""
         records = self._journal.new_records()
         with self._changing:
@@ -210,14 +210,14 @@ class LiveDisplay:
         for level, who, text in self._view.messages[self._shown_messages :]:
             self._live.console.print(f"{level.lower()} from {who}: {text}")
         self._shown_messages = len(self._view.messages)
-        return self._view.exit_code is not None
+        return self._view.exit_code
 
     def conclude(self, launcher_status: int = 0) -> int:
         """Print how the run ended; return the exit code."""
         self.refresh()
         if self._view.failure is not None:
             print_failure(self._view.failure)
-        return print_conclusion(self._view, self._directory, launcher_status)
+        return print_conclusion(self._view, self._directory, launcher_status, on_terminal=True)
 
     def _render(self) -> RenderableType:
         from rich.console import Group

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from diel import __version__
+from diel.cli.output import protect_standard_streams
 from diel.errors import DielError
 
 BAD_INPUT = 2
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments : sequence of str, optional
         Default: those of the process.
     """
+    protect_standard_streams()
     options = _parser().parse_args(arguments)
     try:
         if options.command == "check":
@@ -73,7 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser(
         "check",
         help="check a workflow file and count its ranks, without MPI",
-        description="Check a workflow file, without MPI and without running anything.",
+        description="Check a workflow file, without MPI and without running a module. Files that "
+        "define Options are imported to check the options.",
     )
     check.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
     check.add_argument(

@@ -9,13 +9,20 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from diel.comm.mpi import finalize_and_exit, under_mpi, world
-from diel.errors import DielError
+from diel.errors import DielError, LaunchError
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
 
 _INTERNAL_ERROR = 70
 _BAD_INPUT = 2
+_RANKS_A_CORE = 64
+# Not ``python -m diel``: that would let every file in the current folder hide a module of ours
+# or of Python's.
+_RANK = (
+    "import sys; sys.path = [place for place in sys.path if place]; "
+    "from diel.cli.main import main; main()"
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,6 +52,11 @@ def _launch(options: argparse.Namespace) -> int:
     cores = launch.available_cores()
     ranks = options.ranks or placement.needs(workflow, cores).moment
     placement.plan_groups(workflow, ranks, options.file)
+    if options.ranks is None and ranks > _RANKS_A_CORE * cores:
+        raise LaunchError(
+            f"{options.file} can use {ranks:,} ranks at once, and there are {cores} cores: "
+            f"say -n {ranks} if you mean it, or run it on a cluster"
+        )
     mpiexec = launch.find_mpiexec()
     line = launch.mpiexec_line(
         mpiexec,
@@ -56,10 +68,9 @@ def _launch(options: argparse.Namespace) -> int:
         environment=os.environ,
     )
     directory = RunDirectory.create(options.runs, workflow.name, workflow.file)
-    rank_line = [sys.executable, "-m", "diel", "run", options.file, "--run-dir", directory.path]
-    threads = max(module.threads for module in workflow.modules)
-    launched = launch.Launched([*line, *map(str, rank_line)], directory, threads)
+    rank_line = [sys.executable, "-c", _RANK, "run", options.file, "--run-dir", directory.path]
     with display_for(directory) as display:
+        launched = launch.Launched([*line, *map(str, rank_line)], directory, workflow.max_threads)
         status = launched.wait(display.refresh)
     return display.conclude(status)
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 # script has it too, outside of any MPI job.
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
 
-_FINALIZE_TIMEOUT_S: Final = 5.0
+# Longer than rank 0 waits for the others before it aborts: the two at once can deadlock
+# Open MPI's launcher.
+_FINALIZE_TIMEOUT_S: Final = 9.0
 
 
 def under_mpi() -> bool:
@@ -48,7 +50,7 @@ def world() -> MPI.Intracomm:
 def finalize_and_exit(exit_code: int) -> NoReturn:
     """Finalize MPI and leave the process; leave anyway if Finalize hangs.
 
-    Finalize waits for ranks that may be gone: a watchdog ends the process after 5 s.
+    Finalize waits for ranks that may be gone: a watchdog ends the process after 9 s.
     """
     from mpi4py import MPI
 

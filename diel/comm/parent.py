@@ -7,7 +7,7 @@ so that a smaller communicator can take its place when a rank is lost.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from diel.comm import tags
@@ -67,11 +67,19 @@ class Parent:
             members.Free()
             group.Free()
 
-    def retire_communicator(self, comm: MPI.Intracomm) -> int:
+    def retire_communicator(
+        self, comm: MPI.Intracomm, safe_point: Callable[[], None] | None = None
+    ) -> int:
         """Wait until all its ranks are done with a communicator, empty it and free it.
 
         Emptying matters: MPICH reuses context ids, and a message that nobody received would
         reach the next communicator with the same id.
+
+        Parameters
+        ----------
+        comm : MPI.Intracomm
+        safe_point : callable, optional
+            Asked during the wait; default: `raise_if_stopped`.
 
         Returns
         -------
@@ -81,7 +89,7 @@ class Parent:
         MPI = self._mpi
         if comm.Get_size() > 1:
             barrier = comm.Ibarrier()
-            wait_for(lambda: barrier.Test() or None, safe_point=self.raise_if_stopped)
+            wait_for(lambda: barrier.Test() or None, safe_point=safe_point or self.raise_if_stopped)
         leftovers = 0
         while (
             message := comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status := MPI.Status())

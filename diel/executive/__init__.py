@@ -5,5 +5,5 @@
     rank 0        driver.py  ── orders ──>  worker.py   every rank of the pool
                       │      <── reports ──
                   scheduler.py (pure)
-    rank 1        a tuple server
+    rank 1 ...    tuple servers
 """

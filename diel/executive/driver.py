@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.comm.waiting import wait_for
+from diel.executive.deadlock import WaitWatch
 from diel.executive.messages import (
     Goodbye,
     Leave,
@@ -22,11 +23,13 @@ from diel.executive.messages import (
     Report,
     RunCopy,
     Stop,
+    Waiting,
     Welcome,
 )
 from diel.executive.scheduler import (
     CopyRankFailed,
     CopyRankFinished,
+    DeadlockFound,
     EndRun,
     Event,
     GroupPlan,
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from diel.loading.spec import ModuleSpec
     from diel.run.journal import Record
     from diel.run.recorder import Recorder
+    from diel.tuples.client import TupleClient
 
 STOPPED_BY_USER = 130
 FAILED = 1
@@ -101,7 +105,11 @@ class Driver:
         self._present = {*self._server_ranks, *self._pool}
         self._tuples_left = 0
         self._next_housekeeping_s = 0.0
-        self._stop_asked: StopAsked | None = None
+        self._stop_asked: StopAsked | DeadlockFound | None = None
+        self._waits = WaitWatch()
+        self._ended: list[str] = []
+        self._suspected = False
+        self._survey_client: TupleClient | None = None
 
     def run(self, workflow_name: str, welcome: Welcome, facts: Mapping[str, Any]) -> int:
         """Run the workflow to its end.
@@ -157,13 +165,14 @@ class Driver:
             if event is not None:
                 return event
 
-    def _poll(self) -> tuple[int, Report] | StopAsked | None:
+    def _poll(self) -> tuple[int, Report] | StopAsked | DeadlockFound | None:
         return self._mailbox.poll() or self._stop_asked
 
     def _to_event(self, rank: int, report: Report) -> Event | None:
         if isinstance(report, Recorded):
             self._recorder.record(report.event, **report.fields)
         elif isinstance(report, RankFinished):
+            self._waits.forget(rank)
             if report.leftover_messages:
                 plan = self._scheduler.plan_of(report.serial)
                 self._warn(
@@ -173,6 +182,8 @@ class Driver:
                     f"to rank {plan.ranks.index(rank)} of the copy were never received",
                 )
             return CopyRankFinished(report.serial, rank, report.returned)
+        elif isinstance(report, Waiting):
+            self._note_wait(rank, report)
         elif isinstance(report, RankFailed):
             self._record_failure(rank, report)
             return CopyRankFailed(report.serial, rank)
@@ -197,6 +208,48 @@ class Driver:
         self._recorder.sync()
         self._announce(record)
 
+    def _note_wait(self, rank: int, report: Waiting) -> None:
+        plan = self._scheduler.plan_of(report.serial)
+        self._waits.note(rank, plan, report, time.monotonic())
+        if report.what.startswith("tput"):
+            text = f"{report.what} waits for room: the tuple server is full"
+            self._warn(plan.module, plan.copy_index, text)
+
+    def _look_for_deadlock(self) -> DeadlockFound | None:
+        """Say so if every module waits and the servers, asked twice, confirm it."""
+        running = self._scheduler.running_ranks
+        if not self._waits.all_wait(running):
+            self._suspected = False
+            return None
+        surveys = self._survey()
+        if not self._waits.is_deadlock(running, surveys):
+            self._suspected = False
+            return None
+        if not self._suspected:  # the next round of housekeeping asks again
+            self._suspected = True
+            return None
+        explanation = self._waits.explain(
+            running,
+            surveys,
+            ended=self._ended,
+            groups_to_come=self._scheduler.groups_to_come,
+            now_s=time.monotonic(),
+        )
+        record = self._recorder.record("DeadlockFound", explanation=explanation)
+        self._recorder.sync()
+        self._announce(record)
+        return DeadlockFound(explanation)
+
+    def _survey(self) -> list[dict[str, Any]]:
+        """Ask every tuple server what it holds."""
+        if self._survey_client is None:
+            from diel.tuples.client import TupleClient
+            from diel.tuples.transport import MpiTransport
+
+            transport = MpiTransport(self._parent.comm, self._server_ranks, lambda: None)
+            self._survey_client = TupleClient(transport)
+        return [self._survey_client.survey(server) for server in range(len(self._server_ranks))]
+
     def _warn(self, module: str, copy_index: int, text: str) -> None:
         self._recorder.record(
             "MessageLogged", module=module, copy=copy_index, level="WARNING", text=text
@@ -209,6 +262,8 @@ class Driver:
             self._housekeeping()
             if self._recorder.directory.stop_requested():
                 self._stop_asked = StopAsked("a stop was asked for")
+            elif self._exit_code is None and self._stop_asked is None:
+                self._stop_asked = self._look_for_deadlock()
 
     # -- instructions -------------------------------------------------------------------------
 
@@ -218,6 +273,7 @@ class Driver:
                 self._start_group(instruction)
             elif isinstance(instruction, NoteCopyFinished):
                 plan = instruction.plan
+                self._ended.append(f"{plan.module}.{plan.copy_index}")
                 self._recorder.record(
                     "CopyFinished",
                     group=plan.group,
@@ -250,7 +306,7 @@ class Driver:
 
     def _stop_run(self, instruction: StopRun) -> None:
         self._recorder.record("StopOrdered", reason=instruction.reason)
-        self._exit_code = STOPPED_BY_USER if instruction.failed is None else FAILED
+        self._exit_code = FAILED if instruction.is_failure else STOPPED_BY_USER
         for rank in self._pool:
             self._stops.send(Stop(instruction.reason), rank)
 

@@ -24,7 +24,9 @@ _ROOT_VARIABLES: Final = (
 )
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S: Final = 0.1
-_AFTER_END_S: Final = 10.0
+# For mpiexec to end after the last record: ranks that finalize, or are aborted.
+_AFTER_SUCCESS_S: Final = 30.0
+_AFTER_FAILURE_S: Final = 3.0
 _POLITE_STOP_S: Final = 8.0
 _TERMINATION_S: Final = 1.5
 
@@ -148,7 +150,7 @@ class Launched:
             except OSError as error:
                 raise LaunchError(f"{command[0]} cannot be started: {error}") from error
 
-    def wait(self, refresh: Callable[[], bool]) -> int:
+    def wait(self, refresh: Callable[[], int | None]) -> int:
         """Wait for mpiexec to end, whatever it takes.
 
         Ctrl-C, SIGTERM and SIGHUP ask the run to stop through its directory; after 8 s come
@@ -157,7 +159,7 @@ class Launched:
         Parameters
         ----------
         refresh : callable
-            Shows what is new; says whether the run has written its last record.
+            Shows what is new; returns the run's exit code once it has written its last record.
 
         Returns
         -------
@@ -172,16 +174,18 @@ class Launched:
 
         previous = {number: signal.signal(number, ask_to_stop) for number in _STOP_SIGNALS}
         kill_at_s: float | None = None
+        after_end = False
         try:
             while self._process.poll() is None:
-                ended = refresh()
+                exit_code = refresh()
                 now_s = time.monotonic()
                 if asked_to_stop:
                     asked_to_stop = False
                     self._directory.request_stop()
                     kill_at_s = kill_at_s or now_s + _POLITE_STOP_S
-                if ended and kill_at_s is None:
-                    kill_at_s = now_s + _AFTER_END_S
+                if exit_code is not None and not after_end:
+                    after_end = True
+                    kill_at_s = now_s + (_AFTER_FAILURE_S if exit_code else _AFTER_SUCCESS_S)
                 if kill_at_s is not None and now_s >= kill_at_s:
                     self._kill()
                 time.sleep(_POLL_S)

@@ -103,16 +103,19 @@ def lead(
         Recorder(directory),
         groups=groups,
         specs=specs,
-        server_ranks=server_ranks(),
-        pool=pool_ranks(parent.size),
+        server_ranks=server_ranks(workflow),
+        pool=pool_ranks(workflow, parent.size),
         announce=face.announce,
         housekeeping=face.refresh,
     )
     welcome = Welcome(
         run_dir=str(directory.path),
         folder=str(workflow.file.parent),
-        max_threads=max(module.threads for module in workflow.modules),
-        server_ranks=server_ranks(),
+        max_threads=workflow.max_threads,
+        server_memory_bytes=workflow.tuple_space.memory_bytes,
+        refuse_when_full=workflow.tuple_space.when_full == "raise",
+        spill=workflow.tuple_space.spill,
+        server_ranks=server_ranks(workflow),
     )
     exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups))
     face.conclude()
@@ -136,7 +139,9 @@ def _facts(parent: Parent, workflow: Workflow, groups: list[GroupPlan]) -> dict[
         "host": parent.host,
         "diel": __version__,
         "python": platform.python_version(),
-        "mpi": MPI.Get_library_version().split(",")[0].splitlines()[0].strip("\0 "),
+        "mpi": " ".join(
+            MPI.Get_library_version().strip("\0").split(",")[0].splitlines()[0].split()
+        ),
         "copies": {
             group.name: {module.module: module.copies for module in group.modules}
             for group in groups

@@ -23,12 +23,21 @@ class Welcome:
         The largest number of BLAS/OpenMP threads that any module asks for.
     server_ranks : tuple of int
         Who serves tuples; all others but rank 0 form the pool.
+    server_memory_bytes : int
+        What each of them may hold.
+    refuse_when_full : bool
+        Whether a put then raises, rather than waits.
+    spill : bool
+        Whether large payloads go to files before that.
     """
 
     run_dir: str
     folder: str
     max_threads: int
     server_ranks: tuple[int, ...]
+    server_memory_bytes: int
+    refuse_when_full: bool
+    spill: bool
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,35 @@ class RankStopped:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """I have been waiting for a while.
+
+    Attributes
+    ----------
+    serial : int
+        Of the copy.
+    what : str
+        The call, as a person would write it.
+    tag : str
+        The tag or pattern in it.
+    has_timeout : bool
+    at_server : bool
+        Whether a tuple server has the request; otherwise I wait for the copy's other ranks.
+    puts : tuple of int
+        How many puts I have sent to each server.
+    waited_s : float
+    """
+
+    serial: int
+    what: str
+    tag: str
+    has_timeout: bool
+    at_server: bool
+    puts: tuple[int, ...]
+    waited_s: float
+
+
+@dataclass(frozen=True)
 class Recorded:
     """Something for the journal."""
 
@@ -117,4 +155,4 @@ class Goodbye:
     tuples_left: int = 0
 
 
-Report: TypeAlias = "RankFinished | RankFailed | RankStopped | Recorded | Goodbye"
+Report: TypeAlias = "RankFinished | RankFailed | RankStopped | Waiting | Recorded | Goodbye"

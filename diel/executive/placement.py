@@ -7,23 +7,24 @@ from diel.executive.scheduler import GroupPlan, ModulePlan
 from diel.workflow.model import Group, Workflow
 from diel.workflow.size import RankNeeds, fill_group, rank_needs
 
-SERVERS = 1
-SERVICE_RANKS = 1 + SERVERS  # the executive and the tuple servers
 
-
-def server_ranks() -> tuple[int, ...]:
+def server_ranks(workflow: Workflow) -> tuple[int, ...]:
     """Return the ranks that serve tuples: those behind the executive."""
-    return tuple(range(1, 1 + SERVERS))
+    return tuple(range(1, _service_ranks(workflow)))
 
 
-def pool_ranks(world_size: int) -> range:
+def pool_ranks(workflow: Workflow, world_size: int) -> range:
     """Return the ranks that run modules."""
-    return range(SERVICE_RANKS, world_size)
+    return range(_service_ranks(workflow), world_size)
 
 
 def needs(workflow: Workflow, cores: int) -> RankNeeds:
     """Return the numbers of ranks that a workflow can use, with one copy of a fill a core."""
-    return rank_needs(workflow, fill_copies=cores, service_ranks=SERVICE_RANKS)
+    return rank_needs(workflow, fill_copies=cores, service_ranks=_service_ranks(workflow))
+
+
+def _service_ranks(workflow: Workflow) -> int:
+    return 1 + workflow.tuple_space.servers  # the executive and the tuple servers
 
 
 def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[GroupPlan]:
@@ -42,7 +43,7 @@ def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[Grou
     WorkflowError
         If some group needs more ranks than there are; says needed and available.
     """
-    available = len(pool_ranks(world_size))
+    available = len(pool_ranks(workflow, world_size))
     plans = [_plan_group(workflow, group, available) for group in workflow.groups]
     fitting = [plan for plan in plans if plan is not None and plan.ranks <= available]
     if len(fitting) == len(plans):

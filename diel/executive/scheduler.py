@@ -97,7 +97,14 @@ class StopAsked:
     reason: str
 
 
-Event: TypeAlias = "CopyRankFinished | CopyRankFailed | StopAsked"
+@dataclass(frozen=True)
+class DeadlockFound:
+    """Every running module waits for another one."""
+
+    explanation: str
+
+
+Event: TypeAlias = "CopyRankFinished | CopyRankFailed | StopAsked | DeadlockFound"
 
 # -- instructions -------------------------------------------------------------------------------
 
@@ -132,6 +139,7 @@ class StopRun:
     failed: CopyPlan | None
     failed_rank: int | None
     reason: str
+    is_failure: bool = True
 
 
 @dataclass(frozen=True)
@@ -210,6 +218,16 @@ class Scheduler:
         """Ranks of the pool that nothing runs on."""
         return tuple(self._free)
 
+    @property
+    def running_ranks(self) -> set[int]:
+        """Ranks that have not finished their part of a copy."""
+        return {rank for copy in self._copies.values() for rank in copy.unfinished}
+
+    @property
+    def groups_to_come(self) -> list[str]:
+        """Groups that have not started."""
+        return [*self._ready, *self._unmet]
+
     def plan_of(self, serial: int) -> CopyPlan:
         """Return the plan of a copy that is running."""
         return self._copies[serial].plan
@@ -236,7 +254,9 @@ class Scheduler:
             return self._rank_finished(event)
         self.stopping = True
         if isinstance(event, StopAsked):
-            return [StopRun(None, None, event.reason)]
+            return [StopRun(None, None, event.reason, is_failure=False)]
+        if isinstance(event, DeadlockFound):
+            return [StopRun(None, None, "deadlock")]
         plan = self._copies[event.serial].plan
         return [StopRun(plan, event.rank, f"{plan.module}.{plan.copy_index} failed")]
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import random
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
@@ -25,21 +27,27 @@ from diel.executive.messages import (
     Recorded,
     Report,
     RunCopy,
+    Waiting,
     Welcome,
 )
 from diel.loading.checking import parse_options
-from diel.loading.context import Context, Place
+from diel.loading.context import Context, Place, running
 from diel.loading.executables import run_executable
 from diel.loading.functions import find_function, import_code
 from diel.loading.threads import ThreadLimiter, set_thread_environment, thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
+from diel.tuples.tags import format_tag
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.tuples.client import TupleClient
 
 _GOODBYE_TIMEOUT_S = 1.0
+_TELL_AFTER_S = 1.0
+
+_Wait: TypeAlias = "tuple[str, object, float]"
+"""The call, the tag in it, and its timeout in seconds."""
 
 
 def follow(parent: Parent) -> None:
@@ -57,7 +65,7 @@ def follow(parent: Parent) -> None:
         if isinstance(order, Welcome):
             set_thread_environment(order.max_threads)
             if parent.rank in order.server_ranks:
-                _serve_tuples(parent, mailbox)
+                _serve_tuples(parent, mailbox, order)
                 return
             _Worker(parent, mailbox, order).work()
     mailbox.send(Goodbye(), parent.EXECUTIVE_RANK)
@@ -70,14 +78,19 @@ def _next_order(mailbox: Mailbox[Order], parent: Parent) -> Order:
     return arrival[1]
 
 
-def _serve_tuples(parent: Parent, mailbox: Mailbox[Order]) -> None:
+def _serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> None:
     # Imported after the thread limits are set: it imports NumPy.
     from diel.tuples.server import TupleServer
+    from diel.tuples.spill import SpillFolder
+    from diel.tuples.store import TupleStore
 
-    server = TupleServer(parent.comm)
+    folder = RunDirectory(welcome.run_dir).spill / f"server-{parent.rank}"
+    spill = SpillFolder(folder) if welcome.spill else None
+    store = TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
+    server = TupleServer(parent.comm, store)
     # A stop is for the modules; the server serves until all of them are gone.
     server.serve(should_leave=lambda: mailbox.poll() is not None)
-    mailbox.send(Goodbye(tuples_left=server.store.tuples_held), parent.EXECUTIVE_RANK)
+    mailbox.send(Goodbye(tuples_left=store.tuples_held), parent.EXECUTIVE_RANK)
     mailbox.flush(_GOODBYE_TIMEOUT_S)
 
 
@@ -93,8 +106,38 @@ class _Worker:
         self._folder = Path(welcome.folder)
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
-        transport = MpiTransport(parent.comm, welcome.server_ranks[0], parent.raise_if_stopped)
+        transport = MpiTransport(parent.comm, welcome.server_ranks, self._safe_point)
+        self._transport = transport
         self._tuples: TupleClient = TupleClient(transport)
+        self._serial = 0
+        self._waiting_for: _Wait | None = None
+        self._noticed: _Wait | None = None
+        self._noticed_s = 0.0
+        self._told_of: _Wait | None = None
+
+    def _safe_point(self) -> None:
+        """End a wait if the run is stopping; tell rank 0 of a wait that has lasted a while."""
+        self._parent.raise_if_stopped()
+        waiting = self._tuples.waiting_for or self._waiting_for
+        if waiting is None or waiting is self._told_of:
+            return
+        now_s = time.monotonic()
+        if waiting is not self._noticed:
+            self._noticed, self._noticed_s = waiting, now_s
+        elif now_s - self._noticed_s >= _TELL_AFTER_S:
+            self._told_of = waiting
+            operation, tag, timeout_s = waiting
+            self._report(
+                Waiting(
+                    serial=self._serial,
+                    what=f"{operation}({format_tag(tag)})" if tag else operation,
+                    tag=format_tag(tag),
+                    has_timeout=timeout_s < math.inf,
+                    at_server=waiting is not self._waiting_for,
+                    puts=tuple(self._tuples.puts),
+                    waited_s=now_s - self._noticed_s,
+                )
+            )
 
     def work(self) -> None:
         while True:
@@ -103,6 +146,7 @@ class _Worker:
                 break
             assert isinstance(order, RunCopy)
             self._report(self._perform(order))
+        self._transport.close()
 
     def _report(self, report: Report) -> None:
         self._mailbox.send(report, self._parent.EXECUTIVE_RANK)
@@ -120,12 +164,13 @@ class _Worker:
 
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
+        self._serial = plan.serial
         comm = self._parent.create_communicator(plan.ranks, plan.serial)
         run = self._run_function if order.spec.function is not None else self._run_executable
         with _restored_process_state():
             os.chdir(self._folder)
             returned, leftovers = run(order, comm)
-        leftovers += self._parent.retire_communicator(comm)
+        leftovers += self._retire(comm)
         return RankFinished(plan.serial, returned, leftovers)
 
     def _run_function(self, order: RunCopy, comm: Any) -> tuple[Any, int]:
@@ -163,8 +208,15 @@ class _Worker:
                 context.log.warning("%s", complaint)
         leftovers = 0
         if context.module_comm_was_made:
-            leftovers = self._parent.retire_communicator(context.module_comm)
+            leftovers = self._retire(context.module_comm)
         return returned, leftovers
+
+    def _retire(self, comm: Any) -> int:
+        self._waiting_for = ("the end of the copy's other ranks", "", math.inf)
+        try:
+            return self._parent.retire_communicator(comm, self._safe_point)
+        finally:
+            self._waiting_for = None
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
         plan, spec = order.plan, order.spec
@@ -201,7 +253,8 @@ class _Worker:
 
 def _call(function: Any, context: Context) -> Any:
     try:
-        return function(context)
+        with running(context):
+            return function(context)
     except SystemExit as request:
         if request.code not in (None, 0):
             raise
@@ -234,7 +287,10 @@ def _output_to(file: io.TextIOBase) -> Iterator[None]:
 
 
 def _one_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
+    try:
+        text = str(error).strip().splitlines()
+    except Exception:  # an exception of a user's own may be unable to say what it is
+        text = []
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import numbers
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -214,6 +216,36 @@ class Context:
             return
         self._progress_recorded_s = now_s
         self._record("ProgressMade", done=done, total=total, text=text)
+
+
+_CURRENT: Final[ContextVar[Context]] = ContextVar("diel_context")
+
+
+def current_context() -> Context:
+    """Return the context of the module that is running here.
+
+    Raises
+    ------
+    RuntimeError
+        If none is: outside of a module's function, or in a thread that the module has started.
+    """
+    try:
+        return _CURRENT.get()
+    except LookupError:
+        raise RuntimeError(
+            "no module is running here: a module's function has a context from its call until it "
+            "returns, and threads that it starts have none"
+        ) from None
+
+
+@contextlib.contextmanager
+def running(context: Context) -> Iterator[None]:
+    """Make a context the current one of this thread while a module's function is called."""
+    token = _CURRENT.set(context)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
 
 
 class _JournalHandler(logging.Handler):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
 
 _SHIPPED = "modules"
+_OURS = frozenset({"diel", "dnn", _SHIPPED})
 _ALIAS = "diel_shipped_modules"
 
 
@@ -46,7 +47,7 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
         # Behind the folder, so that an import finds what `locate` found.
         sys.path.insert(sys.path.index(str(folder)) + 1, str(location.root))
     if location.spec.rpartition(":")[0].endswith(".py"):
-        return _import_file(location)
+        return _import_file(location, folder)
     name = location.module_name
     if _has_modules_of_its_own(folder):
         _serve_users_modules(folder)
@@ -77,9 +78,13 @@ def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any
     return cast("Callable[[Any], Any]", function)
 
 
-def _import_file(location: FunctionLocation) -> ModuleType:
+def _import_file(location: FunctionLocation, folder: Path) -> ModuleType:
     file = location.file
     assert file is not None
+    if location.root == folder and _is_free(file):
+        # Under its own name where that is possible, so that other modules may import it too and
+        # instances of its classes can travel between them.
+        return importlib.import_module(file.stem)
     # The hash tells two files of one name apart, the stem makes tracebacks readable; the name
     # is the same on every rank, so that instances of its classes can be pickled.
     name = f"diel_file_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
@@ -96,6 +101,15 @@ def _import_file(location: FunctionLocation) -> ModuleType:
         del sys.modules[name]
         raise
     return code
+
+
+def _is_free(file: Path) -> bool:
+    """Whether a file beside the workflow file can be imported by its stem."""
+    name = file.stem
+    if not name.isidentifier() or name in sys.stdlib_module_names or name in _OURS:
+        return False
+    taken = sys.modules.get(name)
+    return taken is None or getattr(taken, "__file__", None) == str(file)
 
 
 def _shipped_folder() -> Path:

@@ -9,6 +9,7 @@
         results-2.csv       those of a second table, if there is one
         logs/<module>.<copy>.<rank>.log
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
+        spill/              payloads that tuple servers wrote to disk, while the run goes on
         stop                made by whoever wants the run to stop
 """
 
@@ -35,6 +36,7 @@ class RunDirectory:
         self.journal = self.path / "journal.jsonl"
         self.logs = self.path / "logs"
         self.launcher_log = self.logs / "launcher.log"
+        self.spill = self.path / "spill"
         self.stop_request = self.path / "stop"
 
     @classmethod

@@ -7,7 +7,10 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+
+# Python refuses to write longer integers as decimals (sys.set_int_max_str_digits).
+_LONGEST_INTEGER_BITS: Final = 10_000
 
 Record: TypeAlias = "dict[str, Any]"
 
@@ -84,10 +87,16 @@ def plain(value: Any) -> Any:
     NumPy's numbers and arrays become numbers and lists, NaN and infinities text, since JSON has
     neither, and whatever else there is its ``repr``.
     """
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        # Exactly int: a subclass of a user's, such as an IntEnum, would not travel.
+        number = int(value)
+        return number if number.bit_length() < _LONGEST_INTEGER_BITS else hex(number)
+    if isinstance(value, str):
+        return str.__str__(value)
     if isinstance(value, float):
-        return value if math.isfinite(value) else repr(float(value))
+        return float(value) if math.isfinite(value) else repr(float(value))
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -50,8 +50,15 @@ class RunView:
     progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
     returned: list[tuple[str, Any]] = field(default_factory=list)
     messages: list[tuple[str, str, str]] = field(default_factory=list)
+    placement: dict[int, str] = field(default_factory=dict)
     failure: Record | None = None
     exit_code: int | None = None
+
+    def who_is_on(self, rank: int) -> str:
+        """Say in words what a rank does."""
+        if rank == 0:
+            return "the executive"
+        return self.placement.get(rank, "a tuple server, or waiting for work")
 
     def apply(self, record: Record) -> None:
         """Take one record into account; records of unknown events are passed over."""
@@ -69,6 +76,8 @@ class RunView:
     def _on_GroupStarted(self, record: Record) -> None:
         group = self.groups[record["group"]]
         group.state, group.started_s = "running", record["time_s"]
+        for who, ranks in record.get("placement", {}).items():
+            self.placement.update(dict.fromkeys(ranks, f"module {who}"))
         group.copies, group.copies_finished = sum(record["copies"].values()), 0
 
     def _on_CopyFinished(self, record: Record) -> None:
@@ -83,6 +92,10 @@ class RunView:
         group.state, group.finished_s = "finished", record["time_s"]
 
     def _on_ModuleFailed(self, record: Record) -> None:
+        if self.failure is None:
+            self.failure = record
+
+    def _on_DeadlockFound(self, record: Record) -> None:
         if self.failure is None:
             self.failure = record
 

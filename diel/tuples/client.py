@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import TYPE_CHECKING, Any, Literal, overload
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final, Literal, overload
 
-from diel.errors import PayloadError, TupleTimeout
-from diel.tuples import codec
-from diel.tuples.protocol import Operation, Reply, Request, Status
-from diel.tuples.tags import Pattern, Tag, decode_tag, encode_pattern, encode_tag, format_tag
+import numpy as np
 
-if TYPE_CHECKING:
-    from diel.tuples.transport import Transport
+from diel.errors import PayloadError
+from diel.tuples import checkpoint, codec
+from diel.tuples.asking import ANYWHERE, Asking, cost_of, seconds
+from diel.tuples.claims import Claim
+from diel.tuples.distributed import STRIPED, Layout
+from diel.tuples.protocol import (
+    QUERY_HEAD,
+    TUPLE_OVERHEAD_BYTES,
+    Operation,
+    Payload,
+    Reply,
+    Status,
+    pack_put,
+    unpack_frames,
+)
+from diel.tuples.subscriptions import Subscription
+from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
+
+_PUT: Final = int(Operation.PUT)
+_TAKE: Final = int(Operation.TAKE)
 
 
-class TupleClient:
+class TupleClient(Asking):
     """The tuple space, as one rank sees it.
 
     A tag is a string or a tuple of strings and integers. Values are NumPy arrays and bytes,
-    which travel as they are, and any Python object that can be pickled. Not to be shared by
-    threads.
+    which travel as they are, numbers, and any Python object that can be pickled. Several tuples
+    may share a tag: first in, first out. With several servers the first field of a tag decides
+    which one has it. Not to be shared by threads.
 
     Parameters
     ----------
     transport : Transport
     """
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def tput(self, tag: Tag, value: object, *, wait: bool = False) -> None:
+    def tput(
+        self, tag: Tag, value: object, *, wait: bool = False, timeout: float | None = None
+    ) -> None:
         """Put a tuple into the space.
 
-        Returns when `value` may be changed; it never waits for somebody to take the tuple.
-        Tuples of the same tag keep the order in which one rank put them.
+        Returns when `value` may be changed; it never waits for somebody to take the tuple. If
+        the server has no room it waits for room, or raises, as the workflow file says. Tuples
+        of the same tag keep the order in which one rank put them.
 
         Parameters
         ----------
@@ -41,6 +61,8 @@ class TupleClient:
         value : object
         wait : bool, optional
             Return only when the tuple is in the space, visible to all ranks.
+        timeout : float, seconds, optional
+            How long to wait for room at most.
 
         Raises
         ------
@@ -48,22 +70,136 @@ class TupleClient:
             If `tag` is no tag.
         PayloadError
             If `value` cannot be pickled.
+        TupleSpaceFull
+            If there is no room, and the file says to raise, or there never will be.
+        TupleTimeout
+            If there was no room in time.
         """
-        key = encode_tag(tag)
-        encoded = codec.encode(value)
-        self._transport.post(
-            Request(
-                client=0,
-                serial=0,
-                operation=Operation.PUT,
-                key=key,
-                kind=encoded.kind,
-                meta=encoded.meta,
-                payload=encoded.buffer,
-            )
-        )
+        if type(tag) is str and tag in self._keys:
+            key, server = self._keys[tag]
+        else:
+            key, server = self._place(tag)
+        kind, meta, buffer = self._encode(value)
+        message, payload = pack_put(_PUT, 0, 0, kind, key, meta, buffer)
+        cost = TUPLE_OVERHEAD_BYTES + len(message)
+        if payload is None and cost <= self._credit[server]:
+            self._credit[server] -= cost
+        else:
+            self._spend_credit(server, cost_of(message, payload), tag, timeout)
+        self.puts[server] += 1
+        self._transport.send(server, message, payload)
         if wait:
-            self.flush()
+            self._ask(server, Operation.FLUSH)
+
+    def put_if_absent(self, tag: Tag, value: object) -> bool:
+        """Put a tuple unless its tag has one already, claimed ones included.
+
+        Parameters
+        ----------
+        tag : str or tuple of str and int
+        value : object
+
+        Returns
+        -------
+        bool
+            Whether it was put.
+
+        Raises
+        ------
+        TagError, PayloadError, TupleSpaceFull
+            As `tput`.
+        """
+        reply = self._send_tuple(Operation.PUT_IF_ABSENT, tag, 0, value)
+        return reply.number == 1
+
+    def increment(self, tag: Tag, by: float = 1) -> Any:
+        """Add to a number in one step that nobody can come between.
+
+        Parameters
+        ----------
+        tag : str or tuple of str and int
+            Of a tuple that is an int or float; without one, there is one afterwards that is `by`.
+        by : int or float, optional
+
+        Returns
+        -------
+        int or float
+            The new number. It stays in the space, in its place.
+
+        Raises
+        ------
+        TagError
+            If `tag` is no tag.
+        PayloadError
+            If the tuple there is no number, or the result needs more than 64 bits.
+        """
+        key, server = self._place(tag)
+        if isinstance(by, bool) or not isinstance(by, (int, float)):
+            raise PayloadError(f"increment({format_tag(tag)}): by is a number, not {by!r}")
+        try:
+            kind, meta = codec.encode_number(by)
+        except OverflowError:
+            raise PayloadError(f"increment({format_tag(tag)}): {by} needs over 64 bits") from None
+        # If there is no tuple yet, there is one afterwards: that has its price.
+        self._spend_credit(
+            server, TUPLE_OVERHEAD_BYTES + QUERY_HEAD.size + len(key) + len(meta), tag, None
+        )
+        reply = self._ask(server, Operation.INCREMENT, key, kind=kind, meta=meta)
+        if reply.status == Status.NOT_A_NUMBER:
+            raise PayloadError(f"increment({format_tag(tag)}): the tuple there is not a number")
+        if reply.status == Status.TOO_LARGE:
+            raise PayloadError(f"increment({format_tag(tag)}): the result needs over 64 bits")
+        return codec.decode_number(reply.kind, reply.payload)
+
+    def update(
+        self, tag: Tag, function: Callable[[Any], object], *, timeout: float | None = None
+    ) -> Any:
+        """Replace a tuple's value by a function of it; the tuple keeps its place.
+
+        The function runs here, again if another rank changed the tuple meanwhile.
+
+        Parameters
+        ----------
+        tag : str or tuple of str and int
+        function : callable
+            From the old value to the new one.
+        timeout : float, seconds, optional
+            How long to wait for a tuple of this tag at most.
+
+        Returns
+        -------
+        object
+            The new value.
+
+        Raises
+        ------
+        TagError, PayloadError, TupleSpaceFull
+            As `tput`.
+        TupleTimeout
+            If there was no tuple in time.
+        """
+        timeout_s = seconds(timeout)
+        key, server = self._place(tag)
+        while True:
+            reply = self._ask(server, Operation.READ, key, timeout_s=timeout_s, tag=tag)
+            self._raise_for(reply, "update", tag, timeout_s)
+            value = function(self._value_of(reply, "update", tag))
+            answer = self._send_tuple(Operation.REPLACE, tag, reply.number, value)
+            if answer.status == Status.OK:
+                return value
+
+    def flush(self) -> None:
+        """Return when everything that this rank has put is in the space.
+
+        Raises
+        ------
+        RunStopped
+            If the run is stopping.
+        """
+        for server in range(self._servers):
+            self._ask(server, Operation.FLUSH)
+
+    # -- getting ------------------------------------------------------------------------------
 
     @overload
     def tget(
@@ -93,6 +229,10 @@ class TupleClient:
     ) -> Any:
         """Take the oldest tuple that matches; wait for one if there is none.
 
+        With several servers and `ANY` as the first field, tuples of one server come in order,
+        those of different servers in any; with ``timeout=0`` servers are then asked one after
+        the other, so a tuple that moves meanwhile can be missed.
+
         Parameters
         ----------
         tag : str or tuple of str, int and ANY
@@ -119,6 +259,17 @@ class TupleClient:
         RunStopped
             If the run is stopping.
         """
+        if timeout is None and out is None and type(tag) is str and tag in self._keys:
+            # What most calls are, without the detours that the others need.
+            key, server = self._keys[tag]
+            self.waiting_for = ("tget", tag, math.inf)
+            reply = self._transport.ask(server, _TAKE, key)
+            self.waiting_for = None
+            _, _, _, kind, _, meta, payload = reply
+            if kind & STRIPED:
+                payload = self._fetch_pieces(_TAKE, Layout.unpack(payload), None)
+            value = codec.decode(kind & ~STRIPED, meta, payload)
+            return (tag, value) if with_tag else value
         return self._get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
 
     @overload
@@ -150,15 +301,284 @@ class TupleClient:
         """Copy the oldest tuple that matches and leave it there; otherwise as `tget`."""
         return self._get(Operation.READ, "tread", tag, timeout, out, with_tag)
 
-    def flush(self) -> None:
-        """Return when everything that this rank has put is in the space.
+    def tget_nowait(self, tag: Pattern, *, out: object = None, with_tag: bool = False) -> Any:
+        """Take the oldest tuple that matches, or raise `TupleTimeout` at once."""
+        return self._get(Operation.TAKE, "tget_nowait", tag, 0, out, with_tag)
+
+    def tread_nowait(self, tag: Pattern, *, out: object = None, with_tag: bool = False) -> Any:
+        """Copy the oldest tuple that matches, or raise `TupleTimeout` at once."""
+        return self._get(Operation.READ, "tread_nowait", tag, 0, out, with_tag)
+
+    def claim(
+        self, tag: Pattern, *, timeout: float | None = None, lease: float | None = None
+    ) -> Claim:
+        """Take a tuple for as long as the work on it lasts.
+
+        ::
+
+            with ctx.tuples.claim(("job", ANY)) as job:
+                work(job.value)
+
+        At the end of the block the tuple is gone; if the block raises, or the rank that holds
+        the claim dies, it is given back to its old place.
+
+        Parameters
+        ----------
+        tag : str or tuple of str, int and ANY
+        timeout : float, seconds, optional
+            As for `tget`.
+        lease : float, seconds, optional
+            Give the tuple back after this long, unless `Claim.renew` is called before.
+
+        Returns
+        -------
+        Claim
+            A context manager with ``tag`` and ``value``.
 
         Raises
         ------
+        TagError, TupleTimeout, RunStopped
+            As `tget`.
+        """
+        timeout_s = seconds(timeout)
+        if lease is not None and not lease > 0:
+            raise ValueError(f"a lease is longer than 0 s; got {lease!r}")
+        lease_ms = 0 if lease is None else max(1, round(lease * 1000))
+        server, reply = self._match(Operation.CLAIM, "claim", tag, timeout_s, argument=lease_ms)
+        self._raise_for(reply, "claim", tag, timeout_s)
+        try:
+            value = self._value_of(reply, "claim", tag)
+        except PayloadError:
+            self._ask(server, Operation.GIVE_BACK, argument=reply.number)
+            raise
+        return Claim(
+            decode_tag(reply.key),
+            value,
+            lambda operation, seconds: self._ask(
+                server, operation, timeout_s=seconds, argument=reply.number
+            ),
+        )
+
+    def count(self, tag: Pattern) -> int:
+        """Return how many tuples match; claimed ones do not."""
+        key, server = self._pattern_place(tag)
+        where = range(self._servers) if server == ANYWHERE else [server]
+        return sum(self._ask(one, Operation.COUNT, key).number for one in where)
+
+    def collect(self, tag: Pattern, *, limit: int | None = None) -> list[tuple[Tag, Any]]:
+        """Take all tuples that match, in bulk, without waiting.
+
+        Parameters
+        ----------
+        tag : str or tuple of str, int and ANY
+        limit : int, optional
+            Take so many at most.
+
+        Returns
+        -------
+        list of (tag, value)
+            Oldest first, server by server.
+
+        Raises
+        ------
+        TagError
+            If `tag` is no pattern.
+        """
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit is at least 1; got {limit!r}")
+        key, server = self._pattern_place(tag)
+        found: list[tuple[Tag, Any]] = []
+        for one in range(self._servers) if server == ANYWHERE else [server]:
+            while limit is None or len(found) < limit:
+                left = 0 if limit is None else limit - len(found)
+                reply = self._ask(one, Operation.COLLECT, key, argument=left)
+                for item in unpack_frames(reply.payload):
+                    payload = item.payload
+                    if item.kind & STRIPED:
+                        payload = self._fetch_pieces(_TAKE, Layout.unpack(payload), None)
+                    value = codec.decode(item.kind & ~STRIPED, item.meta, payload)
+                    found.append((decode_tag(item.key), value))
+                if not reply.number:
+                    break
+        return found
+
+    def subscribe(self, tag: Pattern) -> Subscription:
+        """Receive a copy of each tuple that is put from now on and matches.
+
+        Parameters
+        ----------
+        tag : str or tuple of str, int and ANY
+
+        Returns
+        -------
+        Subscription
+            An iterator over (tag, value), and a context manager that ends it. What it has not
+            given out yet counts as memory of the server.
+
+        Raises
+        ------
+        TagError
+            If `tag` is no pattern.
+        """
+        key, server = self._pattern_place(tag)
+        where = list(range(self._servers)) if server == ANYWHERE else [server]
+        return Subscription(self._transport, where, key, tag, self._note_wait)
+
+    def survey(self, server: int) -> dict[str, Any]:
+        """Return what a server holds and who waits there, for whoever explains a deadlock."""
+        survey: dict[str, Any] = json.loads(bytes(self._ask(server, Operation.SURVEY).payload))
+        return survey
+
+    # -- striped over all servers -------------------------------------------------------------
+
+    def dist_tput(self, tag: Tag, value: object, *, timeout: float | None = None) -> None:
+        """Put a tuple whose payload is spread over all servers.
+
+        For large arrays: the servers share the memory and the transfer. It becomes visible when
+        every server has its piece, and is taken like any other tuple.
+
+        Parameters
+        ----------
+        tag : str or tuple of str and int
+        value : object
+            A NumPy array or bytes; any other object is pickled first.
+        timeout : float, seconds, optional
+            How long to wait for room at most, on each server.
+
+        Raises
+        ------
+        TagError, PayloadError, TupleSpaceFull, TupleTimeout
+            As `tput`; then nothing was put.
+        """
+        key, server = self._place(tag)
+        kind, meta, buffer = self._encode(value)
+        payload = memoryview(buffer)
+        layout = Layout.plan(len(payload), self._servers)
+        message, _ = pack_put(Operation.PUT, 0, 0, kind | STRIPED, key, meta, layout.pack())
+        parts = self._pack_pieces(layout, payload)
+        # All credit first: what is sent cannot be refused any more.
+        self._spend_together([*parts, (server, message, None)], tag, timeout)
+        for one, _, _ in parts:
+            self.puts[one] += 1
+        self._transport.send_all(parts)
+        self._ask_all(Operation.FLUSH, [(one, b"") for one, _, _ in parts])
+        self.puts[server] += 1
+        self._transport.send(server, message)
+
+    def dist_tget(
+        self,
+        tag: Pattern,
+        *,
+        timeout: float | None = None,
+        out: object = None,
+        with_tag: bool = False,
+    ) -> Any:
+        """Take a tuple, its pieces from all servers at the same time; otherwise as `tget`.
+
+        `tget` does the same: how a tuple lies in the space is its own affair.
+        """
+        return self._get(Operation.TAKE, "dist_tget", tag, timeout, out, with_tag)
+
+    def dist_tread(
+        self,
+        tag: Pattern,
+        *,
+        timeout: float | None = None,
+        out: object = None,
+        with_tag: bool = False,
+    ) -> Any:
+        """Copy a tuple, its pieces from all servers at the same time; otherwise as `tread`."""
+        return self._get(Operation.READ, "dist_tread", tag, timeout, out, with_tag)
+
+    def _pack_pieces(self, layout: Layout, payload: memoryview) -> list[tuple[int, bytes, Payload]]:
+        """Return (server, message, payload that travels apart) for each piece."""
+        parts = []
+        for key, piece in zip(layout.piece_keys(), layout.cut(payload), strict=True):
+            message, apart = pack_put(Operation.PUT, 0, 0, codec.BYTES, key, b"", piece)
+            parts.append((self._route(key), message, apart))
+        return parts
+
+    def _fetch_pieces(
+        self, operation: int, layout: Layout, target: memoryview | None
+    ) -> memoryview | None:
+        """Take or read all pieces into one buffer; None if somebody else has taken them."""
+        if target is None:
+            target = np.empty(layout.size_bytes, np.uint8).data
+        cuts = layout.cut(target)
+        places = [(self._route(key), key) for key in layout.piece_keys()]
+        replies = self._ask_all(operation, places, cuts)
+        for reply, cut in zip(replies, cuts, strict=True):
+            if reply.status != Status.OK:
+                return None
+            if reply.payload is not cut:
+                cut[:] = reply.payload
+        return target
+
+    def checkpoint(self, path: str | os.PathLike[str]) -> int:
+        """Write all tuples of the space into a file; they stay in the space.
+
+        Each server's part is as of one instant, and these instants lie close together. Tuples
+        that others put or take meanwhile may be in the file or not: where tuples of several
+        servers belong together, let the modules be quiet.
+
+        Parameters
+        ----------
+        path : path
+            A module writes to ``ctx.run_dir / "checkpoints" / name``. The folder is made if need
+            be; a file that is there is replaced once the new one is whole.
+
+        Returns
+        -------
+        int
+            Tuples in the file, claimed ones included.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
         RunStopped
             If the run is stopping.
         """
-        self._transport.call(Request(client=0, serial=0, operation=Operation.FLUSH, key=b""))
+        servers = [(server, b"") for server in range(self._servers)]
+        first = self._ask_all(Operation.DUMP, servers)
+        return checkpoint.save(path, first, self._ask, self._route)
+
+    def restore(self, path: str | os.PathLike[str]) -> int:
+        """Put all tuples of a checkpoint into the space, beside those that are there.
+
+        The number of servers may differ from that of the run that wrote it. Tuples of the same
+        tag keep their order. Values may be pickled objects: restore only what you trust.
+
+        Parameters
+        ----------
+        path : path
+
+        Returns
+        -------
+        int
+            Tuples that were put.
+
+        Raises
+        ------
+        CheckpointError
+            If the file is no checkpoint, or a damaged one; nothing was put.
+        OSError
+            If the file cannot be read.
+        TupleSpaceFull
+            If there is no room, and the file says to raise; what was put before stays.
+        RunStopped
+            If the run is stopping.
+        """
+        return checkpoint.restore(path, self._put_again, self.flush)
+
+    def _put_again(self, item: Reply) -> None:
+        server = self._route(item.key)
+        message, payload = pack_put(_PUT, 0, 0, item.kind, item.key, item.meta, item.payload)
+        self._spend_credit(server, cost_of(message, payload), decode_tag(item.key), None)
+        self.puts[server] += 1
+        self._transport.send(server, message, payload)
+
+    # -- inside -------------------------------------------------------------------------------
 
     def _get(
         self,
@@ -169,50 +589,34 @@ class TupleClient:
         out: object,
         with_tag: bool,
     ) -> Any:
-        key, _ = encode_pattern(tag)
-        timeout_s = _seconds(timeout)
-        target = codec.receive_into(out) if out is not None else None
-        reply = self._transport.call(
-            Request(
-                client=0,
-                serial=0,
-                operation=operation,
-                key=key,
-                timeout_s=timeout_s,
-                kind=-1 if target is None else target.kind,
-                meta=b"" if target is None else target.meta,
-            ),
-            None if target is None else target.buffer,
-        )
-        if reply.status == Status.TIMEOUT:
-            raise TupleTimeout(name, format_tag(tag), timeout_s)
-        if reply.status == Status.MISMATCH:
-            raise PayloadError(_misfit(name, tag, target, reply))
-        value = _value(reply, target, out)
+        timeout_s = math.inf if timeout is None else seconds(timeout)
+        target = None if out is None else codec.receive_into(out)
+        deadline_s = time.monotonic() + timeout_s
+        left_s = timeout_s
+        while True:
+            _, reply = self._match(operation, name, tag, left_s, target)
+            if reply.status:
+                self._raise_for(reply, name, tag, timeout_s, target)
+            payload = reply.payload
+            if reply.kind & STRIPED:
+                into = None if target is None else target.buffer
+                payload = self._fetch_pieces(operation, Layout.unpack(payload), into)
+                if payload is None:
+                    left_s = max(0.0, deadline_s - time.monotonic())
+                    continue  # it was taken while we read it: look for the next
+            break
+        if target is None:
+            value = codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
+        else:
+            if payload is not target.buffer:
+                target.buffer[:] = payload
+            value = out
         return (decode_tag(reply.key), value) if with_tag else value
 
-
-def _value(reply: Reply, target: codec.Encoded | None, out: object) -> Any:
-    if target is None:
-        payload = reply.payload
-        buffer = bytearray(payload) if isinstance(payload, bytes) else payload
-        return codec.decode(reply.kind, reply.meta, buffer)
-    if reply.payload is not target.buffer:
-        target.buffer[:] = reply.payload
-    return out
-
-
-def _misfit(name: str, tag: Pattern, target: codec.Encoded | None, reply: Reply) -> str:
-    wanted = codec.describe(target.kind, target.meta) if target is not None else ""
-    found = codec.describe(reply.kind, reply.meta)
-    return f"{name}({format_tag(tag)}): out= is {wanted}, the tuple is {found}; it was left there"
-
-
-def _seconds(timeout: float | None) -> float:
-    if timeout is None:
-        return math.inf
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout is in seconds; got {timeout!r}")
-    if not timeout >= 0:
-        raise ValueError(f"timeout cannot be negative; got {timeout!r}")
-    return float(timeout)
+    @staticmethod
+    def _value_of(reply: Reply, name: str, tag: object) -> Any:
+        if reply.kind & STRIPED:
+            raise PayloadError(
+                f"{name}({format_tag(tag)}): the tuple is striped; take it with dist_tget"
+            )
+        return codec.decode(reply.kind, reply.meta, reply.payload)

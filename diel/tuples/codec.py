@@ -7,8 +7,10 @@ client that puts them and the client that gets them.
 from __future__ import annotations
 
 import ast
+import contextlib
 import pickle
-from typing import Any, Final, NamedTuple
+import struct
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -17,6 +19,10 @@ from diel.errors import PayloadError
 BYTES: Final = 0
 ARRAY: Final = 1
 PICKLE: Final = 2
+INTEGER: Final = 3
+FLOAT: Final = 4
+
+_FLOAT: Final = struct.Struct("<d")
 
 
 class Encoded(NamedTuple):
@@ -27,29 +33,46 @@ class Encoded(NamedTuple):
     buffer: memoryview
 
 
-def encode(value: object) -> Encoded:
-    """Return the encoded form of a value; arrays and bytes are not copied.
+def encode(value: object) -> tuple[int, bytes, Any]:
+    """Return kind, meta and memory of a value; arrays and bytes are not copied.
 
     Raises
     ------
     PayloadError
         If the value is neither bytes nor an array and cannot be pickled.
     """
+    if type(value) is bytes:
+        return BYTES, b"", value
     if isinstance(value, np.ndarray) and _is_its_memory(value):
         array = np.ascontiguousarray(value).reshape(value.shape)
-        return Encoded(ARRAY, array_meta(array), _memory(array))
+        return ARRAY, array_meta(array), _memory(array)
     if isinstance(value, (bytes, bytearray)):
-        return Encoded(BYTES, b"", memoryview(value))
+        return BYTES, b"", memoryview(value)
+    if type(value) in (int, float):
+        with contextlib.suppress(OverflowError):  # a longer integer is pickled
+            kind, data = encode_number(cast("float", value))
+            return kind, b"", data
+    return encode_as_pickle(value)
+
+
+def encode_as_pickle(value: object) -> tuple[int, bytes, bytes]:
+    """Return kind, meta and memory of any Python object.
+
+    Raises
+    ------
+    PayloadError
+        If it cannot be pickled.
+    """
     try:
         data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # whatever a __reduce__ raises
         raise PayloadError(
             f"a {type(value).__name__} cannot be put into the tuple space: {error}"
         ) from error
-    return Encoded(PICKLE, b"", memoryview(data))
+    return PICKLE, b"", data
 
 
-def decode(kind: int, meta: bytes, buffer: bytearray | memoryview) -> Any:
+def decode(kind: int, meta: bytes, buffer: bytes | bytearray | memoryview) -> Any:
     """Return the value of an encoded form; an array is a writable view of `buffer`.
 
     Raises
@@ -57,15 +80,39 @@ def decode(kind: int, meta: bytes, buffer: bytearray | memoryview) -> Any:
     PayloadError
         If a pickled object cannot be rebuilt here.
     """
-    if kind == ARRAY:
-        dtype, shape = _parse_array_meta(meta)
-        return np.frombuffer(buffer, dtype).reshape(shape)
     if kind == BYTES:
         return bytes(buffer)
+    if kind == ARRAY:
+        dtype, shape = _parse_array_meta(meta)
+        writable = bytearray(buffer) if isinstance(buffer, bytes) else buffer
+        return np.frombuffer(writable, dtype).reshape(shape)
+    if kind in (INTEGER, FLOAT):
+        return decode_number(kind, buffer)
     try:
         return pickle.loads(buffer)
     except Exception as error:  # whatever a __setstate__ raises
         raise PayloadError(f"a tuple's value cannot be rebuilt on this rank: {error}") from error
+
+
+def encode_number(value: float) -> tuple[int, bytes]:
+    """Return kind and bytes of an int or float, in which a server can count.
+
+    Raises
+    ------
+    OverflowError
+        If an integer needs more than 64 bits.
+    """
+    if type(value) is int:
+        return INTEGER, value.to_bytes(8, "little", signed=True)
+    return FLOAT, _FLOAT.pack(value)
+
+
+def decode_number(kind: int, buffer: bytes | bytearray | memoryview) -> int | float:
+    """Return the number of its kind and bytes."""
+    if kind == INTEGER:
+        return int.from_bytes(buffer, "little", signed=True)
+    number: float = _FLOAT.unpack(buffer)[0]
+    return number
 
 
 def array_meta(array: np.ndarray[Any, Any]) -> bytes:
@@ -79,7 +126,8 @@ def describe(kind: int, meta: bytes) -> str:
     if kind == ARRAY:
         dtype, shape = _parse_array_meta(meta)
         return f"an array of dtype {dtype} and shape {shape}"
-    return "bytes" if kind == BYTES else "a pickled Python object"
+    words = {BYTES: "bytes", PICKLE: "a pickled Python object"}
+    return words.get(kind, "a number")
 
 
 def receive_into(out: object) -> Encoded:

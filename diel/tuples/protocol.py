@@ -2,10 +2,14 @@
 
 ::
 
-    client -> server   header | key | meta | payload, if small       CLIENT_TO_SERVER
-                       payload, if large, in chunks                  CLIENT_TO_SERVER_PAYLOAD
-    server -> client   header | key | meta | payload, if small       SERVER_TO_CLIENT
-                       payload, if large, in chunks                  SERVER_TO_CLIENT_PAYLOAD
+    client -> server   PREFIX | BODY  | key | meta | payload, if small    a tuple
+                       PREFIX | QUERY | key | meta                        a question
+                       payload, if large, in chunks                       CLIENT_TO_SERVER_PAYLOAD
+    server -> client   PREFIX | BODY  | key | meta | payload, if small    SERVER_TO_CLIENT
+                       payload, if large, in chunks                       SERVER_TO_CLIENT_PAYLOAD
+
+The part from BODY on is the same in both directions: a server keeps it as it came and sends it as
+it is, so a small tuple is neither taken apart nor put together there.
 """
 
 from __future__ import annotations
@@ -14,25 +18,64 @@ import math
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
+Payload: TypeAlias = Any
+"""What carries a large payload: anything with the buffer protocol and a length in bytes."""
 
 INLINE_BYTES: Final = 16 * 1024
 """Payloads up to this size travel in the message itself: copying them is cheaper than a second
 message."""
-
+LONGEST_KEY_BYTES: Final = 4096
+LONGEST_META_BYTES: Final = 4096
 CHUNK_BYTES: Final = 2**30
 """A single message of 2^31 bytes and more is an error in Open MPI's wheel."""
 
+PREFIX: Final = struct.Struct("<BBHIQ")
+"""Operation or status, whether a payload comes apart, nothing, serial, and a number whose meaning
+depends on the first."""
+BODY: Final = struct.Struct("<BxHIQ")
+"""Kind, bytes of key, of meta, and of payload."""
+QUERY: Final = struct.Struct("<dbxHI")
+"""Timeout in seconds, kind that is welcome or -1, bytes of key, of meta."""
+
+PUT_HEAD: Final = struct.Struct("<BBHIQBxHIQ")  # PREFIX and BODY in one go
+QUERY_HEAD: Final = struct.Struct("<BBHIQdbxHI")  # PREFIX and QUERY
+
+BODY_AT: Final = PREFIX.size
+KEY_AT: Final = PREFIX.size + BODY.size
+MESSAGE_BYTES: Final = KEY_AT + LONGEST_KEY_BYTES + LONGEST_META_BYTES + INLINE_BYTES
+"""No message is longer."""
+TUPLE_OVERHEAD_BYTES: Final = 320
+"""What a server needs for a tuple beside its bytes: objects, a place in a queue and in indexes."""
+
 
 class Operation(IntEnum):
-    """What a client asks for."""
+    """What a client asks for. PUT alone has no reply."""
 
     PUT = 1
-    TAKE = 2
-    READ = 3
-    FLUSH = 4
+    PUT_IF_ABSENT = 2
+    REPLACE = 3
+    INCREMENT = 4
+    TAKE = 5
+    READ = 6
+    CLAIM = 7
+    ACKNOWLEDGE = 8
+    GIVE_BACK = 9
+    RENEW = 10
+    COUNT = 11
+    COLLECT = 12
+    SUBSCRIBE = 13
+    NEXT = 14
+    UNSUBSCRIBE = 15
+    WATCH = 16
+    CANCEL = 17
+    ASK_CREDIT = 18
+    FLUSH = 19
+    DUMP = 20
+    SURVEY = 21
+    RETURN_CREDIT = 22
 
 
 class Status(IntEnum):
@@ -41,108 +84,147 @@ class Status(IntEnum):
     OK = 0
     TIMEOUT = 1
     MISMATCH = 2
-
-
-class Request(NamedTuple):
-    """One request.
-
-    Attributes
-    ----------
-    client : int
-        Who asks; the transport fills it in.
-    serial : int
-        Numbers the requests of one client, so that it can tell the answers apart.
-    operation : Operation
-    key : bytes
-        A tag for PUT, a pattern for TAKE and READ.
-    timeout_s : float, seconds
-        How long to wait for a match: 0 not at all, infinity for ever.
-    kind : int
-        Of the payload; for TAKE and READ, that of the only payload which is welcome, or -1.
-    meta : bytes
-        Likewise.
-    payload : buffer
-    """
-
-    client: int
-    serial: int
-    operation: int
-    key: bytes
-    timeout_s: float = math.inf
-    kind: int = -1
-    meta: bytes = b""
-    payload: Buffer = b""
+    FULL = 3
+    TOO_LARGE = 4
+    NOT_A_NUMBER = 5
+    CONFLICT = 6
+    GONE = 7
+    FAILED = 8
 
 
 class Reply(NamedTuple):
-    """One answer: the status, and the tuple if there is one."""
+    """A server's answer, taken apart."""
+
+    status: int
+    serial: int
+    number: int
+    kind: int = -1
+    key: bytes = b""
+    meta: bytes = b""
+    payload: Payload = b""
+
+
+class Out(NamedTuple):
+    """A server's message on its way: to whom, and a payload that travels apart."""
 
     client: int
-    serial: int
-    status: int
-    key: bytes = b""
-    kind: int = -1
-    meta: bytes = b""
-    payload: Buffer = b""
+    message: bytes
+    payload: Payload = None
 
 
-_REQUEST = struct.Struct("<BbxxIIIQd")
-_REPLY = struct.Struct("<BbxxIIIQ")
+def answer(client: int, serial: int, status: int, number: int = 0) -> Out:
+    """Return a reply without a tuple."""
+    return Out(client, PREFIX.pack(status, 0, 0, serial, number))
 
 
-def pack_request(request: Request) -> tuple[bytes, Buffer | None]:
-    """Return the message, and the payload if that travels on its own."""
-    size = len(request.payload)
-    head = _REQUEST.pack(
-        request.operation,
-        request.kind,
-        request.serial,
-        len(request.key),
-        len(request.meta),
-        size,
-        request.timeout_s,
+def tuple_reply(client: int, serial: int, version: int, body: bytes, payload: Payload) -> Out:
+    """Return a reply that carries a tuple, as it came."""
+    prefix = PREFIX.pack(0, payload is not None, 0, serial, version)
+    # A named tuple without the cost of its constructor: this is done for every tuple.
+    return tuple.__new__(Out, (client, prefix + body, payload))
+
+
+def pack_put(
+    operation: int, serial: int, argument: int, kind: int, key: bytes, meta: bytes, payload: Buffer
+) -> tuple[bytes, Buffer | None]:
+    """Return the message of an operation that carries a tuple, and a payload that goes apart."""
+    size = len(payload)
+    apart = size > INLINE_BYTES
+    head = PUT_HEAD.pack(operation, apart, 0, serial, argument, kind, len(key), len(meta), size)
+    if apart:
+        return b"".join((head, key, meta)), payload
+    return b"".join((head, key, meta, payload)), None
+
+
+def pack_query(
+    operation: int,
+    serial: int,
+    key: bytes = b"",
+    *,
+    timeout_s: float = math.inf,
+    argument: int = 0,
+    kind: int = -1,
+    meta: bytes = b"",
+) -> bytes:
+    """Return the message of an operation that asks for something.
+
+    Parameters
+    ----------
+    operation : Operation
+    serial : int
+        Numbers the requests of one client, so that it can tell the answers apart.
+    key : bytes
+        A tag or pattern.
+    timeout_s : float, seconds
+        How long to wait for it: 0 not at all, infinity for ever.
+    argument : int
+        Its meaning depends on the operation.
+    kind, meta : int, bytes
+        The only payload that is welcome, if kind is not -1.
+    """
+    head = QUERY_HEAD.pack(operation, 0, 0, serial, argument, timeout_s, kind, len(key), len(meta))
+    return head + key + meta
+
+
+def payload_to_come(message: Buffer) -> int:
+    """Return the bytes of a payload that follows a message with a BODY in it, or 0."""
+    if not message[1]:
+        return 0
+    size: int = BODY.unpack_from(message, BODY_AT)[3]
+    return size
+
+
+def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
+    """Take a reply apart; `payload` is the one that came after it, if any."""
+    if len(message) < KEY_AT:
+        status, _, _, serial, number = PREFIX.unpack(message)
+        return Reply(status, serial, number)
+    status, _, _, serial, number, kind, key_bytes, meta_bytes, _ = PUT_HEAD.unpack_from(message)
+    meta_at = KEY_AT + key_bytes
+    payload_at = meta_at + meta_bytes
+    # A named tuple without the cost of its constructor: this is done for every tuple.
+    return tuple.__new__(
+        Reply,
+        (
+            status,
+            serial,
+            number,
+            kind,
+            message[KEY_AT:meta_at],
+            message[meta_at:payload_at],
+            message[payload_at:] if payload is None else payload,
+        ),
     )
-    if size <= INLINE_BYTES:
-        return b"".join((head, request.key, request.meta, request.payload)), None
-    return b"".join((head, request.key, request.meta)), request.payload
 
 
-def unpack_request(message: bytes | bytearray, client: int) -> tuple[Request, int]:
-    """Return the request and the size in bytes of a payload that is still to come, or 0."""
-    operation, kind, serial, key_size, meta_size, size, timeout_s = _REQUEST.unpack_from(message)
-    key_end = _REQUEST.size + key_size
-    meta_end = key_end + meta_size
-    key = bytes(message[_REQUEST.size : key_end])
-    meta = bytes(message[key_end:meta_end])
-    inline = bytes(message[meta_end:])
-    request = Request(client, serial, operation, key, timeout_s, kind, meta, inline)
-    return request, size if size > INLINE_BYTES else 0
-
-
-def pack_reply(reply: Reply) -> tuple[bytes, Buffer | None]:
-    """Return the message, and the payload if that travels on its own."""
-    size = len(reply.payload)
-    head = _REPLY.pack(
-        reply.status, reply.kind, reply.serial, len(reply.key), len(reply.meta), size
-    )
-    if size <= INLINE_BYTES:
-        return b"".join((head, reply.key, reply.meta, reply.payload)), None
-    return b"".join((head, reply.key, reply.meta)), reply.payload
-
-
-def unpack_reply(message: bytearray, client: int) -> tuple[Reply, int]:
-    """Return the reply and the size in bytes of a payload that is still to come, or 0."""
-    status, kind, serial, key_size, meta_size, size = _REPLY.unpack_from(message)
-    key_end = _REPLY.size + key_size
-    meta_end = key_end + meta_size
-    key = bytes(message[_REPLY.size : key_end])
-    meta = bytes(message[key_end:meta_end])
-    reply = Reply(client, serial, status, key, kind, meta, message[meta_end:])
-    return reply, size if size > INLINE_BYTES else 0
-
-
-def chunks(buffer: Buffer) -> Iterator[memoryview]:
+def chunks(buffer: Payload) -> Iterator[memoryview]:
     """Cut a payload into pieces that MPI can carry in one message each."""
     view = memoryview(buffer)
     for start in range(0, len(view), CHUNK_BYTES):
         yield view[start : start + CHUNK_BYTES]
+
+
+def pack_frames(entries: list[tuple[bytes, Payload]]) -> bytearray:
+    """Return several tuples, each a body and perhaps a payload, as one payload."""
+    frames = bytearray()
+    for body, payload in entries:
+        frames += len(body).to_bytes(8, "little") + body
+        if payload is not None:
+            frames += payload
+    return frames
+
+
+def unpack_frames(frames: Buffer) -> Iterator[Reply]:
+    """Take apart what `pack_frames` made."""
+    view = memoryview(frames)
+    at = 0
+    while at < len(view):
+        body_bytes = int.from_bytes(view[at : at + 8], "little")
+        at += 8
+        message = bytes(PREFIX.size) + bytes(view[at : at + body_bytes])
+        at += body_bytes
+        size = BODY.unpack_from(message, BODY_AT)[3]
+        apart = size if size > INLINE_BYTES else 0
+        payload = bytearray(view[at : at + apart]) if apart else None
+        at += apart
+        yield unpack_reply(message, payload)

@@ -10,24 +10,34 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from diel.comm import tags
 from diel.comm.waiting import Patience
-from diel.tuples.protocol import Buffer, Reply, Request, chunks, pack_reply, unpack_request
-from diel.tuples.store import TupleStore
+from diel.tuples.blocks import BlockPool
+from diel.tuples.protocol import (
+    MESSAGE_BYTES,
+    Payload,
+    chunks,
+    payload_to_come,
+)
+from diel.tuples.store import Outs, TupleStore
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+_POLLS_IN_A_ROW: Final = 16
 
 
 @dataclass
 class _Transfer:
     """A payload on its way in, and what its client has sent since."""
 
-    request: Request
+    message: bytes
+    payload: Payload
     pieces: list[MPI.Request]
-    held_back: deque[tuple[Request, int]] = field(default_factory=deque)
+    held_back: deque[bytes] = field(default_factory=deque)
 
 
 class TupleServer:
@@ -36,74 +46,87 @@ class TupleServer:
     Parameters
     ----------
     comm : MPI.Intracomm
+    store : TupleStore, optional
     clock : callable, optional
         Returns seconds; the store itself has no clock.
     """
 
-    def __init__(self, comm: MPI.Intracomm, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        store: TupleStore | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         from mpi4py import MPI
 
         self._mpi = MPI
         self._comm = comm
         self._clock = clock
+        self._pool = BlockPool()
         self._transfers: dict[int, _Transfer] = {}
-        self._sending: deque[tuple[MPI.Request, Buffer]] = deque()
-        self.store = TupleStore()
+        self._sending: deque[tuple[MPI.Request, Payload]] = deque()
+        self.store = store if store is not None else TupleStore()
 
     def serve(self, should_leave: Callable[[], bool]) -> None:
         """Serve until `should_leave`, which is asked when there is nothing else to do."""
+        MPI = self._mpi
+        # One receive is always open: a message lands in memory that is there and touched.
+        buffer = bytearray(MESSAGE_BYTES)
+        receive = self._comm.Recv_init([buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.CLIENT_TO_SERVER)
+        status = MPI.Status()
+        receive.Start()
+        view, byte = memoryview(buffer), MPI.BYTE
+        handle, clock, test = self.store.handle, self._clock, receive.Test
         patience = Patience()
-        while True:
-            if self._serve_once():
-                patience.reset()
-            elif not self._moving() and patience.pause() and should_leave():
-                return
+        idle_polls = 0
+        try:
+            while True:
+                if test(status):
+                    message = view[: status.Get_count(byte)].tobytes()
+                    client = status.Get_source()
+                    receive.Start()
+                    if message[1] or self._transfers:
+                        self._accept(client, message)
+                    else:  # nearly always
+                        replies = handle(client, message, clock())
+                        if replies:
+                            self._send(replies)
+                    patience.reset()
+                    continue
+                idle_polls += 1
+                if idle_polls % _POLLS_IN_A_ROW and not self._transfers:
+                    continue  # what follows would make the next message wait
+                if self._finish_transfers() or self._expire():
+                    patience.reset()
+                elif not self._moving() and patience.pause() and should_leave():
+                    return
+        finally:
+            receive.Cancel()
+            receive.Wait()
+            receive.Free()
 
-    def _serve_once(self) -> bool:
-        """Do what can be done without waiting; say whether there was anything."""
-        busy = self._receive_request()
-        if self._transfers:
-            busy |= self._finish_transfers()
-        if self.store.next_deadline_s() <= (now_s := self._clock()):
-            self._send(self.store.expire(now_s))
-            busy = True
-        while self._sending and self._sending[0][0].Test():
-            self._sending.popleft()
-        return busy
-
-    def _moving(self) -> bool:
-        """Whether a transfer of our own is under way: MPI moves it only while it is called."""
-        return bool(self._transfers or self._sending)
-
-    def _receive_request(self) -> bool:
-        status = self._mpi.Status()
-        message = self._comm.Improbe(self._mpi.ANY_SOURCE, tags.CLIENT_TO_SERVER, status)
-        if message is None:
-            return False
-        data = bytearray(status.Get_count(self._mpi.BYTE))
-        message.Recv([data, self._mpi.BYTE])
-        client = status.Get_source()
-        request, payload_bytes = unpack_request(data, client)
-        transfer = self._transfers.get(client)
-        if transfer is None:
-            self._accept(request, payload_bytes)
-        else:
-            transfer.held_back.append((request, payload_bytes))
-        return True
-
-    def _accept(self, request: Request, payload_bytes: int) -> None:
-        if not payload_bytes:
-            self._send(self.store.handle(request, self._clock()))
+    def _accept(self, client: int, message: bytes) -> None:
+        """Handle a request, or begin to receive its payload."""
+        if self._transfers and client in self._transfers:
+            self._transfers[client].held_back.append(message)
             return
-        payload = bytearray(payload_bytes)
+        if not message[1]:
+            replies = self.store.handle(client, message, self._clock())
+            if replies:
+                self._send(replies)
+            return
+        size = payload_to_come(message)
+        payload = self._pool.take(size)
         pieces = [
-            self._comm.Irecv([piece, self._mpi.BYTE], request.client, tags.CLIENT_TO_SERVER_PAYLOAD)
+            self._comm.Irecv([piece, self._mpi.BYTE], client, tags.CLIENT_TO_SERVER_PAYLOAD)
             for piece in chunks(payload)
         ]
-        whole = request._replace(payload=payload)
-        self._transfers[request.client] = _Transfer(whole, pieces)
+        self._transfers[client] = _Transfer(message, payload, pieces)
 
     def _finish_transfers(self) -> bool:
+        """Handle the requests whose payload is here whole; say whether there was one."""
+        if not self._transfers:
+            return False
         finished = [
             client
             for client, transfer in self._transfers.items()
@@ -111,22 +134,35 @@ class TupleServer:
         ]
         for client in finished:
             transfer = self._transfers.pop(client)
-            self._send(self.store.handle(transfer.request, self._clock()))
+            message, payload = transfer.message, transfer.payload
+            transfer.payload = None
+            self._send(self.store.handle(client, message, self._clock(), payload))
             while transfer.held_back and client not in self._transfers:
-                self._accept(*transfer.held_back.popleft())
+                self._accept(client, transfer.held_back.popleft())
             if transfer.held_back:
                 self._transfers[client].held_back = transfer.held_back
         return bool(finished)
 
-    def _send(self, replies: list[Reply]) -> None:
-        for reply in replies:
-            message, payload = pack_reply(reply)
-            self._start_sending(message, reply.client, tags.SERVER_TO_CLIENT)
+    def _expire(self) -> bool:
+        if self.store.next_deadline_s() > (now_s := self._clock()):
+            return False
+        self._send(self.store.expire(now_s))
+        return True
+
+    def _moving(self) -> bool:
+        """Whether a transfer of our own is under way: MPI moves it only while it is called."""
+        while self._sending and self._sending[0][0].Test():
+            self._sending.popleft()
+        return bool(self._transfers or self._sending)
+
+    def _send(self, replies: Outs) -> None:
+        for client, message, payload in replies:
+            request = self._comm.Isend(message, client, tags.SERVER_TO_CLIENT)
+            if not request.Test():
+                self._sending.append((request, message))
             if payload is not None:
                 for piece in chunks(payload):
-                    self._start_sending(piece, reply.client, tags.SERVER_TO_CLIENT_PAYLOAD)
-
-    def _start_sending(self, data: Buffer, client: int, tag: int) -> None:
-        request = self._comm.Isend([data, self._mpi.BYTE], client, tag)
-        if not request.Test():
-            self._sending.append((request, data))
+                    request = self._comm.Isend(
+                        [piece, self._mpi.BYTE], client, tags.SERVER_TO_CLIENT_PAYLOAD
+                    )
+                    self._sending.append((request, piece))

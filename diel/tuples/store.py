@@ -1,223 +1,646 @@
-"""The matching of requests with tuples: a pure state machine.
+"""The tuples of one server and the requests that wait for more: a pure state machine.
 
-``handle(request, now_s)`` returns the replies that follow from a request, ``expire(now_s)`` those
-that follow from the passing of time. No I/O, no clock: tests, the in-process transport and the
-server run the same code.
+``handle(client, message, now_s)`` returns the replies that follow from a request, ``expire(now_s)``
+those that follow from the passing of time. Messages are bytes in the form of `protocol`; there is
+no I/O and no clock here, so tests, the in-process transport and the server run the same code.
 
 Several tuples may share a tag: first in, first out, also across the tags that a pattern matches.
-Requests that wait are served in the order in which they came.
+Requests that wait are served in the order in which they came. A tuple that is claimed is out of
+sight until its holder acknowledges it, when it is gone, or gives it back, when it lies in its old
+place.
 """
 
 from __future__ import annotations
 
-import heapq
+import json
 import math
-from collections import OrderedDict, deque
-from typing import NamedTuple
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
 
-from diel.tuples.protocol import Buffer, Operation, Reply, Request, Status
-from diel.tuples.tags import fields_match, is_wildcard, split_fields
+from diel.tuples import codec
+from diel.tuples.distributed import STRIPED, is_piece
+from diel.tuples.memory import Memory
+from diel.tuples.protocol import (
+    BODY,
+    BODY_AT,
+    KEY_AT,
+    PREFIX,
+    QUERY_HEAD,
+    TUPLE_OVERHEAD_BYTES,
+    Operation,
+    Out,
+    Payload,
+    Status,
+    answer,
+    pack_frames,
+    pack_put,
+    tuple_reply,
+)
+from diel.tuples.queues import Entry, Queues
+from diel.tuples.spill import Spilled, SpillFolder, loaded
+from diel.tuples.tags import Fields, fields_match, is_wildcard, split_fields
+from diel.tuples.waiters import Waiter, Waiters
+
+COLLECT_BYTES: Final = 64 * 2**20
+"""A reply to COLLECT holds about so much at most; the client asks again for the rest."""
 
 
-class _Entry(NamedTuple):
-    number: int
+Outs: TypeAlias = "Sequence[Out]"
+
+_NOTHING: Final[tuple[Out, ...]] = ()
+
+# Members of an IntEnum are slow to reach and to compare: these are for what every tuple passes.
+_OK: Final = int(Status.OK)
+_FIXED_BYTES: Final = TUPLE_OVERHEAD_BYTES + BODY_AT
+_TAKE_FIELDS: Final = struct.Struct("<4xI8x8xbxH")  # serial, kind, bytes of key in a QUERY
+_KEY_BYTES: Final = struct.Struct("<H")
+_KEY_BYTES_AT: Final = BODY_AT + 2
+_PUT: Final = int(Operation.PUT)
+_LAST_WITH_A_TUPLE: Final = int(Operation.REPLACE)
+_TAKE: Final = int(Operation.TAKE)
+_READ: Final = int(Operation.READ)
+_CLAIM: Final = int(Operation.CLAIM)
+_WATCH: Final = int(Operation.WATCH)
+
+
+class _Query(NamedTuple):
+    """A request that asks for something, taken apart."""
+
+    client: int
+    operation: int
+    serial: int
+    argument: int
+    timeout_s: float
     kind: int
+    key: bytes
     meta: bytes
-    payload: Buffer
 
 
-class _Waiter(NamedTuple):
-    number: int
-    request: Request
-    pattern: tuple[bytes, ...] | None  # None: an exact tag
+@dataclass(slots=True)
+class _Claim:
+    """A tuple that is out with a client; it has a lease or stays as long as its holder lives."""
+
+    client: int
+    key: bytes
+    entry: Entry
+    lease_ends_s: float
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """Copies of future tuples for one client, and its request for the next one, if it waits."""
+
+    client: int
+    key: bytes
+    pattern: Fields | None
+    backlog: deque[Entry] = field(default_factory=deque)
 
 
 class TupleStore:
-    """All tuples of one server, and the requests that wait for more."""
+    """All tuples of one server.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    capacity_bytes : int
+        What tuples may take, their overhead included. Credit that clients have not used may
+        come on top, an eighth at most.
+    refuse_when_full : bool
+        Answer at once that there is no room, rather than let the client wait for it.
+    spill : SpillFolder, optional
+        Where the oldest large payloads go when there is no room otherwise.
+    """
+
+    def __init__(
+        self,
+        capacity_bytes: int = 2 * 2**30,
+        refuse_when_full: bool = False,
+        spill: SpillFolder | None = None,
+    ) -> None:
         self._numbers = 0
-        self._entries: dict[bytes, deque[_Entry]] = {}
-        # For patterns: live entries in order of arrival, by (arity, first field). A bucket is
-        # kept only once a pattern asked for it, so exact tags pay nothing. OrderedDict, since
-        # the first key of a plain dict is slow to find after many deletions at the front.
-        self._buckets: dict[tuple[int, bytes | None], OrderedDict[int, bytes]] = {}
-        self._waiters: dict[int, _Waiter] = {}
-        self._waiting_for_tag: dict[bytes, dict[int, None]] = {}
-        self._waiting_for_pattern: dict[int, None] = {}
-        self._deadlines: list[tuple[float, int]] = []
-        self.tuples_held = 0
-        self.bytes_held = 0
+        self._spill = spill
+        self._spillable: deque[tuple[int, bytes]] = deque()  # numbers and tags, oldest first
+        self.queues = Queues()
+        self.memory = Memory(capacity_bytes, refuse_when_full)
+        self._waiters = Waiters()
+        self._claims: dict[int, _Claim] = {}
+        self._subscriptions: dict[tuple[int, int], _Subscription] = {}
+        self._puts_applied: dict[int, int] = {}
+        self._dumps: dict[int, deque[Entry]] = {}
+        self._now_s = 0.0
+        self._operations: dict[int, Callable[[_Query, float], Outs]] = {
+            Operation.TAKE: self._get,
+            Operation.READ: self._get,
+            Operation.CLAIM: self._get,
+            Operation.WATCH: self._get,
+            Operation.CANCEL: self._cancel,
+            Operation.INCREMENT: self._increment,
+            Operation.ACKNOWLEDGE: self._acknowledge,
+            Operation.GIVE_BACK: self._give_back,
+            Operation.RENEW: self._renew,
+            Operation.COUNT: self._count,
+            Operation.COLLECT: self._collect,
+            Operation.SUBSCRIBE: self._subscribe,
+            Operation.NEXT: self._next,
+            Operation.UNSUBSCRIBE: self._unsubscribe,
+            Operation.ASK_CREDIT: self._ask_credit,
+            Operation.RETURN_CREDIT: self._return_credit,
+            Operation.FLUSH: self._flush,
+            Operation.DUMP: self._dump,
+            Operation.SURVEY: self._survey,
+        }
 
-    # -- requests ---------------------------------------------------------------------------
+    @property
+    def tuples_held(self) -> int:
+        """Tuples that lie here, claimed ones included."""
+        return len(self.queues) + len(self._claims)
 
-    def handle(self, request: Request, now_s: float) -> list[Reply]:
+    # -- requests -----------------------------------------------------------------------------
+
+    def handle(self, client: int, message: bytes, now_s: float, payload: Payload = None) -> Outs:
         """Apply one request.
 
         Parameters
         ----------
-        request : Request
+        client : int
+            Who asks.
+        message : bytes
+            As `protocol` describes it.
         now_s : float, seconds
             The time on any clock that does not go back.
+        payload : buffer, optional
+            Where it travelled apart; the store keeps it.
 
         Returns
         -------
-        list of Reply
+        sequence of Out
             To this client and to others that waited; none for a plain put.
         """
-        if request.operation == Operation.PUT:
-            return self._put(request)
-        if request.operation == Operation.FLUSH:
-            return [Reply(request.client, request.serial, Status.OK)]
-        return self._get(request, now_s)
+        self._now_s = now_s
+        operation = message[0]
+        if operation == _PUT:
+            return self._put_message(client, message, payload)
+        if operation == _TAKE:
+            serial, kind, key_bytes = _TAKE_FIELDS.unpack_from(message)
+            key = message[QUERY_HEAD.size : QUERY_HEAD.size + key_bytes]
+            if kind < 0 and b"*" not in key:  # nearly always
+                entry = self.queues.take_first(key)
+                if entry is not None:
+                    return self._answer_take(client, serial, entry)
+        if operation <= _LAST_WITH_A_TUPLE:
+            return self._apply_tuple(client, message, payload)
+        _, _, _, serial, argument, timeout_s, kind, key_bytes, meta_bytes = QUERY_HEAD.unpack_from(
+            message
+        )
+        meta_at = QUERY_HEAD.size + key_bytes
+        key = message[QUERY_HEAD.size : meta_at]
+        meta = message[meta_at : meta_at + meta_bytes]
+        query = _Query(client, operation, serial, argument, timeout_s, kind, key, meta)
+        return self._operations[operation](query, now_s)
 
-    def expire(self, now_s: float) -> list[Reply]:
-        """Give up on the requests whose timeout has passed."""
-        replies = []
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            _, number = heapq.heappop(self._deadlines)
-            waiter = self._waiters.get(number)
-            if waiter is not None:
-                self._forget_waiter(waiter)
-                replies.append(_timed_out(waiter.request))
-        return replies
+    def expire(self, now_s: float) -> Outs:
+        """Give up on requests whose timeout has passed, and take back claims without a lease."""
+        self._now_s = now_s
+        replies: list[Out] = []
+        for waiter in self._waiters.overdue(now_s):
+            self._waiters.remove(waiter)
+            replies.append(answer(waiter.client, waiter.serial, Status.TIMEOUT))
+        replies += self.memory.expire(now_s)
+        late = [name for name, claim in self._claims.items() if claim.lease_ends_s <= now_s]
+        return replies + self._return_claims(late)
 
     def next_deadline_s(self) -> float:
-        """When `expire` has something to do next; infinity if nothing waits with a timeout."""
-        return self._deadlines[0][0] if self._deadlines else math.inf
+        """Return when `expire` has something to do next; infinity if it never has."""
+        leases = (claim.lease_ends_s for claim in self._claims.values())
+        return min(
+            self._waiters.next_deadline_s(),
+            self.memory.next_deadline_s(),
+            min(leases, default=math.inf),
+        )
 
-    # -- putting ----------------------------------------------------------------------------
+    def client_died(self, client: int, now_s: float = 0.0) -> Outs:
+        """Forget a client: its claims go back, what it waits for is nobody's."""
+        self._now_s = max(self._now_s, now_s)
+        replies: list[Out] = []
+        for waiter in [waiter for waiter in self._waiters if waiter.client == client]:
+            self._waiters.remove(waiter)
+        for name in [name for name in self._subscriptions if name[0] == client]:
+            replies += self._drop_subscription(name)
+        self._dumps.pop(client, None)
+        replies += self.memory.client_died(client)
+        held = [name for name, claim in self._claims.items() if claim.client == client]
+        return replies + self._return_claims(held)
 
-    def _put(self, request: Request) -> list[Reply]:
-        entry = _Entry(self._next_number(), request.kind, request.meta, request.payload)
-        replies: list[Reply] = []
-        if self._waiters:
-            for waiter in self._waiters_for(request.key):
-                self._forget_waiter(waiter)
-                reply, taken = _offer(waiter.request, request.key, entry)
-                replies.append(reply)
-                if taken:
-                    return replies
-        self._add(request.key, entry)
+    def entries(self) -> Iterator[tuple[bytes, Entry]]:
+        """Iterate over all tuples by tag; claimed ones lie where they would be given back to."""
+        for key in self.queues:
+            for entry in self.queues.of(key):
+                yield key, entry
+        for claim in self._claims.values():
+            yield claim.key, claim.entry
+
+    # -- putting ------------------------------------------------------------------------------
+
+    def _put_message(self, client: int, message: bytes, payload: Payload) -> Outs:
+        """Put a tuple: what most messages ask for, so nothing here is done twice."""
+        key_bytes = _KEY_BYTES.unpack_from(message, _KEY_BYTES_AT)[0]
+        key = message[KEY_AT : KEY_AT + key_bytes]
+        body = message[BODY_AT:]
+        cost = _FIXED_BYTES + len(body)
+        if payload is not None:
+            cost += len(payload)
+        self.memory.arrived(client, cost)
+        puts = self._puts_applied
+        puts[client] = puts.get(client, 0) + 1
+        if self._waiters.by_number or self._subscriptions:
+            return self._put(key, body, payload)
+        self._numbers = number = self._numbers + 1
+        self.queues.append(key, (number, number, body, payload))
+        self.memory.held_bytes += cost
+        if payload is not None and self._spill is not None:
+            self._spillable.append((number, key))
+        return _NOTHING
+
+    def _apply_tuple(self, client: int, message: bytes, payload: Payload) -> Outs:
+        """Put a tuple under a condition, which its client wants to hear about."""
+        key_bytes = BODY.unpack_from(message, BODY_AT)[1]
+        key = message[KEY_AT : KEY_AT + key_bytes]
+        body = message[BODY_AT:]
+        cost = _cost((0, 0, body, payload))
+        self.memory.arrived(client, cost)
+        serial, argument = PREFIX.unpack_from(message)[3:]
+        if message[0] == Operation.REPLACE:
+            status = self._replace(key, argument, body, payload)
+            # Credit that leaves nothing behind, or less, is room for others.
+            return [answer(client, serial, status), *self.memory.release(0)]
+        present = self.queues.first(key) is not None or self._is_claimed(key)
+        put = self.memory.release(0) if present else self._put(key, body, payload)
+        return [answer(client, serial, Status.OK, 0 if present else 1), *put]
+
+    def _put(self, key: bytes, body: bytes, payload: Payload) -> Outs:
+        self._numbers = number = self._numbers + 1
+        entry = (number, number, body, payload)
+        replies = self._tell_subscribers(key, entry)
+        taken_by, more = self._offer_to_waiters(key, entry)
+        if taken_by is None:
+            self.queues.append(key, entry)
+        if taken_by == _TAKE:
+            return [*replies, *more, *self.memory.release(0)]
+        self.memory.hold(_cost(entry))
+        return [*replies, *more]
+
+    def _offer_to_waiters(self, key: bytes, entry: Entry) -> tuple[int | None, list[Out]]:
+        """Offer a tuple in order of arrival; return the operation that took it, if one did."""
+        replies = []
+        for waiter in self._waiters.matching(key):
+            self._waiters.remove(waiter)
+            reply, removes = self._offer(waiter, key, entry)
+            replies.append(reply)
+            if removes:
+                return waiter.operation, replies
+        return None, replies
+
+    def _offer(self, asker: Waiter | _Query, key: bytes, entry: Entry) -> tuple[Out, bool]:
+        """Answer a request with a tuple; say whether that takes the tuple away.
+
+        A request that names the only payload it can receive (``out=``) and meets another one is
+        told so, and the tuple stays.
+        """
+        _, version, body, payload = entry
+        operation = asker.operation
+        if operation == _WATCH:
+            return answer(asker.client, asker.serial, Status.OK), False
+        if asker.kind >= 0:
+            kind, key_bytes, meta_bytes, _ = BODY.unpack_from(body)
+            meta_at = BODY.size + key_bytes
+            meta = body[meta_at : meta_at + meta_bytes]
+            if (asker.kind, asker.meta) != (kind & ~STRIPED, meta):
+                misfit = pack_put(Status.MISMATCH, asker.serial, 0, kind, key, meta, b"")[0]
+                return Out(asker.client, misfit), False
+        if operation == _CLAIM:
+            lease_ends_s = self._now_s + asker.argument / 1000 if asker.argument else math.inf
+            self._numbers = version = self._numbers + 1  # the name of this claim
+            self._claims[version] = _Claim(asker.client, key, entry, lease_ends_s)
+        reply = tuple_reply(asker.client, asker.serial, version, body, loaded(payload))
+        return reply, operation != _READ
+
+    # -- getting ------------------------------------------------------------------------------
+
+    def _get(self, query: _Query, now_s: float) -> Outs:
+        key = query.key
+        pattern = None
+        if b"*" in key:  # perhaps a wildcard, perhaps a star in a string
+            fields = split_fields(key)
+            if any(map(is_wildcard, fields)):
+                pattern = fields
+        found = key if pattern is None else self.queues.oldest_match(pattern)
+        entry = None if found is None else self.queues.first(found)
+        if found is not None and entry is not None:
+            reply, removes = self._offer(query, found, entry)
+            if not removes:
+                return (reply,)
+            self.queues.take_first(found)
+            if query.operation == _CLAIM:
+                return (reply,)  # its memory is still held
+            released = self.memory.release(_cost(entry))
+            return (reply, *released) if released else (reply,)
+        if query.timeout_s <= 0:
+            return (answer(query.client, query.serial, Status.TIMEOUT),)
+        self._numbers += 1
+        waiter = Waiter(
+            self._numbers,
+            query.client,
+            query.serial,
+            query.operation,
+            key,
+            pattern,
+            query.kind,
+            query.meta,
+            query.argument,
+        )
+        self._waiters.add(waiter, now_s + query.timeout_s)
+        return _NOTHING
+
+    def _answer_take(self, client: int, serial: int, entry: Entry) -> Outs:
+        """Give a tuple that was taken to a request that takes any payload."""
+        _, version, body, payload = entry
+        memory = self.memory
+        if payload is None:
+            memory.held_bytes -= _FIXED_BYTES + len(body)
+        else:
+            memory.held_bytes -= _cost(entry)
+            payload = loaded(payload)
+        reply = tuple_reply(client, serial, version, body, payload)
+        return (reply, *memory.release(0)) if memory.has_askers else (reply,)
+
+    def _cancel(self, query: _Query, now_s: float) -> Outs:
+        waiter = self._waiters.find(query.client, query.argument)
+        if waiter is not None:
+            self._waiters.remove(waiter)
+        return _NOTHING
+
+    def _count(self, query: _Query, now_s: float) -> Outs:
+        count = len(self._matching(query.key))
+        return (answer(query.client, query.serial, Status.OK, count),)
+
+    def _collect(self, query: _Query, now_s: float) -> Outs:
+        """Take all tuples that match; `argument` limits them, 0 for no limit."""
+        taken: list[Entry] = []
+        size = 0
+        released: list[Out] = []
+        for key, entry in self._matching(query.key):
+            if size >= COLLECT_BYTES or (query.argument and len(taken) >= query.argument):
+                break
+            self.queues.remove(key, entry)
+            released += self.memory.release(_cost(entry))
+            taken.append(entry)
+            size += _cost(entry)
+        frames = pack_frames([(body, loaded(payload)) for _, _, body, payload in taken])
+        message, payload = pack_put(
+            Status.OK, query.serial, len(taken), codec.BYTES, b"", b"", frames
+        )
+        return [Out(query.client, message, payload), *released]
+
+    def _matching(self, key: bytes) -> list[tuple[bytes, Entry]]:
+        fields = split_fields(key)
+        if any(map(is_wildcard, fields)):
+            return self.queues.matching(fields)
+        return [(key, entry) for entry in self.queues.of(key)]
+
+    # -- changing -----------------------------------------------------------------------------
+
+    def _increment(self, query: _Query, now_s: float) -> Outs:
+        """Add the number in `meta`, of `kind`, to the oldest tuple; without one it becomes it."""
+        # The message is as long as the put of a number, so a client spends what it may leave.
+        self.memory.arrived(query.client, _FIXED_BYTES + BODY.size + len(query.key) + 8)
+        entry = self.queues.first(query.key)
+        total = codec.decode_number(query.kind, query.meta)
+        if entry is not None:
+            number, _, body, _ = entry
+            kind, key_bytes, meta_bytes, size = BODY.unpack_from(body)
+            value_at = BODY.size + key_bytes + meta_bytes
+            if kind not in (codec.INTEGER, codec.FLOAT):
+                return (answer(query.client, query.serial, Status.NOT_A_NUMBER),)
+            total = codec.decode_number(kind, body[value_at : value_at + size]) + total
+        try:
+            kind, value = codec.encode_number(total)
+        except OverflowError:
+            return (answer(query.client, query.serial, Status.TOO_LARGE),)
+        message, _ = pack_put(Status.OK, query.serial, 0, kind, query.key, b"", value)
+        body = message[BODY_AT:]
+        reply = Out(query.client, message)
+        if entry is None:
+            return [reply, *self._put(query.key, body, None)]
+        self._numbers += 1
+        self.queues.replace_first(query.key, (number, self._numbers, body, None))
+        return (reply, *self.memory.release(0))  # nothing more is held: others may have room
+
+    def _replace(self, key: bytes, version: int, body: bytes, payload: Payload) -> Status:
+        """Replace the tuple that has this version, which keeps its place."""
+        for entry in self.queues.of(key):
+            if entry[1] == version:
+                self._numbers += 1
+                changed = (entry[0], self._numbers, body, payload)
+                self.queues.replace(key, entry, changed)
+                self.memory.hold(_cost(changed) - _cost(entry))
+                return Status.OK
+        return Status.CONFLICT
+
+    # -- claims -------------------------------------------------------------------------------
+
+    def _acknowledge(self, query: _Query, now_s: float) -> Outs:
+        claim = self._claim_of(query)
+        if claim is None:
+            return (answer(query.client, query.serial, Status.GONE),)
+        del self._claims[query.argument]
+        released = self.memory.release(_cost(claim.entry))
+        return [answer(query.client, query.serial, Status.OK), *released]
+
+    def _give_back(self, query: _Query, now_s: float) -> Outs:
+        if self._claim_of(query) is None:
+            return (answer(query.client, query.serial, Status.GONE),)
+        returned = self._return_claim(query.argument)
+        return [answer(query.client, query.serial, Status.OK), *returned]
+
+    def _renew(self, query: _Query, now_s: float) -> Outs:
+        """Let a lease end `timeout_s` from now."""
+        claim = self._claim_of(query)
+        if claim is None:
+            return (answer(query.client, query.serial, Status.GONE),)
+        claim.lease_ends_s = now_s + query.timeout_s
+        return (answer(query.client, query.serial, Status.OK),)
+
+    def _claim_of(self, query: _Query) -> _Claim | None:
+        claim = self._claims.get(query.argument)
+        return claim if claim is not None and claim.client == query.client else None
+
+    def _return_claims(self, names: list[int]) -> list[Out]:
+        """Return several, the oldest tuple first: whoever waits longest gets that."""
+        replies: list[Out] = []
+        for name in sorted(names, key=lambda name: self._claims[name].entry[0]):
+            replies += self._return_claim(name)
         return replies
 
-    def _waiters_for(self, key: bytes) -> list[_Waiter]:
-        """Return who waits for this tag, in order of arrival."""
-        numbers = list(self._waiting_for_tag.get(key, ()))
-        if self._waiting_for_pattern:
-            fields = split_fields(key)
-            for number in self._waiting_for_pattern:
-                pattern = self._waiters[number].pattern
-                if pattern is not None and fields_match(pattern, fields):
-                    numbers.append(number)
-            numbers.sort()
-        return [self._waiters[number] for number in numbers]
+    def _return_claim(self, name: int) -> list[Out]:
+        claim = self._claims.pop(name)
+        taken_by, replies = self._offer_to_waiters(claim.key, claim.entry)
+        if taken_by is None:
+            self.queues.restore(claim.key, claim.entry)
+        elif taken_by == _TAKE:
+            replies += self.memory.release(_cost(claim.entry))
+        return replies
 
-    def _add(self, key: bytes, entry: _Entry) -> None:
-        queue = self._entries.get(key)
-        if queue is None:
-            queue = self._entries[key] = deque()
-        queue.append(entry)
-        for bucket in self._buckets_of(key):
-            bucket[entry.number] = key
-        self.tuples_held += 1
-        self.bytes_held += len(entry.payload)
+    def _is_claimed(self, key: bytes) -> bool:
+        return any(claim.key == key for claim in self._claims.values())
 
-    # -- getting ----------------------------------------------------------------------------
+    # -- subscriptions ------------------------------------------------------------------------
 
-    def _get(self, request: Request, now_s: float) -> list[Reply]:
-        fields = split_fields(request.key)
+    def _subscribe(self, query: _Query, now_s: float) -> Outs:
+        fields = split_fields(query.key)
         pattern = fields if any(map(is_wildcard, fields)) else None
-        key = request.key if pattern is None else self._oldest_match(pattern)
-        queue = self._entries.get(key) if key is not None else None
-        if key is not None and queue:
-            reply, taken = _offer(request, key, queue[0])
-            if taken:
-                self._remove_first(key, queue)
-            return [reply]
-        if request.timeout_s <= 0:
-            return [_timed_out(request)]
-        self._wait(request, pattern, now_s)
-        return []
+        name = (query.client, query.serial)
+        self._subscriptions[name] = _Subscription(query.client, query.key, pattern)
+        return (answer(query.client, query.serial, Status.OK),)
 
-    def _oldest_match(self, pattern: tuple[bytes, ...]) -> bytes | None:
-        for key in self._bucket_for(pattern).values():
-            if fields_match(pattern, split_fields(key)):
-                return key
-        return None
-
-    def _remove_first(self, key: bytes, queue: deque[_Entry]) -> None:
-        entry = queue.popleft()
-        if not queue:
-            del self._entries[key]
-        for bucket in self._buckets_of(key):
-            del bucket[entry.number]
-        self.tuples_held -= 1
-        self.bytes_held -= len(entry.payload)
-
-    def _wait(self, request: Request, pattern: tuple[bytes, ...] | None, now_s: float) -> None:
-        waiter = _Waiter(self._next_number(), request, pattern)
-        self._waiters[waiter.number] = waiter
-        if pattern is None:
-            self._waiting_for_tag.setdefault(request.key, {})[waiter.number] = None
-        else:
-            self._waiting_for_pattern[waiter.number] = None
-        if request.timeout_s < math.inf:
-            heapq.heappush(self._deadlines, (now_s + request.timeout_s, waiter.number))
-
-    def _forget_waiter(self, waiter: _Waiter) -> None:
-        del self._waiters[waiter.number]
-        if waiter.pattern is not None:
-            del self._waiting_for_pattern[waiter.number]
-            return
-        numbers = self._waiting_for_tag[waiter.request.key]
-        del numbers[waiter.number]
-        if not numbers:
-            del self._waiting_for_tag[waiter.request.key]
-
-    # -- the index for patterns ---------------------------------------------------------------
-
-    def _bucket_for(self, pattern: tuple[bytes, ...]) -> OrderedDict[int, bytes]:
-        """Return the bucket in which a pattern's matches lie; filled when first asked for."""
-        head = None if is_wildcard(pattern[0]) else pattern[0]
-        bucket = self._buckets.get((len(pattern), head))
-        if bucket is None:
-            found = []
-            for key, queue in self._entries.items():
-                fields = split_fields(key)
-                if len(fields) == len(pattern) and head in (None, fields[0]):
-                    found += [(entry.number, key) for entry in queue]
-            bucket = self._buckets[len(pattern), head] = OrderedDict(sorted(found))
-        return bucket
-
-    def _buckets_of(self, key: bytes) -> list[OrderedDict[int, bytes]]:
-        """Return the buckets, at most two, to which a tag belongs."""
-        if not self._buckets:
-            return []
-        fields = split_fields(key)
-        places = ((len(fields), fields[0]), (len(fields), None))
-        return [self._buckets[place] for place in places if place in self._buckets]
-
-    def _next_number(self) -> int:
+    def _next(self, query: _Query, now_s: float) -> Outs:
+        """Give a subscription, named by `argument`, its next tuple."""
+        subscription = self._subscriptions.get((query.client, query.argument))
+        if subscription is None:
+            return (answer(query.client, query.serial, Status.GONE),)
+        if subscription.backlog:
+            entry = subscription.backlog.popleft()
+            released = self.memory.release(_cost(entry))
+            return [self._copy_for(query.client, query.serial, entry), *released]
+        if query.timeout_s <= 0:
+            return (answer(query.client, query.serial, Status.TIMEOUT),)
         self._numbers += 1
-        return self._numbers
+        waiter = Waiter(
+            self._numbers,
+            query.client,
+            query.serial,
+            Operation.NEXT,
+            _next_key(query.client, query.argument),
+            None,
+            -1,
+            b"",
+            query.argument,
+        )
+        self._waiters.add(waiter, now_s + query.timeout_s)
+        return _NOTHING
+
+    def _tell_subscribers(self, key: bytes, entry: Entry) -> list[Out]:
+        replies: list[Out] = []
+        if is_piece(key):
+            return replies
+        fields = split_fields(key) if self._subscriptions else ()
+        for (client, serial), subscription in self._subscriptions.items():
+            if subscription.key != key and (
+                subscription.pattern is None or not fields_match(subscription.pattern, fields)
+            ):
+                continue
+            waiter = self._waiters.first_on(_next_key(client, serial))
+            if waiter is not None:
+                self._waiters.remove(waiter)
+                replies.append(self._copy_for(client, waiter.serial, entry))
+            else:
+                subscription.backlog.append(entry)
+                self.memory.hold(_cost(entry))
+        return replies
+
+    def _unsubscribe(self, query: _Query, now_s: float) -> Outs:
+        released = self._drop_subscription((query.client, query.argument))
+        return [answer(query.client, query.serial, Status.OK), *released]
+
+    def _drop_subscription(self, name: tuple[int, int]) -> list[Out]:
+        subscription = self._subscriptions.pop(name, None)
+        released: list[Out] = []
+        if subscription is not None:
+            while (waiter := self._waiters.first_on(_next_key(*name))) is not None:
+                self._waiters.remove(waiter)
+            for entry in subscription.backlog:
+                released += self.memory.release(_cost(entry))
+        return released
+
+    @staticmethod
+    def _copy_for(client: int, serial: int, entry: Entry) -> Out:
+        number, _, body, payload = entry
+        return tuple_reply(client, serial, number, body, loaded(payload))
+
+    # -- the rest -----------------------------------------------------------------------------
+
+    def _ask_credit(self, query: _Query, now_s: float) -> Outs:
+        if self._spill is not None:
+            self._make_room(self.memory.missing_bytes(query.argument))
+        return self.memory.ask(
+            query.client, query.serial, query.argument, now_s + query.timeout_s, query.timeout_s
+        )
+
+    def _return_credit(self, query: _Query, now_s: float) -> Outs:
+        self.memory.arrived(query.client, query.argument)
+        return self.memory.release(0)
+
+    def _make_room(self, missing_bytes: int) -> None:
+        """Write the oldest large payloads that lie here to files, until there is room."""
+        assert self._spill is not None
+        while missing_bytes > 0 and self._spillable:
+            number, key = self._spillable.popleft()
+            for entry in self.queues.of(key):
+                if entry[0] != number or entry[3] is None or isinstance(entry[3], Spilled):
+                    continue
+                spilled = self._spill.write(entry[3])
+                if spilled is None:
+                    return  # the disk is full too
+                self.queues.replace(key, entry, (*entry[:3], spilled))
+                self.memory.hold(-len(spilled))
+                missing_bytes -= len(spilled)
+
+    def _flush(self, query: _Query, now_s: float) -> Outs:
+        return (answer(query.client, query.serial, Status.OK),)
+
+    def _survey(self, query: _Query, now_s: float) -> Outs:
+        """Tell what is here and who waits, for whoever explains a deadlock."""
+        survey = {
+            "puts_applied": self._puts_applied,
+            "held_bytes": self.memory.held_bytes,
+            "tags": [(key.hex(), len(self.queues.of(key))) for key in self.queues][:1000],
+            "waiting": sorted(
+                {waiter.client for waiter in self._waiters} | set(self.memory.asking_clients())
+            ),
+            "claims": [(claim.client, claim.key.hex()) for claim in self._claims.values()],
+        }
+        data = json.dumps(survey).encode()
+        message, payload = pack_put(Status.OK, query.serial, 0, codec.BYTES, b"", b"", data)
+        return (Out(query.client, message, payload),)
+
+    def _dump(self, query: _Query, now_s: float) -> Outs:
+        """Copy all tuples, oldest first, in pieces; `argument` is 0 for the first piece."""
+        if query.argument == 0:
+            everything = sorted(self.entries(), key=lambda item: item[1][0])
+            self._dumps[query.client] = deque(entry for _, entry in everything)
+        rest = self._dumps.get(query.client, deque())
+        piece: list[Entry] = []
+        size = 0
+        while rest and size < COLLECT_BYTES:
+            piece.append(rest.popleft())
+            size += _cost(piece[-1])
+        if not rest:
+            self._dumps.pop(query.client, None)
+        frames = pack_frames([(body, loaded(payload)) for _, _, body, payload in piece])
+        message, payload = pack_put(
+            Status.OK, query.serial, len(piece), codec.BYTES, b"", b"", frames
+        )
+        return (Out(query.client, message, payload),)
 
 
-def _offer(request: Request, key: bytes, entry: _Entry) -> tuple[Reply, bool]:
-    """Answer a TAKE or READ with a tuple; say whether that takes it away.
-
-    A request that names the only payload it can receive (``out=``) and meets another one is
-    told so, and the tuple stays.
-    """
-    if request.kind >= 0 and (request.kind, request.meta) != (entry.kind, entry.meta):
-        status, payload, taken = Status.MISMATCH, b"", False
-        reply = Reply(request.client, request.serial, status, key, entry.kind, entry.meta, payload)
-        return reply, taken
-    reply = Reply(
-        request.client, request.serial, Status.OK, key, entry.kind, entry.meta, entry.payload
-    )
-    return reply, request.operation == Operation.TAKE
+def _cost(entry: Entry) -> int:
+    """Return the bytes that a tuple counts for; a client counts the same for its message."""
+    payload = entry[3]
+    in_memory = payload is not None and not isinstance(payload, Spilled)
+    return _FIXED_BYTES + len(entry[2]) + (len(payload) if in_memory else 0)
 
 
-def _timed_out(request: Request) -> Reply:
-    return Reply(request.client, request.serial, Status.TIMEOUT)
+def _next_key(client: int, serial: int) -> bytes:
+    # No tag begins so: the requests of a subscription wait apart from those for tuples.
+    return b"#%d/%d" % (client, serial)

@@ -8,9 +8,10 @@ content, so two tags are equal where their bytes are, on every rank and in every
 from __future__ import annotations
 
 import operator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from diel.errors import TagError
+from diel.tuples.protocol import LONGEST_KEY_BYTES
 
 
 class _Any:
@@ -34,7 +35,7 @@ Pattern: TypeAlias = "str | _Any | tuple[str | int | _Any, ...]"
 Fields: TypeAlias = "tuple[bytes, ...]"
 """The bytes of a tag or pattern, cut into those of its fields."""
 
-_STRING, _INTEGER, _WILDCARD = b"s", b"i", b"*"
+_STRING, _INTEGER, WILDCARD = b"s", b"i", b"*"
 
 
 def encode_tag(tag: Tag) -> bytes:
@@ -67,7 +68,10 @@ def encode_pattern(pattern: Pattern) -> tuple[bytes, bool]:
         raise TagError(_not_a_tag(pattern, pattern))
     if not fields:
         raise TagError("a tag needs at least one field; got an empty tuple")
-    return b"".join([_encode_field(field, pattern) for field in fields]), ANY in fields
+    key = b"".join([_encode_field(field, pattern) for field in fields])
+    if len(key) > LONGEST_KEY_BYTES:
+        raise TagError(f"a tag of {len(key):,} bytes: {LONGEST_KEY_BYTES:,} are the most")
+    return key, ANY in fields
 
 
 def _encode_field(field: object, pattern: object) -> bytes:
@@ -80,7 +84,7 @@ def _encode_field(field: object, pattern: object) -> bytes:
             raise TagError(f"{field!r}: not a valid Unicode string") from error
         return _STRING + len(content).to_bytes(4, "little") + content
     if field is ANY:
-        return _WILDCARD + b"\0\0\0\0"
+        return WILDCARD + b"\0\0\0\0"
     number = None if isinstance(field, bool) else _integer(field)
     if number is not None:
         content = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
@@ -115,7 +119,7 @@ def split_fields(key: bytes) -> tuple[bytes, ...]:
 
 def is_wildcard(field: bytes) -> bool:
     """Whether a field from `split_fields` is `ANY`."""
-    return field[:1] == _WILDCARD
+    return field[:1] == WILDCARD
 
 
 def fields_match(pattern: tuple[bytes, ...], fields: tuple[bytes, ...]) -> bool:
@@ -126,7 +130,7 @@ def fields_match(pattern: tuple[bytes, ...], fields: tuple[bytes, ...]) -> bool:
     )
 
 
-def decode_tag(key: bytes) -> Tag | Pattern:
+def decode_tag(key: bytes) -> Any:
     """Return the tag or pattern of some bytes; one with a single field as that field."""
     fields = tuple(_decode_field(field) for field in split_fields(key))
     return fields[0] if len(fields) == 1 and not isinstance(fields[0], int) else fields

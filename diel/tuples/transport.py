@@ -1,4 +1,4 @@
-"""How a client's requests reach a store: over MPI, or within one process."""
+"""How the requests of one client reach its servers, over MPI or within one process."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from diel.comm import tags
-from diel.comm.waiting import wait_for
+from diel.comm.waiting import Patience
 from diel.errors import TupleError
 from diel.tuples.protocol import (
-    Buffer,
+    MESSAGE_BYTES,
+    PREFIX,
+    QUERY_HEAD,
+    Payload,
     Reply,
-    Request,
     chunks,
-    pack_request,
+    pack_query,
+    payload_to_come,
     unpack_reply,
 )
+from diel.tuples.store import Outs as Replies
 from diel.tuples.store import TupleStore
 
 if TYPE_CHECKING:
@@ -27,94 +31,249 @@ if TYPE_CHECKING:
 
 # The server decides about timeouts. A client gives up by itself only when the server has been
 # silent for this much longer, which means that it is gone.
-_SERVER_GRACE_S = 30.0
+_SERVER_GRACE_S: Final = 30.0
+_QUICK_POLLS: Final = 50
+_LARGEST_SERIAL: Final = 2**32 - 1
+_EAGER_BYTES: Final = 2048
+"""Messages up to this size leave at once: by default both MPIs copy those of 4 KiB and more."""
+
+
+Outs: TypeAlias = "Mapping[int, memoryview] | None"
+"""Where large payloads shall land, by the serial of the request."""
 
 
 class Transport(Protocol):
-    """Carries the requests of one client."""
+    """Carries the requests of one client to its servers, numbered from 0."""
 
-    def post(self, request: Request) -> None:
-        """Send a request that gets no reply; return when its payload may be changed."""
+    servers: int
 
-    def call(self, request: Request, out: memoryview | None = None) -> Reply:
-        """Send a request and wait for its reply; a large payload lands in `out` if given."""
+    def next_serial(self) -> int:
+        """Return a number for a request, different from all that are under way."""
+
+    def send(self, server: int, message: bytes, payload: Payload = None) -> None:
+        """Send a request; return when the payload may be changed."""
+
+    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
+        """Send (server, message, payload) to several servers at the same time."""
+
+    def ask(self, server: int, operation: int, key: bytes) -> Reply:
+        """Ask for something without a timeout, and wait for the reply."""
+
+    def receive(
+        self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
+    ) -> tuple[int, Reply]:
+        """Wait for the reply to one of some requests; return (server, reply).
+
+        A payload that travels apart lands in the memory that `outs` has for its serial, if that
+        has its size. Replies to other requests are kept if they were announced with `keep`, and
+        dropped otherwise.
+        """
+
+    def receive_all(self, serials: Collection[int], outs: Outs = None) -> list[tuple[int, Reply]]:
+        """Wait for the replies to all of some requests, whose payloads come at the same time."""
+
+    def keep(self, serial: int) -> None:
+        """Keep the reply to a request until somebody receives it."""
+
+    def drop(self, serial: int) -> None:
+        """Do not keep the reply to a request any longer."""
 
 
-class MpiTransport:
-    """Talks to one tuple server over MPI.
+class _Inbox:
+    """Which replies are wanted, and those that came before their time."""
+
+    def __init__(self) -> None:
+        self._serial = 0
+        self._kept: set[int] = set()
+        self._early: dict[int, tuple[int, Reply]] = {}
+
+    def next_serial(self) -> int:
+        """Return a number for a request, different from all that are under way."""
+        self._serial = self._serial % _LARGEST_SERIAL + 1
+        return self._serial
+
+    def keep(self, serial: int) -> None:
+        """Keep the reply to a request until somebody receives it."""
+        self._kept.add(serial)
+
+    def drop(self, serial: int) -> None:
+        """Do not keep the reply to a request any longer."""
+        self._kept.discard(serial)
+        self._early.pop(serial, None)
+
+    def _take_early(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+        if self._early:
+            for serial in serials:
+                if serial in self._early:
+                    return self._early.pop(serial)
+        return None
+
+    def _sort(self, server: int, reply: Reply) -> None:
+        if reply.serial in self._kept:
+            self._early[reply.serial] = (server, reply)
+
+
+class MpiTransport(_Inbox):
+    """Talks to tuple servers over MPI.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-    server : int
-        The server's rank.
+    servers : sequence of int
+        The servers' ranks.
     safe_point : callable
         Asked now and then during waits; what it raises ends them.
     """
 
-    def __init__(self, comm: MPI.Intracomm, server: int, safe_point: Callable[[], None]) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, servers: Sequence[int], safe_point: Callable[[], None]
+    ) -> None:
         from mpi4py import MPI
 
+        super().__init__()
         self._mpi = MPI
         self._comm = comm
-        self._server = server
+        self._ranks = tuple(servers)
+        self._server_of = {rank: server for server, rank in enumerate(servers)}
         self._safe_point = safe_point
-        self._serial = 0
         self._sending: deque[tuple[MPI.Request, bytes]] = deque()
-
-    def post(self, request: Request) -> None:
-        """Send a request that gets no reply; return when its payload may be changed."""
-        self._send(request)
-
-    def call(self, request: Request, out: memoryview | None = None) -> Reply:
-        """Send a request and wait for its reply; a large payload lands in `out` if given."""
-        self._serial = (self._serial + 1) % 2**32
-        self._send(request._replace(serial=self._serial))
-        while True:
-            reply = self._receive(request.timeout_s, out)
-            if reply.serial == self._serial:
-                return reply
-            # The answer to a wait that the stop of an earlier run cut short.
-
-    def _send(self, request: Request) -> None:
-        message, payload = pack_request(request)
-        while self._sending and self._sending[0][0].Test():
-            self._sending.popleft()
-        sending = self._comm.Isend([message, self._mpi.BYTE], self._server, tags.CLIENT_TO_SERVER)
-        if not sending.Test():
-            self._sending.append((sending, message))
-        if payload is not None:
-            pieces = [
-                self._comm.Isend(
-                    [piece, self._mpi.BYTE], self._server, tags.CLIENT_TO_SERVER_PAYLOAD
-                )
-                for piece in chunks(payload)
-            ]
-            self._finish(pieces)
-
-    def _receive(self, timeout_s: float, out: memoryview | None) -> Reply:
-        limit_s = None if timeout_s == math.inf else timeout_s + _SERVER_GRACE_S
-        status = self._mpi.Status()
-        message = wait_for(
-            lambda: self._comm.Improbe(self._server, tags.SERVER_TO_CLIENT, status),
-            limit_s,
-            self._safe_point,
+        self._buffer = bytearray(MESSAGE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._byte = MPI.BYTE
+        self._status = MPI.Status()
+        # One receive is always open: a reply lands in memory that is there and touched.
+        self._reply = comm.Recv_init(
+            [self._buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.SERVER_TO_CLIENT
         )
-        if message is None:
-            raise TupleError(f"the tuple server (rank {self._server}) does not answer")
-        data = bytearray(status.Get_count(self._mpi.BYTE))
-        message.Recv([data, self._mpi.BYTE])
-        reply, payload_bytes = unpack_reply(data, self._comm.Get_rank())
-        if not payload_bytes:
-            return reply
-        welcome = out is not None and reply.serial == self._serial and len(out) == payload_bytes
-        payload: Buffer = out if welcome and out is not None else bytearray(payload_bytes)
-        pieces = [
-            self._comm.Irecv([piece, self._mpi.BYTE], self._server, tags.SERVER_TO_CLIENT_PAYLOAD)
+        self._reply.Start()
+        self.servers = len(self._ranks)
+
+    def close(self) -> None:
+        """Give the open receive back to MPI."""
+        self._reply.Cancel()
+        self._reply.Wait()
+        self._reply.Free()
+
+    def send(self, server: int, message: bytes, payload: Payload = None) -> None:
+        """Send a request; return when the payload may be changed."""
+        rank = self._ranks[server]
+        if len(message) <= _EAGER_BYTES and not self._sending:
+            self._comm.Send(message, rank, tags.CLIENT_TO_SERVER)
+        else:
+            self._start_sending(message, rank)
+        if payload is not None:
+            self._finish(self._start_payload(payload, rank))
+
+    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
+        """Send (server, message, payload) to several servers at the same time."""
+        pieces = []
+        for server, message, payload in parts:
+            self.send(server, message)
+            if payload is not None:
+                pieces += self._start_payload(payload, self._ranks[server])
+        self._finish(pieces)
+
+    def _start_payload(self, payload: Payload, rank: int) -> list[MPI.Request]:
+        return [
+            self._comm.Isend([piece, self._mpi.BYTE], rank, tags.CLIENT_TO_SERVER_PAYLOAD)
             for piece in chunks(payload)
         ]
-        self._finish(pieces)
-        return reply._replace(payload=payload)
+
+    def _start_sending(self, message: bytes, rank: int) -> None:
+        while self._sending and self._sending[0][0].Test():
+            self._sending.popleft()
+        sending = self._comm.Isend(message, rank, tags.CLIENT_TO_SERVER)
+        if not sending.Test():
+            self._sending.append((sending, message))
+
+    def ask(self, server: int, operation: int, key: bytes) -> Reply:
+        """Ask for something without a timeout, and wait for the reply."""
+        self._serial = serial = self._serial % _LARGEST_SERIAL + 1
+        head = QUERY_HEAD.pack(operation, 0, 0, serial, 0, math.inf, -1, len(key), 0)
+        if self._sending:
+            self.send(server, head + key)
+        else:
+            self._comm.Send(head + key, self._ranks[server], tags.CLIENT_TO_SERVER)
+        test, status = self._reply.Test, self._status
+        for _ in range(_QUICK_POLLS):
+            if test(status):
+                server, reply, pieces = self._take_reply((serial,), None)
+                if pieces is not None:
+                    self._finish(pieces)
+                if reply[1] == serial:
+                    return reply
+                self._sort(server, reply)
+        return self.receive((serial,))[1]
+
+    def receive(
+        self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
+    ) -> tuple[int, Reply]:
+        """Wait for the reply to one of some requests; return (server, reply)."""
+        early = self._take_early(serials) if self._early else None
+        if early is not None:
+            return early
+        while True:
+            self._await_message(timeout_s)
+            server, reply, pieces = self._take_reply(serials, outs)
+            if pieces is not None:
+                self._finish(pieces)
+            if reply[1] in serials:
+                return server, reply
+            self._sort(server, reply)
+
+    def receive_all(self, serials: Collection[int], outs: Outs = None) -> list[tuple[int, Reply]]:
+        """Wait for the replies to all of some requests, whose payloads come at the same time."""
+        missing = set(serials)
+        found, under_way = [], []
+        while missing:
+            self._await_message(math.inf)
+            server, reply, pieces = self._take_reply(missing, outs)
+            under_way += pieces or []
+            if reply.serial in missing:
+                missing.discard(reply.serial)
+                found.append((server, reply))
+            else:
+                self._finish(pieces or [])
+                self._sort(server, reply)
+        self._finish(under_way)
+        return found
+
+    def _await_message(self, timeout_s: float) -> None:
+        """Wait until the open receive has a message."""
+        test, status = self._reply.Test, self._status
+        for _ in range(_QUICK_POLLS):
+            if test(status):
+                return
+        patience = Patience()
+        deadline_s = time.monotonic() + timeout_s + _SERVER_GRACE_S if timeout_s < math.inf else 0
+        while not test(status):
+            if patience.pause():
+                self._safe_point()
+                if deadline_s and time.monotonic() > deadline_s:
+                    ranks = ", ".join(map(str, self._ranks))
+                    raise TupleError(f"the tuple server (rank {ranks}) does not answer")
+
+    def _take_reply(
+        self, serials: Collection[int], outs: Outs
+    ) -> tuple[int, Reply, list[MPI.Request] | None]:
+        """Return server, reply, and the requests of a payload that is still on its way."""
+        status = self._status
+        message = self._view[: status.Get_count(self._byte)].tobytes()
+        server = self._server_of[status.Get_source()]
+        self._reply.Start()
+        if not message[1]:
+            return server, unpack_reply(message), None
+        size = payload_to_come(message)
+        serial = PREFIX.unpack_from(message)[3]
+        out = outs.get(serial) if outs and serial in serials else None
+        payload: Payload = out if out is not None and len(out) == size else _fresh(size)
+        pieces = [
+            self._comm.Irecv(
+                [piece, self._byte], self._ranks[server], tags.SERVER_TO_CLIENT_PAYLOAD
+            )
+            for piece in chunks(payload)
+        ]
+        return server, unpack_reply(message, payload), pieces
 
     def _finish(self, pieces: list[MPI.Request]) -> None:
         # Without sleeping: MPI moves a payload only while it is called.
@@ -125,68 +284,99 @@ class MpiTransport:
                 self._safe_point()
 
 
-class LocalTransport:
-    """Reaches a store in the same process; clients may be threads.
+def _fresh(size_bytes: int) -> memoryview:
+    import numpy as np  # not zeroed, unlike a bytearray
+
+    return np.empty(size_bytes, np.uint8).data
+
+
+class LocalTransport(_Inbox):
+    """Reaches stores in the same process; clients may be threads, each with a transport.
 
     Parameters
     ----------
-    store : TupleStore, optional
-        Share one among several transports to let them meet.
-    client : int, optional
-        Tells the transports on one store apart.
-    condition : threading.Condition, optional
-        Shared like the store.
+    stores : sequence of TupleStore, optional
+        Default: a single new one.
     """
 
-    def __init__(
-        self,
-        store: TupleStore | None = None,
-        client: int = 0,
-        condition: threading.Condition | None = None,
-    ) -> None:
-        self._store = store if store is not None else TupleStore()
-        self._client = client
-        self._changed = condition if condition is not None else threading.Condition()
-        self._serial = 0
-        self._replies: dict[tuple[int, int], Reply] = {}
-        self._peers = [self]
+    def __init__(self, stores: Sequence[TupleStore] | None = None) -> None:
+        super().__init__()
+        self._stores = tuple(stores) if stores is not None else (TupleStore(),)
+        self._client = 0
+        self._changed = threading.Condition()
+        self._mail: dict[int, deque[tuple[int, Reply]]] = {0: deque()}
+        self.servers = len(self._stores)
 
     def another_client(self) -> LocalTransport:
-        """Return a transport for a further client of the same store."""
-        other = LocalTransport(self._store, len(self._peers), self._changed)
-        other._replies, other._peers = self._replies, self._peers
-        self._peers.append(other)
-        return other
-
-    def post(self, request: Request) -> None:
-        """Apply a request that gets no reply."""
+        """Return a transport for a further client of the same stores."""
         with self._changed:
-            self._apply(request)
+            other = LocalTransport(self._stores)
+            other._changed, other._mail = self._changed, self._mail
+            other._client = len(self._mail)
+            self._mail[other._client] = deque()
+            return other
 
-    def call(self, request: Request, out: memoryview | None = None) -> Reply:
-        """Apply a request and wait for its reply."""
+    def send(self, server: int, message: bytes, payload: Payload = None) -> None:
+        """Apply a request."""
+        copy = None if payload is None else bytes(payload)  # the caller may change its own
         with self._changed:
-            self._serial += 1
-            place = (self._client, self._serial)
-            self._apply(request._replace(serial=self._serial))
-            while place not in self._replies:
-                self._deliver(self._store.expire(time.monotonic()))
-                if place not in self._replies:
-                    left_s = self._store.next_deadline_s() - time.monotonic()
-                    self._changed.wait(max(0.0, min(left_s, 1.0)))
-            reply = self._replies.pop(place)
-        if out is not None and reply.status == 0:
-            out[:] = reply.payload
-            return reply._replace(payload=out)
-        return reply._replace(payload=bytearray(reply.payload))
+            store = self._stores[server]
+            now_s = time.monotonic()
+            self._deliver(server, store.expire(now_s))
+            self._deliver(server, store.handle(self._client, message, now_s, copy))
 
-    def _apply(self, request: Request) -> None:
-        payload = bytes(request.payload)  # the caller may change its own afterwards
-        request = request._replace(client=self._client, payload=payload)
-        self._deliver(self._store.handle(request, time.monotonic()))
+    def ask(self, server: int, operation: int, key: bytes) -> Reply:
+        """Ask for something without a timeout, and wait for the reply."""
+        serial = self.next_serial()
+        self.send(server, pack_query(operation, serial, key))
+        return self.receive((serial,))[1]
 
-    def _deliver(self, replies: list[Reply]) -> None:
-        for reply in replies:
-            self._replies[reply.client, reply.serial] = reply
+    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
+        """Send (server, message, payload) to several servers."""
+        for server, message, payload in parts:
+            self.send(server, message, payload)
+
+    def receive_all(self, serials: Collection[int], outs: Outs = None) -> list[tuple[int, Reply]]:
+        """Wait for the replies to all of some requests."""
+        for serial in serials:
+            self.keep(serial)
+        missing = set(serials)
+        found = []
+        while missing:
+            found.append(self.receive(missing, outs=outs))
+            missing.discard(found[-1][1].serial)
+            self.drop(found[-1][1].serial)
+        return found
+
+    def receive(
+        self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
+    ) -> tuple[int, Reply]:
+        """Wait for the reply to one of some requests; return (server, reply)."""
+        with self._changed:
+            while True:
+                mail = self._mail[self._client]
+                while mail:
+                    self._sort_any(*mail.popleft(), serials)
+                found = self._take_early(serials)
+                if found is not None:
+                    return found
+                self._wait_for_change()
+
+    def _sort_any(self, server: int, reply: Reply, serials: Collection[int]) -> None:
+        if reply.serial in serials or reply.serial in self._kept:
+            self._early[reply.serial] = (server, reply)
+
+    def _wait_for_change(self) -> None:
+        now_s = time.monotonic()
+        for server, store in enumerate(self._stores):
+            self._deliver(server, store.expire(now_s))
+        if not self._mail[self._client]:
+            next_s = min(store.next_deadline_s() for store in self._stores)
+            self._changed.wait(max(0.0, min(next_s - now_s, 1.0)))
+
+    def _deliver(self, server: int, replies: Replies) -> None:
+        for client, message, payload in replies:
+            copy = None if payload is None else bytearray(payload)
+            self._mail[client].append((server, unpack_reply(message, copy)))
         if replies:
             self._changed.notify_all()

@@ -4,7 +4,7 @@
 
     read_draft(file)                a Draft: what is right so far, and what is wrong
       1. the file                   there, readable, UTF-8, TOML
-      2. tables and their shapes    [workflow], [[module]], [[group]], nothing else
+      2. tables and their shapes    [workflow], [tuple_space], [[module]], [[group]]
       3. each entry by itself       its model, its function or its program
       4. entries together           names, references, cycles
     Draft.finish(extra_problems)    the Workflow, or one WorkflowError with all problems
@@ -31,6 +31,7 @@ from diel.workflow.model import (
     NOTHING_TO_RUN,
     Group,
     Module,
+    TupleSpace,
     Workflow,
     WorkflowTable,
     folder_name,
@@ -41,9 +42,10 @@ from diel.workflow.references import check_references
 from diel.workflow.source import SourceProblem, read_document
 from diel.workflow.wording import did_you_mean, join_path, show_given, show_key
 
-TABLES = ("workflow", "module", "group")
+TABLES = ("workflow", "tuple_space", "module", "group")
 
 _Table = TypeVar("_Table", Module, Group)
+AnyTable = TypeVar("AnyTable", WorkflowTable, TupleSpace)
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Draft:
     locations : dict from module name to FunctionLocation
     name : str
         The workflow's name.
+    tuple_space : TupleSpace
     document : dict
         The file as TOML reads it; empty if it cannot be read.
     """
@@ -73,6 +76,7 @@ class Draft:
     problems: list[Problem] = field(default_factory=list)
     locations: dict[str, FunctionLocation] = field(default_factory=dict)
     name: str = ""
+    tuple_space: TupleSpace = field(default_factory=TupleSpace)
     document: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def finish(self, extra_problems: Iterable[Problem] = ()) -> Workflow:
@@ -96,6 +100,7 @@ class Draft:
             name=self.name,
             modules=tuple(module for _, module in self.modules),
             groups=tuple(group for _, group in self.groups),
+            tuple_space=self.tuple_space,
             file=self.file,
         )
 
@@ -132,7 +137,8 @@ def _read_tables(draft: Draft) -> None:
             near = did_you_mean(key, TABLES)
             hint = f'did you mean "{near}"?' if near else f"known tables: {', '.join(TABLES)}"
             problems.append(Problem(join_path("", [key]), f"unknown table {show_key(key)}", hint))
-    _read_header(draft)
+    draft.name = _read_table(draft, "workflow", WorkflowTable()).name or draft.name
+    draft.tuple_space = _read_table(draft, "tuple_space", draft.tuple_space)
     draft.modules = _read_entries(draft, "module", Module)
     draft.groups = _read_entries(draft, "group", Group)
     for index, entry in _tables(document.get("module")):
@@ -162,18 +168,21 @@ def _tables(value: Any) -> list[tuple[int, dict[str, Any]]]:
     return [(index, entry) for index, entry in enumerate(value) if isinstance(entry, dict)]
 
 
-def _read_header(draft: Draft) -> None:
-    header = draft.document.get("workflow", {})
-    if isinstance(header, list):
-        problem = Problem(
-            "workflow", "expected one table, got a list of them", "write [workflow], once"
-        )
+def _read_table(draft: Draft, key: str, default: AnyTable) -> AnyTable:
+    """Return a table that stands in a file once, or the default where it is wrong or absent."""
+    if key not in draft.document:
+        return default
+    table = draft.document[key]
+    if isinstance(table, list):
+        problem = Problem(key, "expected one table, got a list of them", f"write [{key}], once")
         draft.problems.append(problem)
-        return
+        return default
+    model = type(default)
     try:
-        draft.name = WorkflowTable.model_validate(header).name or draft.name
+        return model.model_validate(table)
     except ValidationError as error:
-        draft.problems += problems_from_validation(error, WorkflowTable, "workflow")
+        draft.problems += problems_from_validation(error, model, key)
+        return default
 
 
 def _read_entries(draft: Draft, key: str, model: type[_Table]) -> list[tuple[int, _Table]]:

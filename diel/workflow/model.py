@@ -3,6 +3,7 @@
 ::
 
     Workflow                   [workflow]   name
+    ├── tuple_space            [tuple_space] ranks that serve tuples, and their memory
     ├── modules: Module...     [[module]]   what runs: a Python function or an executable
     └── groups: Group...       [[group]]    which modules run together, and after which groups
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -48,7 +50,16 @@ FolderName = Annotated[
         f"{LONGEST_NAME} at most"
     ),
 ]
-Count = Annotated[int, Field(ge=1)]
+
+
+def _not_absurd(count: int) -> int:
+    if count > LARGEST_COUNT:
+        raise ValueError(f"{count:,} are more than any machine has")
+    return count
+
+
+LARGEST_COUNT = 2**24
+Count = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
 
 NOTHING_TO_RUN = Problem(
     path="",
@@ -178,6 +189,61 @@ class Group(_Table):
         return names
 
 
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+SMALLEST_MEMORY = 2**16
+
+
+class TupleSpace(_Table):
+    """The table [tuple_space]: how many ranks serve tuples, and what they may hold."""
+
+    servers: Count = Field(default=1, description="Ranks that serve tuples.", examples=[2])
+    memory: str | int = Field(
+        default="2 GiB",
+        description=(
+            "What each server may hold, in bytes or with a unit (KiB, MiB, GiB, TiB); credit of "
+            "clients may add an eighth."
+        ),
+        examples=["2 GiB"],
+    )
+    when_full: Literal["wait", "raise"] = Field(
+        default="wait",
+        description=(
+            'What a put does when its server has no room: "wait" until there is, or "raise" '
+            "TupleSpaceFull."
+        ),
+    )
+
+    spill: bool = Field(
+        default=False,
+        description=(
+            "Write the oldest large payloads to files in the run directory when a server's memory "
+            "is short, rather than wait or raise."
+        ),
+    )
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, memory: str | int) -> str | int:
+        if _size_bytes(memory) < SMALLEST_MEMORY:
+            raise ValueError(f"a server needs 64 KiB at least; got {memory!r}")
+        return memory
+
+    @property
+    def memory_bytes(self) -> int:
+        """What each server may hold, in bytes."""
+        return _size_bytes(self.memory)
+
+
+def _size_bytes(size: str | int) -> int:
+    if isinstance(size, int):
+        return size
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+    if found is None or found[2] not in _UNITS:
+        units = ", ".join(unit for unit in _UNITS if unit)
+        raise ValueError(f"{size!r} is no size; write a number and one of {units}")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
 class Workflow(_Table):
     """A whole workflow file, valid and complete."""
 
@@ -187,6 +253,7 @@ class Workflow(_Table):
     )
     modules: tuple[Module, ...] = Field(description="Every [[module]], in file order.")
     groups: tuple[Group, ...] = Field(description="Every [[group]], in file order.")
+    tuple_space: TupleSpace = Field(default=TupleSpace(), description="The table [tuple_space].")
     file: Path = Field(description="The workflow file, as an absolute path.")
 
     @property

@@ -7,6 +7,8 @@ import pytest
 
 from diel import errors
 from diel.errors import (
+    CheckpointError,
+    ClaimLost,
     DielError,
     LaunchError,
     ModuleFailed,
@@ -16,6 +18,7 @@ from diel.errors import (
     RunStopped,
     TagError,
     TupleError,
+    TupleSpaceFull,
     TupleTimeout,
     WorkflowError,
 )
@@ -37,6 +40,9 @@ TABLE = [
     (TupleError("words"), {}, Exception),
     (TagError("words"), {}, ValueError),
     (PayloadError("words"), {}, TypeError),
+    (TupleSpaceFull("words"), {}, RuntimeError),
+    (ClaimLost("words"), {}, RuntimeError),
+    (CheckpointError("words"), {}, ValueError),
     (
         TupleTimeout("tget", "('a', ANY)", 2.5),
         {"operation": "tget", "tag": "('a', ANY)", "timeout_s": 2.5},

@@ -20,7 +20,7 @@ FLOORS = [
     {"tuples"},
     {"loading"},
     {"executive"},
-    {"cli"},
+    {"cli", "testing", "iel"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # Below the floors: they belong to no room.

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import diel, journal, mpirun_diel, run_dir, workflow
+from support import diel, execute, journal, mpirun_diel, run_dir, workflow
 
 MODULES = """\
 import os, sys, time
@@ -56,6 +56,40 @@ def prints(ctx):
     os.chdir("/")
     os.environ["LEFT_BEHIND"] = "1"
     ctx.log.warning("something is odd")
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("I cannot say")
+
+def raises_what_cannot_be_said(ctx):
+    raise Mute()
+
+def returns_what_cannot_travel(ctx):
+    import enum
+    class Colour(enum.IntEnum):
+        RED = 1
+    return [Colour.RED, lambda: 0, 10**5000]
+
+def puts_a_wrong_tag(ctx):
+    ctx.tuples.tput(("trail", 3), 1)
+    ctx.tuples.tget(("trial", 3))
+
+def reads(ctx):
+    ctx.tuples.tread("never")
+
+def waits_on_one_rank(ctx):
+    if ctx.comm.rank == 0:
+        ctx.tuples.tget("x")
+
+def waits_a_while(ctx):
+    from diel.errors import TupleTimeout
+    try:
+        ctx.tuples.tget("never", timeout=4)
+    except TupleTimeout:
+        ctx.tuples.tput("late", "but it came")
+
+def waits_for_it(ctx):
+    return ctx.tuples.tget("late")
 
 def checks(ctx):
     assert "LEFT_BEHIND" not in os.environ
@@ -182,6 +216,72 @@ def test_sys_exit(tmp_path: Path) -> None:
     finished = diel("run", "--runs", "others", "w.toml", cwd=tmp_path)
     assert finished.status == 1
     assert "SystemExit: 5" in finished.stderr
+
+
+def test_an_exception_that_cannot_say_what_it_is(tmp_path: Path) -> None:
+    workflow(tmp_path, one_group(entry("bad", "raises_what_cannot_be_said")), m=MODULES)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "module 'bad' failed: Mute" in finished.stderr
+
+
+def test_anything_can_be_returned(tmp_path: Path) -> None:
+    workflow(tmp_path, one_group(entry("odd", "returns_what_cannot_travel")), m=MODULES)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    (returned,) = [r["returned"] for r in journal(tmp_path) if r["event"] == "CopyFinished"]
+    assert returned[0] == 1
+    assert "lambda" in returned[1]
+
+
+def test_files_in_the_current_folder_hide_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    workflow(folder, one_group(entry("fine", "exits_with_0")), m=MODULES)
+    for name in ("random.py", "diel.py", "rich.py"):
+        (tmp_path / name).write_text("raise ImportError('this is not the one')")
+    finished = execute(
+        [sys.executable, "-c", "import sys; sys.path.pop(0)\n"
+         "from diel.cli.main import main; main(['run', 'study/w.toml'])"],
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert finished.status == 0, finished.output
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_a_deadlock_is_explained_within_seconds(servers: int, tmp_path: Path) -> None:
+    toml = f"[tuple_space]\nservers = {servers}\n" + one_group(
+        entry("typo", "puts_a_wrong_tag"),
+        entry("reader", "reads", copies=2),
+        entry("pair", "waits_on_one_rank", processes=2),
+        entry("done", "exits_with_0"),
+    )
+    toml += '[[group]]\nname = "later"\nmodules = ["done"]\ndepends = ["g"]\n'
+    workflow(tmp_path, toml, m=MODULES)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1, finished.output
+    assert finished.seconds < 15
+    assert "deadlock" in finished.stderr
+    for words in (
+        "typo.0 has waited",
+        "tget(('trial', 3))",
+        "nearly match: ('trail', 3) x 1",
+        "reader.0 has waited",
+        "reader.1 has waited",
+        "tread('never')",
+        "pair.0 has waited",
+        "ended, and could have put it: done.0",
+        "group later",
+    ):
+        assert words in finished.stderr
+    assert failures(tmp_path) == []
+
+
+def test_a_wait_with_a_timeout_is_no_deadlock(tmp_path: Path) -> None:
+    toml = one_group(entry("slow", "waits_a_while"), entry("patient", "waits_for_it"))
+    workflow(tmp_path, toml, m=MODULES)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
 
 
 def test_a_message_that_nobody_received_is_a_warning(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from diel import __version__
 from diel.cli.main import main
@@ -54,7 +57,7 @@ def test_the_verdict_counts_the_ranks(capsys: pytest.CaptureFixture[str]) -> Non
     assert status("check", "w.toml") == 0
     assert capsys.readouterr().out == (
         "w.toml: fine; 2 modules, 2 groups\n"
-        "ranks, 1 for the executive and 1 for the tuple server included:\n"
+        "ranks, 1 for the executive and 1 for tuples included:\n"
         "      6  the largest group: the least that it runs on\n"
         "     10  the largest moment: what diel run takes, on 3 cores\n"
         "     12  in sum\n"
@@ -95,3 +98,18 @@ def test_bad_input_ends_with_status_2(
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert status("--version") == 0
     assert capsys.readouterr().out == f"diel {__version__}\n"
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "closed", "pipe"])
+def test_output_that_cannot_be_written_is_dropped(place: str) -> None:
+    line = [sys.executable, "-m", "diel", "check", str(ROOT / "workflows" / "hello.toml")]
+    redirect = {"/dev/full": ">/dev/full", "closed": ">&-", "pipe": "| true"}[place]
+    script = f'set -o pipefail; "$@" {redirect}'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *line],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -153,7 +153,7 @@ def test_the_status_and_the_output_are_kept(directory: RunDirectory) -> None:
     script = "echo out $OMP_NUM_THREADS; echo err >&2; exit 3"
     refreshed = []
     launched = launch.Launched(shell(script), directory, threads=5)
-    assert launched.wait(lambda: bool(refreshed.append(1))) == 3
+    assert launched.wait(lambda: refreshed.append(1)) == 3
     assert refreshed  # at least once, after the end
     assert sorted(directory.launcher_log.read_text().split()) == ["5", "err", "out"]
 
@@ -169,11 +169,10 @@ class CtrlC:
     def __init__(self) -> None:
         self.pressed = False
 
-    def __call__(self) -> bool:
+    def __call__(self) -> None:
         if not self.pressed:
             self.pressed = True
             os.kill(os.getpid(), signal.SIGINT)
-        return False
 
 
 def test_ctrl_c_asks_the_run_to_stop(directory: RunDirectory) -> None:
@@ -203,6 +202,6 @@ def test_a_run_that_does_not_stop_is_killed(
 def test_a_launcher_that_outlives_its_run_is_killed(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_AFTER_END_S", 0.2)
+    monkeypatch.setattr(launch, "_AFTER_SUCCESS_S", 0.2)
     launched = launch.Launched(["sleep", "60"], directory, threads=1)
-    assert launched.wait(lambda: True) == -signal.SIGTERM
+    assert launched.wait(lambda: 0) == -signal.SIGTERM

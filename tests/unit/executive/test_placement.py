@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from diel.errors import WorkflowError
 from diel.executive.placement import (
-    SERVICE_RANKS,
     needs,
     plan_groups,
     pool_ranks,
     server_ranks,
 )
-from diel.workflow.model import Group, Module, Workflow
+from diel.workflow.model import Group, Module, TupleSpace, Workflow
+
+SERVICE_RANKS = 2  # the executive, and a tuple server
 
 
 def workflow(groups: dict[str, list[str]], **modules: tuple[Any, int]) -> Workflow:
@@ -39,9 +40,14 @@ def copies(work: Workflow, world_size: int) -> dict[str, dict[str, int]]:
 
 
 def test_rank_0_is_the_executive_then_the_servers_then_the_pool() -> None:
-    assert server_ranks() == (1,)
-    assert pool_ranks(5) == range(2, 5)
-    assert len(pool_ranks(1)) == 0
+    work = workflow({"g": ["a"]}, a=(1, 1))
+    assert server_ranks(work) == (1,)
+    assert pool_ranks(work, 5) == range(2, 5)
+    assert len(pool_ranks(work, 1)) == 0
+    three = work.model_copy(update={"tuple_space": TupleSpace(servers=3)})
+    assert server_ranks(three) == (1, 2, 3)
+    assert pool_ranks(three, 6) == range(4, 6)
+    assert needs(three, cores=1).minimum == 5
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_copies_never_exceed_the_pool_and_no_fill_could_grow(
             plan_groups(work, world_size, "w.toml")
         return
     (plan,) = plan_groups(work, world_size, "w.toml")
-    left = len(pool_ranks(world_size)) - plan.ranks
+    left = len(pool_ranks(work, world_size)) - plan.ranks
     assert left >= 0
     for module in plan.modules:
         wanted, processes = modules[module.module]

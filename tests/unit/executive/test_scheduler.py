@@ -113,7 +113,9 @@ def test_a_failure_names_the_copy_and_the_rank() -> None:
 def test_a_stop_that_was_asked_for_has_no_culprit() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 1))], [2])
     scheduler.start()
-    assert scheduler.handle(StopAsked("enough")) == [StopRun(None, None, "enough")]
+    assert scheduler.handle(StopAsked("enough")) == [
+        StopRun(None, None, "enough", is_failure=False)
+    ]
 
 
 # -- any workflow ---------------------------------------------------------------------------------

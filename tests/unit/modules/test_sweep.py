@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from diel.errors import TupleTimeout
 from diel.tuples.client import TupleClient
+from diel.tuples.store import TupleStore
 from diel.tuples.transport import LocalTransport
 from modules import master, trainer
 from modules.space import Space
@@ -182,7 +183,8 @@ class Group:
     """
 
     def __init__(self, trainers: int, held: int = 1) -> None:
-        self.transport = LocalTransport()
+        self.store = TupleStore()
+        self.transport = LocalTransport([self.store])
         self.results = Results()
         self.trainers = [TupleClient(self.transport.another_client()) for _ in range(trainers)]
         self.held = held
@@ -250,7 +252,7 @@ def test_every_point_is_tried_once(trainers: int, points: int) -> None:
     assert group.results.declared["objective"] == "accuracy"
     assert (best["trial"], best["accuracy"]) == (points - 1, float(points))
     # Nothing is left over: neither trials nor results nor the ends.
-    assert group.transport._store.tuples_held == 0
+    assert group.store.tuples_held == 0
 
 
 def test_results_come_in_order_of_completion() -> None:
@@ -265,7 +267,7 @@ def test_results_come_in_order_of_completion() -> None:
 def test_no_more_than_the_window_is_under_way(ahead: int, points: int) -> None:
     group = Group(1)
     context = group.context()
-    store = group.transport._store
+    store = group.store
     space = Space.parse({"x": list(range(points))})
     rows = []
 

@@ -1,9 +1,11 @@
-"""Clients over the transport that stays within one process."""
+"""Clients over the transport that stays within one process, with one server and with three."""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,17 +13,32 @@ import numpy as np
 import pytest
 
 from diel import ANY
-from diel.errors import PayloadError, TagError, TupleTimeout
+from diel.errors import (
+    ClaimLost,
+    PayloadError,
+    TagError,
+    TupleError,
+    TupleSpaceFull,
+    TupleTimeout,
+)
+from diel.tuples import store as store_module
 from diel.tuples.client import TupleClient
+from diel.tuples.protocol import Reply
 from diel.tuples.store import TupleStore
+from diel.tuples.subscriptions import Subscription
 from diel.tuples.transport import LocalTransport
 
 PATIENCE_S = 20  # for what should come at once
 
 
+@pytest.fixture(params=[1, 3], ids=["1 server", "3 servers"])
+def stores(request: pytest.FixtureRequest) -> list[TupleStore]:
+    return [TupleStore() for _ in range(request.param)]
+
+
 @pytest.fixture
-def transport() -> LocalTransport:
-    return LocalTransport()
+def transport(stores: list[TupleStore]) -> LocalTransport:
+    return LocalTransport(stores)
 
 
 @pytest.fixture
@@ -30,15 +47,32 @@ def tuples(transport: LocalTransport) -> TupleClient:
 
 
 @pytest.fixture
+def other(transport: LocalTransport) -> TupleClient:
+    """Another rank."""
+    return TupleClient(transport.another_client())
+
+
+@pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor() as pool:
         yield pool
 
 
+def held(stores: list[TupleStore]) -> tuple[int, int]:
+    """Return how many tuples there are and what they take."""
+    return (
+        sum(store.tuples_held for store in stores),
+        sum(store.memory.held_bytes for store in stores),
+    )
+
+
 @pytest.mark.parametrize(
     "value",
-    [np.arange(6.0).reshape(2, 3), np.array(5), np.empty((0, 2)), b"bytes", {"a": 1}, None],
-    ids=["array", "0-d", "empty", "bytes", "dict", "None"],
+    [
+        *(np.arange(6.0).reshape(2, 3), np.array(5), np.empty((0, 2)), np.zeros(100_000)),
+        *(b"bytes", {"a": 1}, None, 7, 1.5, 2**100, True),
+    ],
+    ids=["array", "0-d", "empty", "large", "bytes", "dict", "None", "int", "float", "long", "bool"],
 )
 def test_a_value_is_read_and_taken(tuples: TupleClient, value: Any) -> None:
     tuples.tput(("a", 1), value)
@@ -108,11 +142,30 @@ def test_out_that_does_not_fit_leaves_the_tuple(
     np.testing.assert_array_equal(tuples.tget("a", timeout=0), value)
 
 
+def test_an_array_that_takes_long_to_describe(tuples: TupleClient) -> None:
+    """Its dtype needs more room than a message has for it."""
+    dtype = np.dtype(
+        [(f"a field with quite a long name, number {number}", "f8") for number in range(200)]
+    )
+    array = np.ones(3, dtype)
+    tuples.tput("a", array)
+    assert tuples.tget("a").dtype == dtype
+    assert tuples.put_if_absent("a", array)
+    assert (tuples.update("a", lambda one: one) == array).all()
+    with pytest.raises(PayloadError, match="out="):
+        tuples.tget("a", out=np.zeros(3, dtype), timeout=0)
+    assert (tuples.tget("a", timeout=0) == array).all()
+
+
 @pytest.mark.parametrize("timeout_s", [0, 0.15])
-def test_a_timeout_says_what_was_waited_for(tuples: TupleClient, timeout_s: float) -> None:
+@pytest.mark.parametrize("tag", [("a", ANY), (ANY, 1), "a"], ids=repr)
+def test_a_timeout_says_what_was_waited_for(
+    tuples: TupleClient, timeout_s: float, tag: Any
+) -> None:
     started_s = time.monotonic()
-    with pytest.raises(TupleTimeout, match=r"tread\(\('a', ANY\)\): nothing matched") as caught:
-        tuples.tread(("a", ANY), timeout=timeout_s)
+    words = re.escape(f"tread({tag!r}): nothing matched")
+    with pytest.raises(TupleTimeout, match=words) as caught:
+        tuples.tread(tag, timeout=timeout_s)
     assert time.monotonic() - started_s >= timeout_s
     assert (caught.value.operation, caught.value.timeout_s) == ("tread", timeout_s)
 
@@ -129,17 +182,18 @@ def test_a_timeout_says_what_was_waited_for(tuples: TupleClient, timeout_s: floa
     ],
 )
 def test_a_bad_get_leaves_the_space_as_it_was(
-    arguments: dict[str, Any], error: type[Exception]
+    tuples: TupleClient,
+    stores: list[TupleStore],
+    arguments: dict[str, Any],
+    error: type[Exception],
 ) -> None:
-    store = TupleStore()
-    tuples = TupleClient(LocalTransport(store))
     tuples.tput("a", np.zeros((2, 2)))
     for get in (tuples.tget, tuples.tread):
         with pytest.raises(error):
             get("a", **arguments)
         with pytest.raises(TagError):
             get("", timeout=0)
-    assert store.tuples_held == 1
+    assert held(stores)[0] == 1
     assert tuples.tget("a", timeout=0).shape == (2, 2)
 
 
@@ -152,12 +206,607 @@ def test_a_bad_get_leaves_the_space_as_it_was(
         ("a", lambda: 0, PayloadError),
     ],
 )
-def test_a_bad_put_leaves_the_space_as_it_was(tag: Any, value: Any, error: type[Exception]) -> None:
-    store = TupleStore()
-    tuples = TupleClient(LocalTransport(store))
-    with pytest.raises(error):
-        tuples.tput(tag, value)
-    assert (store.tuples_held, store.bytes_held) == (0, 0)
+def test_a_bad_put_leaves_the_space_as_it_was(
+    tuples: TupleClient, stores: list[TupleStore], tag: Any, value: Any, error: type[Exception]
+) -> None:
+    for put in (tuples.tput, tuples.put_if_absent):
+        with pytest.raises(error):
+            put(tag, value)
+    assert held(stores) == (0, 0)
+
+
+@pytest.mark.parametrize("tag", ["", (), ("a", 1.5), None, ["a"], {"a": 1}, b"a", ("a", ("b",))])
+def test_every_operation_refuses_what_is_no_tag(
+    tuples: TupleClient, stores: list[TupleStore], tag: Any
+) -> None:
+    for operation in (
+        *(tuples.tget, tuples.tread, tuples.tget_nowait, tuples.tread_nowait, tuples.claim),
+        *(tuples.count, tuples.collect, tuples.subscribe, tuples.increment),
+        lambda tag: tuples.tput(tag, 1),
+        lambda tag: tuples.put_if_absent(tag, 1),
+        lambda tag: tuples.update(tag, lambda value: value),
+    ):
+        with pytest.raises(TagError):
+            operation(tag)
+    assert held(stores) == (0, 0)
+
+
+def test_what_changes_a_tuple_takes_no_wildcard(tuples: TupleClient) -> None:
+    for operation in (tuples.increment, lambda tag: tuples.update(tag, abs)):
+        with pytest.raises(TagError, match="ANY"):
+            operation(("a", ANY))
+
+
+def test_what_cannot_be_rebuilt_is_an_error_of_its_own(tuples: TupleClient) -> None:
+    tuples.tput("a", RaisesThere())
+    with pytest.raises(PayloadError, match="cannot be rebuilt"):
+        tuples.tread("a", timeout=0)
+    assert tuples.count("a") == 1
+
+
+class RaisesThere:
+    def __reduce__(self) -> Any:
+        return (int, ("not a number",))
+
+
+def test_nowait_raises_at_once(tuples: TupleClient) -> None:
+    for get, name in [(tuples.tget_nowait, "tget_nowait"), (tuples.tread_nowait, "tread_nowait")]:
+        for tag in ("a", ANY, ("a", ANY)):
+            with pytest.raises(TupleTimeout, match=name):
+                get(tag)
+        tuples.tput("a", 1)
+        assert get("a", with_tag=True) == ("a", 1)
+        tuples.collect(ANY)
+
+
+def test_tuples_of_a_tag_are_first_in_first_out(tuples: TupleClient) -> None:
+    tags = [("a", 1), "b", ("c", 1), ("a", 2)]
+    for number in range(12):
+        tuples.tput(tags[number % 4], number)
+    for index, tag in enumerate(tags):
+        assert [tuples.tget(tag) for _ in range(3)] == [index, index + 4, index + 8]
+
+
+def test_a_string_and_a_tuple_of_it_are_one_tag(tuples: TupleClient) -> None:
+    for tag in [f"tag {number}" for number in range(20)]:
+        tuples.tput(tag, 1)
+        assert tuples.tget((tag,), timeout=0) == 1
+        tuples.tput((tag,), 2)
+        assert tuples.tget(tag, timeout=0) == 2
+
+
+def test_tags_are_spread_over_the_servers(tuples: TupleClient, stores: list[TupleStore]) -> None:
+    for number in range(60):
+        tuples.tput((number, "x"), number)
+        tuples.tput((number, "y"), number)
+    assert min(store.tuples_held for store in stores) >= 20
+    assert all(store.tuples_held % 2 == 0 for store in stores)  # the first field decides
+    assert tuples.count((ANY, ANY)) == 120
+    found = tuples.collect((ANY, "x"))
+    assert sorted(found) == [((number, "x"), number) for number in range(60)]
+    assert sorted(tuples.tget((ANY, ANY)) for _ in range(60)) == list(range(60))
+    assert held(stores) == (0, 0)
+
+
+# -- putting under a condition and changing -------------------------------------------------------
+
+
+def test_put_if_absent_puts_what_is_not_there(tuples: TupleClient, other: TupleClient) -> None:
+    assert tuples.put_if_absent("a", 1)
+    assert not other.put_if_absent("a", 2)
+    with tuples.claim("a") as claim:
+        assert claim.value == 1
+        assert not other.put_if_absent("a", 2)  # it may come back
+    assert other.put_if_absent("a", np.zeros(100_000))
+    assert not tuples.put_if_absent("a", np.zeros(100_000))
+    assert tuples.tget("a").shape == (100_000,)
+
+
+def test_increment_is_typed(tuples: TupleClient) -> None:
+    found = [tuples.increment("n"), tuples.increment("n", 41), tuples.increment("n", -2)]
+    assert [(type(one), one) for one in found] == [(int, 1), (int, 42), (int, 40)]
+    assert (type(tuples.tread("n")), tuples.tread("n")) == (int, 40)
+    assert tuples.increment("n", 0.5) == 40.5
+    assert tuples.increment("n", 1) == 41.5
+    assert (tuples.count("n"), tuples.tget("n")) == (1, 41.5)
+    assert tuples.increment("n", 2.5) == 2.5
+
+
+def test_increment_of_what_was_put(tuples: TupleClient) -> None:
+    tuples.tput("n", 2**63 - 2)
+    assert tuples.increment("n") == 2**63 - 1
+    with pytest.raises(PayloadError, match="the result needs over 64 bits"):
+        tuples.increment("n")
+    with pytest.raises(PayloadError, match="needs over 64 bits"):
+        tuples.increment("n", 2**63)
+    assert tuples.tget("n") == 2**63 - 1
+
+
+@pytest.mark.parametrize("value", [None, "1", True, 2**64, np.arange(1), b"12345678"])
+def test_what_is_not_a_number_cannot_be_incremented(tuples: TupleClient, value: Any) -> None:
+    tuples.tput("a", value)
+    with pytest.raises(PayloadError, match="the tuple there is not a number"):
+        tuples.increment("a")
+    assert tuples.tget("a", timeout=0) == value
+
+
+@pytest.mark.parametrize("by", [None, "1", True, 1j, [1]])
+def test_only_numbers_can_be_added(tuples: TupleClient, stores: list[TupleStore], by: Any) -> None:
+    with pytest.raises(PayloadError, match="by is a number"):
+        tuples.increment("a", by)
+    assert held(stores) == (0, 0)
+
+
+def test_increments_by_many_are_all_counted(
+    transport: LocalTransport, threads: ThreadPoolExecutor
+) -> None:
+    clients = [TupleClient(transport.another_client()) for _ in range(4)]
+
+    def count(tuples: TupleClient) -> list[int]:
+        return [tuples.increment("n") for _ in range(100)]
+
+    found = [one.result(PATIENCE_S) for one in [threads.submit(count, one) for one in clients]]
+    assert sorted(number for numbers in found for number in numbers) == list(range(1, 401))
+    assert all(numbers == sorted(numbers) for numbers in found)
+
+
+def test_update_replaces_in_place(tuples: TupleClient, stores: list[TupleStore]) -> None:
+    tuples.tput(("a", 1), [1])
+    tuples.tput(("a", 2), "after")
+    assert tuples.update(("a", 1), lambda value: [*value, 2]) == [1, 2]
+    large = tuples.update(("a", 1), lambda value: np.full(50_000, 3.0))
+    assert tuples.tget(("a", ANY)).tolist() == large.tolist()
+    assert tuples.tget(("a", ANY)) == "after"
+    assert held(stores) == (0, 0)
+
+
+def test_update_tries_again_after_another_rank_was_faster(
+    tuples: TupleClient, other: TupleClient
+) -> None:
+    tuples.tput("a", 1)
+    seen = []
+
+    def change(value: int) -> int:
+        seen.append(value)
+        if len(seen) < 3:
+            other.update("a", lambda value: value * 10)
+        return value + 1
+
+    assert tuples.update("a", change) == 101
+    assert seen == [1, 10, 100]
+    assert tuples.tget("a") == 101
+
+
+def test_update_whose_tuple_is_taken_meanwhile_takes_the_next(
+    tuples: TupleClient, other: TupleClient
+) -> None:
+    for number in (1, 2):
+        tuples.tput("a", number)
+    assert tuples.update("a", lambda value: other.tget("a") * 10 if value == 1 else 7) == 7
+    assert tuples.tget("a") == 7
+
+
+def test_update_that_raises_or_finds_nothing_changes_nothing(tuples: TupleClient) -> None:
+    with pytest.raises(TupleTimeout, match="update"):
+        tuples.update("a", lambda value: value, timeout=0)
+    tuples.tput("a", 1)
+    with pytest.raises(ZeroDivisionError):
+        tuples.update("a", lambda value: value / 0)
+    with pytest.raises(PayloadError, match="cannot be put"):
+        tuples.update("a", lambda value: lambda: value)
+    assert tuples.tget("a") == 1
+
+
+def test_updates_by_many_are_all_applied(
+    transport: LocalTransport, threads: ThreadPoolExecutor
+) -> None:
+    TupleClient(transport).tput("a", {})
+    clients = [TupleClient(transport.another_client()) for _ in range(4)]
+
+    def add(who: int) -> None:
+        for number in range(25):
+            clients[who].update("a", lambda value, number=number: {**value, (who, number): 1})
+
+    for one in [threads.submit(add, who) for who in range(4)]:
+        one.result(PATIENCE_S)
+    assert len(TupleClient(transport).tget("a")) == 100
+
+
+# -- counting and collecting ----------------------------------------------------------------------
+
+
+def test_count_and_collect(tuples: TupleClient, stores: list[TupleStore]) -> None:
+    for number in range(6):
+        tuples.tput(("a", number % 2), number)
+    tuples.tput("b", np.arange(30_000))
+    assert [tuples.count(tag) for tag in (("a", 1), ("a", ANY), (ANY, ANY), ANY, "c")] == [
+        *(3, 6, 6, 1, 0)
+    ]
+    assert tuples.collect(("a", 1), limit=2) == [(("a", 1), 1), (("a", 1), 3)]
+    assert tuples.collect(("a", ANY)) == [
+        *((("a", 0), 0), (("a", 0), 2), (("a", 0), 4)),
+        (("a", 1), 5),
+    ]
+    ((tag, array),) = tuples.collect(ANY)
+    assert (tag, array.tolist()) == ("b", list(range(30_000)))
+    assert tuples.collect((ANY, ANY)) == []
+    assert held(stores) == (0, 0)
+
+
+@pytest.mark.parametrize("limit", [None, 1, 7, 19, 20, 21])
+def test_a_collection_larger_than_one_reply_is_whole(
+    tuples: TupleClient, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    monkeypatch.setattr(store_module, "COLLECT_BYTES", 2000)
+    for number in range(20):
+        tuples.tput(("a", number % 3), (number, bytes(400)))
+    found = [value[0] for _, value in tuples.collect(("a", ANY), limit=limit)]
+    assert found == list(range(20))[:limit]
+    assert tuples.count(("a", ANY)) == 20 - len(found)
+
+
+def test_a_limit_holds_over_all_servers(tuples: TupleClient) -> None:
+    for number in range(30):
+        tuples.tput((number,), number)
+    found = tuples.collect(ANY, limit=25)
+    assert len(found) == 25
+    assert sorted(found + tuples.collect(ANY)) == [((number,), number) for number in range(30)]
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_is_at_least_one(tuples: TupleClient, limit: int) -> None:
+    with pytest.raises(ValueError, match="limit"):
+        tuples.collect("a", limit=limit)
+
+
+# -- claims ---------------------------------------------------------------------------------------
+
+
+def test_a_claim_ends_with_its_block(tuples: TupleClient, stores: list[TupleStore]) -> None:
+    for number in range(2):
+        tuples.tput(("job", number), np.full(30_000, number))
+    with tuples.claim(("job", ANY)) as job:
+        assert (job.tag, job.value.tolist()) == (("job", 0), [0] * 30_000)
+        assert tuples.count(("job", ANY)) == 1
+        assert held(stores)[0] == 2
+    tuples.tget(("job", 1), timeout=0)
+    assert held(stores) == (0, 0)
+
+
+def test_a_claim_whose_block_raises_is_given_back_to_its_place(tuples: TupleClient) -> None:
+    for number in range(3):
+        tuples.tput(("job", number % 2), number)
+    with pytest.raises(ZeroDivisionError), tuples.claim(("job", ANY)):
+        raise ZeroDivisionError
+    assert [tuples.tget(("job", ANY), timeout=0) for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_claim_can_be_ended_by_hand(tuples: TupleClient) -> None:
+    tuples.tput("a", 1)
+    with tuples.claim("a") as claim:
+        claim.give_back()
+    with tuples.claim("a") as claim:
+        claim.acknowledge()
+    for end in (claim.acknowledge, claim.give_back, lambda: claim.renew(1)):
+        with pytest.raises(ClaimLost, match="'a'"):
+            end()
+    assert tuples.count("a") == 0
+
+
+def test_a_claim_that_waits_goes_to_who_came_first(
+    transport: LocalTransport, threads: ThreadPoolExecutor
+) -> None:
+    tuples = TupleClient(transport)
+    tuples.tput("a", 1)
+    first = tuples.claim("a")
+    waiting = threads.submit(TupleClient(transport.another_client()).claim, "a", timeout=PATIENCE_S)
+    time.sleep(0.05)
+    first.give_back()
+    second = waiting.result(PATIENCE_S)
+    assert second.value == 1
+    second.acknowledge()
+    assert tuples.count("a") == 0
+
+
+def test_a_lease_that_ends_loses_the_claim(tuples: TupleClient, other: TupleClient) -> None:
+    tuples.tput("a", 1)
+    with pytest.raises(ClaimLost), tuples.claim("a", lease=0.05):
+        assert other.tget("a", timeout=PATIENCE_S) == 1
+    tuples.tput("a", 2)
+    # What the block raises says more than the loss.
+    with pytest.raises(ZeroDivisionError), tuples.claim("a", lease=0.05):
+        other.tget("a", timeout=PATIENCE_S) / 0
+
+
+def test_a_lease_is_renewed_by_its_holder(tuples: TupleClient, other: TupleClient) -> None:
+    tuples.tput("a", 1)
+    with tuples.claim("a", lease=30) as claim:
+        claim.renew(0.2)
+        with pytest.raises(TupleTimeout):
+            other.tget("a", timeout=0.05)
+        claim.renew(30)
+        with pytest.raises(TupleTimeout):
+            other.tget("a", timeout=0.3)
+
+
+@pytest.mark.parametrize("lease", [0, -1, float("nan")])
+def test_a_lease_takes_a_while(tuples: TupleClient, lease: float) -> None:
+    tuples.tput("a", 1)
+    with pytest.raises(ValueError, match="lease"):
+        tuples.claim("a", lease=lease)
+    with tuples.claim("a") as claim, pytest.raises(ValueError, match="lease"):
+        claim.renew(lease)
+
+
+def test_the_claims_of_the_dead_go_to_the_living(
+    tuples: TupleClient, other: TupleClient, stores: list[TupleStore]
+) -> None:
+    tuples.tput("a", 1)
+    lost = other.claim("a")
+    for store in stores:
+        store.client_died(1)
+    assert tuples.tget("a", timeout=0) == 1
+    with pytest.raises(ClaimLost):
+        lost.acknowledge()
+
+
+def test_a_claim_on_what_cannot_be_rebuilt_is_given_back(tuples: TupleClient) -> None:
+    tuples.tput("a", RaisesThere())
+    with pytest.raises(PayloadError, match="cannot be rebuilt"):
+        tuples.claim("a")
+    assert tuples.count("a") == 1
+
+
+# -- subscriptions --------------------------------------------------------------------------------
+
+
+def test_a_subscription_misses_nothing(tuples: TupleClient, other: TupleClient) -> None:
+    tuples.tput(("a", 0), "before")
+    with tuples.subscribe(("a", ANY)) as news:
+        for number in range(5):
+            other.tput(("a", number), number)
+            other.tput(("b", number), number)
+        assert other.tget(("a", 3)) == 3
+        assert [next(news) for _ in range(5)] == [(("a", number), number) for number in range(5)]
+        with pytest.raises(TupleTimeout, match="nothing matched"):
+            news.next(timeout=0)
+        with pytest.raises(TupleTimeout):
+            news.next(timeout=0.05)
+        other.tput(("a", 9), np.zeros(30_000))
+        tag, array = news.next(timeout=PATIENCE_S)
+        assert (tag, array.shape) == (("a", 9), (30_000,))
+    assert list(news) == []
+
+
+def test_a_subscription_to_all_servers(tuples: TupleClient, other: TupleClient) -> None:
+    with tuples.subscribe((ANY, ANY)) as news:
+        found = []
+        for number in range(30):
+            other.tput((number % 10, number), number)
+            if number % 3 == 0:  # questions to the other servers stay under way
+                found.append(news.next(timeout=0))
+            if number % 7 == 0:
+                found += until_timeout(news, 0.0)
+        found += until_timeout(news, 0.02)
+    assert sorted(value for _, value in found) == list(range(30))
+    assert all(tag == (value % 10, value) for tag, value in found)
+
+
+def until_timeout(news: Subscription, timeout_s: float) -> list[Any]:
+    found = []
+    with contextlib.suppress(TupleTimeout):
+        while True:
+            found.append(news.next(timeout=timeout_s))
+    return found
+
+
+def test_the_next_waits_for_what_is_put(
+    transport: LocalTransport, threads: ThreadPoolExecutor
+) -> None:
+    tuples = TupleClient(transport)
+    with TupleClient(transport.another_client()).subscribe(ANY) as news:
+        waiting = threads.submit(news.next, PATIENCE_S)
+        time.sleep(0.05)
+        assert not waiting.done()
+        tuples.tput("a", 1)
+        assert waiting.result(PATIENCE_S) == ("a", 1)
+
+
+def test_a_backlog_counts_and_ends_with_its_subscription(
+    tuples: TupleClient, stores: list[TupleStore]
+) -> None:
+    news = tuples.subscribe(ANY)
+    for tag in ("a", "b", "c", "d"):
+        tuples.tput(tag, 1)
+        tuples.tget(tag)
+    assert held(stores)[0] == 0
+    assert held(stores)[1] > 0
+    news.next()
+    news.close()
+    news.close()
+    assert held(stores) == (0, 0)
+    with pytest.raises(TupleError, match="closed"):
+        news.next()
+
+
+# -- a wildcard in the first field, which decides the server ---------------------------------------
+
+
+def test_whichever_server_has_it_wakes_who_waits_for_anything(
+    transport: LocalTransport, threads: ThreadPoolExecutor, stores: list[TupleStore]
+) -> None:
+    taker, putter = TupleClient(transport.another_client()), TupleClient(transport)
+    for number in range(12):
+        waiting = threads.submit(taker.tget, (ANY, "x"), timeout=PATIENCE_S, with_tag=True)
+        time.sleep(0.01)
+        putter.tput((number, "y"), "no match")
+        putter.tput((number, "x"), number)
+        assert waiting.result(PATIENCE_S) == ((number, "x"), number)
+    assert held(stores)[0] == 12
+    assert not any(store._waiters for store in stores)
+
+
+class Racing(LocalTransport):
+    """Lets somebody else act just before a message of a server is received."""
+
+    def __init__(self, stores: list[TupleStore]) -> None:
+        super().__init__(stores)
+        self.act_before: list[Any] = []
+
+    def receive(
+        self,
+        serials: Collection[int],
+        timeout_s: float = float("inf"),
+        out: memoryview | None = None,
+    ) -> tuple[int, Reply]:
+        if isinstance(serials, dict) and self.act_before:  # what was asked to be told
+            self.act_before.pop(0)()
+        return super().receive(serials, timeout_s, out)
+
+
+@pytest.mark.parametrize("operation", ["tget", "tread", "claim"])
+def test_a_race_that_is_lost_is_run_again(operation: str) -> None:
+    stores = [TupleStore() for _ in range(3)]
+    transport = Racing(stores)
+    tuples, faster = TupleClient(transport), TupleClient(transport.another_client())
+
+    def put_and_take(tag: str) -> None:
+        faster.tput(tag, "gone")
+        assert faster.tget(tag, timeout=0) == "gone"
+
+    transport.act_before = [
+        lambda: put_and_take("a"),
+        lambda: put_and_take("b"),
+        lambda: [put_and_take("a"), put_and_take("c"), faster.tput("d", "left")],
+    ]
+    found = getattr(tuples, operation)(ANY, timeout=PATIENCE_S)
+    assert (found.value if operation == "claim" else found) == "left"
+    assert transport.act_before == []
+    assert tuples.count(ANY) == (1 if operation == "tread" else 0)
+    assert not any(store._waiters for store in stores)
+
+
+def test_races_that_are_lost_do_not_prolong_the_wait() -> None:
+    transport = Racing([TupleStore() for _ in range(3)])
+    tuples, faster = TupleClient(transport), TupleClient(transport.another_client())
+
+    def put_and_take() -> None:
+        time.sleep(0.1)
+        faster.tput("a", 1)
+        faster.tget("a")
+
+    transport.act_before = [put_and_take] * 20
+    started_s = time.monotonic()
+    with pytest.raises(TupleTimeout):
+        tuples.tget(ANY, timeout=0.3)
+    assert time.monotonic() - started_s < 0.9
+
+
+def test_out_that_does_not_fit_anywhere_leaves_the_tuple(tuples: TupleClient) -> None:
+    tuples.tput("a", np.zeros(3))
+    with pytest.raises(PayloadError, match="left there"):
+        tuples.tget(ANY, out=np.zeros(2), timeout=PATIENCE_S)
+    assert tuples.tget(ANY, out=np.ones(3)).tolist() == [0, 0, 0]
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def full_space(*, refuse: bool) -> tuple[LocalTransport, TupleStore]:
+    store = TupleStore(2**17, refuse_when_full=refuse)
+    return LocalTransport([store]), store
+
+
+def repeat(action: Callable[[int], object]) -> None:
+    for number in range(10_000):
+        action(number)
+
+
+def test_a_full_space_raises_if_the_file_says_so() -> None:
+    transport, store = full_space(refuse=True)
+    tuples = TupleClient(transport)
+    with pytest.raises(TupleSpaceFull, match=r"tput\('a'\): .* do not fit: .* holds [\d,]+ bytes"):
+        repeat(lambda number: tuples.tput("a", b"x"))
+    assert 100 < tuples.count("a") < 10_000
+    assert store.memory.held_bytes <= 2**17 * 9 // 8
+    assert len(tuples.collect("a")) > 100
+    assert store.memory.held_bytes == 0
+    tuples.tput("a", b"x")
+
+
+def test_what_can_never_fit_is_refused(tuples: TupleClient) -> None:
+    for refuse in (False, True):
+        transport, store = full_space(refuse=refuse)
+        tuples = TupleClient(transport)
+        tuples.tput("a", 1)
+        for put in (
+            lambda value: tuples.tput("b", value),  # noqa: B023
+            lambda value: tuples.put_if_absent("b", value),  # noqa: B023
+            lambda value: tuples.update("a", lambda _: value),  # noqa: B023
+        ):
+            with pytest.raises(TupleSpaceFull, match="more than the 131,072"):
+                put(bytes(2**17))
+        assert tuples.tget("a") == 1
+        assert (store.tuples_held, store.memory.held_bytes) == (0, 0)
+
+
+def test_a_put_waits_for_room_and_says_that_it_waits(threads: ThreadPoolExecutor) -> None:
+    transport, store = full_space(refuse=False)
+    putter, taker = TupleClient(transport.another_client()), TupleClient(transport)
+    putter.tput("a", bytes(100_000))
+    waiting = threads.submit(putter.tput, "b", bytes(100_000))
+    time.sleep(0.05)
+    assert not waiting.done()
+    assert putter.waiting_for is not None
+    assert putter.waiting_for[:2] == ("tput", "b")
+    assert len(taker.tget("a")) == 100_000
+    waiting.result(PATIENCE_S)
+    assert putter.waiting_for is None
+    assert len(taker.tget("b", timeout=0)) == 100_000
+    assert store.memory.held_bytes == 0
+
+
+def test_a_put_that_waited_long_enough_puts_nothing() -> None:
+    transport, store = full_space(refuse=False)
+    tuples = TupleClient(transport)
+    tuples.tput("a", bytes(100_000))
+    for timeout_s in (0, 0.1):
+        with pytest.raises(TupleTimeout, match=r"tput\('b'\)"):
+            tuples.tput("b", bytes(100_000), timeout=timeout_s)
+    assert store.tuples_held == 1
+    tuples.tget("a")
+    tuples.tput("b", bytes(100_000), timeout=0)
+
+
+def test_numbers_that_are_counted_in_keep_to_the_cap() -> None:
+    transport, store = full_space(refuse=True)
+    tuples = TupleClient(transport)
+    with pytest.raises(TupleSpaceFull):
+        repeat(lambda number: tuples.increment(("n", number)))
+    assert store.memory.held_bytes <= 2**17 * 9 // 8
+
+
+def test_a_slow_taker_holds_up_a_fast_putter_and_nothing_is_lost(
+    threads: ThreadPoolExecutor,
+) -> None:
+    transport, store = full_space(refuse=False)
+    most = 0
+
+    def put(tuples: TupleClient) -> None:
+        for number in range(300):
+            tuples.tput("a", (number, bytes(7000)))
+
+    putters = [threads.submit(put, TupleClient(transport.another_client())) for _ in range(2)]
+    tuples = TupleClient(transport)
+    found = []
+    for _ in range(600):
+        most = max(most, store.memory.held_bytes)
+        found.append(tuples.tget("a", timeout=PATIENCE_S)[0])
+    for one in putters:
+        one.result(PATIENCE_S)
+    assert sorted(found) == sorted([*range(300), *range(300)])
+    assert 2**16 < most <= 2**17 * 9 // 8
+    assert store.memory.held_bytes == 0
 
 
 # -- several clients ------------------------------------------------------------------------------

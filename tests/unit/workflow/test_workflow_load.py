@@ -199,10 +199,34 @@ KEYS = "name, function, executable, processes, copies, threads, options"
 # One wrong thing in a file -> where, what, what next.
 ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
     "unknown table": (
-        MODULE + GROUP + "[tuple_space]\nservers = 2",
-        "tuple_space",
-        "unknown table tuple_space",
-        "known tables: workflow, module, group",
+        MODULE + GROUP + "[extras]\nservers = 2",
+        "extras",
+        "unknown table extras",
+        "known tables: workflow, tuple_space, module, group",
+    ),
+    "no servers": (
+        MODULE + GROUP + "[tuple_space]\nservers = 0",
+        "tuple_space.servers",
+        "expected a whole number of at least 1, got 0",
+        "for example servers = 2",
+    ),
+    "no size": (
+        MODULE + GROUP + '[tuple_space]\nmemory = "2 GB"',
+        "tuple_space.memory",
+        "'2 GB' is no size; write a number and one of B, KiB, MiB, GiB, TiB",
+        "",
+    ),
+    "too little memory": (
+        MODULE + GROUP + "[tuple_space]\nmemory = 1000",
+        "tuple_space.memory",
+        "a server needs 64 KiB at least; got 1000",
+        "",
+    ),
+    "absurdly many": (
+        MODULE.replace("\n", "\ncopies = 99999999999\n", 1) + GROUP,
+        "module[0].copies",
+        "99,999,999,999 are more than any machine has",
+        "",
     ),
     "misspelt table": (
         '[[modules]]\nname = "a"\nfunction = "./work.py:master"\n' + GROUP,

@@ -1,0 +1,52 @@
+"""Standard output that may go away: a pipe whose reader has left, a full disk, none at all.
+
+A run goes on without anybody who watches, so what cannot be shown is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import Any, TextIO
+
+
+class _ForgivingStream:
+    """A text stream whose writes never fail; everything else is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write; what cannot be written is dropped."""
+        with self._forgiven():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush; what cannot be flushed is dropped."""
+        with self._forgiven():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _forgiven(self) -> Any:
+        try:
+            yield
+        except OSError:
+            # What lies in the stream's buffer must not fail again at the end of the process.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
+def protect_standard_streams() -> None:
+    """Let nothing that is printed from now on raise."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started us
+            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for good
+        if not isinstance(stream, _ForgivingStream):
+            setattr(sys, name, _ForgivingStream(stream))

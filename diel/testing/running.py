@@ -1,0 +1,362 @@
+"""Function modules that run in threads of this process."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeAlias
+
+from diel.errors import RunStopped
+from diel.loading.checking import OPTIONS_CLASS, parse_options
+from diel.loading.context import Context, running
+from diel.loading.functions import find_function, import_code
+from diel.run.journal import Record, plain
+from diel.testing.space import TupleSpace
+from diel.tuples.tags import Tag, format_tag
+from diel.workflow.functions import FunctionLocation, locate
+
+Function: TypeAlias = "Callable[[Context], Any] | str"
+"""A function, or where one is, as a workflow file says it: ``./file.py:function``."""
+
+_GRACE_S: Final = 5.0
+"""How long modules that shall stop have to do it; as in a run."""
+_TAGS_SHOWN: Final = 10
+
+
+@dataclass
+class Module:
+    """A module for `run_modules`, where the function alone does not say all.
+
+    Attributes
+    ----------
+    function : callable or str
+    options : dict or pydantic.BaseModel, optional
+    copies : int
+    """
+
+    function: Function
+    options: Any = None
+    copies: int = 1
+
+
+@dataclass
+class ModuleRun:
+    """What one copy of a module did.
+
+    Attributes
+    ----------
+    module : str
+    copy_index : int
+    returned : object
+        What its function returned, as it is.
+    records : list of dict
+        What it said through its context, in the form of the journal: the events
+        ``ProgressMade``, ``ResultsDeclared``, ``ResultAdded`` and ``MessageLogged``.
+    tuples : list of (tag, value)
+        What was in the space at the end, claimed tuples included.
+    """
+
+    module: str
+    copy_index: int
+    returned: Any = None
+    records: list[Record] = field(default_factory=list)
+    tuples: list[tuple[Tag, Any]] = field(default_factory=list)
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The rows that it added to its results."""
+        return [one["row"] for one in self.records if one["event"] == "ResultAdded"]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What it logged as a warning or an error."""
+        return [one["text"] for one in self.records if one["event"] == "MessageLogged"]
+
+    def _record(self, event: str, **fields: Any) -> None:
+        who = {"event": event, "module": self.module, "copy": self.copy_index}
+        self.records.append(who | plain(fields))
+
+
+def run_module(
+    function: Function,
+    options: Any = None,
+    *,
+    space: TupleSpace | None = None,
+    module: str | None = None,
+    group: str = "group",
+    copies: int = 1,
+    copy_index: int = 0,
+    copies_of: Mapping[str, int] | None = None,
+    run_dir: Path | None = None,
+    folder: Path | None = None,
+    comm: Any = None,
+    timeout: float | None = 60.0,
+) -> ModuleRun:
+    """Run one copy of a function module, in this thread.
+
+    Parameters
+    ----------
+    function : callable or str
+        The function; or where it is, as a workflow file says it, relative to `folder`.
+    options : dict or pydantic.BaseModel, optional
+        A dictionary is checked by the file's ``Options``, if it defines them, as in a run.
+    space : TupleSpace, optional
+        What it finds and leaves there; default: an empty one with one server.
+    module, group, copies, copy_index, copies_of, run_dir, folder, comm
+        What is in its context. `module` is the function's name by default; `run_dir` a folder
+        that goes with the space; `comm`, such as ``MPI.COMM_SELF``, is not there.
+    timeout : float, seconds, optional
+        How long its waits in the tuple space may take, all together; None for ever.
+
+    Returns
+    -------
+    ModuleRun
+
+    Raises
+    ------
+    TimeoutError
+        If it still waits then; the message says for what, and what there is.
+    Exception
+        Whatever the function raises.
+    """
+    with TupleSpace() if space is None else nullcontext(space) as there:
+        copy = _Copy(
+            there,
+            function,
+            options,
+            module=module,
+            group=group,
+            copies=copies,
+            copy_index=copy_index,
+            copies_of=copies_of,
+            run_dir=run_dir,
+            folder=folder,
+            comm=comm,
+        )
+        late: list[str] = []
+
+        def give_up() -> None:
+            late.append(_stuck([copy], timeout or 0.0, there))
+            copy.stop()
+
+        timer = threading.Timer(threading.TIMEOUT_MAX if timeout is None else timeout, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            copy.run()
+        except RunStopped:
+            if late:
+                raise TimeoutError(late[0]) from None
+            raise
+        finally:
+            timer.cancel()
+        copy.result.tuples = there.tuples()
+        return copy.result
+
+
+def run_modules(
+    modules: Mapping[str, Function | Module],
+    *,
+    space: TupleSpace | None = None,
+    group: str = "group",
+    run_dir: Path | None = None,
+    folder: Path | None = None,
+    timeout: float = 60.0,
+) -> dict[str, list[ModuleRun]]:
+    """Run several function modules at the same time, each copy in a thread of its own.
+
+    Parameters
+    ----------
+    modules : mapping of str to callable, str or Module
+        By name, as in a workflow file.
+    space : TupleSpace, optional
+        Default: an empty one with one server.
+    group, run_dir, folder
+        What is in their contexts.
+    timeout : float, seconds, optional
+        How long they may take.
+
+    Returns
+    -------
+    dict of str to list of ModuleRun
+        The runs of each module, a copy each.
+
+    Raises
+    ------
+    TimeoutError
+        If not all have returned in time; the message says who waits for what.
+    Exception
+        Whatever the first function that raised did raise; the others are stopped.
+    """
+    given = {name: one if isinstance(one, Module) else Module(one) for name, one in modules.items()}
+    copies_of = {name: one.copies for name, one in given.items()}
+    with TupleSpace() if space is None else nullcontext(space) as there:
+        copies = [
+            _Copy(
+                there,
+                one.function,
+                one.options,
+                module=name,
+                group=group,
+                copies=one.copies,
+                copy_index=index,
+                copies_of=copies_of,
+                run_dir=run_dir,
+                folder=folder,
+            )
+            for name, one in given.items()
+            for index in range(one.copies)
+        ]
+        _run_all(copies, timeout, there)
+        left = there.tuples()
+    runs: dict[str, list[ModuleRun]] = {name: [] for name in given}
+    for copy in copies:
+        copy.result.tuples = list(left)
+        runs[copy.result.module].append(copy.result)
+    return runs
+
+
+class _Copy:
+    """One copy of a module that is to run."""
+
+    def __init__(
+        self,
+        space: TupleSpace,
+        function: Function,
+        options: Any,
+        *,
+        module: str | None,
+        copy_index: int,
+        folder: Path | None,
+        **place: Any,
+    ) -> None:
+        home = Path.cwd() if folder is None else Path(folder).absolute()
+        self._function, code, location = _find(function, home)
+        if options is None or isinstance(options, dict):
+            options = parse_options(code, location, options or {}, home)
+        module = location.function if module is None else module
+        self.name = f"{module}.{copy_index}"
+        self._space = space
+        self._is_stopped = False
+        self._tuples = space.client(self._raise_if_stopped)
+        self.result = ModuleRun(module, copy_index)
+        self._context = space.context(
+            module=module,
+            copy_index=copy_index,
+            folder=home,
+            options=options,
+            tuples=self._tuples,
+            record=self.result._record,
+            **place,
+        )
+
+    def run(self) -> None:
+        """Call the function in this thread."""
+        try:
+            with running(self._context):
+                self.result.returned = self._function(self._context)
+        except SystemExit as request:
+            if request.code not in (None, 0):
+                raise
+        self._tuples.flush()
+
+    def stop(self) -> None:
+        """Let what it waits for raise `RunStopped`, from any thread."""
+        self._is_stopped = True
+        self._space.wake()
+
+    def _raise_if_stopped(self) -> None:
+        if self._is_stopped:
+            raise RunStopped("the test has ended this run")
+
+    def __str__(self) -> str:
+        waits = self._tuples.waiting_for
+        if waits is None:
+            return f"{self.name} does not wait in the tuple space"
+        return f"{self.name} waits for {waits[0]}({format_tag(waits[1])})"
+
+
+def _run_all(copies: list[_Copy], timeout_s: float, space: TupleSpace) -> None:
+    """Run each copy in a thread; raise what went wrong first."""
+    ended: SimpleQueue[tuple[_Copy, BaseException | None]] = SimpleQueue()
+
+    def run(copy: _Copy) -> None:
+        try:
+            copy.run()
+        except BaseException as error:  # a module may raise anything, SystemExit too
+            ended.put((copy, error))
+        else:
+            ended.put((copy, None))
+
+    for copy in copies:
+        threading.Thread(target=run, args=(copy,), name=copy.name, daemon=True).start()
+    under_way = list(copies)
+    first: BaseException | None = None
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        while under_way and first is None:
+            copy, first = ended.get(timeout=max(0.0, deadline_s - time.monotonic()))
+            under_way.remove(copy)
+    except Empty:
+        first = TimeoutError(_stuck(under_way, timeout_s, space))
+    finally:
+        for copy in under_way:
+            copy.stop()
+        _let_end(under_way, ended)
+    if first is not None:
+        raise first
+
+
+def _let_end(
+    under_way: list[_Copy], ended: SimpleQueue[tuple[_Copy, BaseException | None]]
+) -> None:
+    """Wait a little for copies that were stopped; what they raise now is a consequence."""
+    deadline_s = time.monotonic() + _GRACE_S
+    while under_way:
+        try:
+            copy, _ = ended.get(timeout=max(0.0, deadline_s - time.monotonic()))
+        except Empty:
+            return  # threads cannot be ended; these go with the process
+        under_way.remove(copy)
+
+
+def _stuck(copies: list[_Copy], timeout_s: float, space: TupleSpace) -> str:
+    there = [format_tag(tag) for tag in space.tags()]
+    shown = ", ".join(there[:_TAGS_SHOWN]) or "nothing"
+    more = f" and {len(there) - _TAGS_SHOWN} more" if len(there) > _TAGS_SHOWN else ""
+    return f"after {timeout_s:g} s, {'; '.join(map(str, copies))}; in the space: {shown}{more}"
+
+
+def _find(
+    function: Function, folder: Path
+) -> tuple[Callable[[Context], Any], Any, FunctionLocation]:
+    """Return a function, the code that it is in, and its location, which knows its options."""
+    if isinstance(function, str):
+        location = locate(function, folder)
+        code: Any = import_code(location, folder)
+        return find_function(location, code), code, location
+    module_name = getattr(function, "__module__", None) or ""
+    code = sys.modules.get(module_name)
+    options = getattr(code, OPTIONS_CLASS, None)
+    name = getattr(function, "__name__", type(function).__name__)
+    location = FunctionLocation(
+        spec=f"{module_name}:{name}",
+        function=name,
+        file=None,
+        module_name=module_name,
+        root=None,
+        shipped=False,
+        # As in a file of a run, a class that was imported from elsewhere does not count.
+        classes=frozenset({OPTIONS_CLASS} if _is_at_home(options, module_name) else ()),
+    )
+    return function, code, location
+
+
+def _is_at_home(thing: object, module_name: str) -> bool:
+    return thing is not None and getattr(thing, "__module__", None) == module_name

@@ -1,0 +1,195 @@
+"""A tuple space within this process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NoReturn
+
+from diel.errors import RunStopped
+from diel.loading.context import Context, Place
+from diel.tuples import codec
+from diel.tuples.client import TupleClient
+from diel.tuples.distributed import STRIPED, Layout, is_piece
+from diel.tuples.protocol import Operation, Reply, pack_query, unpack_frames
+from diel.tuples.store import TupleStore
+from diel.tuples.tags import Tag, decode_tag
+from diel.tuples.transport import LocalTransport
+from diel.workflow import model
+
+
+class TupleSpace:
+    """A tuple space within this process; its clients may be in several threads.
+
+    As a context manager it ends the waits of its clients at the end of the block.
+
+    Parameters
+    ----------
+    servers, memory, when_full
+        As in the table [tuple_space] of a workflow file.
+    """
+
+    def __init__(
+        self,
+        *,
+        servers: int = 1,
+        memory: str | int = "2 GiB",
+        when_full: Literal["wait", "raise"] = "wait",
+    ) -> None:
+        asked = model.TupleSpace(servers=servers, memory=memory, when_full=when_full)
+        stores = [TupleStore(asked.memory_bytes, when_full == "raise") for _ in range(servers)]
+        self._transport = LocalTransport(stores)
+        self._is_closed = False
+        self._run_dir: Path | None = None
+        self._remove_run_dir: Callable[[], object] = lambda: None
+
+    def client(self, safe_point: Callable[[], None] = lambda: None) -> TupleClient:
+        """Return a further client, for use by one thread.
+
+        Parameters
+        ----------
+        safe_point : callable, optional
+            Asked during waits, at once after `wake`; what it raises ends them.
+        """
+
+        def stop_waiting() -> None:
+            if self._is_closed:
+                raise RunStopped("the test's tuple space was closed")
+            safe_point()
+
+        return TupleClient(_Transport(self._transport, stop_waiting))
+
+    def context(
+        self,
+        *,
+        module: str = "module",
+        group: str = "group",
+        options: Any = None,
+        copies: int = 1,
+        copy_index: int = 0,
+        copies_of: Mapping[str, int] | None = None,
+        run_dir: Path | None = None,
+        folder: Path | None = None,
+        comm: Any = None,
+        tuples: TupleClient | None = None,
+        record: Callable[..., None] | None = None,
+    ) -> Context:
+        """Return a context as a module receives it, by default on a client of its own.
+
+        Parameters
+        ----------
+        module, group, options, copies, copy_index, copies_of, run_dir, folder, comm, tuples
+            What is in the context. A run directory that is not given is made, and removed with
+            the space.
+        record : callable, optional
+            Receives what is said through the context: an event, and its fields as keywords.
+        """
+        place = Place(
+            group=group,
+            module=module,
+            copy_index=copy_index,
+            copies=copies,
+            copies_of={module: copies} if copies_of is None else copies_of,
+            run_dir=self._own_run_dir() if run_dir is None else Path(run_dir),
+            folder=Path.cwd() if folder is None else Path(folder),
+        )
+        return Context(
+            place,
+            comm=comm,
+            make_module_comm=_refuse_module_comm,
+            options={} if options is None else options,
+            threads=1,
+            tuples=self.client() if tuples is None else tuples,
+            record=(lambda event, **fields: None) if record is None else record,
+        )
+
+    def tuples(self) -> list[tuple[Tag, Any]]:
+        """Return all (tag, value), server by server, oldest first; they stay in the space."""
+        frames = self._dump()
+        pieces = {one.key: one.payload for one in frames if is_piece(one.key)}
+        return [
+            (decode_tag(one.key), _value(one, pieces)) for one in frames if not is_piece(one.key)
+        ]
+
+    def tags(self) -> list[Tag]:
+        """Return the tag of each tuple, as `tuples` does."""
+        return [decode_tag(one.key) for one in self._dump() if not is_piece(one.key)]
+
+    def _dump(self) -> list[Reply]:
+        transport = self._transport.another_client()
+        return [one for server in range(transport.servers) for one in _dump(transport, server)]
+
+    def close(self) -> None:
+        """End the waits of all clients, which raise `RunStopped`; remove what was made."""
+        self._is_closed = True
+        self.wake()
+        self._remove_run_dir()
+
+    def wake(self) -> None:
+        """Let every client that waits look at its safe point."""
+        with self._transport._changed:
+            self._transport._changed.notify_all()
+
+    def _own_run_dir(self) -> Path:
+        if self._run_dir is None:
+            self._run_dir = Path(tempfile.mkdtemp(prefix="diel-testing-"))
+            self._remove_run_dir = weakref.finalize(
+                self, shutil.rmtree, self._run_dir, ignore_errors=True
+            )
+        return self._run_dir
+
+    def __enter__(self) -> TupleSpace:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Transport(LocalTransport):
+    """A further client of a transport's stores, whose waits end when they shall."""
+
+    def __init__(self, first: LocalTransport, safe_point: Callable[[], None]) -> None:
+        super().__init__(first._stores)
+        self._safe_point = safe_point
+        with first._changed:
+            self._changed, self._mail = first._changed, first._mail
+            self._client = len(self._mail)
+            self._mail[self._client] = deque()
+
+    def _wait_for_change(self) -> None:
+        self._safe_point()
+        super()._wait_for_change()
+
+
+def _dump(transport: LocalTransport, server: int) -> list[Reply]:
+    frames: list[Reply] = []
+    while True:
+        serial = transport.next_serial()
+        begun = int(bool(frames))
+        transport.send(server, pack_query(Operation.DUMP, serial, argument=begun))
+        reply = transport.receive((serial,))[1]
+        frames += unpack_frames(reply.payload)
+        if not reply.number:
+            return frames
+
+
+def _value(item: Reply, pieces: Mapping[bytes, Any]) -> Any:
+    payload = item.payload
+    if item.kind & STRIPED:
+        layout = Layout.unpack(payload)
+        payload = bytearray().join(pieces[key] for key in layout.piece_keys())
+    return codec.decode(item.kind & ~STRIPED, item.meta, payload)
+
+
+def _refuse_module_comm() -> NoReturn:
+    raise RuntimeError("this context was made without MPI: it has no communicator")

@@ -1,0 +1,71 @@
+"""The snippets in the documentation do what the text says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT
+
+from diel.testing import TupleSpace
+
+PAGES = [ROOT / "docs" / "tuple-space.md"]
+FENCE = re.compile(r"^```python(?: raises=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A block of Python in a page."""
+
+    page: Path
+    line: int
+    source: str
+    raises: str | None
+
+    def run(self, names: dict[str, Any]) -> None:
+        """Run it among the names that the blocks before it have left."""
+        # With the lines before it, so that a traceback shows the page.
+        code = compile("\n" * self.line + self.source, str(self.page), "exec")
+        raised = None
+        try:
+            exec(code, names)
+        except Exception as error:
+            raised = error
+        if (raised and type(raised).__name__) != self.raises:
+            raise AssertionError(f"{self}: {raised!r}, not {self.raises}") from raised
+
+    def __str__(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def snippets(page: Path) -> Iterator[Snippet]:
+    text = page.read_text(encoding="utf-8")
+    for found in FENCE.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield Snippet(page, line, found[2], found[1])
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_snippets_of_a_page(page: Path, servers: int, tmp_path: Path) -> None:
+    with TupleSpace(servers=servers) as space:
+        names: dict[str, Any] = {"__name__": "page"}
+        names["ctx"] = space.context(module="page", run_dir=tmp_path)
+        for snippet in snippets(page):
+            snippet.run(names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_snippet_is_overlooked(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(list(snippets(page))) == text.count("```python") > 10
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"

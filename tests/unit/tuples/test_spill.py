@@ -1,0 +1,90 @@
+"""Payloads that go to files when a server's memory is short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diel.errors import TupleSpaceFull, TupleTimeout
+from diel.tuples.client import TupleClient
+from diel.tuples.spill import Spilled, SpillFolder
+from diel.tuples.store import TupleStore
+from diel.tuples.tags import ANY
+from diel.tuples.transport import LocalTransport
+
+CAPACITY = 2**20
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_more_than_the_memory_holds_goes_in_and_comes_out(servers: int, tmp_path: Path) -> None:
+    stores = [
+        TupleStore(CAPACITY, spill=SpillFolder(tmp_path / f"server-{index}"))
+        for index in range(servers)
+    ]
+    tuples = TupleClient(LocalTransport(stores))
+    for number in range(40):
+        tuples.tput((f"field {number % 5}", number), np.full(25_000, number, np.float32), timeout=5)
+        assert all(store.memory.held_bytes <= CAPACITY * 9 // 8 for store in stores)
+    files = list(tmp_path.glob("*/*.payload"))
+    assert files
+    # Copies, bulk and single takes all find what is on disk.
+    assert np.all(tuples.tread(("field 0", 0)) == 0)
+    taken = tuples.collect(("field 1", ANY))
+    assert [int(value[0]) for _, value in taken] == [1, 6, 11, 16, 21, 26, 31, 36]
+    for number in range(40):
+        if number % 5 != 1:
+            value = tuples.tget((f"field {number % 5}", number), timeout=0)
+            assert value.shape == (25_000,)
+            assert np.all(value == number)
+    assert [store.memory.held_bytes for store in stores] == [0] * servers
+    assert not list(tmp_path.glob("*/*.payload"))
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_striped_and_claimed_tuples_spill_too(servers: int, tmp_path: Path) -> None:
+    stores = [TupleStore(CAPACITY, spill=SpillFolder(tmp_path)) for _ in range(1)]
+    stores += [
+        TupleStore(CAPACITY, spill=SpillFolder(tmp_path / str(i))) for i in range(servers - 1)
+    ]
+    tuples = TupleClient(LocalTransport(stores))
+    for number in range(6):
+        tuples.dist_tput(("striped", number), np.full(200_000, number, np.uint8), timeout=5)
+        tuples.tput("job", bytes(200_000), timeout=5)
+    with tuples.claim("job", timeout=0) as job:
+        assert job.value == bytes(200_000)
+    for number in range(6):
+        assert np.all(tuples.dist_tget(("striped", number), timeout=0) == number)
+    assert tuples.count("job") == 5
+
+
+def test_a_full_disk_leaves_things_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SpillFolder, "write", lambda self, payload: None)
+    store = TupleStore(CAPACITY, refuse_when_full=True, spill=SpillFolder(tmp_path))
+    tuples = TupleClient(LocalTransport([store]))
+    tuples.tput("a", bytes(900_000))
+    with pytest.raises(TupleSpaceFull):
+        tuples.tput("b", bytes(900_000))
+    assert tuples.tget("a", timeout=0) == bytes(900_000)
+
+
+def test_without_spilling_a_put_waits(tmp_path: Path) -> None:
+    tuples = TupleClient(LocalTransport([TupleStore(CAPACITY)]))
+    tuples.tput("a", bytes(900_000))
+    with pytest.raises(TupleTimeout):
+        tuples.tput("b", bytes(900_000), timeout=0.1)
+
+
+def test_a_spilled_payload_has_its_length_and_a_file(tmp_path: Path) -> None:
+    spilled = SpillFolder(tmp_path / "new").write(b"0123456789")
+    assert isinstance(spilled, Spilled)
+    assert (len(spilled), bytes(spilled.read())) == (10, b"0123456789")
+    (file,) = (tmp_path / "new").iterdir()
+    file.write_bytes(b"012")
+    with pytest.raises(Exception, match="too short"):
+        spilled.read()
+    del spilled
+    assert not file.exists()
