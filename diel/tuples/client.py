@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from diel.tuples.asking import ANYWHERE, Asking, cost_of, seconds
 from diel.tuples.claims import Claim
 from diel.tuples.distributed import STRIPED, Layout
 from diel.tuples.protocol import (
+    LONGEST_META_BYTES,
     QUERY_HEAD,
     TUPLE_OVERHEAD_BYTES,
     Operation,
@@ -134,6 +136,8 @@ class TupleClient(Asking):
             If the tuple there is no number, or the result needs more than 64 bits.
         """
         key, server = self._place(tag)
+        if hasattr(by, "__index__") and not isinstance(by, bool):
+            by = operator.index(by)  # NumPy's integers too
         if isinstance(by, bool) or not isinstance(by, (int, float)):
             raise PayloadError(f"increment({format_tag(tag)}): by is a number, not {by!r}")
         try:
@@ -392,14 +396,20 @@ class TupleClient(Asking):
             while limit is None or len(found) < limit:
                 left = 0 if limit is None else limit - len(found)
                 reply = self._ask(one, Operation.COLLECT, key, argument=left)
-                for item in unpack_frames(reply.payload):
-                    payload = item.payload
-                    if item.kind & STRIPED:
-                        payload = self._fetch_pieces(_TAKE, Layout.unpack(payload), None)
-                    value = codec.decode(item.kind & ~STRIPED, item.meta, payload)
+                items = list(unpack_frames(reply.payload))
+                for index, item in enumerate(items):
+                    try:
+                        payload = item.payload
+                        if item.kind & STRIPED:
+                            payload = self._fetch_pieces(_TAKE, Layout.unpack(payload), None)
+                        value = codec.decode(item.kind & ~STRIPED, item.meta, payload)
+                    except PayloadError:
+                        for rest in items[index:]:  # taken, but not to be had: back they go
+                            self._put_again(rest)
+                        raise
                     found.append((decode_tag(item.key), value))
-                if not reply.number:
-                    break
+                if not reply.meta:
+                    break  # else there was more than fits into one reply
         return found
 
     def subscribe(self, tag: Pattern) -> Subscription:
@@ -591,6 +601,8 @@ class TupleClient(Asking):
     ) -> Any:
         timeout_s = math.inf if timeout is None else seconds(timeout)
         target = None if out is None else codec.receive_into(out)
+        if target is not None and len(target.meta) > LONGEST_META_BYTES:
+            raise PayloadError(f"{name}({format_tag(tag)}): out= has a dtype of too many fields")
         deadline_s = time.monotonic() + timeout_s
         left_s = timeout_s
         while True:

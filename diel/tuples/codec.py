@@ -102,8 +102,8 @@ def encode_number(value: float) -> tuple[int, bytes]:
     OverflowError
         If an integer needs more than 64 bits.
     """
-    if type(value) is int:
-        return INTEGER, value.to_bytes(8, "little", signed=True)
+    if hasattr(value, "__index__"):  # int, and what is one, such as an IntEnum
+        return INTEGER, int(value).to_bytes(8, "little", signed=True)
     return FLOAT, _FLOAT.pack(value)
 
 

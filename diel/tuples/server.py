@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _POLLS_IN_A_ROW: Final = 16
+# After so many messages timeouts and large payloads get their turn, however many more wait.
+_MESSAGES_IN_A_ROW: Final = 64
 
 
 @dataclass
@@ -78,7 +80,7 @@ class TupleServer:
         view, byte = memoryview(buffer), MPI.BYTE
         handle, clock, test = self.store.handle, self._clock, receive.Test
         patience = Patience()
-        idle_polls = 0
+        idle_polls = handled = 0
         try:
             while True:
                 if test(status):
@@ -92,6 +94,10 @@ class TupleServer:
                         if replies:
                             self._send(replies)
                     patience.reset()
+                    handled += 1
+                    if handled % _MESSAGES_IN_A_ROW == 0:
+                        self._finish_transfers()
+                        self._expire()
                     continue
                 idle_polls += 1
                 if idle_polls % _POLLS_IN_A_ROW and not self._transfers:

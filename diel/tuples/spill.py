@@ -61,10 +61,10 @@ class SpillFolder:
 
     def write(self, payload: Payload) -> Spilled | None:
         """Return the payload in a file, or None where it cannot be written: then it stays."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         self._files += 1
         path = self._folder / f"{self._files}.payload"
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as file:
                 file.write(payload)
         except OSError:

@@ -122,6 +122,7 @@ class TupleStore:
         self._numbers = 0
         self._spill = spill
         self._spillable: deque[tuple[int, bytes]] = deque()  # numbers and tags, oldest first
+        self._spillable_checked_at = 1000
         self.queues = Queues()
         self.memory = Memory(capacity_bytes, refuse_when_full)
         self._waiters = Waiters()
@@ -260,7 +261,7 @@ class TupleStore:
         self.queues.append(key, (number, number, body, payload))
         self.memory.held_bytes += cost
         if payload is not None and self._spill is not None:
-            self._spillable.append((number, key))
+            self._may_spill(number, key)
         return _NOTHING
 
     def _apply_tuple(self, client: int, message: bytes, payload: Payload) -> Outs:
@@ -386,12 +387,18 @@ class TupleStore:
         return (answer(query.client, query.serial, Status.OK, count),)
 
     def _collect(self, query: _Query, now_s: float) -> Outs:
-        """Take all tuples that match; `argument` limits them, 0 for no limit."""
+        """Take all tuples that match; `argument` limits them, 0 for no limit.
+
+        The reply's meta is not empty where there are more than fit into it.
+        """
         taken: list[Entry] = []
-        size = 0
+        size, more = 0, b""
         released: list[Out] = []
         for key, entry in self._matching(query.key):
-            if size >= COLLECT_BYTES or (query.argument and len(taken) >= query.argument):
+            if query.argument and len(taken) >= query.argument:
+                break
+            if size >= COLLECT_BYTES:
+                more = b"+"
                 break
             self.queues.remove(key, entry)
             released += self.memory.release(_cost(entry))
@@ -399,7 +406,7 @@ class TupleStore:
             size += _cost(entry)
         frames = pack_frames([(body, loaded(payload)) for _, _, body, payload in taken])
         message, payload = pack_put(
-            Status.OK, query.serial, len(taken), codec.BYTES, b"", b"", frames
+            Status.OK, query.serial, len(taken), codec.BYTES, b"", more, frames
         )
         return [Out(query.client, message, payload), *released]
 
@@ -488,6 +495,8 @@ class TupleStore:
         taken_by, replies = self._offer_to_waiters(claim.key, claim.entry)
         if taken_by is None:
             self.queues.restore(claim.key, claim.entry)
+            if claim.entry[3] is not None and self._spill is not None:
+                self._may_spill(claim.entry[0], claim.key)
         elif taken_by == _TAKE:
             replies += self.memory.release(_cost(claim.entry))
         return replies
@@ -581,6 +590,17 @@ class TupleStore:
         self.memory.arrived(query.client, query.argument)
         return self.memory.release(0)
 
+    def _may_spill(self, number: int, key: bytes) -> None:
+        """Remember a large payload; forget, now and then, those that are gone."""
+        self._spillable.append((number, key))
+        if len(self._spillable) > self._spillable_checked_at:
+            self._spillable = deque(
+                place
+                for place in self._spillable
+                if any(entry[0] == place[0] for entry in self.queues.of(place[1]))
+            )
+            self._spillable_checked_at = max(1000, 2 * len(self._spillable))
+
     def _make_room(self, missing_bytes: int) -> None:
         """Write the oldest large payloads that lie here to files, until there is room."""
         assert self._spill is not None
@@ -591,6 +611,7 @@ class TupleStore:
                     continue
                 spilled = self._spill.write(entry[3])
                 if spilled is None:
+                    self._spillable.appendleft((number, key))
                     return  # the disk is full too
                 self.queues.replace(key, entry, (*entry[:3], spilled))
                 self.memory.hold(-len(spilled))

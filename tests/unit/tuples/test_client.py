@@ -874,3 +874,38 @@ def test_one_waiter_times_out_while_another_goes_on(
         hasty.result(PATIENCE_S)
     TupleClient(transport).tput("a", 1)
     assert patient.result(PATIENCE_S) == 1
+
+
+class Unreadable:
+    """Can be pickled, and not be rebuilt."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def test_a_bulk_that_cannot_be_rebuilt_loses_nothing() -> None:
+    tuples = TupleClient(LocalTransport())
+    for number, value in enumerate([1, Unreadable(), 3]):
+        tuples.tput(("x", number), value)
+    with pytest.raises(PayloadError, match="cannot be rebuilt"):
+        tuples.collect(("x", ANY))
+    assert tuples.tget(("x", 2), timeout=0) == 3
+    assert tuples.count(("x", ANY)) == 1
+
+
+def test_out_of_a_dtype_that_does_not_fit_into_a_message() -> None:
+    tuples = TupleClient(LocalTransport())
+    wide = np.zeros(
+        3, [(f"a field with a long name, number {index}", "f8") for index in range(500)]
+    )
+    tuples.tput("wide", wide)
+    with pytest.raises(PayloadError, match="too many fields"):
+        tuples.tget("wide", out=np.empty_like(wide), timeout=0)
+    np.testing.assert_array_equal(tuples.tget("wide", timeout=0), wide)
+
+
+def test_integers_of_any_kind_count() -> None:
+    tuples = TupleClient(LocalTransport())
+    assert tuples.increment("n", np.int64(2)) == 2
+    assert type(tuples.increment("n", np.uint8(3))) is int
+    assert tuples.tget("n", timeout=0) == 5
