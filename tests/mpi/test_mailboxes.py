@@ -38,13 +38,14 @@ def test_a_sender_that_computes_does_not_hold_up_the_receiver(parent):
     elif parent.rank == 1:
         mailbox = Mailbox(parent.comm, sends=2, receives=1)
         started_s = time.perf_counter()
-        polls = 0
+        longest_poll_s = 0.0
         first = None
         while first is None:
+            poll_s = time.perf_counter()
             first = mailbox.poll()
-            polls += 1
+            longest_poll_s = max(longest_poll_s, time.perf_counter() - poll_s)
             assert time.perf_counter() - started_s < 30
-        assert polls > 10  # each of them came back
+        assert longest_poll_s < 0.9  # none waited for the sender to come back
         assert mailbox.wait(timeout_s=30) == (0, "small")
 
 
