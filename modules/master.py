@@ -54,6 +54,8 @@ class Options(BaseModel):
         if modules is None:
             return self
         if self.trainer not in modules:
+            if self.trainer in (info.context or {}).get("names", ()):
+                return self  # its own entry is wrong, which is said there
             raise ValueError(f"trainer = {self.trainer!r}: there is no module of that name")
         location = (info.context or {}).get("locations", {}).get(self.trainer)
         if location is not None and location.shipped and location.spec == _OURS:

@@ -3,8 +3,9 @@
 A file that defines a function module may also define ``class Options(pydantic.BaseModel)``. Then
 the options in the workflow file are validated by it, with the same messages as the rest of the
 file, and ``ctx.options`` is an instance of it. Its validators find the workflow file's folder in
-``info.context["folder"]`` and, while the file is being checked, its modules by name in
-``info.context["modules"]`` and the places of their functions in ``info.context["locations"]``.
+``info.context["folder"]``. While the file is being checked they also find its modules by name in
+``info.context["modules"]``, the places of their functions in ``info.context["locations"]``, and the
+names of all modules, those with problems of their own too, in ``info.context["names"]``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def finish(draft: Draft) -> Workflow:
     """
     problems = []
     modules = {module.name: module for _, module in draft.modules}
+    given = draft.document.get("module")
+    entries = given if isinstance(given, list) else []
+    # A module whose entry is wrong is there all the same.
+    names = [entry.get("name") for entry in entries if isinstance(entry, dict)]
     for index, module in draft.modules:
         location = draft.locations.get(module.name)
         if location is not None and OPTIONS_CLASS in location.classes:
@@ -51,6 +56,7 @@ def finish(draft: Draft) -> Workflow:
             context = {
                 "folder": draft.file.parent,
                 "modules": modules,
+                "names": names,
                 "locations": draft.locations,
             }
             problems += _option_problems(location, module.options, context, where)

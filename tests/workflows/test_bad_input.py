@@ -139,6 +139,14 @@ def test_every_problem_in_one_go(tmp_path: Path) -> None:
         assert place in finished.stderr
 
 
+def test_a_problem_that_only_follows_from_another_is_not_reported(tmp_path: Path) -> None:
+    workflow(tmp_path, SWEEP.replace("options = {", "copeis = 2\noptions = {"), m=MODULE)
+    finished = diel("check", "w.toml", cwd=tmp_path)
+    assert finished.status == 2
+    assert "1 problem\n" in finished.stderr
+    assert "module[1].copeis" in finished.stderr
+
+
 def test_missing_file(tmp_path: Path) -> None:
     workflow(tmp_path, GOOD, m=MODULE)
     finished = diel("run", "v.toml", cwd=tmp_path)
