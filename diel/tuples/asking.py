@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zlib import crc32
 
 from diel.errors import PayloadError, TupleSpaceFull, TupleTimeout
 from diel.tuples import codec
 from diel.tuples.distributed import is_piece, server_of_piece
+from diel.tuples.memory import Account
 from diel.tuples.protocol import (
     LONGEST_META_BYTES,
+    PLAIN,
+    PUT_HEAD,
+    QUERY_HEAD,
+    QUESTION_HEAD,
+    SIZE,
     TUPLE_OVERHEAD_BYTES,
     Operation,
     Payload,
@@ -29,7 +35,37 @@ if TYPE_CHECKING:
 ANYWHERE: Final = -1
 """In place of a server: a pattern whose matches may be on any of them."""
 
-_KEYS_REMEMBERED: Final = 10_000
+_TAGS_REMEMBERED: Final = 10_000
+
+
+class KnownTag(NamedTuple):
+    """What does not change from message to message about a tag: most of the next message.
+
+    Attributes
+    ----------
+    key : bytes
+    server : int
+    account : Account
+        At that server.
+    put_head : bytes
+        All of the put of bytes that stands before their size.
+    question_rest : bytes
+        All of a `PLAIN` question behind its serial.
+    """
+
+    key: bytes
+    server: int
+    account: Account
+    put_head: bytes
+    question_rest: bytes
+
+    @classmethod
+    def of(cls, key: bytes, server: int, account: Account) -> KnownTag:
+        """Prepare the messages of a tag whose bytes are `key`."""
+        put_head = PUT_HEAD.pack(Operation.PUT, 0, 0, 0, 0, codec.BYTES, len(key), 0, 0)
+        question = QUERY_HEAD.pack(0, 0, PLAIN, 0, 0, math.inf, -1, len(key), 0)
+        question_rest = question[QUESTION_HEAD.size :] + key
+        return cls(key, server, account, put_head[: -SIZE.size], question_rest)
 
 
 class Asking:
@@ -41,8 +77,6 @@ class Asking:
 
     Attributes
     ----------
-    puts : list of int
-        How many puts this client has sent to each server.
     waiting_for : (str, object, float) or None
         The call that waits at this moment, its tag, and its timeout in seconds.
     """
@@ -50,10 +84,15 @@ class Asking:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._servers = transport.servers
-        self._keys: dict[str, tuple[bytes, int]] = {}
-        self._credit = [0] * self._servers
-        self.puts = [0] * self._servers
+        self._known: dict[str, KnownTag] = {}
+        self._accounts = [Account() for _ in range(self._servers)]
+        self._senders = [transport.sender(server) for server in range(self._servers)]
         self.waiting_for: tuple[str, object, float] | None = None
+
+    @property
+    def puts(self) -> list[int]:
+        """How many puts this client has sent to each server."""
+        return [account.puts for account in self._accounts]
 
     def _spend_together(
         self, parts: Sequence[tuple[int, bytes, Payload]], tag: object, timeout: float | None
@@ -93,10 +132,7 @@ class Asking:
         target: codec.Encoded | None = None,
         argument: int = 0,
     ) -> tuple[int, Reply]:
-        if type(tag) is str and tag in self._keys:
-            key, server = self._keys[tag]
-        else:
-            key, server = self._pattern_place(tag)
+        key, server = self._pattern_place(tag)
         self.waiting_for = (name, tag, timeout_s)
         try:
             if server == ANYWHERE:
@@ -187,7 +223,8 @@ class Asking:
 
     def _spend_credit(self, server: int, cost: int, tag: object, timeout: float | None) -> None:
         """Take the cost of a message, in bytes, off the credit; ask for more if need be."""
-        if cost > self._credit[server]:
+        account = self._accounts[server]
+        if cost > account.credit_bytes:
             timeout_s = seconds(timeout)
             self.waiting_for = ("tput", tag, timeout_s)
             try:
@@ -198,8 +235,8 @@ class Asking:
                 raise TupleTimeout("tput", format_tag(tag), timeout_s)
             if reply.status != Status.OK:
                 raise TupleSpaceFull(_no_room(tag, cost, reply))
-            self._credit[server] += reply.number
-        self._credit[server] -= cost
+            account.credit_bytes += reply.number
+        account.credit_bytes -= cost
 
     def _note_wait(self, waiting_for: tuple[str, object, float] | None) -> None:
         self.waiting_for = waiting_for
@@ -217,14 +254,18 @@ class Asking:
 
     def _place(self, tag: Tag) -> tuple[bytes, int]:
         """Return the bytes of a tag and the server that has it."""
+        if type(tag) is str and tag in self._known:
+            return self._known[tag][:2]
         key = encode_tag(tag)
-        place = key, self._route(key)
-        if type(tag) is str and len(self._keys) < _KEYS_REMEMBERED:
-            self._keys[tag] = place
-        return place
+        server = self._route(key)
+        if type(tag) is str and len(self._known) < _TAGS_REMEMBERED:
+            self._known[tag] = KnownTag.of(key, server, self._accounts[server])
+        return key, server
 
     def _pattern_place(self, tag: Pattern) -> tuple[bytes, int]:
         """Return the bytes of a pattern and the server that has its matches, or `ANYWHERE`."""
+        if type(tag) is str and tag in self._known:
+            return self._known[tag][:2]
         key, wild = encode_pattern(tag)
         if wild and self._servers > 1 and key[:1] == WILDCARD:
             return key, ANYWHERE

@@ -18,8 +18,13 @@ from diel.tuples.asking import ANYWHERE, Asking, cost_of, seconds
 from diel.tuples.claims import Claim
 from diel.tuples.distributed import STRIPED, Layout
 from diel.tuples.protocol import (
+    BODY_AT,
+    KEY_AT,
+    LENGTHS,
     LONGEST_META_BYTES,
     QUERY_HEAD,
+    SIZE,
+    SMALL_BYTES,
     TUPLE_OVERHEAD_BYTES,
     Operation,
     Payload,
@@ -27,10 +32,14 @@ from diel.tuples.protocol import (
     Status,
     pack_put,
     unpack_frames,
+    unpack_reply,
 )
 from diel.tuples.subscriptions import Subscription
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 
+_LENGTHS_OF: Final = LENGTHS.unpack_from
+_SIZE_OF: Final = SIZE.pack
+_SMALLEST_COST: Final = TUPLE_OVERHEAD_BYTES + KEY_AT
 _PUT: Final = int(Operation.PUT)
 _TAKE: Final = int(Operation.TAKE)
 
@@ -77,18 +86,23 @@ class TupleClient(Asking):
         TupleTimeout
             If there was no room in time.
         """
-        if type(tag) is str and tag in self._keys:
-            key, server = self._keys[tag]
-        else:
-            key, server = self._place(tag)
+        if type(value) is bytes and type(tag) is str and tag in self._known:
+            size = len(value)
+            key, server, account, head, _ = self._known[tag]
+            cost = _SMALLEST_COST + len(key) + size
+            if size <= SMALL_BYTES and cost <= account.credit_bytes:
+                # What most calls are, without the detours that the others need.
+                account.credit_bytes -= cost
+                account.puts += 1
+                self._senders[server](b"".join((head, _SIZE_OF(size), key, value)))
+                if wait:
+                    self._ask(server, Operation.FLUSH)
+                return
+        key, server = self._place(tag)
         kind, meta, buffer = self._encode(value)
         message, payload = pack_put(_PUT, 0, 0, kind, key, meta, buffer)
-        cost = TUPLE_OVERHEAD_BYTES + len(message)
-        if payload is None and cost <= self._credit[server]:
-            self._credit[server] -= cost
-        else:
-            self._spend_credit(server, cost_of(message, payload), tag, timeout)
-        self.puts[server] += 1
+        self._spend_credit(server, cost_of(message, payload), tag, timeout)
+        self._accounts[server].puts += 1
         self._transport.send(server, message, payload)
         if wait:
             self._ask(server, Operation.FLUSH)
@@ -263,16 +277,15 @@ class TupleClient(Asking):
         RunStopped
             If the run is stopping.
         """
-        if timeout is None and out is None and type(tag) is str and tag in self._keys:
+        if timeout is None and out is None and type(tag) is str and tag in self._known:
             # What most calls are, without the detours that the others need.
-            key, server = self._keys[tag]
-            self.waiting_for = ("tget", tag, math.inf)
-            reply = self._transport.ask(server, _TAKE, key)
-            self.waiting_for = None
-            _, _, _, kind, _, meta, payload = reply
-            if kind & STRIPED:
-                payload = self._fetch_pieces(_TAKE, Layout.unpack(payload), None)
-            value = codec.decode(kind & ~STRIPED, meta, payload)
+            _, server, _, _, rest = self._known[tag]
+            serial, message = self._transport.ask_quickly(server, _TAKE, rest)
+            if message is not None and message[BODY_AT] == codec.BYTES:
+                key_bytes, meta_bytes = _LENGTHS_OF(message)
+                value = message[KEY_AT + key_bytes + meta_bytes :]
+            else:
+                value = self._value_of_late(serial, message, tag)
             return (tag, value) if with_tag else value
         return self._get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
 
@@ -469,10 +482,10 @@ class TupleClient(Asking):
         # All credit first: what is sent cannot be refused any more.
         self._spend_together([*parts, (server, message, None)], tag, timeout)
         for one, _, _ in parts:
-            self.puts[one] += 1
+            self._accounts[one].puts += 1
         self._transport.send_all(parts)
         self._ask_all(Operation.FLUSH, [(one, b"") for one, _, _ in parts])
-        self.puts[server] += 1
+        self._accounts[server].puts += 1
         self._transport.send(server, message)
 
     def dist_tget(
@@ -585,7 +598,7 @@ class TupleClient(Asking):
         server = self._route(item.key)
         message, payload = pack_put(_PUT, 0, 0, item.kind, item.key, item.meta, item.payload)
         self._spend_credit(server, cost_of(message, payload), decode_tag(item.key), None)
-        self.puts[server] += 1
+        self._accounts[server].puts += 1
         self._transport.send(server, message, payload)
 
     # -- inside -------------------------------------------------------------------------------
@@ -624,6 +637,21 @@ class TupleClient(Asking):
                 target.buffer[:] = payload
             value = out
         return (decode_tag(reply.key), value) if with_tag else value
+
+    def _value_of_late(self, serial: int, message: bytes | None, tag: object) -> Any:
+        """Return the value that a `tget` gets that had to wait, or where it is not bytes."""
+        if message is not None:
+            reply = unpack_reply(message)
+        else:
+            self.waiting_for = ("tget", tag, math.inf)
+            try:
+                reply = self._transport.receive((serial,))[1]
+            finally:
+                self.waiting_for = None
+        payload = reply.payload
+        if reply.kind & STRIPED:
+            payload = self._fetch_pieces(_TAKE, Layout.unpack(payload), None)
+        return codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
 
     @staticmethod
     def _value_of(reply: Reply, name: str, tag: object) -> Any:

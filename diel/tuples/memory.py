@@ -24,6 +24,16 @@ class _Asker(NamedTuple):
     deadline_s: float
 
 
+class Account:
+    """What a client may send without asking, in bytes, and how many puts have come from it."""
+
+    __slots__ = ("credit_bytes", "puts")
+
+    def __init__(self) -> None:
+        self.credit_bytes = 0
+        self.puts = 0
+
+
 class Memory:
     """Accounts for the bytes of one store.
 
@@ -31,15 +41,24 @@ class Memory:
     ----------
     capacity_bytes : int
     refuse_when_full : bool
+
+    Attributes
+    ----------
+    held_bytes, credit_out_bytes : int
+        What lies here, and what clients may still send without asking.
+    accounts : dict from client to Account
+        Of each client that has ever put anything.
+    askers : OrderedDict
+        Who waits for room, in order of arrival.
     """
 
     def __init__(self, capacity_bytes: int, refuse_when_full: bool) -> None:
         self.capacity_bytes = capacity_bytes
         self.held_bytes = 0
         self._refuse_when_full = refuse_when_full
-        self._credit: dict[int, int] = {}
-        self._credit_out = 0
-        self._askers: OrderedDict[tuple[int, int], _Asker] = OrderedDict()
+        self.credit_out_bytes = 0
+        self.accounts: dict[int, Account] = {}
+        self.askers: OrderedDict[tuple[int, int], _Asker] = OrderedDict()
 
     def hold(self, cost_bytes: int) -> None:
         """Account for a tuple that stays."""
@@ -48,23 +67,23 @@ class Memory:
     def release(self, cost_bytes: int) -> list[Out]:
         """Account for a tuple that is gone; return grants to clients that waited for room."""
         self.held_bytes -= cost_bytes
-        return self._serve_askers() if self._askers else []
+        return self._serve_askers() if self.askers else []
 
     def asking_clients(self) -> list[int]:
         """Return the clients that wait for room."""
-        return [client for client, _ in self._askers]
+        return [client for client, _ in self.askers]
 
-    @property
-    def has_askers(self) -> bool:
-        """Whether clients wait for room."""
-        return bool(self._askers)
+    def account_of(self, client: int) -> Account:
+        """Return a client's account, a new one if it has none."""
+        return self.accounts.setdefault(client, Account())
 
     def arrived(self, client: int, cost_bytes: int) -> None:
         """Take what a message used off its client's credit."""
-        left = self._credit.get(client, 0)
-        used = cost_bytes if cost_bytes <= left else left
-        self._credit[client] = left - used
-        self._credit_out -= used
+        account = self.accounts.get(client)
+        if account is not None:
+            used = min(cost_bytes, account.credit_bytes)
+            account.credit_bytes -= used
+            self.credit_out_bytes -= used
 
     def ask(
         self, client: int, serial: int, wanted_bytes: int, deadline_s: float, timeout_s: float
@@ -73,32 +92,33 @@ class Memory:
         asker = _Asker(client, serial, wanted_bytes, deadline_s)
         if wanted_bytes > self.capacity_bytes:
             return [answer(client, serial, Status.TOO_LARGE, self.capacity_bytes)]
-        if not self._askers and self._fits(asker):
+        if not self.askers and self._fits(asker):
             return [self._grant(asker)]
         if self._refuse_when_full:
             return [answer(client, serial, Status.FULL, self.held_bytes)]
         if timeout_s <= 0:
             return [answer(client, serial, Status.TIMEOUT)]
-        self._askers[client, serial] = asker
+        self.askers[client, serial] = asker
         return []
 
     def expire(self, now_s: float) -> list[Out]:
         """Answer the clients that waited for room as long as they wanted to."""
-        late = [asker for asker in self._askers.values() if asker.deadline_s <= now_s]
+        late = [asker for asker in self.askers.values() if asker.deadline_s <= now_s]
         for asker in late:
-            del self._askers[asker.client, asker.serial]
+            del self.askers[asker.client, asker.serial]
         replies = [answer(asker.client, asker.serial, Status.TIMEOUT) for asker in late]
         return replies + (self._serve_askers() if late else [])
 
     def next_deadline_s(self) -> float:
         """Return when `expire` has something to do next."""
-        return min((asker.deadline_s for asker in self._askers.values()), default=math.inf)
+        return min((asker.deadline_s for asker in self.askers.values()), default=math.inf)
 
     def client_died(self, client: int) -> list[Out]:
         """Take back a client's credit and forget its questions."""
-        self._credit_out -= self._credit.pop(client, 0)
-        for place in [place for place in self._askers if place[0] == client]:
-            del self._askers[place]
+        if client in self.accounts:
+            self.credit_out_bytes -= self.accounts.pop(client).credit_bytes
+        for place in [place for place in self.askers if place[0] == client]:
+            del self.askers[place]
         return self._serve_askers()
 
     def missing_bytes(self, wanted_bytes: int) -> int:
@@ -108,7 +128,7 @@ class Memory:
         use is an eighth at most (see `_grant`), so it locks nobody out.
         """
         held_then = self.held_bytes + wanted_bytes
-        spare = self.capacity_bytes + self.capacity_bytes // 8 - self._credit_out
+        spare = self.capacity_bytes + self.capacity_bytes // 8 - self.credit_out_bytes
         return max(0, held_then - min(self.capacity_bytes, spare))
 
     def _fits(self, asker: _Asker) -> bool:
@@ -116,20 +136,20 @@ class Memory:
 
     def _serve_askers(self) -> list[Out]:
         replies = []
-        while self._askers:
-            place, asker = next(iter(self._askers.items()))
+        while self.askers:
+            place, asker = next(iter(self.askers.items()))
             if not self._fits(asker):
                 break  # first come, first served
-            del self._askers[place]
+            del self.askers[place]
             replies.append(self._grant(asker))
         return replies
 
     def _grant(self, asker: _Asker) -> Out:
         credit = asker.wanted_bytes
         plenty = min(_CREDIT_BYTES, self.capacity_bytes // 64)
-        room = self.capacity_bytes - self.held_bytes - self._credit_out - credit
-        if self._credit_out + credit + plenty <= self.capacity_bytes // 8 and plenty <= room:
+        room = self.capacity_bytes - self.held_bytes - self.credit_out_bytes - credit
+        if self.credit_out_bytes + credit + plenty <= self.capacity_bytes // 8 and plenty <= room:
             credit += plenty
-        self._credit[asker.client] = self._credit.get(asker.client, 0) + credit
-        self._credit_out += credit
+        self.account_of(asker.client).credit_bytes += credit
+        self.credit_out_bytes += credit
         return answer(asker.client, asker.serial, Status.OK, credit)

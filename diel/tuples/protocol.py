@@ -27,21 +27,32 @@ Payload: TypeAlias = Any
 INLINE_BYTES: Final = 16 * 1024
 """Payloads up to this size travel in the message itself: copying them is cheaper than a second
 message."""
+SMALL_BYTES: Final = 1024
+"""Messages with so much and a tag leave at once: by default both MPIs copy those of 4 KiB and
+more."""
 LONGEST_KEY_BYTES: Final = 4096
 LONGEST_META_BYTES: Final = 4096
 CHUNK_BYTES: Final = 2**30
 """A single message of 2^31 bytes and more is an error in Open MPI's wheel."""
 
 PREFIX: Final = struct.Struct("<BBHIQ")
-"""Operation or status, whether a payload comes apart, nothing, serial, and a number whose meaning
-depends on the first."""
+"""Operation or status, whether a payload comes apart, whether a question is `PLAIN`, serial, and a
+number whose meaning depends on the first."""
 BODY: Final = struct.Struct("<BxHIQ")
 """Kind, bytes of key, of meta, and of payload."""
 QUERY: Final = struct.Struct("<dbxHI")
 """Timeout in seconds, kind that is welcome or -1, bytes of key, of meta."""
 
+PLAIN: Final = 1
+"""Marks a question for a tag without wildcards, that takes any payload and waits for ever."""
+
 PUT_HEAD: Final = struct.Struct("<BBHIQBxHIQ")  # PREFIX and BODY in one go
 QUERY_HEAD: Final = struct.Struct("<BBHIQdbxHI")  # PREFIX and QUERY
+LENGTHS: Final = struct.Struct("<18xHI")
+"""Of a message with a BODY: bytes of key and of meta."""
+# The parts of both that change between two messages about one tag.
+SIZE: Final = struct.Struct("<Q")
+QUESTION_HEAD: Final = struct.Struct("<BBHI")
 
 BODY_AT: Final = PREFIX.size
 KEY_AT: Final = PREFIX.size + BODY.size

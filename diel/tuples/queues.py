@@ -20,22 +20,27 @@ class Queues:
     """All tuples of a store, by tag.
 
     A tag with a single tuple, by far the most common, holds it without a queue around it.
+
+    Attributes
+    ----------
+    by_key : dict from tag to Entry or deque of Entry
+    buckets : dict
+        Entries in order of arrival, by (arity, first field), for patterns.
     """
 
     def __init__(self) -> None:
-        self._by_key: dict[bytes, Entry | deque[Entry]] = {}
-        # Entries in order of arrival, by (arity, first field), for patterns. A bucket exists
-        # only once a pattern asked for it, so exact tags pay nothing. OrderedDict, since the
-        # first key of a plain dict is slow to find after many deletions at the front.
-        self._buckets: dict[tuple[int, bytes | None], OrderedDict[int, bytes]] = {}
+        self.by_key: dict[bytes, Entry | deque[Entry]] = {}
+        # A bucket exists only once a pattern asked for it, so exact tags pay nothing. OrderedDict,
+        # since the first key of a plain dict is slow to find after many deletions at the front.
+        self.buckets: dict[tuple[int, bytes | None], OrderedDict[int, bytes]] = {}
 
     def __len__(self) -> int:
         """Count all tuples."""
-        return sum(len(queue) if type(queue) is deque else 1 for queue in self._by_key.values())
+        return sum(len(queue) if type(queue) is deque else 1 for queue in self.by_key.values())
 
     def append(self, key: bytes, entry: Entry) -> None:
         """Add a tuple that is newer than all others."""
-        by_key = self._by_key
+        by_key = self.by_key
         if key not in by_key:
             by_key[key] = entry
         else:
@@ -44,30 +49,30 @@ class Queues:
                 queue.append(entry)
             else:
                 by_key[key] = deque((queue, entry))  # type: ignore[arg-type]
-        if self._buckets:
+        if self.buckets:
             for bucket in self._buckets_of(key):
                 bucket[entry[0]] = key
 
     def take_first(self, key: bytes) -> Entry | None:
         """Take the oldest tuple of a tag away and return it, if there is one."""
-        queue = self._by_key.get(key)
+        queue = self.by_key.get(key)
         if queue is None:
             return None
         if type(queue) is tuple:
-            del self._by_key[key]
+            del self.by_key[key]
             entry: Entry = queue
         else:
             entry = queue.popleft()  # type: ignore[union-attr]
             if len(queue) == 1:
-                self._by_key[key] = queue[0]  # type: ignore[assignment]
-        if self._buckets:
+                self.by_key[key] = queue[0]  # type: ignore[assignment]
+        if self.buckets:
             for bucket in self._buckets_of(key):
                 del bucket[entry[0]]
         return entry
 
     def first(self, key: bytes) -> Entry | None:
         """Return the oldest tuple of a tag."""
-        queue = self._by_key.get(key)
+        queue = self.by_key.get(key)
         if type(queue) is deque:
             return queue[0]
         return queue  # type: ignore[return-value]
@@ -77,51 +82,51 @@ class Queues:
         if self.first(key) == entry:
             self.take_first(key)
             return
-        queue = self._by_key[key]
+        queue = self.by_key[key]
         assert type(queue) is deque
         queue.remove(entry)
         if len(queue) == 1:
-            self._by_key[key] = queue[0]
+            self.by_key[key] = queue[0]
         for bucket in self._buckets_of(key):
             del bucket[entry[0]]
 
     def replace(self, key: bytes, entry: Entry, changed: Entry) -> None:
         """Put a changed tuple, of the same number, in the place of the old one."""
-        queue = self._by_key[key]
+        queue = self.by_key[key]
         if type(queue) is deque:
             queue[queue.index(entry)] = changed
         else:
-            self._by_key[key] = changed
+            self.by_key[key] = changed
 
     def replace_first(self, key: bytes, entry: Entry) -> None:
         """Put a tuple in the place of the oldest one of its tag; the number is the same."""
-        queue = self._by_key[key]
+        queue = self.by_key[key]
         if type(queue) is deque:
             queue[0] = entry
         else:
-            self._by_key[key] = entry
+            self.by_key[key] = entry
 
     def restore(self, key: bytes, entry: Entry) -> None:
         """Put a tuple back to the place that its number says."""
-        queue = self._by_key.get(key)
+        queue = self.by_key.get(key)
         if queue is None:
-            self._by_key[key] = entry
+            self.by_key[key] = entry
         else:
             if type(queue) is not deque:
-                self._by_key[key] = queue = deque((queue,))  # type: ignore[arg-type]
+                self.by_key[key] = queue = deque((queue,))  # type: ignore[arg-type]
             numbers = [other[0] for other in queue]
             queue.insert(bisect_left(numbers, entry[0]), entry)
         if is_piece(key):
             return
         fields = split_fields(key)
         for place in ((len(fields), fields[0]), (len(fields), None)):
-            if place in self._buckets:
-                bucket = self._buckets[place]
+            if place in self.buckets:
+                bucket = self.buckets[place]
                 bucket[entry[0]] = key
                 # Nearly always it is the oldest again; else the order is made anew.
                 bucket.move_to_end(entry[0], last=False)
                 if len(bucket) > 1 and _second(bucket) < entry[0]:
-                    self._buckets[place] = OrderedDict(sorted(bucket.items()))
+                    self.buckets[place] = OrderedDict(sorted(bucket.items()))
 
     def oldest_match(self, pattern: Fields) -> bytes | None:
         """Return the tag of the oldest tuple that a pattern matches."""
@@ -140,29 +145,29 @@ class Queues:
 
     def of(self, key: bytes) -> list[Entry]:
         """Return all tuples of a tag, oldest first."""
-        queue = self._by_key.get(key)
+        queue = self.by_key.get(key)
         if queue is None:
             return []
         return list(queue) if type(queue) is deque else [queue]  # type: ignore[list-item]
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate over the tags that have tuples."""
-        return iter(self._by_key)
+        return iter(self.by_key)
 
     def _bucket_for(self, pattern: Fields) -> OrderedDict[int, bytes]:
         """Return the bucket in which a pattern's matches lie; filled when first asked for."""
         head = None if is_wildcard(pattern[0]) else pattern[0]
-        bucket = self._buckets.get((len(pattern), head))
+        bucket = self.buckets.get((len(pattern), head))
         if bucket is None:
             found = []
-            for key in self._by_key:
+            for key in self.by_key:
                 if is_piece(key):
                     continue
                 fields = split_fields(key)
                 if len(fields) == len(pattern) and head in (None, fields[0]):
                     found += [(entry[0], key) for entry in self.of(key)]
             self._drop_empty_buckets()
-            bucket = self._buckets[len(pattern), head] = OrderedDict(sorted(found))
+            bucket = self.buckets[len(pattern), head] = OrderedDict(sorted(found))
         return bucket
 
     def _buckets_of(self, key: bytes) -> list[OrderedDict[int, bytes]]:
@@ -171,12 +176,13 @@ class Queues:
             return []
         fields = split_fields(key)
         places = ((len(fields), fields[0]), (len(fields), None))
-        return [self._buckets[place] for place in places if place in self._buckets]
+        return [self.buckets[place] for place in places if place in self.buckets]
 
     def _drop_empty_buckets(self) -> None:
         # A program that asks for ever new first fields must not leave a bucket for each.
-        if len(self._buckets) > 256:
-            self._buckets = {place: one for place, one in self._buckets.items() if one}
+        if len(self.buckets) > 256:
+            for place in [place for place, bucket in self.buckets.items() if not bucket]:
+                del self.buckets[place]
 
 
 def _second(bucket: OrderedDict[int, bytes]) -> int:

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-_POLLS_IN_A_ROW: Final = 16
+# So many polls in a row, about 50 us, and nothing else: what is done between two polls makes the
+# next message wait.
+_POLLS: Final = range(400)
+# Where nothing came in these, or payloads are on their way, the rest gets its turn sooner.
+_FEW_POLLS: Final = range(8)
 # After so many messages timeouts and large payloads get their turn, however many more wait.
 _MESSAGES_IN_A_ROW: Final = 64
 
@@ -77,35 +81,43 @@ class TupleServer:
         receive = self._comm.Recv_init([buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.CLIENT_TO_SERVER)
         status = MPI.Status()
         receive.Start()
-        view, byte = memoryview(buffer), MPI.BYTE
-        handle, clock, test = self.store.handle, self._clock, receive.Test
+        view, byte, reply_tag = memoryview(buffer), MPI.BYTE, tags.SERVER_TO_CLIENT
+        # The way of a small tuple: looked up once, since each of these names costs it time.
+        handle, clock, test, start = self.store.handle, self._clock, receive.Test, receive.Start
+        count_of, source_of, isend = status.Get_count, status.Get_source, self._comm.Isend
         patience = Patience()
-        idle_polls = handled = 0
+        polls, handled = _POLLS, 0
         try:
             while True:
-                if test(status):
-                    message = view[: status.Get_count(byte)].tobytes()
-                    client = status.Get_source()
-                    receive.Start()
-                    if message[1] or self._transfers:
-                        self._accept(client, message)
-                    else:  # nearly always
-                        replies = handle(client, message, clock())
-                        if replies:
-                            self._send(replies)
-                    patience.reset()
-                    handled += 1
-                    if handled % _MESSAGES_IN_A_ROW == 0:
-                        self._finish_transfers()
-                        self._expire()
+                for _ in polls:
+                    if test(status):
+                        break
+                else:
+                    polls = _FEW_POLLS
+                    if self._finish_transfers() or self._expire():
+                        patience.reset()
+                    elif not self._moving() and patience.pause() and should_leave():
+                        return
                     continue
-                idle_polls += 1
-                if idle_polls % _POLLS_IN_A_ROW and not self._transfers:
-                    continue  # what follows would make the next message wait
-                if self._finish_transfers() or self._expire():
+                message = view[: count_of(byte)].tobytes()
+                client = source_of()
+                start()
+                if message[1] or self._transfers:
+                    self._accept(client, message)
+                else:  # nearly always
+                    for receiver, reply, payload in handle(client, message, clock()):
+                        sending = isend(reply, receiver, reply_tag)
+                        if not sending.Test():
+                            self._sending.append((sending, reply))
+                        if payload is not None:
+                            self._send_payload(receiver, payload)
+                if polls is _FEW_POLLS and not self._transfers:
+                    polls = _POLLS
                     patience.reset()
-                elif not self._moving() and patience.pause() and should_leave():
-                    return
+                handled += 1
+                if handled % _MESSAGES_IN_A_ROW == 0:
+                    self._finish_transfers()
+                    self._expire()
         finally:
             receive.Cancel()
             receive.Wait()
@@ -167,8 +179,11 @@ class TupleServer:
             if not request.Test():
                 self._sending.append((request, message))
             if payload is not None:
-                for piece in chunks(payload):
-                    request = self._comm.Isend(
-                        [piece, self._mpi.BYTE], client, tags.SERVER_TO_CLIENT_PAYLOAD
-                    )
-                    self._sending.append((request, piece))
+                self._send_payload(client, payload)
+
+    def _send_payload(self, client: int, payload: Payload) -> None:
+        for piece in chunks(payload):
+            request = self._comm.Isend(
+                [piece, self._mpi.BYTE], client, tags.SERVER_TO_CLIENT_PAYLOAD
+            )
+            self._sending.append((request, piece))

@@ -27,6 +27,7 @@ from diel.tuples.protocol import (
     BODY,
     BODY_AT,
     KEY_AT,
+    PLAIN,
     PREFIX,
     QUERY_HEAD,
     TUPLE_OVERHEAD_BYTES,
@@ -55,9 +56,11 @@ _NOTHING: Final[tuple[Out, ...]] = ()
 # Members of an IntEnum are slow to reach and to compare: these are for what every tuple passes.
 _OK: Final = int(Status.OK)
 _FIXED_BYTES: Final = TUPLE_OVERHEAD_BYTES + BODY_AT
-_TAKE_FIELDS: Final = struct.Struct("<4xI8x8xbxH")  # serial, kind, bytes of key in a QUERY
-_KEY_BYTES: Final = struct.Struct("<H")
+_SERIAL_AND_KEY_BYTES: Final = struct.Struct("<4xI8x8xxxH").unpack_from  # of a question
+_QUERY_KEY_AT: Final = QUERY_HEAD.size
 _KEY_BYTES_AT: Final = BODY_AT + 2
+_PREFIX_OF: Final = PREFIX.pack
+_OUT: Final = tuple.__new__  # a named tuple without the cost of its constructor
 _PUT: Final = int(Operation.PUT)
 _LAST_WITH_A_TUPLE: Final = int(Operation.REPLACE)
 _TAKE: Final = int(Operation.TAKE)
@@ -124,11 +127,11 @@ class TupleStore:
         self._spillable: deque[tuple[int, bytes]] = deque()  # numbers and tags, oldest first
         self._spillable_checked_at = 1000
         self.queues = Queues()
+        self._by_key, self._buckets = self.queues.by_key, self.queues.buckets
         self.memory = Memory(capacity_bytes, refuse_when_full)
         self._waiters = Waiters()
         self._claims: dict[int, _Claim] = {}
         self._subscriptions: dict[tuple[int, int], _Subscription] = {}
-        self._puts_applied: dict[int, int] = {}
         self._dumps: dict[int, deque[Entry]] = {}
         self._now_s = 0.0
         self._operations: dict[int, Callable[[_Query, float], Outs]] = {
@@ -183,13 +186,18 @@ class TupleStore:
         operation = message[0]
         if operation == _PUT:
             return self._put_message(client, message, payload)
-        if operation == _TAKE:
-            serial, kind, key_bytes = _TAKE_FIELDS.unpack_from(message)
-            key = message[QUERY_HEAD.size : QUERY_HEAD.size + key_bytes]
-            if kind < 0 and b"*" not in key:  # nearly always
-                entry = self.queues.take_first(key)
-                if entry is not None:
-                    return self._answer_take(client, serial, entry)
+        if operation == _TAKE and message[2] == PLAIN:
+            # What most questions are, without the detours that the others need.
+            serial, key_bytes = _SERIAL_AND_KEY_BYTES(message)
+            key = message[_QUERY_KEY_AT : _QUERY_KEY_AT + key_bytes]
+            entry = self._by_key.get(key)
+            if type(entry) is tuple and entry[3] is None and not self._buckets:
+                del self._by_key[key]
+                _, version, body, _ = entry
+                memory = self.memory
+                memory.held_bytes -= _FIXED_BYTES + len(body)
+                reply = _OUT(Out, (client, _PREFIX_OF(0, 0, 0, serial, version) + body, None))
+                return (reply, *memory.release(0)) if memory.askers else (reply,)
         if operation <= _LAST_WITH_A_TUPLE:
             return self._apply_tuple(client, message, payload)
         _, _, _, serial, argument, timeout_s, kind, key_bytes, meta_bytes = QUERY_HEAD.unpack_from(
@@ -246,20 +254,25 @@ class TupleStore:
 
     def _put_message(self, client: int, message: bytes, payload: Payload) -> Outs:
         """Put a tuple: what most messages ask for, so nothing here is done twice."""
-        key_bytes = _KEY_BYTES.unpack_from(message, _KEY_BYTES_AT)[0]
-        key = message[KEY_AT : KEY_AT + key_bytes]
+        key = message[KEY_AT : KEY_AT + (message[_KEY_BYTES_AT] | message[_KEY_BYTES_AT + 1] << 8)]
         body = message[BODY_AT:]
-        cost = _FIXED_BYTES + len(body)
+        cost = TUPLE_OVERHEAD_BYTES + len(message)
         if payload is not None:
             cost += len(payload)
-        self.memory.arrived(client, cost)
-        puts = self._puts_applied
-        puts[client] = puts.get(client, 0) + 1
+        memory = self.memory
+        account = memory.accounts.get(client) or memory.account_of(client)
+        account.puts += 1
+        used = cost if cost <= account.credit_bytes else account.credit_bytes
+        account.credit_bytes -= used
+        memory.credit_out_bytes -= used
         if self._waiters.by_number or self._subscriptions:
             return self._put(key, body, payload)
         self._numbers = number = self._numbers + 1
-        self.queues.append(key, (number, number, body, payload))
-        self.memory.held_bytes += cost
+        if key in self._by_key or self._buckets:
+            self.queues.append(key, (number, number, body, payload))
+        else:
+            self._by_key[key] = (number, number, body, payload)
+        memory.held_bytes += cost
         if payload is not None and self._spill is not None:
             self._may_spill(number, key)
         return _NOTHING
@@ -363,18 +376,6 @@ class TupleStore:
         )
         self._waiters.add(waiter, now_s + query.timeout_s)
         return _NOTHING
-
-    def _answer_take(self, client: int, serial: int, entry: Entry) -> Outs:
-        """Give a tuple that was taken to a request that takes any payload."""
-        _, version, body, payload = entry
-        memory = self.memory
-        if payload is None:
-            memory.held_bytes -= _FIXED_BYTES + len(body)
-        else:
-            memory.held_bytes -= _cost(entry)
-            payload = loaded(payload)
-        reply = tuple_reply(client, serial, version, body, payload)
-        return (reply, *memory.release(0)) if memory.has_askers else (reply,)
 
     def _cancel(self, query: _Query, now_s: float) -> Outs:
         waiter = self._waiters.find(query.client, query.argument)
@@ -623,7 +624,9 @@ class TupleStore:
     def _survey(self, query: _Query, now_s: float) -> Outs:
         """Tell what is here and who waits, for whoever explains a deadlock."""
         survey = {
-            "puts_applied": self._puts_applied,
+            "puts_applied": {
+                client: account.puts for client, account in self.memory.accounts.items()
+            },
             "held_bytes": self.memory.held_bytes,
             "tags": [(key.hex(), len(self.queues.of(key))) for key in self.queues][:1000],
             "waiting": sorted(

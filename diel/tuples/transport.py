@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import struct
 import threading
 import time
 from collections import deque
@@ -14,12 +16,12 @@ from diel.comm.waiting import Patience
 from diel.errors import TupleError
 from diel.tuples.protocol import (
     MESSAGE_BYTES,
+    PLAIN,
     PREFIX,
-    QUERY_HEAD,
+    QUESTION_HEAD,
     Payload,
     Reply,
     chunks,
-    pack_query,
     payload_to_come,
     unpack_reply,
 )
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 # The server decides about timeouts. A client gives up by itself only when the server has been
 # silent for this much longer, which means that it is gone.
 _SERVER_GRACE_S: Final = 30.0
-_QUICK_POLLS: Final = 50
+_QUICK_POLLS: Final = range(50)
+_QUESTION_HEAD_OF: Final = QUESTION_HEAD.pack
+_SERIAL_OF: Final = struct.Struct("<4xI").unpack_from
 _LARGEST_SERIAL: Final = 2**32 - 1
 _EAGER_BYTES: Final = 2048
 """Messages up to this size leave at once: by default both MPIs copy those of 4 KiB and more."""
@@ -56,8 +60,25 @@ class Transport(Protocol):
     def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
         """Send (server, message, payload) to several servers at the same time."""
 
-    def ask(self, server: int, operation: int, key: bytes) -> Reply:
-        """Ask for something without a timeout, and wait for the reply."""
+    def sender(self, server: int) -> Callable[[bytes], None]:
+        """Return what sends to a server messages of a few kibibytes without a payload."""
+
+    def ask_quickly(self, server: int, operation: int, rest: bytes) -> tuple[int, bytes | None]:
+        """Ask, and look for the reply for a short while.
+
+        Parameters
+        ----------
+        server, operation : int
+        rest : bytes
+            All of the question behind its serial.
+
+        Returns
+        -------
+        int
+            The serial of the request.
+        bytes or None
+            The reply's message; None if it is to be had with `receive`.
+        """
 
     def receive(
         self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
@@ -145,6 +166,7 @@ class MpiTransport(_Inbox):
         self._reply = comm.Recv_init(
             [self._buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.SERVER_TO_CLIENT
         )
+        self._test = self._reply.Test
         self._reply.Start()
         self.servers = len(self._ranks)
 
@@ -186,24 +208,36 @@ class MpiTransport(_Inbox):
         if not sending.Test():
             self._sending.append((sending, message))
 
-    def ask(self, server: int, operation: int, key: bytes) -> Reply:
-        """Ask for something without a timeout, and wait for the reply."""
+    def sender(self, server: int) -> Callable[[bytes], None]:
+        """Return what sends to a server messages of a few kibibytes without a payload."""
+        send, rank, tag = self._comm.Send, self._ranks[server], tags.CLIENT_TO_SERVER
+
+        def send_small(message: bytes) -> None:
+            send(message, rank, tag)
+
+        return send_small
+
+    def ask_quickly(self, server: int, operation: int, rest: bytes) -> tuple[int, bytes | None]:
+        """Ask, and look for the reply for a short while; see `Transport`."""
         self._serial = serial = self._serial % _LARGEST_SERIAL + 1
-        head = QUERY_HEAD.pack(operation, 0, 0, serial, 0, math.inf, -1, len(key), 0)
-        if self._sending:
-            self.send(server, head + key)
-        else:
-            self._comm.Send(head + key, self._ranks[server], tags.CLIENT_TO_SERVER)
-        test, status = self._reply.Test, self._status
-        for _ in range(_QUICK_POLLS):
+        message = _QUESTION_HEAD_OF(operation, 0, PLAIN, serial) + rest
+        self._comm.Send(message, self._ranks[server], tags.CLIENT_TO_SERVER)
+        test, status = self._test, self._status
+        for _ in _QUICK_POLLS:
             if test(status):
-                server, reply, pieces = self._take_reply((serial,), None)
-                if pieces is not None:
-                    self._finish(pieces)
-                if reply[1] == serial:
-                    return reply
-                self._sort(server, reply)
-        return self.receive((serial,))[1]
+                message = self._view[: status.Get_count(self._byte)].tobytes()
+                if message[1] or _SERIAL_OF(message)[0] != serial:
+                    server, reply, pieces = self._take_reply((serial,), None)
+                    if pieces is not None:
+                        self._finish(pieces)
+                    if reply.serial == serial:
+                        self._early[serial] = (server, reply)
+                        break
+                    self._sort(server, reply)
+                    continue
+                self._reply.Start()
+                return serial, message
+        return serial, None
 
     def receive(
         self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
@@ -240,8 +274,8 @@ class MpiTransport(_Inbox):
 
     def _await_message(self, timeout_s: float) -> None:
         """Wait until the open receive has a message."""
-        test, status = self._reply.Test, self._status
-        for _ in range(_QUICK_POLLS):
+        test, status = self._test, self._status
+        for _ in _QUICK_POLLS:
             if test(status):
                 return
         patience = Patience()
@@ -325,11 +359,15 @@ class LocalTransport(_Inbox):
             self._deliver(server, store.expire(now_s))
             self._deliver(server, store.handle(self._client, message, now_s, copy))
 
-    def ask(self, server: int, operation: int, key: bytes) -> Reply:
-        """Ask for something without a timeout, and wait for the reply."""
+    def sender(self, server: int) -> Callable[[bytes], None]:
+        """Return what applies messages without a payload."""
+        return functools.partial(self.send, server)
+
+    def ask_quickly(self, server: int, operation: int, rest: bytes) -> tuple[int, bytes | None]:
+        """Ask; the reply is to be had with `receive`."""
         serial = self.next_serial()
-        self.send(server, pack_query(operation, serial, key))
-        return self.receive((serial,))[1]
+        self.send(server, _QUESTION_HEAD_OF(operation, 0, PLAIN, serial) + rest)
+        return serial, None
 
     def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
         """Send (server, message, payload) to several servers."""
