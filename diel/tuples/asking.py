@@ -19,6 +19,7 @@ from diel.tuples.protocol import (
     QUERY_HEAD,
     QUESTION_HEAD,
     SIZE,
+    SMALL_BYTES,
     TUPLE_OVERHEAD_BYTES,
     Operation,
     Payload,
@@ -258,7 +259,7 @@ class Asking:
             return self._known[tag][:2]
         key = encode_tag(tag)
         server = self._route(key)
-        if type(tag) is str and len(self._known) < _TAGS_REMEMBERED:
+        if type(tag) is str and len(key) <= SMALL_BYTES and len(self._known) < _TAGS_REMEMBERED:
             self._known[tag] = KnownTag.of(key, server, self._accounts[server])
         return key, server
 

@@ -44,8 +44,10 @@ class Memory:
 
     Attributes
     ----------
-    held_bytes, credit_out_bytes : int
-        What lies here, and what clients may still send without asking.
+    granted_bytes, arrived_bytes, released_bytes : int
+        Since the start: the credit that was given to clients, what has come within it, and what
+        of that is gone again. What lies here and what credit is out are differences of these, so
+        that a tuple's coming and going change one number each.
     accounts : dict from client to Account
         Of each client that has ever put anything.
     askers : OrderedDict
@@ -54,19 +56,28 @@ class Memory:
 
     def __init__(self, capacity_bytes: int, refuse_when_full: bool) -> None:
         self.capacity_bytes = capacity_bytes
-        self.held_bytes = 0
+        self.granted_bytes = self.arrived_bytes = self.released_bytes = 0
         self._refuse_when_full = refuse_when_full
-        self.credit_out_bytes = 0
         self.accounts: dict[int, Account] = {}
         self.askers: OrderedDict[tuple[int, int], _Asker] = OrderedDict()
 
+    @property
+    def held_bytes(self) -> int:
+        """What lies here."""
+        return self.arrived_bytes - self.released_bytes
+
+    @property
+    def credit_out_bytes(self) -> int:
+        """What clients may still send without asking."""
+        return self.granted_bytes - self.arrived_bytes
+
     def hold(self, cost_bytes: int) -> None:
-        """Account for a tuple that stays."""
-        self.held_bytes += cost_bytes
+        """Account for more that lies here and has not come with a client's message."""
+        self.released_bytes -= cost_bytes
 
     def release(self, cost_bytes: int) -> list[Out]:
         """Account for a tuple that is gone; return grants to clients that waited for room."""
-        self.held_bytes -= cost_bytes
+        self.released_bytes += cost_bytes
         return self._serve_askers() if self.askers else []
 
     def asking_clients(self) -> list[int]:
@@ -77,13 +88,17 @@ class Memory:
         """Return a client's account, a new one if it has none."""
         return self.accounts.setdefault(client, Account())
 
-    def arrived(self, client: int, cost_bytes: int) -> None:
-        """Take what a message used off its client's credit."""
+    def arrived(self, client: int, cost_bytes: int) -> Account:
+        """Take what a message used off its client's credit; it lies here from now on."""
         account = self.accounts.get(client)
-        if account is not None:
-            used = min(cost_bytes, account.credit_bytes)
-            account.credit_bytes -= used
-            self.credit_out_bytes -= used
+        if account is None:
+            account = self.account_of(client)
+        account.credit_bytes -= cost_bytes
+        self.arrived_bytes += cost_bytes
+        if account.credit_bytes < 0:  # more than it was granted
+            self.granted_bytes -= account.credit_bytes
+            account.credit_bytes = 0
+        return account
 
     def ask(
         self, client: int, serial: int, wanted_bytes: int, deadline_s: float, timeout_s: float
@@ -116,7 +131,7 @@ class Memory:
     def client_died(self, client: int) -> list[Out]:
         """Take back a client's credit and forget its questions."""
         if client in self.accounts:
-            self.credit_out_bytes -= self.accounts.pop(client).credit_bytes
+            self.granted_bytes -= self.accounts.pop(client).credit_bytes
         for place in [place for place in self.askers if place[0] == client]:
             del self.askers[place]
         return self._serve_askers()
@@ -151,5 +166,5 @@ class Memory:
         if self.credit_out_bytes + credit + plenty <= self.capacity_bytes // 8 and plenty <= room:
             credit += plenty
         self.account_of(asker.client).credit_bytes += credit
-        self.credit_out_bytes += credit
+        self.granted_bytes += credit
         return answer(asker.client, asker.serial, Status.OK, credit)

@@ -173,7 +173,10 @@ def pack_query(
     kind, meta : int, bytes
         The only payload that is welcome, if kind is not -1.
     """
-    head = QUERY_HEAD.pack(operation, 0, 0, serial, argument, timeout_s, kind, len(key), len(meta))
+    plain = PLAIN if kind < 0 and timeout_s == math.inf and b"*" not in key else 0
+    head = QUERY_HEAD.pack(
+        operation, 0, plain, serial, argument, timeout_s, kind, len(key), len(meta)
+    )
     return head + key + meta
 
 

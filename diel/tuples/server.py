@@ -115,7 +115,8 @@ class TupleServer:
                     polls = _POLLS
                     patience.reset()
                 handled += 1
-                if handled % _MESSAGES_IN_A_ROW == 0:
+                if handled >= _MESSAGES_IN_A_ROW:
+                    handled = 0
                     self._finish_transfers()
                     self._expire()
         finally:

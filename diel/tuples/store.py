@@ -195,7 +195,7 @@ class TupleStore:
                 del self._by_key[key]
                 _, version, body, _ = entry
                 memory = self.memory
-                memory.held_bytes -= _FIXED_BYTES + len(body)
+                memory.released_bytes += _FIXED_BYTES + len(body)
                 reply = _OUT(Out, (client, _PREFIX_OF(0, 0, 0, serial, version) + body, None))
                 return (reply, *memory.release(0)) if memory.askers else (reply,)
         if operation <= _LAST_WITH_A_TUPLE:
@@ -260,11 +260,13 @@ class TupleStore:
         if payload is not None:
             cost += len(payload)
         memory = self.memory
-        account = memory.accounts.get(client) or memory.account_of(client)
+        account = memory.accounts.get(client)
+        if account is not None and cost <= account.credit_bytes:
+            account.credit_bytes -= cost
+            memory.arrived_bytes += cost
+        else:
+            account = memory.arrived(client, cost)
         account.puts += 1
-        used = cost if cost <= account.credit_bytes else account.credit_bytes
-        account.credit_bytes -= used
-        memory.credit_out_bytes -= used
         if self._waiters.by_number or self._subscriptions:
             return self._put(key, body, payload)
         self._numbers = number = self._numbers + 1
@@ -272,7 +274,6 @@ class TupleStore:
             self.queues.append(key, (number, number, body, payload))
         else:
             self._by_key[key] = (number, number, body, payload)
-        memory.held_bytes += cost
         if payload is not None and self._spill is not None:
             self._may_spill(number, key)
         return _NOTHING
@@ -286,11 +287,10 @@ class TupleStore:
         self.memory.arrived(client, cost)
         serial, argument = PREFIX.unpack_from(message)[3:]
         if message[0] == Operation.REPLACE:
-            status = self._replace(key, argument, body, payload)
-            # Credit that leaves nothing behind, or less, is room for others.
-            return [answer(client, serial, status), *self.memory.release(0)]
+            status, gone_bytes = self._replace(key, argument, body, payload, cost)
+            return [answer(client, serial, status), *self.memory.release(gone_bytes)]
         present = self.queues.first(key) is not None or self._is_claimed(key)
-        put = self.memory.release(0) if present else self._put(key, body, payload)
+        put = self.memory.release(cost) if present else self._put(key, body, payload)
         return [answer(client, serial, Status.OK, 0 if present else 1), *put]
 
     def _put(self, key: bytes, body: bytes, payload: Payload) -> Outs:
@@ -300,10 +300,8 @@ class TupleStore:
         taken_by, more = self._offer_to_waiters(key, entry)
         if taken_by is None:
             self.queues.append(key, entry)
-        if taken_by == _TAKE:
-            return [*replies, *more, *self.memory.release(0)]
-        self.memory.hold(_cost(entry))
-        return [*replies, *more]
+        released = self.memory.release(_cost(entry)) if taken_by == _TAKE else ()
+        return [*replies, *more, *released]
 
     def _offer_to_waiters(self, key: bytes, entry: Entry) -> tuple[int | None, list[Out]]:
         """Offer a tuple in order of arrival; return the operation that took it, if one did."""
@@ -422,7 +420,8 @@ class TupleStore:
     def _increment(self, query: _Query, now_s: float) -> Outs:
         """Add the number in `meta`, of `kind`, to the oldest tuple; without one it becomes it."""
         # The message is as long as the put of a number, so a client spends what it may leave.
-        self.memory.arrived(query.client, _FIXED_BYTES + BODY.size + len(query.key) + 8)
+        cost = _FIXED_BYTES + BODY.size + len(query.key) + 8
+        self.memory.arrived(query.client, cost)
         entry = self.queues.first(query.key)
         total = codec.decode_number(query.kind, query.meta)
         if entry is not None:
@@ -430,12 +429,14 @@ class TupleStore:
             kind, key_bytes, meta_bytes, size = BODY.unpack_from(body)
             value_at = BODY.size + key_bytes + meta_bytes
             if kind not in (codec.INTEGER, codec.FLOAT):
-                return (answer(query.client, query.serial, Status.NOT_A_NUMBER),)
+                told = answer(query.client, query.serial, Status.NOT_A_NUMBER)
+                return (told, *self.memory.release(cost))
             total = codec.decode_number(kind, body[value_at : value_at + size]) + total
         try:
             kind, value = codec.encode_number(total)
         except OverflowError:
-            return (answer(query.client, query.serial, Status.TOO_LARGE),)
+            told = answer(query.client, query.serial, Status.TOO_LARGE)
+            return (told, *self.memory.release(cost))
         message, _ = pack_put(Status.OK, query.serial, 0, kind, query.key, b"", value)
         body = message[BODY_AT:]
         reply = Out(query.client, message)
@@ -443,18 +444,23 @@ class TupleStore:
             return [reply, *self._put(query.key, body, None)]
         self._numbers += 1
         self.queues.replace_first(query.key, (number, self._numbers, body, None))
-        return (reply, *self.memory.release(0))  # nothing more is held: others may have room
+        return (reply, *self.memory.release(cost))
 
-    def _replace(self, key: bytes, version: int, body: bytes, payload: Payload) -> Status:
-        """Replace the tuple that has this version, which keeps its place."""
+    def _replace(
+        self, key: bytes, version: int, body: bytes, payload: Payload, cost: int
+    ) -> tuple[Status, int]:
+        """Replace the tuple that has this version, which keeps its place.
+
+        Returns whether it was there, and how many bytes are gone: the old tuple's, or the new
+        one's.
+        """
         for entry in self.queues.of(key):
             if entry[1] == version:
                 self._numbers += 1
                 changed = (entry[0], self._numbers, body, payload)
                 self.queues.replace(key, entry, changed)
-                self.memory.hold(_cost(changed) - _cost(entry))
-                return Status.OK
-        return Status.CONFLICT
+                return Status.OK, _cost(entry)
+        return Status.CONFLICT, cost
 
     # -- claims -------------------------------------------------------------------------------
 
@@ -589,7 +595,7 @@ class TupleStore:
 
     def _return_credit(self, query: _Query, now_s: float) -> Outs:
         self.memory.arrived(query.client, query.argument)
-        return self.memory.release(0)
+        return self.memory.release(query.argument)
 
     def _may_spill(self, number: int, key: bytes) -> None:
         """Remember a large payload; forget, now and then, those that are gone."""

@@ -71,7 +71,7 @@ class LastInFirstOut(TupleStore):
             entry = self.first(key)
             if entry is not None:
                 kept = [one for one in self.of(key) if one is not entry]
-                del self._by_key[key]
+                del self.by_key[key]
                 for one in kept:
                     self.append(key, one)
             return entry

@@ -319,13 +319,10 @@ class Accounting(RuleBasedStateMachine):
         )
         assert memory.held_bytes == held
         assert memory.held_bytes <= CAPACITY + CAPACITY // 8
-        assert memory._credit == {
-            client: credit
-            for client, credit in self.driver.credit.items()
-            if client in memory._credit
-        }
-        assert memory._credit_out == sum(memory._credit.values())
-        assert memory.held_bytes + memory._credit_out <= CAPACITY + CAPACITY // 8
+        credit = {client: account.credit_bytes for client, account in memory.accounts.items()}
+        assert credit == {client: self.driver.credit.get(client, 0) for client in credit}
+        assert memory.credit_out_bytes == sum(credit.values())
+        assert memory.held_bytes + memory.credit_out_bytes <= CAPACITY + CAPACITY // 8
 
     @staticmethod
     def cost(body: bytes, payload: Any) -> int:
@@ -345,7 +342,7 @@ class Accounting(RuleBasedStateMachine):
             self.driver.ask(Operation.COLLECT, pattern, client=9)
         assert self.driver.store.tuples_held == 0
         assert self.driver.held_bytes == 0
-        assert self.driver.store.memory._credit_out == 0
+        assert self.driver.store.memory.credit_out_bytes == 0
 
 
 Accounting.TestCase.settings = settings(max_examples=150, stateful_step_count=50)

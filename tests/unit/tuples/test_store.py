@@ -94,7 +94,7 @@ def test_indexes_for_patterns_come_and_go(store: Driver) -> None:
     for number in range(600):
         store.put((number, 1), b"%d" % number)
         assert store.take((number, ANY)) == b"%d" % number
-    assert len(store.store.queues._buckets) < 600
+    assert len(store.store.queues.buckets) < 600
 
 
 def test_a_reader_leaves_the_tuple(store: Driver) -> None:
