@@ -86,9 +86,10 @@ class TupleClient(Asking):
         TupleTimeout
             If there was no room in time.
         """
-        if type(value) is bytes and type(tag) is str and tag in self._known:
+        known = self._known.get(tag) if type(tag) is str else None
+        if known is not None and type(value) is bytes:
             size = len(value)
-            key, server, account, head, _ = self._known[tag]
+            key, server, account, head, _ = known
             cost = _SMALLEST_COST + len(key) + size
             if size <= SMALL_BYTES and cost <= account.credit_bytes:
                 # What most calls are, without the detours that the others need.
@@ -277,9 +278,10 @@ class TupleClient(Asking):
         RunStopped
             If the run is stopping.
         """
-        if timeout is None and out is None and type(tag) is str and tag in self._known:
+        known = self._known.get(tag) if type(tag) is str else None
+        if known is not None and timeout is None and out is None:
             # What most calls are, without the detours that the others need.
-            _, server, _, _, rest = self._known[tag]
+            _, server, _, _, rest = known
             serial, message = self._transport.ask_quickly(server, _TAKE, rest)
             if message is not None and message[BODY_AT] == codec.BYTES:
                 key_bytes, meta_bytes = _LENGTHS_OF(message)

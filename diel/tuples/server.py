@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # next message wait.
 _POLLS: Final = range(400)
 # Where nothing came in these, or payloads are on their way, the rest gets its turn sooner.
-_FEW_POLLS: Final = range(8)
+_FEW_POLLS: Final = range(4)
 # After so many messages timeouts and large payloads get their turn, however many more wait.
 _MESSAGES_IN_A_ROW: Final = 64
 
@@ -85,6 +85,7 @@ class TupleServer:
         # The way of a small tuple: looked up once, since each of these names costs it time.
         handle, clock, test, start = self.store.handle, self._clock, receive.Test, receive.Start
         count_of, source_of, isend = status.Get_count, status.Get_source, self._comm.Isend
+        transfers = self._transfers
         patience = Patience()
         polls, handled = _POLLS, 0
         try:
@@ -102,7 +103,7 @@ class TupleServer:
                 message = view[: count_of(byte)].tobytes()
                 client = source_of()
                 start()
-                if message[1] or self._transfers:
+                if message[1] or transfers:
                     self._accept(client, message)
                 else:  # nearly always
                     for receiver, reply, payload in handle(client, message, clock()):
@@ -111,7 +112,9 @@ class TupleServer:
                             self._sending.append((sending, reply))
                         if payload is not None:
                             self._send_payload(receiver, payload)
-                if polls is _FEW_POLLS and not self._transfers:
+                if transfers:
+                    polls = _FEW_POLLS
+                elif polls is _FEW_POLLS:
                     polls = _POLLS
                     patience.reset()
                 handled += 1

@@ -49,7 +49,8 @@ COLLECT_BYTES: Final = 64 * 2**20
 """A reply to COLLECT holds about so much at most; the client asks again for the rest."""
 
 
-Outs: TypeAlias = "Sequence[Out]"
+Outs: TypeAlias = "Sequence[tuple[int, bytes, Payload]]"
+"""Messages on their way: to which client, and a payload that travels apart; mostly `Out`."""
 
 _NOTHING: Final[tuple[Out, ...]] = ()
 
@@ -60,7 +61,6 @@ _SERIAL_AND_KEY_BYTES: Final = struct.Struct("<4xI8x8xxxH").unpack_from  # of a 
 _QUERY_KEY_AT: Final = QUERY_HEAD.size
 _KEY_BYTES_AT: Final = BODY_AT + 2
 _PREFIX_OF: Final = PREFIX.pack
-_OUT: Final = tuple.__new__  # a named tuple without the cost of its constructor
 _PUT: Final = int(Operation.PUT)
 _LAST_WITH_A_TUPLE: Final = int(Operation.REPLACE)
 _TAKE: Final = int(Operation.TAKE)
@@ -196,7 +196,7 @@ class TupleStore:
                 _, version, body, _ = entry
                 memory = self.memory
                 memory.released_bytes += _FIXED_BYTES + len(body)
-                reply = _OUT(Out, (client, _PREFIX_OF(0, 0, 0, serial, version) + body, None))
+                reply = client, _PREFIX_OF(0, 0, 0, serial, version) + body, None
                 return (reply, *memory.release(0)) if memory.askers else (reply,)
         if operation <= _LAST_WITH_A_TUPLE:
             return self._apply_tuple(client, message, payload)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # silent for this much longer, which means that it is gone.
 _SERVER_GRACE_S: Final = 30.0
 _QUICK_POLLS: Final = range(50)
+_TO_SERVER: Final = tags.CLIENT_TO_SERVER
 _QUESTION_HEAD_OF: Final = QUESTION_HEAD.pack
 _SERIAL_OF: Final = struct.Struct("<4xI").unpack_from
 _LARGEST_SERIAL: Final = 2**32 - 1
@@ -166,7 +167,7 @@ class MpiTransport(_Inbox):
         self._reply = comm.Recv_init(
             [self._buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.SERVER_TO_CLIENT
         )
-        self._test = self._reply.Test
+        self._test, self._send = self._reply.Test, comm.Send
         self._reply.Start()
         self.servers = len(self._ranks)
 
@@ -210,10 +211,10 @@ class MpiTransport(_Inbox):
 
     def sender(self, server: int) -> Callable[[bytes], None]:
         """Return what sends to a server messages of a few kibibytes without a payload."""
-        send, rank, tag = self._comm.Send, self._ranks[server], tags.CLIENT_TO_SERVER
+        send, rank = self._send, self._ranks[server]
 
         def send_small(message: bytes) -> None:
-            send(message, rank, tag)
+            send(message, rank, _TO_SERVER)
 
         return send_small
 
@@ -221,7 +222,7 @@ class MpiTransport(_Inbox):
         """Ask, and look for the reply for a short while; see `Transport`."""
         self._serial = serial = self._serial % _LARGEST_SERIAL + 1
         message = _QUESTION_HEAD_OF(operation, 0, PLAIN, serial) + rest
-        self._comm.Send(message, self._ranks[server], tags.CLIENT_TO_SERVER)
+        self._send(message, self._ranks[server], _TO_SERVER)
         test, status = self._test, self._status
         for _ in _QUICK_POLLS:
             if test(status):
