@@ -9,7 +9,6 @@ from diel.tuples import codec
 from diel.tuples.protocol import (
     TUPLE_OVERHEAD_BYTES,
     Operation,
-    Out,
     Reply,
     Status,
     pack_put,
@@ -26,8 +25,9 @@ def key_bytes(tag: Any) -> bytes:
     return b"" if tag is None else encode_pattern(tag)[0]
 
 
-def unpack(out: Out) -> tuple[int, Reply]:
-    return out.client, unpack_reply(out.message, out.payload)
+def unpack(out: tuple[int, bytes, Any]) -> tuple[int, Reply]:
+    client, message, payload = out
+    return client, unpack_reply(message, payload)
 
 
 class Driver:
