@@ -596,13 +596,6 @@ class TupleClient(Asking):
         """
         return checkpoint.restore(path, self._put_again, self.flush)
 
-    def _put_again(self, item: Reply) -> None:
-        server = self._route(item.key)
-        message, payload = pack_put(_PUT, 0, 0, item.kind, item.key, item.meta, item.payload)
-        self._spend_credit(server, cost_of(message, payload), decode_tag(item.key), None)
-        self._accounts[server].puts += 1
-        self._transport.send(server, message, payload)
-
     # -- inside -------------------------------------------------------------------------------
 
     def _get(
@@ -648,6 +641,9 @@ class TupleClient(Asking):
             self.waiting_for = ("tget", tag, math.inf)
             try:
                 reply = self._transport.receive((serial,))[1]
+            except BaseException:
+                self._name_cut_short(Operation.TAKE)
+                raise
             finally:
                 self.waiting_for = None
         payload = reply.payload

@@ -130,8 +130,9 @@ class Memory:
 
     def client_died(self, client: int) -> list[Out]:
         """Take back a client's credit and forget its questions."""
-        if client in self.accounts:
-            self.granted_bytes -= self.accounts.pop(client).credit_bytes
+        account = self.account_of(client)
+        self.granted_bytes -= account.credit_bytes
+        account.credit_bytes = 0  # its puts still count, if it only starts over
         for place in [place for place in self.askers if place[0] == client]:
             del self.askers[place]
         return self._serve_askers()
