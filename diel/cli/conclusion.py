@@ -75,6 +75,9 @@ def print_conclusion(
     if view.exit_code is None:
         _print_lost(view, directory, launcher_status)
         return FAILED
+    if view.refusal:
+        print(f"\ndiel: {view.refusal}", file=sys.stderr, flush=True)
+        return view.exit_code
     tables = [results for results in view.results.values() if results.rows]
     for results in tables:
         _print_ranking(results, on_terminal=on_terminal)

@@ -111,7 +111,7 @@ class PlainDisplay:
 
     def refresh(self) -> int | None:
         """Print what is new; return the exit code once the run has ended."""
-        for record in self._journal.new_records():
+        for record in _after_resumption(self._journal.new_records(), self._view):
             self._view.apply(record)
             line = _line_for(record, self._view)
             if line and self._is_due(record):
@@ -161,10 +161,24 @@ class PlainDisplay:
         print(f"[{seconds:7.1f} s] {text}", flush=True)
 
 
+def _after_resumption(records: list[Record], view: RunView) -> list[Record]:
+    """Take in what a run has behind it that is resumed, and return the rest, which is news."""
+    news = records
+    for index, record in enumerate(records):
+        if record["event"] == "RunResumed":
+            news = records[index + 1 :]
+    for record in records[: len(records) - len(news)]:
+        view.apply(record)
+    if len(news) < len(records):
+        view.messages.clear()
+    return news
+
+
 def _line_for(record: Record, view: RunView) -> str:
     event = record["event"]
     if event == "RunStarted":
-        return f"{record['workflow']} on {record['ranks']} ranks ({record['mpi']})"
+        again = ", resumed" if view.resumed else ""
+        return f"{record['workflow']} on {record['ranks']} ranks ({record['mpi']}){again}"
     if event == "GroupStarted":
         return _line_for_start(record, view)
     if event == "GroupFinished":
@@ -245,7 +259,6 @@ class LiveDisplay:
             transient=True,
             redirect_stderr=False,
         )
-        self._shown_messages = 0
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
@@ -258,7 +271,7 @@ class LiveDisplay:
         """Take in what is new; the screen follows a few times a second."""
         records = self._journal.new_records()
         with self._changing:
-            for record in records:
+            for record in _after_resumption(records, self._view):
                 self._view.apply(record)
         for level, who, text in self._view.messages[self._shown_messages :]:
             self._live.console.print(f"{level.lower()} from {who}: {text}")

@@ -57,7 +57,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a workflow file. Starts mpiexec itself, unless mpirun, mpiexec or srun "
         "has started it already: mpirun -n 64 diel run FILE.",
     )
-    run.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
+    run.add_argument("file", metavar="FILE", nargs="?", help="the workflow file (TOML)")
+    run.add_argument(
+        "--resume", type=Path, metavar="RUN_DIR",
+        help="in place of FILE: go on with this run, from its last checkpoint",
+    )  # fmt: skip
     run.add_argument(
         "-n", "--ranks", type=_positive, metavar="N",
         help="MPI ranks to start (default: as many as the file can use at once)",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from diel.comm.mpi import finalize_and_exit, under_mpi, world
 from diel.errors import DielError, LaunchError
+from diel.run.directory import RunDirectory
+from diel.run.resuming import order_resumption, resumption
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
@@ -33,19 +35,32 @@ def run(options: argparse.Namespace) -> int:
     DielError
         If the workflow cannot be run at all.
     """
+    if (options.file is None) == (options.resume is None):
+        raise LaunchError("say what to run: a workflow file, or --resume and a run's directory")
     if under_mpi():
         _run_as_rank(options)
-    return _launch(options)
+    directory = None
+    if options.resume is not None:
+        directory = RunDirectory(options.resume)
+        resumption = order_resumption(directory)
+        if resumption is None:
+            return _nothing_to_resume(directory)
+        options.file = resumption.file
+    return _launch(options, directory)
+
+
+def _nothing_to_resume(directory: RunDirectory) -> int:
+    print(f"diel: {directory.path} has finished: nothing is left to run", flush=True)
+    return 0
 
 
 # -- outside of MPI -------------------------------------------------------------------------------
 
 
-def _launch(options: argparse.Namespace) -> int:
+def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.cli.display import display_for
     from diel.executive import launch, placement
     from diel.loading.checking import finish
-    from diel.run.directory import RunDirectory
     from diel.workflow.load import read_draft
 
     workflow = finish(read_draft(options.file))
@@ -67,8 +82,12 @@ def _launch(options: argparse.Namespace) -> int:
         allow_run_as_root=options.allow_run_as_root,
         environment=os.environ,
     )
-    directory = RunDirectory.create(options.runs, workflow.name, workflow.file)
-    rank_line = [sys.executable, "-c", _RANK, "run", options.file, "--run-dir", directory.path]
+    if directory is None:
+        directory = RunDirectory.create(options.runs, workflow.name, workflow.file)
+        what: list[object] = [options.file]
+    else:
+        what = ["--resume", directory.path]
+    rank_line = [sys.executable, "-c", _RANK, "run", *what, "--run-dir", directory.path]
     with display_for(directory) as display:
         launched = launch.Launched([*line, *map(str, rank_line)], directory, workflow.max_threads)
         status = launched.wait(display.refresh)
@@ -104,11 +123,34 @@ def _lead_or_follow(parent: Parent, options: argparse.Namespace) -> int:
     from diel.executive.lead import lead
 
     launched_by_us = options.run_dir is not None  # then the launcher shows the run
+    file, run_dir = options.file, options.run_dir
+    if options.resume is not None:
+        run_dir = options.resume
+        file = _file_to_resume(parent, RunDirectory(run_dir), launched_by_us)
+        if file is None:
+            return 0
     return lead(
         parent,
-        options.file,
+        file,
         ranks=options.ranks,
         runs=options.runs,
-        run_dir=options.run_dir,
+        run_dir=run_dir,
+        resumes=options.resume is not None,
         face_for=lambda directory: face_for_rank_0(directory, silent=launched_by_us),
     )
+
+
+def _file_to_resume(parent: Parent, directory: RunDirectory, launched_by_us: bool) -> str | None:
+    """Return the workflow file of a run that goes on; None, and the others let go, if it cannot."""
+    from diel.executive.lead import dismiss_all
+
+    try:
+        found = resumption(directory) if launched_by_us else order_resumption(directory)
+    except DielError:
+        dismiss_all(parent)
+        raise
+    if found is None:
+        dismiss_all(parent)
+        _nothing_to_resume(directory)
+        return None
+    return found.file

@@ -15,6 +15,7 @@ from diel.comm.mailbox import Mailbox
 from diel.comm.waiting import wait_for
 from diel.executive import messages
 from diel.executive.alarms import Alarms
+from diel.executive.checkpoints import Checkpoints
 from diel.executive.chronicle import Chronicle
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from diel.loading.spec import ModuleSpec
     from diel.run.journal import Record
     from diel.run.recorder import Recorder
+    from diel.run.resuming import Resumption
     from diel.tuples.client import TupleClient
 
 STOPPED_BY_USER = 130
@@ -80,8 +82,8 @@ class Driver:
         Told the record of the failure that is the root cause, before any rank leaves.
     housekeeping : callable
         Called a few times a second.
-    finished : mapping of str to Finished, optional
-        What an earlier run of the same workflow has behind it.
+    resumption : Resumption, optional
+        Where an earlier run of the same workflow stood at its last checkpoint.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class Driver:
         pool: Sequence[int],
         announce: Callable[[Record], None],
         housekeeping: Callable[[], None],
-        finished: Mapping[str, Finished] | None = None,
+        resumption: Resumption | None = None,
     ) -> None:
         self._parent = parent
         self._recorder = recorder
@@ -105,8 +107,13 @@ class Driver:
         self._pool = tuple(pool)
         self._announce = announce
         self._housekeeping = housekeeping
-        self._finished_before = dict(finished or {})
-        self._scheduler = Scheduler(groups, pool, finished)
+        self._resumption = resumption
+        self._finished_before = (
+            {}
+            if resumption is None
+            else {name: Finished(*what) for name, what in resumption.finished.items()}
+        )
+        self._scheduler = Scheduler(groups, pool, self._finished_before)
         self._chronicle = Chronicle(recorder, self._groups)
         self._time_limits_s = {
             (group.name, module.module): module.time_limit_s
@@ -134,6 +141,8 @@ class Driver:
         self._ended: dict[str, None] = {}  # copies, in order
         self._suspected = False
         self._tuples: TupleClient | None = None
+        number = 0 if resumption is None else resumption.number
+        self._checkpoints = Checkpoints(recorder, self._tuple_client, number)
         self._performers: dict[type, Callable[[Any], None]] = {
             StartGroup: self._start_group,
             RestartCopies: self._restart_copies,
@@ -144,7 +153,7 @@ class Driver:
             NoteCopyFinished: self._note_copy_finished,
             NoteCopyFailed: self._note_copy_failed,
             NoteCopyGivenUp: self._note_copy_given_up,
-            NoteGroupFinished: self._chronicle.group_finished,
+            NoteGroupFinished: self._note_group_finished,
             StopRun: self._stop_run,
             EndRun: self._end_run,
         }
@@ -163,6 +172,11 @@ class Driver:
         -------
         int
             The exit code: 0, 1 after a failure, 130 if somebody asked the run to stop.
+
+        Raises
+        ------
+        CheckpointError, OSError
+            If the tuples of the run that is resumed cannot be had; nothing has started.
         """
         self._recorder.record(
             "RunStarted",
@@ -172,7 +186,11 @@ class Driver:
             **({"finished": self._finished_before} if self._finished_before else {}),
             **facts,
         )
-        for rank in sorted(self._present):
+        for rank in self._server_ranks:
+            self._mailbox.send(welcome, rank)
+        if self._resumption is not None and self._resumption.checkpoint is not None:
+            self._tuple_client().restore(self._resumption.checkpoint)
+        for rank in self._pool:
             self._mailbox.send(welcome, rank)
         self._perform(self._scheduler.start())
         while self._exit_code is None:
@@ -355,6 +373,19 @@ class Driver:
     def _note_copy_given_up(self, note: NoteCopyGivenUp) -> None:
         self._ended[note.plan.name] = None
         self._chronicle.copy_given_up(note)
+
+    def _note_group_finished(self, note: NoteGroupFinished) -> None:
+        self._chronicle.group_finished(note)
+        try:
+            self._checkpoints.save_if_due(self._scheduler.finished)
+        except OSError as error:
+            self._recorder.record(
+                "MessageLogged",
+                module="executive",
+                copy=0,
+                level="WARNING",
+                text=f"no checkpoint could be written, the last one stays: {error}",
+            )
 
     def _stop_run(self, instruction: StopRun) -> None:
         if instruction.deaf_ranks:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
-from diel.errors import DielError, LaunchError
+from diel.errors import CheckpointError, DielError, LaunchError, RunDirectoryError
 from diel.executive.driver import Driver
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
 from diel.executive.placement import plan_groups, pool_ranks, server_ranks
@@ -18,6 +18,7 @@ from diel.loading.spec import ModuleSpec
 from diel.loading.threads import set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
+from diel.run.resuming import resumption
 from diel.workflow.load import Draft, read_draft
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from diel.workflow.model import Workflow
 
 _DISMISSAL_TIMEOUT_S = 5.0
+BAD_INPUT = 2
 
 
 class Face(Protocol):
@@ -50,6 +52,7 @@ def lead(
     ranks: int | None,
     runs: Path,
     run_dir: Path | None,
+    resumes: bool = False,
     face_for: Callable[[RunDirectory], Face],
 ) -> int:
     """Run a workflow file as rank 0; every other rank is in `diel.executive.worker.follow`.
@@ -65,6 +68,8 @@ def lead(
         Where a new run directory is made.
     run_dir : Path or None
         A run directory that is there already.
+    resumes : bool
+        Whether a run goes on there from its last checkpoint; `order_resumption` was called.
     face_for : callable
         Makes the face once the run directory is known.
 
@@ -90,8 +95,9 @@ def lead(
             directory = RunDirectory(run_dir)
         else:
             directory = RunDirectory.create(runs, workflow.name, workflow.file)
+        recorder = Recorder(directory)
     except DielError:
-        _dismiss_all(parent)
+        dismiss_all(parent)
         raise
     specs = {
         module.name: ModuleSpec.of(module, locations.get(module.name))
@@ -100,13 +106,14 @@ def lead(
     face = face_for(directory)
     driver = Driver(
         parent,
-        Recorder(directory),
+        recorder,
         groups=groups,
         specs=specs,
         server_ranks=server_ranks(workflow),
         pool=pool_ranks(workflow, parent.size),
         announce=face.announce,
         housekeeping=face.refresh,
+        resumption=resumption(directory) if resumes else None,
     )
     welcome = Welcome(
         run_dir=str(directory.path),
@@ -117,7 +124,14 @@ def lead(
         spill=workflow.tuple_space.spill,
         server_ranks=server_ranks(workflow),
     )
-    exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups))
+    try:
+        exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups))
+    except (CheckpointError, OSError) as error:
+        refusal = f"{directory.path} cannot be resumed: {error}"
+        recorder.record("RunRefused", error=refusal, exit_code=BAD_INPUT)
+        recorder.close()
+        dismiss_all(parent)
+        raise RunDirectoryError(refusal) from error
     face.conclude()
     driver.abort_missing(exit_code)
     return exit_code
@@ -153,7 +167,8 @@ def _facts(parent: Parent, workflow: Workflow, groups: list[GroupPlan]) -> dict[
     }
 
 
-def _dismiss_all(parent: Parent) -> None:
+def dismiss_all(parent: Parent) -> None:
+    """Let every other rank go, where there is nothing to run."""
     mailbox: Mailbox[Report] = Mailbox(
         parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
     )

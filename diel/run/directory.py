@@ -9,6 +9,7 @@
         results-2.csv       those of a second table, if there is one
         logs/<module>.<copy>.<rank>.log
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
+        checkpoints/        the tuple space as it was when a group had finished an iteration
         spill/              payloads that tuple servers wrote to disk, while the run goes on
         stop                made by whoever wants the run to stop
 """
@@ -37,6 +38,7 @@ class RunDirectory:
         self.logs = self.path / "logs"
         self.launcher_log = self.logs / "launcher.log"
         self.spill = self.path / "spill"
+        self.checkpoints = self.path / "checkpoints"
         self.stop_request = self.path / "stop"
 
     @classmethod
@@ -80,6 +82,14 @@ class RunDirectory:
     def request_stop(self) -> None:
         """Ask the run to stop; rank 0 looks for this now and then."""
         self.stop_request.touch()
+
+    def checkpoint_file(self, number: int) -> Path:
+        """Return the file of the first, second, ... checkpoint."""
+        return self.checkpoints / f"{number:06d}.tuples"
+
+    def withdraw_stop(self) -> None:
+        """Forget that somebody asked the run to stop."""
+        self.stop_request.unlink(missing_ok=True)
 
     def stop_requested(self) -> bool:
         """Whether somebody asked the run to stop."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import time
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+
+from diel.errors import RunDirectoryError
 
 # Python refuses to write longer integers as decimals (sys.set_int_max_str_digits).
 _LONGEST_INTEGER_BITS: Final = 10_000
@@ -16,16 +19,34 @@ Record: TypeAlias = "dict[str, Any]"
 
 
 class JournalWriter:
-    """Appends records to a journal.
+    """Appends records to a journal, and keeps everybody else from doing so meanwhile.
+
+    The system gives the lock back when this process ends, however it ends.
 
     Parameters
     ----------
     path : path
+
+    Raises
+    ------
+    RunDirectoryError
+        If another process writes this journal.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # A file name with bytes that are no UTF-8, say, may turn up in a message.
         self._file = open(path, "a", encoding="utf-8", errors="replace")  # noqa: SIM115
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise RunDirectoryError(
+                f"{path} is being written: a run goes on there, or is about to end. "
+                "Wait until it has ended"
+            ) from error
+        except OSError:
+            pass  # a file system without locks
+        _drop_unfinished_line(Path(path))
 
     def write(self, event: str, **fields: Any) -> Record:
         """Append one record; it is in the file when this returns.
@@ -41,6 +62,12 @@ class JournalWriter:
         self._file.write(json.dumps(plain(record), ensure_ascii=False) + "\n")
         self._file.flush()
         return record
+
+    def __enter__(self) -> JournalWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def sync(self) -> None:
         """Return when everything written so far has reached the disk."""
@@ -79,6 +106,22 @@ class JournalReader:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return [json.loads(line) for line in whole.splitlines()]
+
+
+def _drop_unfinished_line(path: Path) -> None:
+    """Cut off what a process wrote last that was killed in the middle of a record."""
+    size_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        keep_bytes = size_bytes
+        while keep_bytes:
+            start = max(0, keep_bytes - 65536)
+            file.seek(start)
+            newline = file.read(keep_bytes - start).rfind(b"\n")
+            keep_bytes = start + newline + 1
+            if newline >= 0:
+                break
+    if keep_bytes != size_bytes:
+        os.truncate(path, keep_bytes)
 
 
 def plain(value: Any) -> Any:

@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from diel.run.directory import RunDirectory
-from diel.run.journal import JournalWriter, Record
+from diel.run.journal import JournalReader, JournalWriter, Record
 from diel.run.results import ResultsWriter, TableName, table_name
+from diel.run.view import RunView
+
+_TABLES: Final = 1000
+"""More than any run has."""
 
 
 class Recorder:
     """Appends to the journal and, for results, to ``results.csv``.
 
+    Where a run is resumed, the tables of results are first brought back to its last checkpoint.
+
     Parameters
     ----------
     directory : RunDirectory
+
+    Raises
+    ------
+    RunDirectoryError
+        If another process writes there.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
         self._journal = JournalWriter(directory.journal)
         self._results: dict[TableName, ResultsWriter] = {}
+        self._return_to_checkpoint()
+
+    def _return_to_checkpoint(self) -> None:
+        view = RunView()
+        for record in JournalReader(self.directory.journal).new_records():
+            view.apply(record)
+        if not view.resumed:
+            return
+        for number in range(1, _TABLES):
+            if not self.directory.results_table(number).exists():
+                break
+            self.directory.results_table(number).unlink()
+        for name, table in view.results.items():
+            writer = self._add_table(name, table.columns)
+            for row in table.rows:
+                writer.write(row)
+
+    def _add_table(self, name: TableName, columns: Sequence[str]) -> ResultsWriter:
+        file = self.directory.results_table(len(self._results) + 1)
+        self._results[name] = ResultsWriter(file, columns)
+        return self._results[name]
 
     def record(self, event: str, **fields: Any) -> Record:
         """Write one record; it is in the file when this returns."""
@@ -28,8 +61,7 @@ class Recorder:
         if event == "ResultsDeclared":
             table = table_name(fields["module"], fields["columns"])
             if table not in self._results:
-                file = self.directory.results_table(len(self._results) + 1)
-                self._results[table] = ResultsWriter(file, fields["columns"])
+                self._add_table(table, fields["columns"])
         elif event == "ResultAdded":
             self._results[table_name(fields["module"], fields["row"])].write(fields["row"])
         return record

@@ -62,6 +62,14 @@ class ResultsView:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """What a view held at a checkpoint: of each table, the rows expected and those there."""
+
+    tables: dict[TableName, tuple[int | None, int]]
+    returned: dict[tuple[str, str], Any]
+
+
 @dataclass
 class RunView:
     """A run, as far as its journal has been read."""
@@ -78,7 +86,10 @@ class RunView:
     placement: dict[int, str] = field(default_factory=dict)
     failure: Record | None = None
     exit_code: int | None = None
+    resumed: int = 0
+    refusal: str = ""
     _returned: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _at_checkpoints: dict[int, _Saved] = field(default_factory=dict)
 
     @property
     def returned(self) -> list[tuple[str, Any]]:
@@ -112,6 +123,30 @@ class RunView:
             name: GroupView(name, inside.get(name, ""), iterations.get(name, 1))
             for name in record["groups"]
         }
+        for name, (iteration, is_last) in record.get("finished", {}).items():
+            if is_last:
+                self.groups[name].state = "finished"
+            self.groups[name].iteration = tuple(iteration)
+
+    def _on_CheckpointSaved(self, record: Record) -> None:
+        tables = {name: (table.expected, len(table.rows)) for name, table in self.results.items()}
+        self._at_checkpoints[record["number"]] = _Saved(tables, dict(self._returned))
+
+    def _on_RunResumed(self, record: Record) -> None:
+        """Return to a checkpoint: what came later will come again."""
+        saved = self._at_checkpoints.get(record["checkpoint"], _Saved({}, {}))
+        self.results = {name: self.results[name] for name in saved.tables}
+        for name, (expected, rows) in saved.tables.items():
+            self.results[name].expected = expected
+            del self.results[name].rows[rows:]
+        self._returned = dict(saved.returned)
+        self.progress.clear()
+        self.placement.clear()
+        self.failure, self.exit_code, self.ended_s, self.refusal = None, None, 0.0, ""
+        self.resumed += 1
+
+    def _on_RunRefused(self, record: Record) -> None:
+        self.refusal, self.exit_code = record["error"], record["exit_code"]
 
     def _on_GroupStarted(self, record: Record) -> None:
         group = self.groups[record["group"]]

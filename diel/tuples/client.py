@@ -449,6 +449,10 @@ class TupleClient(Asking):
         where = list(range(self._servers)) if server == ANYWHERE else [server]
         return Subscription(self._transport, where, key, tag, self._note_wait)
 
+    def is_empty(self) -> bool:
+        """Whether no tuple is in the space, claimed or not."""
+        return not any(self.survey(server)["held_bytes"] for server in range(self._servers))
+
     def survey(self, server: int) -> dict[str, Any]:
         """Return what a server holds and who waits there, for whoever explains a deadlock."""
         survey: dict[str, Any] = json.loads(bytes(self._ask(server, Operation.SURVEY).payload))

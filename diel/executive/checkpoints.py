@@ -1,0 +1,88 @@
+"""Checkpoints of a run, so that it can be resumed: at the ends of iterations, as often as is cheap.
+
+What is finished is in the journal; the tuples are in a file. Both are of the same moment, between
+two decisions of the scheduler. Where groups run side by side, those that run have put and taken
+tuples already: they are repeated, with the tuples as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from diel.executive.nest import Finished
+    from diel.run.recorder import Recorder
+    from diel.tuples.client import TupleClient
+
+_SHARE: Final = 0.05
+"""Of the time of a run, at most so much goes into checkpoints."""
+_AFTER_FAILURE_S: Final = 60.0
+
+
+class Checkpoints:
+    """Saves a run now and then.
+
+    Parameters
+    ----------
+    recorder : Recorder
+    tuples : callable
+        Returns the client that reads the tuples.
+    number : int
+        Of the last checkpoint that there is; 0 for none.
+    clock : callable, optional
+        Returns seconds.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        tuples: Callable[[], TupleClient],
+        number: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._recorder = recorder
+        self._tuples = tuples
+        self._number = number
+        self._clock = clock
+        self._next_s = clock()
+
+    def save_if_due(self, finished: Mapping[str, Finished]) -> bool:
+        """Save, unless that would take more than its share of the time; say whether it did.
+
+        Parameters
+        ----------
+        finished : mapping of str to Finished
+            What is behind at this moment.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written; earlier checkpoints are still there.
+        """
+        started_s = self._clock()
+        if started_s < self._next_s:
+            return False
+        directory, tuples = self._recorder.directory, self._tuples()
+        file = directory.checkpoint_file(self._number + 1)
+        is_empty = tuples.is_empty()
+        if not is_empty:
+            try:
+                tuples.checkpoint(file)
+            except OSError:
+                self._next_s = self._clock() + _AFTER_FAILURE_S
+                raise
+        self._number += 1
+        self._recorder.record(
+            "CheckpointSaved",
+            number=self._number,
+            file=None if is_empty else file.name,
+            finished=finished,
+        )
+        self._recorder.sync()
+        # The one before stays: this one may yet be found to be unreadable.
+        directory.checkpoint_file(self._number - 2).unlink(missing_ok=True)
+        ended_s = self._clock()
+        self._next_s = ended_s + (ended_s - started_s) * (1 / _SHARE - 1)
+        return True
