@@ -259,6 +259,7 @@ class LiveDisplay:
             transient=True,
             redirect_stderr=False,
         )
+        self._shown_messages = 0
 
     def __enter__(self) -> LiveDisplay:
         self._live.__enter__()
