@@ -15,6 +15,8 @@ from diel.run.resuming import order_resumption, resumption
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.executive.lead import Face
+    from diel.executive.signals import StopSignals
 
 _INTERNAL_ERROR = 70
 _BAD_INPUT = 2
@@ -99,10 +101,12 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
 
 def _run_as_rank(options: argparse.Namespace) -> NoReturn:
     from diel.comm.parent import Parent
+    from diel.executive.signals import StopSignals
 
     parent = Parent(world())
+    signals = StopSignals()
     try:
-        exit_code = _lead_or_follow(parent, options)
+        exit_code = _lead_or_follow(parent, options, signals)
     except DielError as error:
         print(f"diel: {error}", file=sys.stderr, flush=True)
         exit_code = _BAD_INPUT
@@ -113,7 +117,7 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
     finalize_and_exit(exit_code)
 
 
-def _lead_or_follow(parent: Parent, options: argparse.Namespace) -> int:
+def _lead_or_follow(parent: Parent, options: argparse.Namespace, signals: StopSignals) -> int:
     if parent.rank != parent.EXECUTIVE_RANK:
         from diel.executive.worker import follow
 
@@ -121,6 +125,10 @@ def _lead_or_follow(parent: Parent, options: argparse.Namespace) -> int:
         return 0
     from diel.cli.display import face_for_rank_0
     from diel.executive.lead import lead
+
+    def face_for(directory: RunDirectory) -> Face:
+        signals.stop_with(directory.request_stop)
+        return face_for_rank_0(directory, silent=launched_by_us)
 
     launched_by_us = options.run_dir is not None  # then the launcher shows the run
     file, run_dir = options.file, options.run_dir
@@ -136,7 +144,7 @@ def _lead_or_follow(parent: Parent, options: argparse.Namespace) -> int:
         runs=options.runs,
         run_dir=run_dir,
         resumes=options.resume is not None,
-        face_for=lambda directory: face_for_rank_0(directory, silent=launched_by_us),
+        face_for=face_for,
     )
 
 

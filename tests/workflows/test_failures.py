@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import diel, execute, journal, mpirun_diel, run_dir, workflow
+from support import diel, execute, journal, mpiexec, mpirun_diel, run_dir, workflow
 
 MODULES = """\
 import os, sys, time
@@ -350,3 +351,45 @@ def test_a_killed_rank_is_reported(tmp_path: Path) -> None:
 def _running(marker: str) -> bool:
     found = subprocess.run(["pgrep", "-f", f"^sleep {marker}"], capture_output=True, check=False)
     return found.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_bare_mpirun_ends_every_rank(number: signal.Signals, tmp_path: Path) -> None:
+    """Open MPI kills ranks at once, MPICH never: both ways they end, and the journal is whole."""
+    marker = f"{70 + os.getpid() % 1000 / 1000:.3f}"
+    toml = one_group(entry("busy", "computes"), program("sleeper", "sleep", marker))
+    workflow(tmp_path, toml, m=MODULES)
+    process = subprocess.Popen(
+        [*mpiexec(4), sys.executable, "-m", "diel", "run", "w.toml"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline_s = time.monotonic() + 30
+        while not _running(marker) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        assert _running(marker)
+        process.send_signal(number)
+        assert process.wait(12) != 0
+        deadline_s = time.monotonic() + 5
+        while _running(marker) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        assert not _running(marker)
+        assert not _running_in(tmp_path), "a rank has outlived the run"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert journal(tmp_path)[0]["event"] == "RunStarted"
+
+
+def _running_in(folder: Path) -> list[str]:
+    """Return the processes whose working directory this is."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").resolve() == folder.resolve():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found

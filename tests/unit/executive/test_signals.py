@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+SCRIPT = """\
+import os, sys, time
+from diel.executive.signals import StopSignals
+
+signals = StopSignals(patience_s=float(sys.argv[1]))
+signals.stop_with(lambda: os.write(1, b"asked\\n"))
+os.write(1, b"ready\\n")
+if sys.argv[2] == "python":
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        pass
+else:  # a single long call into C, where no handler of Python's runs
+    import ctypes
+    for _ in range(100):
+        ctypes.CDLL(None).usleep(200_000_000)
+"""
+
+
+def told(number: signal.Signals, where: str, patience_s: float = 0.3) -> tuple[int, str, float]:
+    """Start the script, signal it twice, and return its status, its words, and how long it took."""
+    command = [sys.executable, "-c", SCRIPT, str(patience_s), where]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    started_s = time.monotonic()
+    process.send_signal(number)
+    process.send_signal(number)
+    status = process.wait(20)
+    words = process.stdout.read()
+    process.stdout.close()
+    return status, words, time.monotonic() - started_s
+
+
+def test_a_signal_asks_once_and_ends_the_process_later() -> None:
+    status, words, seconds = told(signal.SIGTERM, "python")
+    assert (status, words) == (128 + 15, "asked\n")
+    assert 0.2 < seconds < 10
+
+
+def test_in_the_middle_of_a_long_call_too() -> None:
+    status, words, _ = told(signal.SIGINT, "c")
+    assert (status, words) == (128 + 2, "asked\n")
