@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from diel.embedding import Executive as Executive
     from diel.loading.context import Context as Context
     from diel.tuples.tags import ANY as ANY
     from diel.workflow.load import load_workflow as load_workflow
@@ -19,9 +20,10 @@ __version__ = "0.1.0.dev0"
 _HOME = {
     "ANY": "diel.tuples.tags",
     "Context": "diel.loading.context",
+    "Executive": "diel.embedding",
     "load_workflow": "diel.workflow.load",
 }
-__all__ = ["ANY", "Context", "__version__", "load_workflow"]
+__all__ = ["ANY", "Context", "Executive", "__version__", "load_workflow"]
 
 
 def __getattr__(name: str) -> Any:

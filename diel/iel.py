@@ -1,8 +1,10 @@
-"""openDIEL's names for the tuple space [1]_.
+"""openDIEL's names [1]_.
 
 ::
 
     openDIEL          here
+    IELAddModule      Executive.add_module    a function is what a module of the file runs
+    IELExecutive      Executive.run           run a workflow file on the ranks of a communicator
     IEL_tput          ctx.tuples.tput         put a tuple, without waiting for who takes it
     IEL_tget          ctx.tuples.tget         take a tuple, wait until there is one
     IEL_dist_tput     ctx.tuples.dist_tput    put a tuple in pieces on all servers
@@ -20,15 +22,67 @@ References
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from diel.embedding import Executive
 from diel.loading.context import current_context
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Pattern, Tag
 
-__all__ = ["IEL_dist_tget", "IEL_dist_tput", "IEL_tget", "IEL_tput"]
+__all__ = ["IELAddModule", "IELExecutive", "IEL_dist_tget", "IEL_dist_tput", "IEL_tget", "IEL_tput"]
+
+
+_functions: dict[str, Callable[[Any], Any]] = {}
+
+
+def IELAddModule(function: Callable[[Any], Any], name: str) -> None:
+    """Let a function be what a module of the workflow file runs; for the next `IELExecutive`.
+
+    Parameters
+    ----------
+    function : callable
+        Takes a context.
+    name : str
+        Of the module in the file.
+
+    Raises
+    ------
+    TypeError
+        If it cannot be called.
+    ValueError
+        If the module has a function already.
+    """
+    Executive("").add_module(function, name)  # says what is wrong with it
+    if name in _functions:
+        raise ValueError(f"the module {name!r} has a function already")
+    _functions[name] = function
+
+
+def IELExecutive(comm: MPI.Intracomm, config: str | os.PathLike[str]) -> int:
+    """Run a workflow file on all ranks of a communicator, which all call this.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    config : path
+        The workflow file.
+
+    Returns
+    -------
+    int
+        The exit code, as from `Executive.run`.
+    """
+    executive = Executive(config)
+    for name, function in _functions.items():
+        executive.add_module(function, name)
+    _functions.clear()
+    return executive.run(comm)
 
 
 def IEL_tput(tag: Tag, value: object) -> None:

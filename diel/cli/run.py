@@ -121,8 +121,7 @@ def _lead_or_follow(parent: Parent, options: argparse.Namespace, signals: StopSi
     if parent.rank != parent.EXECUTIVE_RANK:
         from diel.executive.worker import follow
 
-        follow(parent)
-        return 0
+        return follow(parent)
     from diel.cli.display import face_for_rank_0
     from diel.executive.lead import lead
 
@@ -158,7 +157,7 @@ def _file_to_resume(parent: Parent, directory: RunDirectory, launched_by_us: boo
         dismiss_all(parent)
         raise
     if found is None:
-        dismiss_all(parent)
+        dismiss_all(parent, exit_code=0)
         _nothing_to_resume(directory)
         return None
     return found.file

@@ -392,7 +392,7 @@ class Driver:
             self._announce_deaf(instruction)
         self._recorder.record("StopOrdered", reason=instruction.reason)
         self._exit_code = FAILED if instruction.is_failure else STOPPED_BY_USER
-        self._stops.send_to_all(messages.Stop(instruction.reason), self._pool)
+        self._stops.send_to_all(messages.Stop(instruction.reason, self._exit_code), self._pool)
 
     def _announce_deaf(self, instruction: StopRun) -> None:
         assert instruction.failed is not None
@@ -417,11 +417,11 @@ class Driver:
         """Let every rank go, the servers last, and wait until they say goodbye."""
         if not stopping:
             for rank in self._pool:
-                self._mailbox.send(messages.Leave(), rank)
+                self._mailbox.send(messages.Leave(self._exit_code or 0), rank)
         deadline_s = time.monotonic() + _FAREWELL_TIMEOUT_S
         self._await_goodbyes(self._pool, deadline_s)
         for rank in self._server_ranks:
-            self._mailbox.send(messages.Leave(), rank)
+            self._mailbox.send(messages.Leave(self._exit_code or 0), rank)
         self._await_goodbyes(self._server_ranks, max(deadline_s, time.monotonic() + 1.0))
         if self._present:
             self._recorder.record("RanksAborted", ranks=sorted(self._present))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -53,6 +53,7 @@ def lead(
     runs: Path,
     run_dir: Path | None,
     resumes: bool = False,
+    provided: Mapping[str, FunctionLocation] | None = None,
     face_for: Callable[[RunDirectory], Face],
 ) -> int:
     """Run a workflow file as rank 0; every other rank is in `diel.executive.worker.follow`.
@@ -70,6 +71,8 @@ def lead(
         A run directory that is there already.
     resumes : bool
         Whether a run goes on there from its last checkpoint; `order_resumption` was called.
+    provided : mapping of str to FunctionLocation, optional
+        Functions of modules that the file need not name, by module.
     face_for : callable
         Makes the face once the run directory is known.
 
@@ -89,7 +92,7 @@ def lead(
                 f"-n {ranks} was asked for, but the MPI launcher started {parent.size} "
                 f"rank{'s' if parent.size > 1 else ''}: leave out diel's -n"
             )
-        workflow, locations = _load(read_draft(file))
+        workflow, locations = _load(read_draft(file, provided))
         groups = plan_groups(workflow, parent.size, file)
         if run_dir is not None:
             directory = RunDirectory(run_dir)
@@ -167,13 +170,13 @@ def _facts(parent: Parent, workflow: Workflow, groups: list[GroupPlan]) -> dict[
     }
 
 
-def dismiss_all(parent: Parent) -> None:
+def dismiss_all(parent: Parent, exit_code: int = BAD_INPUT) -> None:
     """Let every other rank go, where there is nothing to run."""
     mailbox: Mailbox[Report] = Mailbox(
         parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
     )
     for rank in range(1, parent.size):
-        mailbox.send(Leave(), rank)
+        mailbox.send(Leave(exit_code), rank)
     for _ in range(1, parent.size):
         arrival = mailbox.wait(_DISMISSAL_TIMEOUT_S)
         if arrival is None or not isinstance(arrival[1], Goodbye):

@@ -66,7 +66,9 @@ class MakeModuleComm:
 
 @dataclass(frozen=True)
 class Leave:
-    """There is no more work; finalize MPI and exit."""
+    """There is no more work, and this is the run's exit code; finalize MPI and exit."""
+
+    exit_code: int = 0
 
 
 Order: TypeAlias = "Welcome | RunCopy | MakeModuleComm | Leave"
@@ -74,9 +76,10 @@ Order: TypeAlias = "Welcome | RunCopy | MakeModuleComm | Leave"
 
 @dataclass(frozen=True)
 class Stop:
-    """The run is stopping; sent once to every rank, on a tag of its own."""
+    """The run is stopping, with this exit code; sent once to every rank, on a tag of its own."""
 
     reason: str
+    exit_code: int = 1
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from diel.executive.messages import (
     Recorded,
     Report,
     RunCopy,
+    Stop,
     Waiting,
     WaitOver,
     Welcome,
@@ -58,26 +59,43 @@ _Wait: TypeAlias = "tuple[str, object, float]"
 """The call, the tag in it, and its timeout in seconds."""
 
 
-def follow(parent: Parent) -> None:
+def follow(parent: Parent) -> int:
     """Do what rank 0 orders, until it lets this rank leave or the run stops.
 
     Parameters
     ----------
     parent : Parent
+
+    Returns
+    -------
+    int
+        The exit code of the run.
     """
     mailbox: Mailbox[Order] = Mailbox(
         parent.comm, sends=tags.WORKER_TO_EXECUTIVE, receives=tags.EXECUTIVE_TO_WORKER
     )
-    with contextlib.suppress(RunStopped):
+    try:
         order = _next_order(mailbox, parent)
         if isinstance(order, Welcome):
             set_thread_environment(order.max_threads)
             if parent.rank in order.server_ranks:
-                _serve_tuples(parent, mailbox, order)
-                return
-            _Worker(parent, mailbox, order).work()
+                return _serve_tuples(parent, mailbox, order)
+            order = _Worker(parent, mailbox, order).work()
+        assert isinstance(order, Leave)
+        exit_code = order.exit_code
+    except RunStopped:
+        exit_code = _exit_code_of_stop(parent)
     mailbox.send(Goodbye(), parent.EXECUTIVE_RANK)
     mailbox.flush(_GOODBYE_TIMEOUT_S)
+    return exit_code
+
+
+def _exit_code_of_stop(parent: Parent) -> int:
+    stops: Mailbox[Stop] = Mailbox(
+        parent.comm, sends=tags.WORKER_TO_EXECUTIVE, receives=tags.EXECUTIVE_TO_ALL_STOP
+    )
+    arrival = stops.wait(_GOODBYE_TIMEOUT_S)
+    return 1 if arrival is None else arrival[1].exit_code
 
 
 def _next_order(mailbox: Mailbox[Order], parent: Parent) -> Order:
@@ -86,7 +104,7 @@ def _next_order(mailbox: Mailbox[Order], parent: Parent) -> Order:
     return arrival[1]
 
 
-def _serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> None:
+def _serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> int:
     # Imported after the thread limits are set: it imports NumPy.
     from diel.tuples.server import TupleServer
     from diel.tuples.spill import SpillFolder
@@ -96,10 +114,19 @@ def _serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> 
     spill = SpillFolder(folder) if welcome.spill else None
     store = TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
     server = TupleServer(parent.comm, store)
-    # A stop is for the modules; the server serves until all of them are gone.
-    server.serve(should_leave=lambda: mailbox.poll() is not None)
+    last: list[Order] = []
+
+    def should_leave() -> bool:
+        # A stop is for the modules; the server serves until all of them are gone.
+        arrival = mailbox.poll()
+        if arrival is not None:
+            last.append(arrival[1])
+        return arrival is not None
+
+    server.serve(should_leave)
     mailbox.send(Goodbye(tuples_left=store.tuples_held), parent.EXECUTIVE_RANK)
     mailbox.flush(_GOODBYE_TIMEOUT_S)
+    return last[0].exit_code if isinstance(last[0], Leave) else 0
 
 
 class _Worker:
@@ -167,16 +194,16 @@ class _Worker:
                 )
             )
 
-    def work(self) -> None:
+    def work(self) -> Leave:
         while True:
             order = _next_order(self._mailbox, self._parent)
             if isinstance(order, Leave):
-                break
+                self._transport.close()
+                return order
             if isinstance(order, RunCopy):
                 self._report(self._perform(order))
             else:  # it came when this rank had left the copy
                 assert isinstance(order, MakeModuleComm)
-        self._transport.close()
 
     def _report(self, report: Report) -> None:
         self._mailbox.send(report, self._parent.EXECUTIVE_RANK)

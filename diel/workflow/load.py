@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -116,8 +116,17 @@ def load_workflow(file: str | os.PathLike[str]) -> Workflow:
     return read_draft(file).finish()
 
 
-def read_draft(file: str | os.PathLike[str]) -> Draft:
-    """Read a workflow file and find everything that is wrong in it; never raises for the file."""
+def read_draft(
+    file: str | os.PathLike[str], provided: Mapping[str, FunctionLocation] | None = None
+) -> Draft:
+    """Read a workflow file and find everything that is wrong in it; never raises for the file.
+
+    Parameters
+    ----------
+    file : path
+    provided : mapping of str to FunctionLocation, optional
+        Functions that somebody brings along, by module: these modules name none in the file.
+    """
     shown_as = os.fspath(file)
     path = Path(os.path.abspath(shown_as))  # keeps links, drops ".."
     draft = Draft(file=path, shown_as=shown_as, name=folder_name(path.stem))
@@ -126,8 +135,41 @@ def read_draft(file: str | os.PathLike[str]) -> Draft:
     except SourceProblem as error:
         draft.problems.append(error.problem)
     else:
+        _provide(draft, provided or {})
         _read_tables(draft)
     return draft
+
+
+def _provide(draft: Draft, provided: Mapping[str, FunctionLocation]) -> None:
+    """Let modules have functions that the file does not name."""
+    entries: dict[Any, tuple[int, dict[str, Any]]] = {
+        entry["name"]: (index, entry)
+        for index, entry in _tables(draft.document.get("module"))
+        if isinstance(entry.get("name"), str)
+    }
+    for name, location in provided.items():
+        if name not in entries:
+            near = did_you_mean(name, entries)
+            draft.problems.append(
+                Problem(
+                    "module",
+                    f'a function was added for the module "{name}", which is not in the file',
+                    f'did you mean "{near}"?' if near else f'add [[module]] with name = "{name}"',
+                )
+            )
+            continue
+        index, entry = entries[name]
+        given = [key for key in ("function", "executable") if key in entry]
+        if given:
+            draft.problems.append(
+                Problem(
+                    f"module[{index}].{given[0]}",
+                    f'the program that runs this file has added a function for "{name}" already',
+                    f"leave out {given[0]} here, or do not add the function there",
+                )
+            )
+        entry["function"] = location.spec  # as if the file said so
+        draft.locations[name] = location
 
 
 def _read_tables(draft: Draft) -> None:
@@ -220,7 +262,8 @@ def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
     path = f"module[{index}]"
     if function is None and executable is None:
         _check_nothing_to_run(draft, "module", index, entry)
-    if isinstance(function, str):
+    is_provided = entry.get("name") in draft.locations
+    if isinstance(function, str) and not is_provided:
         try:
             location = locate(function, draft.file.parent)
         except FunctionNotFound as error:

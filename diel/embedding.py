@@ -1,0 +1,126 @@
+"""The executive inside of a program of one's own, under a plain ``mpirun -n N python driver.py``.
+
+::
+
+    import diel
+
+    def greet(ctx):
+        ctx.tuples.tput("greeting", "hello")
+
+    def listen(ctx):
+        return ctx.tuples.tget("greeting")
+
+    executive = diel.Executive("study.toml")
+    executive.add_module(greet).add_module(listen, "listener")
+    raise SystemExit(executive.run())
+
+The file names the modules and groups; functions that are added here need no ``function`` there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diel.errors import DielError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+BAD_INPUT = 2
+
+
+class Executive:
+    """Runs a workflow file on the ranks of a communicator.
+
+    Parameters
+    ----------
+    file : path
+        The workflow file.
+    runs : path, optional
+        Where run directories are made.
+    """
+
+    def __init__(
+        self, file: str | os.PathLike[str], *, runs: str | os.PathLike[str] = "runs"
+    ) -> None:
+        self._file = os.fspath(file)
+        self._runs = Path(runs)
+        self._functions: dict[str, Callable[[Any], Any]] = {}
+
+    def add_module(self, function: Callable[[Any], Any], name: str | None = None) -> Executive:
+        """Let a function be what a module of the file runs.
+
+        Parameters
+        ----------
+        function : callable
+            Takes a context, as every module does.
+        name : str, optional
+            Of the module in the file; default: the function's own.
+
+        Returns
+        -------
+        Executive
+            This one, so that calls can be chained.
+
+        Raises
+        ------
+        TypeError
+            If it cannot be called.
+        ValueError
+            If the module has a function already.
+        """
+        if not callable(function):
+            raise TypeError(f"a module is a function that takes a context, not {function!r}")
+        name = name if name is not None else function.__name__
+        if name in self._functions:
+            raise ValueError(f"the module {name!r} has a function already")
+        self._functions[name] = function
+        return self
+
+    def run(self, comm: MPI.Intracomm | None = None) -> int:
+        """Run the workflow; every rank of the communicator calls this, with the same modules added.
+
+        Rank 0 is the executive, the next ranks serve tuples, all others run modules. What happens
+        is printed by rank 0. MPI is neither started nor ended here if the program has done so.
+
+        Parameters
+        ----------
+        comm : MPI.Intracomm, optional
+            Default: COMM_WORLD. It is duplicated, and free for the program's own messages.
+
+        Returns
+        -------
+        int
+            The exit code, on every rank: 0, 1 after a failure, 2 if the file cannot be run,
+            which rank 0 explains, and 130 if the run was stopped.
+        """
+        from diel.comm.mpi import world
+        from diel.comm.parent import Parent
+        from diel.loading.provided import provide
+
+        parent = Parent(comm if comm is not None else world())
+        provided = provide(self._functions)
+        if parent.rank != parent.EXECUTIVE_RANK:
+            from diel.executive.worker import follow
+
+            return follow(parent)
+        from diel.cli.display import face_for_rank_0
+        from diel.executive.lead import lead
+
+        try:
+            return lead(
+                parent,
+                self._file,
+                ranks=None,
+                runs=self._runs,
+                run_dir=None,
+                provided=provided,
+                face_for=lambda directory: face_for_rank_0(directory, silent=False),
+            )
+        except DielError as error:
+            print(f"diel: {error}", file=sys.stderr, flush=True)
+            return BAD_INPUT
