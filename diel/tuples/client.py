@@ -30,6 +30,7 @@ from diel.tuples.protocol import (
 )
 from diel.tuples.subscriptions import Subscription
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
+from diel.tuples.watching import Watch
 
 _PUT: Final = int(Operation.PUT)
 _TAKE: Final = int(Operation.TAKE)
@@ -433,6 +434,22 @@ class TupleClient(Asking):
         key, server = self._pattern_place(tag)
         where = list(range(self._servers)) if server == ANYWHERE else [server]
         return Subscription(self._transport, where, key, tag, self._note_wait)
+
+    def watch(self, tag: Pattern) -> Watch:
+        """Return what tells, without waiting, that a tuple matches: for loops that poll.
+
+        Parameters
+        ----------
+        tag : str or tuple of str, int and ANY
+
+        Raises
+        ------
+        TagError
+            If `tag` is no pattern.
+        """
+        key, server = self._pattern_place(tag)
+        where = list(range(self._servers)) if server == ANYWHERE else [server]
+        return Watch(self._transport, where, key)
 
     def survey(self, server: int) -> dict[str, Any]:
         """Return what a server holds and who waits there, for whoever explains a deadlock."""
