@@ -8,7 +8,7 @@
     ├── RunDirectoryError           the run directory cannot be read or written (OSError)
     ├── ModuleFailed                an executable exited non-zero or did not start (RuntimeError)
     ├── RunStopped                  the run is ending: what a waiting module receives (RuntimeError)
-    ├── DoorError                   `diel tuple` did not reach its run, or was refused (RuntimeError)
+    ├── DoorError                   `diel tuple` cannot reach its run, or is refused (RuntimeError)
     └── TupleError                  the tuple space
         ├── TagError                a tag or pattern is malformed (ValueError)
         ├── PayloadError            a value cannot be stored, or ``out=`` does not fit (TypeError)

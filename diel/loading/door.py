@@ -348,7 +348,7 @@ class _Request:
         if not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
             raise NotUnderstood("a timeout that is none")
         self.deadline_s = now_s + timeout_s
-        self.value = value_of(self.form, parcel.body) if self.operation == "put" else None
+        self.value = value_of(str(self.form), parcel.body) if self.operation == "put" else None
 
 
 def _tag(fields: object) -> tuple[Any, ...]:
