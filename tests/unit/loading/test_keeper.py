@@ -204,8 +204,9 @@ from diel.loading import executables
 from diel.loading.executables import Command, run_executable
 executables._TERMINATION_GRACE_S = 0.3
 folder = Path(sys.argv[1])
-command = Command(("sh", "-c", sys.argv[2]), folder, {})
-run_executable(command, run_dir=folder, log=folder / "log", safe_point=lambda: None, door=sys.argv[3])
+script, door = sys.argv[2:]
+command = Command(("sh", "-c", script), folder, {})
+run_executable(command, run_dir=folder, log=folder / "log", safe_point=lambda: None, door=door)
 """
 
 
