@@ -250,6 +250,20 @@ def test_who_leaves_while_waiting_takes_nothing(door: Door, other: TupleClient) 
     assert other.tget("a", timeout=0) == "still there"
 
 
+@pytest.mark.parametrize("end", ["told", "late", "left"])
+def test_nobody_waits_at_a_server_any_more(space: TupleSpace, door: Door, end: str) -> None:
+    visitor = Visitor(door)
+    visitor.ask("read", None, "x", timeout_s=0.05 if end == "late" else None)  # watches them all
+    visitor.look()
+    if end == "left":
+        visitor.leave()
+    else:
+        if end == "told":
+            space.client().tput(("a", "x"), 1)
+        visitor.answer()
+    assert not any(store._waiters for store in space._transport._stores)
+
+
 def test_who_leaves_before_the_answer_is_sent_takes_nothing(door: Door, other: TupleClient) -> None:
     other.tput("a", bytes(5_000_000))  # more than a socket holds
     visitor = Visitor(door)

@@ -210,6 +210,16 @@ run_executable(command, run_dir=folder, log=folder / "log", safe_point=lambda: N
 """
 
 
+def rank_with(folder: Path, script: str, door: str = "") -> subprocess.Popen[bytes]:
+    """Start a process that runs a shell script as a rank does."""
+    return subprocess.Popen(
+        [sys.executable, "-c", RANK, folder, script, door],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_a_rank_that_is_killed(number: int, tmp_path: Path) -> None:
     door = tmp_path / "socket" / "door"
@@ -219,12 +229,7 @@ def test_nothing_outlives_a_rank_that_is_killed(number: int, tmp_path: Path) -> 
         f"{detached(tmp_path)}; {detached(tmp_path, 'deaf', 'deaf')}; "
         "(trap '' TERM; sleep 300) & echo $$ ready > pid; wait"
     )
-    rank = subprocess.Popen(
-        [sys.executable, "-c", RANK, tmp_path, script, door],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    rank = rank_with(tmp_path, script, str(door))
     pids = [pid_in(tmp_path / name) for name in ("daemon", "deaf", "pid")]
     assert all(map(is_alive, pids))
     rank.send_signal(number)
@@ -247,6 +252,32 @@ def test_a_keeper_that_is_killed_takes_its_program_along(
     assert str(ending) == "was ended when its keeper died"
     assert not ending.is_success
     assert all(map(is_gone_soon, pids))
+
+
+def test_a_keeper_that_is_killed_takes_its_program_along_though_the_rank_sleeps(
+    tmp_path: Path,
+) -> None:
+    with rank_with(tmp_path, "echo $PPID ready > keeper; echo $$ ready > pid; sleep 300") as rank:
+        try:
+            keeper, pid = pid_in(tmp_path / "keeper"), pid_in(tmp_path / "pid")
+            rank.send_signal(signal.SIGSTOP)
+            os.kill(keeper, signal.SIGKILL)
+            assert is_gone_soon(pid)
+        finally:
+            rank.send_signal(signal.SIGCONT)
+            rank.communicate(timeout=PATIENCE_S)
+
+
+def test_a_keeper_that_does_not_listen_is_killed(
+    start: Callable[..., Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diel.loading.kept._KEEPER_EXTRA_S", 0.1)
+    kept = start("sh", "-c", "echo $$ ready > pid; sleep 300")
+    pid = pid_in(tmp_path / "pid")
+    os.kill(kept.keeper_pid, signal.SIGSTOP)
+    kept.end()
+    assert kept.poll() == Ending()
+    assert is_gone_soon(pid)
 
 
 def test_a_keeper_whose_rank_has_died_before_starts_nothing(tmp_path: Path) -> None:
