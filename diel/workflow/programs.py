@@ -55,12 +55,10 @@ def check_programs(entry: Mapping[str, Any], path: str, folder: Path) -> list[Pr
     launcher, program = _first(entry.get("launcher")), _first(entry.get("executable"))
     environment = entry.get("environment")
     own_path = environment.get("PATH") if isinstance(environment, dict) else None
-    if own_path is None:
-        where = search_path(os.environ)
-    elif isinstance(own_path, str) and not _placeholders(own_path):
-        where = fill(own_path, {})
-    else:
-        return []
+    where: str | None = search_path(os.environ)
+    if own_path is not None:
+        is_known = isinstance(own_path, str) and not _placeholders(own_path)
+        where = fill(own_path, {}) if is_known else None
     if launcher is None:
         return check_program(program, f"{path}.executable[0]", folder, where)
     problems = check_program(launcher, f"{path}.launcher[0]", folder, where)
@@ -69,7 +67,7 @@ def check_programs(entry: Mapping[str, Any], path: str, folder: Path) -> list[Pr
     return problems
 
 
-def check_program(program: str | None, path: str, folder: Path, where: str) -> list[Problem]:
+def check_program(program: str | None, path: str, folder: Path, where: str | None) -> list[Problem]:
     """Find what keeps a program from being started.
 
     Parameters
@@ -81,14 +79,14 @@ def check_program(program: str | None, path: str, folder: Path, where: str) -> l
         Where in the workflow file.
     folder : Path
         The folder of the workflow file.
-    where : str
-        Folders to look in, as in PATH.
+    where : str or None
+        Folders to look in, as in PATH; None if they are only known in the run.
     """
     if not program or "\0" in program or _placeholders(program):
         return []
     program = fill(program, {})
     if "/" not in program:
-        if shutil.which(program, path=where):
+        if where is None or shutil.which(program, path=where):
             return []
         beside = (folder / program).is_file()
         hint = (

@@ -513,6 +513,12 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
         'there is no program "ls" on PATH',
         "install it, or write its path",
     ),
+    "program with a path, though PATH is not known": (
+        PROGRAM.replace("report", "reprot") + 'environment = { PATH = "{run_dir}" }\n' + GROUP,
+        "module[0].executable[0]",
+        "there is no file {folder}/reprot.sh",
+        'did you mean "report.sh"?',
+    ),
     "variable is true": (
         PROGRAM + "environment = { A = true }\n" + GROUP,
         "module[0].environment.A",
