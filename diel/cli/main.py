@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from diel import __version__
 from diel.cli.output import protect_standard_streams
+from diel.cli.tuple import add_tuple_command
 from diel.errors import DielError
 
 BAD_INPUT = 2
@@ -33,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             from diel.cli.check import check
 
             sys.exit(check(options.file, options.ranks))
+        if options.command == "tuple":
+            from diel.cli.tuple import use_tuples
+
+            sys.exit(use_tuples(options))
         from diel.cli.run import run
 
         sys.exit(run(options))
@@ -87,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "-n", "--ranks", type=_positive, metavar="N",
         help="also check whether it can run on N ranks, and with how many copies",
     )  # fmt: skip
+    add_tuple_command(commands)
     return parser
 
 

@@ -39,7 +39,8 @@ from diel.executive.messages import (
 from diel.executive.plans import CopyPlan
 from diel.loading.checking import parse_options
 from diel.loading.context import Context, Place, running
-from diel.loading.executables import run_executable
+from diel.loading.door import Door
+from diel.loading.executables import command_of, run_executable
 from diel.loading.functions import find_function, import_code
 from diel.loading.threads import ThreadLimiter, set_thread_environment, thread_environment
 from diel.run.directory import RunDirectory
@@ -311,26 +312,47 @@ class _Worker:
         plan, spec = order.plan, order.spec
         assert spec.executable is not None
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
+            places = self._places(order)
             facts = {
-                "DIEL_RUN_DIR": self._directory.path,
-                "DIEL_WORKFLOW_DIR": self._folder,
+                "DIEL_RUN_DIR": places["run_dir"],
+                "DIEL_WORKFLOW_DIR": places["folder"],
                 "DIEL_GROUP": plan.group,
                 "DIEL_MODULE": plan.module,
                 "DIEL_COPY": plan.copy_index,
                 "DIEL_COPIES": plan.copies,
+                "DIEL_ITERATION": places["iteration"],
                 "DIEL_PROCESSES": len(plan.ranks),
-                "DIEL_ITERATION": ".".join(map(str, plan.iteration)),
                 "DIEL_THREADS": spec.threads,
                 **thread_environment(spec.threads),
             }
-            run_executable(
-                spec.executable,
-                folder=self._folder,
-                facts=facts,
-                log=self._directory.module_log(plan.module, plan.copy_index, 0),
-                safe_point=self._raise_if_told,
-            )
+            with Door(self._tuples) as door:
+                ending = run_executable(
+                    command_of(spec.executable, places, {**facts, **door.facts}),
+                    run_dir=self._directory.path,
+                    log=self._directory.module_log(plan.module, plan.copy_index, 0),
+                    safe_point=self._raise_if_told,
+                    meanwhile=door.serve,
+                    door=door.address,
+                )
+            if ending.left_behind:
+                text = f"{ending.left_behind} process(es) that it had left behind were ended"
+                self._recorder_for(order)("MessageLogged", level="WARNING", text=text)
         return None, 0
+
+    def _places(self, order: RunCopy) -> dict[str, object]:
+        """Return what the placeholders of an executable stand for."""
+        plan = order.plan
+        return {
+            "copy": plan.copy_index,
+            "copies": plan.copies,
+            "iteration": ".".join(map(str, plan.iteration)),
+            "run_dir": self._directory.path,
+            "folder": self._folder,
+            "processes": len(plan.ranks),
+            "threads": order.spec.threads,
+            "module": plan.module,
+            "group": plan.group,
+        }
 
     def _recorder_for(self, order: RunCopy) -> Any:
         who = {"module": order.plan.module, "copy": order.plan.copy_index}

@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
     from diel.workflow.model import Module
+
+
+@dataclass(frozen=True)
+class ExecutableSpec:
+    """What a module's entry says of its program; placeholders may stand in all texts.
+
+    Attributes
+    ----------
+    words, launcher : tuple of str
+        The program and its arguments; what is put before them, if anything.
+    directory, stdin : str
+        Relative to the workflow file's folder; empty for the folder itself, and for nothing to
+        read.
+    environment : mapping of str to str
+    """
+
+    words: tuple[str, ...]
+    launcher: tuple[str, ...] = ()
+    directory: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stdin: str = ""
 
 
 @dataclass(frozen=True)
@@ -18,7 +40,7 @@ class ModuleSpec:
     ----------
     name : str
     function : FunctionLocation or None
-    executable : tuple of str or None
+    executable : ExecutableSpec or None
     threads : int
         BLAS/OpenMP threads for each rank.
     options : dict
@@ -26,7 +48,7 @@ class ModuleSpec:
 
     name: str
     function: FunctionLocation | None
-    executable: tuple[str, ...] | None
+    executable: ExecutableSpec | None
     threads: int
     options: dict[str, Any]
 
@@ -36,7 +58,19 @@ class ModuleSpec:
         return cls(
             name=module.name,
             function=location,
-            executable=module.executable,
+            executable=_executable(module),
             threads=module.threads,
             options=dict(module.options),
         )
+
+
+def _executable(module: Module) -> ExecutableSpec | None:
+    if module.executable is None:
+        return None
+    return ExecutableSpec(
+        words=module.executable,
+        launcher=module.launcher,
+        directory=module.directory,
+        environment={name: str(value) for name, value in module.environment.items()},
+        stdin=module.stdin,
+    )

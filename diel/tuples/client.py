@@ -36,6 +36,7 @@ from diel.tuples.protocol import (
 )
 from diel.tuples.subscriptions import Subscription
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
+from diel.tuples.watching import Watch
 
 _LENGTHS_OF: Final = LENGTHS.unpack_from
 _SIZE_OF: Final = SIZE.pack
@@ -452,6 +453,22 @@ class TupleClient(Asking):
     def is_empty(self) -> bool:
         """Whether no tuple is in the space, claimed or not."""
         return not any(self.survey(server)["held_bytes"] for server in range(self._servers))
+
+    def watch(self, tag: Pattern) -> Watch:
+        """Return what tells, without waiting, that a tuple matches: for loops that poll.
+
+        Parameters
+        ----------
+        tag : str or tuple of str, int and ANY
+
+        Raises
+        ------
+        TagError
+            If `tag` is no pattern.
+        """
+        key, server = self._pattern_place(tag)
+        where = list(range(self._servers)) if server == ANYWHERE else [server]
+        return Watch(self._transport, where, key)
 
     def survey(self, server: int) -> dict[str, Any]:
         """Return what a server holds and who waits there, for whoever explains a deadlock."""

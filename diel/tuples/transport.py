@@ -95,6 +95,9 @@ class Transport(Protocol):
     def receive_all(self, serials: Collection[int], outs: Outs = None) -> list[tuple[int, Reply]]:
         """Wait for the replies to all of some requests, whose payloads come at the same time."""
 
+    def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+        """Return the reply to one of some requests, as `receive`, if it is here."""
+
     def keep(self, serial: int) -> None:
         """Keep the reply to a request until somebody receives it."""
 
@@ -301,6 +304,19 @@ class MpiTransport(_Inbox):
         self._finish(under_way)
         return found
 
+    def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+        """Return the reply to one of some requests, as `receive`, if it is here."""
+        early = self._take_early(serials)
+        while early is None and self._reply.Test(self._status):
+            server, reply, pieces = self._take_reply(serials, None)
+            if pieces is not None:
+                self._finish(pieces)
+            if reply.serial in serials:
+                early = server, reply
+            else:
+                self._sort(server, reply)
+        return early
+
     def _await_message(self, timeout_s: float) -> None:
         """Wait until the open receive has a message."""
         test, status = self._test, self._status
@@ -432,6 +448,17 @@ class LocalTransport(_Inbox):
                 except BaseException:
                     self._note_cut_short(serials)
                     raise
+
+    def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+        """Return the reply to one of some requests, as `receive`, if it is here."""
+        with self._changed:
+            now_s = time.monotonic()
+            for server, store in enumerate(self._stores):
+                self._deliver(server, store.expire(now_s))
+            mail = self._mail[self._client]
+            while mail:
+                self._sort_any(*mail.popleft(), serials)
+            return self._take_early(serials)
 
     def _sort_any(self, server: int, reply: Reply, serials: Collection[int]) -> None:
         if reply.serial in serials or reply.serial in self._kept:

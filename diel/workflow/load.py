@@ -37,7 +37,7 @@ from diel.workflow.model import (
     folder_name,
 )
 from diel.workflow.problems import problems_from_validation
-from diel.workflow.programs import check_program
+from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references
 from diel.workflow.source import SourceProblem, read_document
 from diel.workflow.wording import did_you_mean, join_path, show_given, show_key
@@ -271,8 +271,7 @@ def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
         else:
             if isinstance(entry.get("name"), str):
                 draft.locations.setdefault(entry["name"], location)
-    if isinstance(executable, list) and executable and isinstance(executable[0], str):
-        draft.problems += check_program(executable[0], f"{path}.executable[0]", draft.file.parent)
+    draft.problems += check_programs(entry, path, draft.file.parent)
 
 
 _CONTENTS: dict[str, tuple[type[Module | Group], tuple[str, ...]]] = {

@@ -33,6 +33,8 @@ from pydantic_core import PydanticCustomError
 
 from diel.errors import Problem
 from diel.workflow.durations import duration_s
+from diel.workflow.placeholders import names_in
+from diel.workflow.programs import FACTS
 from diel.workflow.wording import InWords
 
 # File names end at 255 bytes on most systems: leave room for what a log file or a run's folder
@@ -93,6 +95,39 @@ def _nothing_to_run(kind: str) -> PydanticCustomError:
     )
 
 
+def _word(text: str) -> str:
+    names_in(text)
+    if "\0" in text:
+        raise ValueError("a NUL character cannot be passed to a program")
+    return text
+
+
+def _variable(name: str) -> str:
+    if name in FACTS:
+        raise PydanticCustomError(
+            "variable_of_diel",
+            "{name} is what diel itself tells the program",
+            {"name": name, "remedy": "choose another name"},
+        )
+    return name
+
+
+_OF_EXECUTABLES = {
+    "launcher": "a launcher",
+    "directory": "a working directory",
+    "environment": "an environment",
+    "stdin": "a standard input",
+}
+Word = Annotated[str, AfterValidator(_word)]
+Variable = Annotated[
+    str,
+    StringConstraints(pattern=r"^[^=\x00]+$"),
+    InWords('a name without "="'),
+    AfterValidator(_variable),
+]
+Setting = Annotated[Word | int | float, InWords("a string or a number")]
+
+
 class _Table(BaseModel):
     """A table of a workflow file: it cannot be changed and knows every key it takes."""
 
@@ -113,16 +148,56 @@ class Module(_Table):
         ),
         examples=["package.module:function"],
     )
-    executable: tuple[str, ...] | None = Field(
+    executable: tuple[Word, ...] | None = Field(
         default=None,
         # TOML has lists only.
         strict=False,
         min_length=1,
         description=(
             "The program to start, and its arguments. A program with a slash in its name is "
-            "relative to the workflow file's folder, any other is found on PATH."
+            "relative to the workflow file's folder, any other is found on PATH. Placeholders "
+            "such as {copy} may stand in each."
         ),
-        examples=[["./a.out", "--fast"]],
+        examples=[["./a.out", "--fast", "--seed={copy}"]],
+    )
+    launcher: tuple[Word, ...] = Field(
+        default=(),
+        strict=False,
+        min_length=1,
+        description=(
+            "What starts the program, where it does not start by itself: the launcher of a "
+            "parallel program and its arguments, put before those of executable; executables "
+            "only. Placeholders may stand in each."
+        ),
+        examples=[["mpiexec", "-n", "{processes}"]],
+    )
+    directory: Word = Field(
+        default="",
+        min_length=1,
+        description=(
+            "The program's working directory, relative to the workflow file's folder, which it is "
+            "by default; made where it lies in the run directory; executables only. Placeholders "
+            "may stand in it."
+        ),
+        examples=["{run_dir}/{module}.{copy}"],
+    )
+    environment: dict[Variable, Setting] = Field(
+        default={},
+        description=(
+            "Variables that the program finds in its environment, beside those of the run; "
+            "executables only. Placeholders may stand in the values."
+        ),
+        examples=[{"SEED": "{copy}"}],
+    )
+    stdin: Word = Field(
+        default="",
+        min_length=1,
+        description=(
+            "The file that is the program's standard input, relative to the workflow file's "
+            "folder; by default there is nothing to read; executables only. Placeholders may "
+            "stand in it."
+        ),
+        examples=["input.{copy}.txt"],
     )
     processes: Count = Field(default=1, description="MPI ranks in one copy.", examples=[2])
     copies: Count | Literal["fill"] = Field(
@@ -179,8 +254,6 @@ class Module(_Table):
             )
         if not executable[0]:
             raise ValueError("the program's name is empty")
-        if any("\0" in word for word in executable):
-            raise ValueError("a NUL character cannot be passed to a program")
         return executable
 
     @field_validator("time_limit")
@@ -189,6 +262,20 @@ class Module(_Table):
         if time_limit is not None:
             duration_s(time_limit)
         return time_limit
+
+    @field_validator(*_OF_EXECUTABLES)
+    @classmethod
+    def _check_is_executable(cls, value: Any, info: ValidationInfo) -> Any:
+        is_function = info.data.get("function") is not None
+        if is_function and info.data.get("executable", ...) is None:
+            raise PydanticCustomError(
+                "key_of_executables",
+                "only an executable has {key}: a function runs on ranks of this job",
+                {"key": _OF_EXECUTABLES[info.field_name or ""], "remedy": "remove it"},
+            )
+        if info.field_name == "launcher" and not value[0]:
+            raise ValueError("the program's name is empty")
+        return value
 
     @field_validator("options")
     @classmethod

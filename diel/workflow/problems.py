@@ -106,14 +106,14 @@ def _located(error: dict[str, Any], model: type[BaseModel]) -> _Complaint:
     container = Spot(None)
     while location:
         step, spot = location.pop(0), found.spot
+        if step == "[key]" and not location and container.is_a(Mapping):
+            arguments = get_args(container.type)
+            found.spot, found.is_key = Spot(arguments[0] if arguments else None), True
+            continue
         if spot.branches:
             found.choices.append((found.steps, str(step)))
             if location:
                 found.spot = _alternative(spot, str(step))
-            continue
-        if step == "[key]" and not location and container.is_a(Mapping):
-            arguments = get_args(container.type)
-            found.spot, found.is_key = Spot(arguments[0] if arguments else None), True
             continue
         container = spot
         found.table = spot.model

@@ -1,31 +1,92 @@
-"""Whether the program of an executable module can be started."""
+"""Whether the programs of an executable module can be started."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from diel.errors import Problem
+from diel.workflow.placeholders import PlaceholderProblem, fill, names_in
 from diel.workflow.source import near_file
 
+FACTS: Final = (
+    "DIEL_RUN_DIR",
+    "DIEL_WORKFLOW_DIR",
+    "DIEL_GROUP",
+    "DIEL_MODULE",
+    "DIEL_COPY",
+    "DIEL_COPIES",
+    "DIEL_ITERATION",
+    "DIEL_PROCESSES",
+    "DIEL_THREADS",
+    "DIEL_DOOR",
+    "DIEL_TOKEN",
+)
+"""The variables by which a program learns where in the run it stands."""
 
-def check_program(program: str, path: str, folder: Path) -> list[Problem]:
+
+def search_path(environment: Mapping[str, str]) -> str:
+    """Return where a program without a slash in its name is looked for.
+
+    That is PATH, and after it the folder of this Python, where the command ``diel`` lies also
+    when its virtual environment is not activated.
+    """
+    path = environment.get("PATH", os.defpath)
+    own = str(Path(sys.executable).parent)
+    return path if own in path.split(os.pathsep) else f"{path}{os.pathsep}{own}"
+
+
+def check_programs(entry: Mapping[str, Any], path: str, folder: Path) -> list[Problem]:
+    """Find what keeps the programs of a module from being started.
+
+    Parameters
+    ----------
+    entry : mapping
+        The module's table, valid or not.
+    path : str
+        Where it is in the workflow file.
+    folder : Path
+        The folder of the workflow file.
+    """
+    launcher, program = _first(entry.get("launcher")), _first(entry.get("executable"))
+    environment = entry.get("environment")
+    own_path = environment.get("PATH") if isinstance(environment, dict) else None
+    where: str | None = search_path(os.environ)
+    if own_path is not None:
+        is_known = isinstance(own_path, str) and not _placeholders(own_path)
+        where = fill(own_path, {}) if is_known else None
+    if launcher is None:
+        return check_program(program, f"{path}.executable[0]", folder, where)
+    problems = check_program(launcher, f"{path}.launcher[0]", folder, where)
+    if program is not None and program.startswith("."):  # others may be a container's own
+        problems += check_program(program, f"{path}.executable[0]", folder, where)
+    return problems
+
+
+def check_program(program: str | None, path: str, folder: Path, where: str | None) -> list[Problem]:
     """Find what keeps a program from being started.
 
     Parameters
     ----------
-    program : str
-        The first word of `executable`.
+    program : str or None
+        The first word of a command; None for one that is wrong, of which the model speaks. What
+        placeholders stand for is not known before the run.
     path : str
         Where in the workflow file.
     folder : Path
         The folder of the workflow file.
+    where : str or None
+        Folders to look in, as in PATH; None if they are only known in the run.
     """
-    if not program or "\0" in program:
-        return []  # the model says so
+    if not program or "\0" in program or _placeholders(program):
+        return []
+    program = fill(program, {})
     if "/" not in program:
-        if shutil.which(program):
+        if where is None or shutil.which(program, path=where):
             return []
         beside = (folder / program).is_file()
         hint = (
@@ -42,6 +103,20 @@ def check_program(program: str, path: str, folder: Path) -> list[Problem]:
     if not os.access(file, os.X_OK):
         return [Problem(path, f"{file} is not executable", f"chmod +x {file}")]
     return []
+
+
+def _first(words: object) -> str | None:
+    if isinstance(words, list) and words and isinstance(words[0], str):
+        return words[0]
+    return None
+
+
+def _placeholders(text: str) -> bool:
+    """Whether what a text stands for is only known in a run, or wrong."""
+    try:
+        return bool(names_in(text))
+    except PlaceholderProblem:
+        return True
 
 
 def _near_program(file: Path) -> str:

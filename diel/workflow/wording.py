@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import AfterValidator, BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 LONGEST_SHOWN = 60
@@ -168,7 +168,7 @@ def _describe_list(spot: Spot) -> str:
         head += f" of at most {longest}"
     item = item_of(spot, 0)
     plural = next((words for kind, words in _PLURALS.items() if item.type is kind), None)
-    if plural and not item.metadata:
+    if plural and all(isinstance(one, AfterValidator) for one in item.metadata):
         return f"{head} of {plural}"
     words = describe(item)
     return f"{head}, each item {words}" if words else head

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from diel.comm.waiting import wait_for
 from diel.errors import PayloadError, RunStopped, TupleSpaceFull, TupleTimeout
 from diel.tuples import protocol
 from diel.tuples.client import TupleClient
@@ -294,3 +295,17 @@ def test_takers_share_and_readers_all_see(parent):
             tuples.tput("taken", mine)
             assert tuples.tread("end", timeout=_PATIENCE_S).sum() == 30_000
             tuples.tput("seen", None)
+
+
+def test_a_watch_tells_without_waiting(parent):
+    with tuple_space(parent) as tuples:
+        if tuples is None:
+            return
+        for size in (1, 300_000):
+            with tuples.watch((parent.rank, ANY)) as watch, tuples.watch("never") as never:
+                assert not watch.is_told()
+                tuples.tput((parent.rank, "a"), np.full(size, 3.0))
+                assert wait_for(lambda watch=watch: watch.is_told() or None, _PATIENCE_S)
+                # What the space answers meanwhile finds its way.
+                assert tuples.tget((parent.rank, "a"), timeout=_PATIENCE_S).sum() == 3 * size
+                assert not never.is_told()

@@ -61,7 +61,9 @@ print("fine")
     assert (finished.status, finished.stdout) == (0, "fine\n"), finished.output
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["check", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["check", "--help"], ["tuple", "put", "--help"]]
+)
 def test_help_is_given(python: list[str], tmp_path: Path, arguments: list[str]) -> None:
     finished = run(python, "-m", "diel", *arguments, cwd=tmp_path)
     assert finished.status == 0, finished.output
@@ -113,6 +115,11 @@ def test_a_rank_without_mpi_says_what_to_install(python: list[str], tmp_path: Pa
         ("import modules", ["numpy", "pydantic", "mpi4py", "diel", "dnn"]),
         ("import diel.errors", ["numpy", "pydantic", "mpi4py"]),
         ("import diel.cli.main", ["numpy", "pydantic", "mpi4py", "rich"]),
+        (
+            "import diel.cli.main\ntry: diel.cli.main.main(['tuple', 'get', 'a/*'])\n"
+            "except SystemExit: pass",
+            ["numpy", "pydantic", "mpi4py", "rich", "subprocess", "asyncio", "diel.tuples"],
+        ),
         ("import diel.workflow.load, diel.loading.checking", ["numpy", "mpi4py"]),
         ("import diel.run.view, diel.run.recorder", ["numpy", "mpi4py", "pydantic", "rich"]),
         ("import diel.executive.worker, diel.executive.lead", ["numpy", "mpi4py"]),

@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from diel.errors import ModuleFailed, RunStopped
-from diel.loading.executables import child_environment, last_lines, run_executable
+from diel.loading.executables import (
+    Command,
+    child_environment,
+    command_of,
+    last_lines,
+    run_executable,
+)
+from diel.loading.kept import Ending
+from diel.loading.spec import ExecutableSpec
+from diel.workflow.placeholders import PLACEHOLDERS
 
 
 def never_stop() -> None:
@@ -21,17 +30,26 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "program.0.0.log"
 
 
+PLACES = {**dict.fromkeys(PLACEHOLDERS, "?"), "copy": 2, "copies": 8, "iteration": "2.0"}
+
+
 def run(
-    command: list[str],
+    words: list[str],
     log: Path,
     safe_point: Callable[[], None] = never_stop,
-    **facts: object,
-) -> None:
-    run_executable(command, folder=log.parent, facts=facts, log=log, safe_point=safe_point)
+    facts: dict[str, object] | None = None,
+    **keys: Any,
+) -> Ending:
+    spec = ExecutableSpec(words=tuple(words), **keys)
+    places = {**PLACES, "folder": log.parent, "run_dir": log.parent / "runs" / "one"}
+    command = command_of(spec, places, facts or {})
+    return run_executable(
+        command, run_dir=log.parent / "runs" / "one", log=log, safe_point=safe_point
+    )
 
 
-def shell(script: str, log: Path, safe_point: Callable[[], None] = never_stop) -> None:
-    run(["sh", "-c", script], log, safe_point)
+def shell(script: str, log: Path, safe_point: Callable[[], None] = never_stop) -> Ending:
+    return run(["sh", "-c", script], log, safe_point)
 
 
 def test_output_and_errors_have_files_of_their_own(log: Path) -> None:
@@ -41,7 +59,7 @@ def test_output_and_errors_have_files_of_their_own(log: Path) -> None:
 
 
 def test_facts_folder_and_an_empty_standard_input(log: Path) -> None:
-    run(["sh", "-c", "echo $DIEL_COPY; pwd; cat"], log, DIEL_COPY=3)
+    run(["sh", "-c", "echo $DIEL_COPY; pwd; cat"], log, facts={"DIEL_COPY": 3})
     assert log.read_text().split() == ["3", str(log.parent.resolve())]
 
 
@@ -104,12 +122,11 @@ def test_the_launchers_variables_do_not_reach_a_program(monkeypatch: pytest.Monk
     kept = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "SOMETHING": "else", "PMI": "no prefix of ours"}
     for name, value in {**ours, **kept}.items():
         monkeypatch.setenv(name, value)
-    environment = child_environment({"DIEL_COPY": 2, "SOMETHING": Path("/new")})
+    environment = child_environment()
     assert ours.keys().isdisjoint(environment)
     assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
     assert environment["PMI"] == "no prefix of ours"
-    assert (environment["DIEL_COPY"], environment["SOMETHING"]) == ("2", "/new")
-    assert os.environ["SOMETHING"] == "else"
+    assert environment["SOMETHING"] == os.environ["SOMETHING"] == "else"
 
 
 def is_alive(pid: int) -> bool:
@@ -148,12 +165,18 @@ def test_a_stop_ends_the_program_and_its_children(
     with pytest.raises(type(error)):
         shell(script, log, stop_once(pids, error))
     assert time.monotonic() - started_s < 20
-    deadline_s = time.monotonic() + 5
     numbers = [int(number) for number in pids.read_text().split()[:2]]
     assert len(numbers) == 2
-    while any(map(is_alive, numbers)) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
     assert not any(map(is_alive, numbers))
+
+
+def test_a_failure_shows_the_lines_of_this_run_alone(log: Path) -> None:
+    shell("echo first >&2; echo out", log)
+    with pytest.raises(ModuleFailed) as caught:
+        shell("echo second >&2; echo out; exit 1", log)
+    assert str(caught.value).splitlines()[1:] == ["last lines of its standard error:", "second"]
+    assert log.read_text() == "out\nout\n"
+    assert log.with_suffix(".err").read_text() == "first\nsecond\n"
 
 
 def test_a_program_may_end_by_itself_when_asked(log: Path) -> None:
@@ -177,3 +200,109 @@ def test_the_last_lines_of_anything(tmp_path: Path, content: bytes, lines: str) 
     file: Any = tmp_path / "file"
     file.write_bytes(content)
     assert last_lines(file, 2) == lines
+
+
+# -- what a module's entry says -------------------------------------------------------------------
+
+
+def command(folder: Path, words: list[str], **keys: Any) -> Command:
+    places = {**PLACES, "folder": folder, "run_dir": folder / "runs" / "one"}
+    return command_of(ExecutableSpec(words=tuple(words), **keys), places, {"DIEL_COPY": 2})
+
+
+def test_every_placeholder_has_a_value(tmp_path: Path) -> None:
+    words = [f"{{{name}}}" for name in PLACEHOLDERS]
+    places = {name: f"<{name}>" for name in PLACEHOLDERS} | {"folder": tmp_path}
+    filled = command_of(ExecutableSpec(words=("echo", *words)), places, {}).words
+    assert filled == ("echo", *(str(places[name]) for name in PLACEHOLDERS))
+
+
+def test_a_command_line_is_filled_in(tmp_path: Path) -> None:
+    line = command(
+        tmp_path,
+        ["./solve", "--seed={copy}", "{{{iteration}}}", "{run_dir}/out"],
+        launcher=("mpiexec", "-n", "{copies}"),
+        environment={"WHO": "{copy} of {copies}"},
+        directory="{run_dir}/w.{copy}",
+        stdin="in.{copy}",
+    )
+    run_dir = tmp_path / "runs" / "one"
+    program = f"{tmp_path}/solve"
+    assert line.words == (
+        *("mpiexec", "-n", "8", program),
+        *("--seed=2", "{2.0}", f"{run_dir}/out"),
+    )
+    assert line.added == {"DIEL_COPY": "2", "WHO": "2 of 8"}
+    assert line.directory == run_dir / "w.2"
+    assert line.stdin == tmp_path / "in.2"
+
+
+def test_places_are_absolute_or_below_the_folder(tmp_path: Path) -> None:
+    line = command(tmp_path, ["/bin/true"])
+    assert (line.words, line.directory, line.stdin) == (("/bin/true",), tmp_path, None)
+    line = command(tmp_path, ["bin/x", "a/b"], directory="/abs", stdin="/abs/in")
+    assert line.words == (f"{tmp_path}/bin/x", "a/b")
+    assert (line.directory, line.stdin) == (Path("/abs"), Path("/abs/in"))
+
+
+def test_a_working_directory_in_the_run_directory_is_made(log: Path) -> None:
+    run(["pwd"], log, directory="{run_dir}/deep/{copy}")
+    assert log.read_text().strip() == str(log.parent / "runs/one/deep/2")
+    run(["pwd"], log, directory="{run_dir}/deep/{copy}")  # again, in the next iteration
+
+
+@pytest.mark.parametrize(
+    ("directory", "words"),
+    [
+        ("elsewhere", "does not exist"),
+        ("{run_dir}/../outside", "does not exist"),
+        ("file", "is not a folder"),
+        ("{run_dir}", "cannot be used: File exists"),
+    ],
+)
+def test_a_working_directory_that_is_none(log: Path, directory: str, words: str) -> None:
+    (log.parent / "file").touch()
+    (log.parent / "runs").mkdir()
+    (log.parent / "runs" / "one").touch()
+    with pytest.raises(ModuleFailed, match=f"the working directory .* {words}"):
+        run(["true"], log, directory=directory)
+
+
+def test_a_working_directory_that_is_there(log: Path) -> None:
+    (log.parent / "cases").mkdir()
+    run(["pwd"], log, directory="cases")
+    assert log.read_text().strip() == str(log.parent / "cases")
+
+
+def test_a_program_reads_a_file_as_its_standard_input(log: Path) -> None:
+    (log.parent / "in.2").write_text("from the file\n")
+    run(["cat"], log, stdin="in.{copy}")
+    assert log.read_text() == "from the file\n"
+
+
+def test_a_standard_input_that_cannot_be_read(log: Path) -> None:
+    os.mkfifo(log.parent / "pipe")  # opening it would wait for somebody who writes
+    for stdin, words in [("none", "does not exist"), ("pipe", "is not a file"), (".", "is not a")]:
+        with pytest.raises(ModuleFailed, match=f"the standard input .*{words}"):
+            run(["cat"], log, stdin=stdin)
+
+
+def test_variables_of_the_file_come_on_top(log: Path) -> None:
+    facts = {"OMP_NUM_THREADS": 1, "DIEL_COPY": 2}
+    run(["env"], log, facts=facts, environment={"OMP_NUM_THREADS": "4", "EMPTY": "", "E": "a=b"})
+    lines = log.read_text().splitlines()
+    for line in ("OMP_NUM_THREADS=4", "DIEL_COPY=2", "EMPTY=", "E=a=b"):
+        assert line in lines
+    assert not [line for line in lines if line.startswith("DIEL_SET_")]
+
+
+def test_variables_act_on_the_program_and_not_on_its_keeper(log: Path) -> None:
+    run(["sh", "-c", "echo $LD_PRELOAD"], log, environment={"LD_PRELOAD": "", "PYTHONHOME": "/x"})
+    with pytest.raises(ModuleFailed, match="true cannot be started: No such file"):
+        run(["true"], log, environment={"PATH": "/nowhere"})
+
+
+def test_the_command_diel_is_on_the_path(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    run(["diel", "--version"], log)
+    assert log.read_text().startswith("diel ")

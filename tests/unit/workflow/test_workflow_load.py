@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from diel.errors import Problem, WorkflowError
 from diel.workflow.load import load_workflow, read_draft
 from diel.workflow.model import Group, Module
+from diel.workflow.placeholders import PLACEHOLDERS
 
 GOOD = """\
 [workflow]
@@ -197,6 +198,9 @@ A_NAME = 'a name: a letter, then letters, digits, "_" or "-", 100 at most'
 COPIES = 'a whole number of at least 1 or "fill"'
 KEYS = ", ".join(Module.model_fields)
 GROUP_KEYS = ", ".join(Group.model_fields)
+PROGRAM = '[[module]]\nname = "a"\nexecutable = ["./report.sh"]\n'
+KNOWN = "known: " + ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+BRACE = "for a brace, write it twice: {{ or }}"
 
 # One wrong thing in a file -> where, what, what next.
 ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
@@ -410,7 +414,7 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
         '[[module]]\nname = "a"\nexecutable = []\n' + GROUP,
         "module[0].executable",
         "expected a non-empty list of strings, got the list []",
-        'for example executable = ["./a.out", "--fast"]',
+        'for example executable = ["./a.out", "--fast", "--seed={copy}"]',
     ),
     "argument is a number": (
         '[[module]]\nname = "a"\nexecutable = ["./report.sh", 3]\n' + GROUP,
@@ -426,7 +430,7 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
     ),
     "NUL in an argument": (
         '[[module]]\nname = "a"\nexecutable = ["./report.sh", "\\u0000"]\n' + GROUP,
-        "module[0].executable",
+        "module[0].executable[1]",
         "a NUL character cannot be passed to a program",
         "",
     ),
@@ -435,6 +439,114 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
         "module[0].options",
         "an executable takes no options: only a function has a context to find them in",
         "pass them as arguments, in executable",
+    ),
+    "unknown placeholder": (
+        PROGRAM.replace('sh"]', 'sh", "x{cpoy}"]') + GROUP,
+        "module[0].executable[1]",
+        "there is no placeholder {cpoy}",
+        f"{KNOWN}; {BRACE}",
+    ),
+    "lonely brace": (
+        PROGRAM + 'directory = "a}"\n' + GROUP,
+        "module[0].directory",
+        '"}" opens or closes no placeholder',
+        BRACE,
+    ),
+    "placeholder in a launcher": (
+        PROGRAM + 'launcher = ["sh", "{ranks}"]\n' + GROUP,
+        "module[0].launcher[1]",
+        "there is no placeholder {ranks}",
+        f"{KNOWN}; {BRACE}",
+    ),
+    "launcher of a function": (
+        MODULE + 'launcher = ["sh"]\n' + GROUP,
+        "module[0].launcher",
+        "only an executable has a launcher: a function runs on ranks of this job",
+        "remove it",
+    ),
+    "directory of a function": (
+        MODULE + 'directory = "x"\n' + GROUP,
+        "module[0].directory",
+        "only an executable has a working directory: a function runs on ranks of this job",
+        "remove it",
+    ),
+    "environment of a function": (
+        MODULE + "environment = { A = 1 }\n" + GROUP,
+        "module[0].environment",
+        "only an executable has an environment: a function runs on ranks of this job",
+        "remove it",
+    ),
+    "standard input of a function": (
+        MODULE + 'stdin = "x"\n' + GROUP,
+        "module[0].stdin",
+        "only an executable has a standard input: a function runs on ranks of this job",
+        "remove it",
+    ),
+    "launcher as text": (
+        PROGRAM + 'launcher = "mpiexec"\n' + GROUP,
+        "module[0].launcher",
+        'expected a non-empty list of strings, got the string "mpiexec"',
+        'for example launcher = ["mpiexec"]',
+    ),
+    "launcher without a name": (
+        PROGRAM + 'launcher = ["", "-n"]\n' + GROUP,
+        "module[0].launcher",
+        "the program's name is empty",
+        "",
+    ),
+    "launcher not installed": (
+        PROGRAM + 'launcher = ["no-such-program"]\n' + GROUP,
+        "module[0].launcher[0]",
+        'there is no program "no-such-program" on PATH',
+        "install it, or write its path",
+    ),
+    "program of a launcher": (
+        PROGRAM.replace("report", "reprot") + 'launcher = ["sh"]\n' + GROUP,
+        "module[0].executable[0]",
+        "there is no file {folder}/reprot.sh",
+        'did you mean "report.sh"?',
+    ),
+    "program not on a path of its own": (
+        PROGRAM.replace("./report.sh", "ls") + 'environment = { PATH = "/{{}}" }\n' + GROUP,
+        "module[0].executable[0]",
+        'there is no program "ls" on PATH',
+        "install it, or write its path",
+    ),
+    "program with a path, though PATH is not known": (
+        PROGRAM.replace("report", "reprot") + 'environment = { PATH = "{run_dir}" }\n' + GROUP,
+        "module[0].executable[0]",
+        "there is no file {folder}/reprot.sh",
+        'did you mean "report.sh"?',
+    ),
+    "variable is true": (
+        PROGRAM + "environment = { A = true }\n" + GROUP,
+        "module[0].environment.A",
+        "expected a string or a number, got true",
+        'for example A = "text"',
+    ),
+    "placeholder in a variable": (
+        PROGRAM + 'environment = { A = "{b}" }\n' + GROUP,
+        "module[0].environment.A",
+        "there is no placeholder {b}",
+        f"{KNOWN}; {BRACE}",
+    ),
+    "name of no variable": (
+        PROGRAM + 'environment = { "A=B" = 1 }\n' + GROUP,
+        'module[0].environment."A=B"',
+        'expected a name without "=" as a key, got the string "A=B"',
+        "",
+    ),
+    "variable of diel": (
+        PROGRAM + 'environment = { DIEL_COPY = "7" }\n' + GROUP,
+        "module[0].environment.DIEL_COPY",
+        "DIEL_COPY is what diel itself tells the program",
+        "choose another name",
+    ),
+    "empty standard input": (
+        PROGRAM + 'stdin = ""\n' + GROUP,
+        "module[0].stdin",
+        'expected a string of at least 1 character, got the string ""',
+        'for example stdin = "input.{copy}.txt"',
     ),
     "module named twice in a group": (
         MODULE + '[[group]]\nname = "g"\nmodules = ["a", "a"]',
@@ -589,9 +701,35 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
 def test_one_wrong_thing_gives_one_problem(folder: Path, case: str) -> None:
     text, path, message, remedy = ONE_PROBLEM[case]
     expected = Problem(
-        path, *(words.replace("{folder}", str(folder)) for words in (message, remedy))
+        path,
+        message.replace("{folder}", str(folder)),
+        remedy if "known:" in remedy else remedy.replace("{folder}", str(folder)),
     )
     assert problems_of(folder, text) == [expected]
+
+
+def test_what_is_only_known_in_a_run_is_not_looked_for(folder: Path) -> None:
+    for line in (
+        'executable = ["{run_dir}/solver", "{{}}"]',
+        'executable = ["solver"]\nenvironment = { PATH = "{run_dir}/bin" }',
+        'executable = ["/in/a/container"]\nlauncher = ["sh"]',
+        'executable = ["./report.sh"]\nstdin = "not/yet"\ndirectory = "neither"',
+    ):
+        (folder / "study.toml").write_text(f'[[module]]\nname = "a"\n{line}\n' + GROUP)
+        assert read_draft(folder / "study.toml").problems == [], line
+
+
+def test_the_keys_of_an_executable(folder: Path) -> None:
+    (folder / "study.toml").write_text(
+        PROGRAM
+        + 'launcher = ["sh", "-x"]\ndirectory = "{run_dir}/{copy}"\nstdin = "in.txt"\n'
+        + 'environment = { A = 1, B = 0.5, C = "{copy}" }\n'
+        + GROUP
+    )
+    module = load_workflow(folder / "study.toml").module("a")
+    assert module.launcher == ("sh", "-x")
+    assert (module.directory, module.stdin) == ("{run_dir}/{copy}", "in.txt")
+    assert module.environment == {"A": 1, "B": 0.5, "C": "{copy}"}
 
 
 def test_an_empty_file(folder: Path) -> None:

@@ -1,0 +1,373 @@
+"""The door through which the program of a rank reaches the tuple space: ``diel tuple``.
+
+::
+
+    rank (main thread)                        diel tuple, any number, started by the program
+    ──────────────────                        ──────────────────────────────────────────────
+    polls its keeper, and                     connects, asks once, prints, leaves
+    serves the door in between  <── socket ──>
+
+The rank's client of the tuple space must not be shared by threads, so the rank serves the door in
+the loop in which it waits for its program. A `get` that waits must not block that loop: it is a
+watch, which takes nothing, and a claim once the watch tells. The claim is acknowledged when the
+command has printed the value; if it dies before, the tuple lies in its old place again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import math
+import os
+import secrets
+import selectors
+import socket
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from diel.comm.waiting import wait_for
+from diel.errors import DielError, ModuleFailed, RunStopped, TagError, TupleError, TupleTimeout
+from diel.loading.doorway import (
+    DONE,
+    DOOR,
+    FORMS,
+    LATE,
+    REFUSED,
+    TOKEN,
+    NotUnderstood,
+    Parcel,
+    Unpacker,
+    pack,
+)
+from diel.tuples.tags import ANY
+
+if TYPE_CHECKING:
+    from diel.tuples.claims import Claim
+    from diel.tuples.client import TupleClient
+    from diel.tuples.watching import Watch
+
+_LONGEST_ADDRESS_BYTES: Final = 100  # of 107 that the kernel takes
+_RECEIVE_BYTES: Final = 2**18
+_RECEIVES_AT_ONCE: Final = 16
+_ROOM_AGAIN_S: Final = 0.05
+_FAREWELL_S: Final = 1.0
+
+
+class Door:
+    """A socket at which a rank serves the commands of its program.
+
+    Parameters
+    ----------
+    tuples : TupleClient
+        Used by the thread that calls `serve`.
+
+    Attributes
+    ----------
+    address : str
+        The socket, in a folder that only this user can enter.
+
+    Raises
+    ------
+    ModuleFailed
+        If there is no place for a socket.
+    """
+
+    def __init__(self, tuples: TupleClient) -> None:
+        self._tuples = tuples
+        self._token = secrets.token_hex(16)
+        self._folder = _private_folder()
+        self.address = str(self._folder / "door")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.address)
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._visits: list[_Visit] = []
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a program has to find in its environment."""
+        return {DOOR: self.address, TOKEN: self._token}
+
+    def serve(self) -> None:
+        """Do what can be done at this moment, without waiting for anybody.
+
+        Raises
+        ------
+        RunStopped
+            If the run is stopping.
+        """
+        for key, _ in self._selector.select(0):
+            if key.data is None:
+                self._accept()
+            else:
+                key.data.exchange()
+        if self._visits:
+            now_s = time.monotonic()
+            for visit in list(self._visits):
+                visit.advance(now_s)
+                if visit.is_over:
+                    self._dismiss(visit)
+
+    def close(self) -> None:
+        """Close the door, once the program and all that it has started are gone."""
+        try:
+            # What they said last may still lie in the sockets: that a value was received, say.
+            wait_for(self._is_quiet, _FAREWELL_S)
+        finally:
+            for visit in list(self._visits):
+                with contextlib.suppress(DielError):  # the run may be stopping
+                    visit.abandon()
+                self._dismiss(visit)
+            self._selector.close()
+            self._listener.close()
+            for remove, place in ((os.unlink, self.address), (os.rmdir, self._folder)):
+                with contextlib.suppress(OSError):  # the keeper has removed it
+                    remove(place)
+
+    def _is_quiet(self) -> bool | None:
+        self.serve()
+        return True if not self._visits else None
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it has left again, or this process has no number free
+            while True:
+                connection, _ = self._listener.accept()
+                connection.setblocking(False)
+                visit = _Visit(connection, self._selector, self._token, self._tuples)
+                self._visits.append(visit)
+
+    def _dismiss(self, visit: _Visit) -> None:
+        self._visits.remove(visit)
+        visit.close()
+
+    def __enter__(self) -> Door:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:  # which says more than what may go wrong here
+            with contextlib.suppress(DielError):
+                self.close()
+
+
+class _Visit:
+    """One command: what it asks, how far that is, and what it has been told."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        selector: selectors.BaseSelector,
+        token: str,
+        tuples: TupleClient,
+    ) -> None:
+        self._connection = connection
+        self._selector = selector
+        self._token = token
+        self._tuples = tuples
+        self._unpacker = Unpacker()
+        self._to_send = bytearray()
+        self._request: _Request | None = None
+        self._is_answered = False
+        self._has_left = False
+        self._watch: Watch | None = None
+        self._claim: Claim | None = None
+        self._not_before_s = 0.0
+        selector.register(connection, selectors.EVENT_READ, self)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be said or heard."""
+        return self._has_left and self._claim is None
+
+    # -- bytes --------------------------------------------------------------------------------
+
+    def exchange(self) -> None:
+        """Send and receive what can be sent and received at once."""
+        try:
+            self._send()
+            for _ in range(_RECEIVES_AT_ONCE):
+                data = self._connection.recv(_RECEIVE_BYTES)
+                if not data:
+                    self._has_left = True
+                    return
+                if not self._is_answered or self._claim is not None:
+                    self._unpacker.feed(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._has_left = True
+
+    def _send(self) -> None:
+        while self._to_send:
+            try:
+                sent = self._connection.send(self._to_send)
+            except BlockingIOError:
+                break
+            del self._to_send[:sent]
+        waits = selectors.EVENT_WRITE if self._to_send else 0
+        self._selector.modify(self._connection, selectors.EVENT_READ | waits, self)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._selector.unregister(self._connection)
+        self._connection.close()
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def advance(self, now_s: float) -> None:
+        """Take the next step, if it can be taken."""
+        try:
+            if not self._is_answered:
+                if self._request is None:
+                    self._read_request(now_s)
+                if self._request is not None:
+                    self._attempt(self._request, now_s)
+            if self._claim is not None and self._unpacker.next() is not None:
+                claim, self._claim = self._claim, None
+                claim.acknowledge()
+        except NotUnderstood as problem:
+            self._has_left |= self._claim is not None  # what it got has not been confirmed
+            self._refuse(f"not understood: {problem}")
+        except RunStopped:
+            raise
+        except (DielError, ValueError) as error:
+            self._refuse(str(error))
+        if self._has_left:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Give back what was taken, and stop waiting."""
+        self._stop_watching()
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            claim.give_back()
+
+    def _read_request(self, now_s: float) -> None:
+        head = self._unpacker.head()
+        if head is None:
+            return
+        if not hmac.compare_digest(str(head.get("token")).encode(), self._token.encode()):
+            self._refuse(f"{TOKEN} is not that of this program")
+            return
+        parcel = self._unpacker.next()
+        if parcel is not None:
+            self._request = _Request(parcel, now_s)
+
+    def _attempt(self, request: _Request, now_s: float) -> None:
+        if now_s < self._not_before_s:
+            return
+        if self._watch is not None and not self._watch.is_told() and now_s < request.deadline_s:
+            return
+        self._stop_watching()
+        if self._has_left and request.operation != "put":
+            return
+        try:
+            self._perform(request)
+        except TupleTimeout:
+            if now_s >= request.deadline_s:
+                self._answer({"status": LATE})
+            elif request.operation == "put":  # there is no room
+                self._not_before_s = now_s + _ROOM_AGAIN_S
+            else:
+                self._watch = self._tuples.watch(request.tag)
+
+    def _perform(self, request: _Request) -> None:
+        from diel.loading.forms import shown
+
+        if request.operation == "put":
+            # Waiting for room could wait for a command that this rank would have to serve.
+            self._tuples.tput(request.tag, request.value, wait=True, timeout=0)
+            self._answer({"status": DONE})
+            return
+        if request.operation == "read":
+            tag, value = self._tuples.tread(request.tag, timeout=0, with_tag=True)
+            line = shown(value, request.form)
+        else:
+            claim = self._tuples.claim(request.tag, timeout=0)
+            tag = claim.tag
+            try:
+                line = shown(claim.value, request.form)
+            except (TupleError, ValueError) as error:
+                claim.give_back()
+                raise TupleError(f"{error}; it was left there") from None
+            self._claim = claim
+        fields = list(tag) if isinstance(tag, tuple) else [tag]
+        self._answer({"status": DONE, "tag": fields, "is_line": line.is_line}, line.body)
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _refuse(self, why: str) -> None:
+        self._answer({"status": REFUSED, "why": why})
+
+    def _answer(self, head: dict[str, Any], body: bytes = b"") -> None:
+        if not self._is_answered:
+            self._is_answered = True
+            self._to_send += pack(head, body)
+            self.exchange()
+
+
+class _Request:
+    """What a command asks for.
+
+    Raises
+    ------
+    NotUnderstood
+        If that cannot be told.
+    TupleError
+        If its tag or its value is none.
+    """
+
+    def __init__(self, parcel: Parcel, now_s: float) -> None:
+        from diel.loading.forms import value_of
+
+        head = parcel.head
+        self.operation = head.get("operation")
+        if self.operation not in ("put", "get", "read"):
+            raise NotUnderstood("an operation that is none")
+        self.form: Any = head.get("form")
+        if self.form not in (None if self.operation != "put" else "text", *FORMS):
+            raise NotUnderstood("a form that is none")
+        self.tag: Any = _tag(head.get("tag"))
+        timeout_s = head.get("timeout_s")
+        if timeout_s is None:
+            timeout_s = math.inf
+        if not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
+            raise NotUnderstood("a timeout that is none")
+        self.deadline_s = now_s + timeout_s
+        self.value = value_of(str(self.form), parcel.body) if self.operation == "put" else None
+
+
+def _tag(fields: object) -> tuple[Any, ...]:
+    if not isinstance(fields, list):
+        raise NotUnderstood("a tag that is no list")
+    for one in fields:
+        if not (one is None or isinstance(one, str) or type(one) is int):
+            raise TagError(f"{one!r}: a field of a tag is a string, an integer, or null for any")
+    return tuple(ANY if one is None else one for one in fields)
+
+
+def _private_folder() -> Path:
+    """Make a folder that others cannot enter, with a name that is short enough for a socket."""
+    for place in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
+        if len(os.fsencode(place)) + len("/diel-12345678/door") > _LONGEST_ADDRESS_BYTES:
+            continue
+        with contextlib.suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix="diel-", dir=place))
+    raise ModuleFailed(
+        "there is no folder for the socket of diel tuple: let TMPDIR name one that can be written "
+        "to, with a path of less than 80 characters"
+    )

@@ -1,0 +1,110 @@
+"""The values of ``diel tuple``: what a shell can say and print, and what Python makes of it."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from diel.errors import PayloadError
+
+
+class Shown(NamedTuple):
+    """A value as it travels to the command, and whether it is a line of text."""
+
+    body: bytes
+    is_line: bool
+
+
+def value_of(form: str, body: bytes) -> Any:
+    """Return the value that a command has given.
+
+    Parameters
+    ----------
+    form : str
+        One of `diel.loading.doorway.FORMS`.
+    body : bytes
+
+    Raises
+    ------
+    PayloadError
+        If it is not of that form.
+    """
+    try:
+        if form == "text":
+            return body.decode()
+        if form == "json":
+            return json.loads(body)
+        if form == "npy":
+            return np.load(io.BytesIO(body), allow_pickle=False)
+    except (ValueError, EOFError, RecursionError) as error:
+        names = {"text": "UTF-8 text", "json": "JSON", "npy": "a .npy file of plain numbers"}
+        raise PayloadError(f"the value is not {names[form]}: {error}") from None
+    return body
+
+
+def shown(value: Any, form: str | None) -> Shown:
+    """Return what a command prints.
+
+    Parameters
+    ----------
+    value : object
+    form : str or None
+        What was asked for; None for what fits the value best: text for strings and numbers, bytes
+        as they are, JSON for other things.
+
+    Raises
+    ------
+    PayloadError
+        If the value has no such form; says which one it has.
+    """
+    if form == "npy":
+        return Shown(_npy(value), False)
+    if form == "bytes":
+        if isinstance(value, str):
+            return Shown(value.encode(), False)
+        if not isinstance(value, bytes):
+            raise PayloadError(f"{_kind(value)} has no bytes to print: leave out --bytes")
+        return Shown(value, False)
+    if form is None:
+        if isinstance(value, bytes):
+            return Shown(value, False)
+        if isinstance(value, str):
+            return Shown(value.encode(), True)
+        if isinstance(value, np.ndarray):
+            raise PayloadError(
+                f"{_kind(value)} is not printed: say --npy for a .npy file, --json for lists"
+            )
+        if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+            return Shown(repr(_plain(value)).encode(), True)
+    try:
+        return Shown(json.dumps(value, default=_plain, ensure_ascii=False).encode(), True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadError(f"{_kind(value)} cannot be printed as JSON: {error}") from None
+
+
+def _npy(value: Any) -> bytes:
+    if not isinstance(value, (np.ndarray, np.number, int, float)):
+        raise PayloadError(f"{_kind(value)} is no array: leave out --npy")
+    file = io.BytesIO()
+    try:
+        np.save(file, np.asarray(value), allow_pickle=False)
+    except ValueError as error:
+        raise PayloadError(f"{_kind(value)} does not fit a .npy file: {error}") from None
+    return file.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, (int, float)):
+        return value
+    raise TypeError(f"it holds {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of dtype {value.dtype} and shape {value.shape}"
+    return f"a value of type {type(value).__name__}"

@@ -1,0 +1,504 @@
+"""The door: commands of a program use the tuple space through the rank that waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from diel import ANY
+from diel.comm.waiting import wait_for
+from diel.errors import ModuleFailed, RunStopped
+from diel.loading import door as door_module
+from diel.loading.door import Door
+from diel.loading.doorway import NotUnderstood, Parcel, Unpacker, pack
+from diel.testing import TupleSpace
+from diel.tuples.client import TupleClient
+
+PATIENCE_S = 20
+
+
+@pytest.fixture(params=[1, 3], ids=["1 server", "3 servers"])
+def space(request: pytest.FixtureRequest) -> Iterator[TupleSpace]:
+    with TupleSpace(servers=request.param) as space:
+        yield space
+
+
+@pytest.fixture
+def other(space: TupleSpace) -> TupleClient:
+    """Another rank."""
+    return space.client()
+
+
+@pytest.fixture
+def door(space: TupleSpace) -> Iterator[Door]:
+    with Door(space.client()) as door:
+        yield door
+        Visitor.close_all()
+
+
+@pytest.fixture(autouse=True)
+def _no_socket_is_left_open() -> Iterator[None]:
+    yield
+    Visitor.close_all()
+
+
+class Visitor:
+    """A connection to a door, made by this very process."""
+
+    open: ClassVar[list[socket.socket]] = []
+
+    def __init__(self, door: Door, token: str | None = None) -> None:
+        self._door = door
+        self._token = door.facts["DIEL_TOKEN"] if token is None else token
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.open.append(self.socket)
+        self.socket.connect(door.address)
+        self.socket.setblocking(False)
+        self._unpacker = Unpacker()
+
+    @classmethod
+    def close_all(cls) -> None:
+        while cls.open:
+            cls.open.pop().close()
+
+    def ask(self, operation: str, *tag: object, body: bytes = b"", **more: Any) -> None:
+        head = {"operation": operation, "tag": list(tag), "token": self._token, **more}
+        if operation == "put":
+            head.setdefault("form", "text")
+        self.send(pack(head, body))
+
+    def send(self, data: bytes) -> None:
+        def part() -> bool | None:
+            nonlocal data
+            with contextlib.suppress(BlockingIOError):
+                data = data[self.socket.send(data) :]
+            self._door.serve()
+            return None if data else True
+
+        assert wait_for(part, PATIENCE_S)
+
+    def look(self) -> Parcel | None:
+        self._door.serve()
+        with contextlib.suppress(BlockingIOError):
+            data = self.socket.recv(2**20)
+            assert data, "the door has closed the connection"
+            self._unpacker.feed(data)
+        return self._unpacker.next()
+
+    def answer(self) -> Parcel:
+        found = wait_for(self.look, PATIENCE_S)
+        assert found is not None
+        return found
+
+    def confirm(self) -> None:
+        self.send(pack({"received": True}))
+
+    def leave(self) -> None:
+        self.socket.close()
+        for _ in range(3):
+            self._door.serve()
+
+
+# -- put, get, read -------------------------------------------------------------------------------
+
+
+def test_a_put_is_there_when_it_is_answered(door: Door, other: TupleClient) -> None:
+    visitor = Visitor(door)
+    visitor.ask("put", "a", 3, body=b"text")
+    assert visitor.answer().head["status"] == "done"
+    assert other.tget(("a", 3), timeout=0) == "text"
+
+
+def test_a_get_takes_once_it_is_confirmed(door: Door, other: TupleClient) -> None:
+    other.tput(("a", 3), "text")
+    visitor = Visitor(door)
+    visitor.ask("get", "a", None)
+    head, body = visitor.answer()
+    assert (head["tag"], body, head["is_line"]) == (["a", 3], b"text", True)
+    assert other.count(("a", ANY)) == 0
+    visitor.confirm()
+    visitor.leave()
+    assert other.count(("a", ANY)) == 0
+
+
+def test_a_read_leaves_it_there(door: Door, other: TupleClient) -> None:
+    other.tput("a", 1.5)
+    for _ in range(2):
+        visitor = Visitor(door)
+        visitor.ask("read", "a")
+        assert visitor.answer().body == b"1.5"
+        visitor.leave()
+    assert other.tget("a", timeout=0) == 1.5
+
+
+@pytest.mark.parametrize("operation", ["get", "read"])
+@pytest.mark.parametrize("pattern", [["a", 1], ["a", None], [None, 1]])
+def test_a_wait_blocks_nobody(
+    door: Door, other: TupleClient, operation: str, pattern: list[object]
+) -> None:
+    waiting = Visitor(door)
+    waiting.ask(operation, *pattern)
+    for _ in range(20):
+        assert waiting.look() is None
+    busy = Visitor(door)
+    busy.ask("put", "b", body=b"meanwhile")
+    assert busy.answer().head["status"] == "done"
+    other.tput(("a", 1), "at last")
+    assert waiting.answer().body == b"at last"
+
+
+def test_of_many_who_wait_each_gets_one(door: Door, other: TupleClient) -> None:
+    visitors = [Visitor(door) for _ in range(10)]
+    for visitor in visitors:
+        visitor.ask("get", "job", None)
+        visitor.look()
+    for number in range(10):
+        other.tput(("job", number), number)
+    bodies = []
+    for visitor in visitors:
+        bodies.append(int(visitor.answer().body))
+        visitor.confirm()
+        visitor.leave()
+    assert sorted(bodies) == list(range(10))
+    assert other.count(("job", ANY)) == 0
+
+
+def test_another_rank_that_is_faster_is_no_harm(door: Door, other: TupleClient) -> None:
+    visitor = Visitor(door)
+    visitor.ask("get", "a")
+    assert visitor.look() is None
+    for _ in range(5):  # the watch tells, and there is nothing any more
+        other.tput("a", "not for you")
+        other.tget("a", timeout=0)
+        for _ in range(3):
+            assert visitor.look() is None
+    other.tput("a", "for you")
+    assert visitor.answer().body == b"for you"
+
+
+def test_timeouts(door: Door) -> None:
+    for timeout_s in (0, 0.05):
+        visitor = Visitor(door)
+        began_s = time.monotonic()
+        visitor.ask("get", "a", timeout_s=timeout_s)
+        assert visitor.answer().head["status"] == "late"
+        assert time.monotonic() - began_s >= timeout_s
+
+
+def test_large_values_pass_both_ways(door: Door, other: TupleClient) -> None:
+    data = np.random.default_rng(0).bytes(3_000_000)
+    visitor = Visitor(door)
+    visitor.ask("put", "a", form="bytes", body=data)
+    assert visitor.answer().head["status"] == "done"
+    visitor = Visitor(door)
+    visitor.ask("get", "a")
+    assert visitor.answer().body == data
+
+
+def test_a_put_waits_for_room_without_blocking_who_makes_it() -> None:
+    with TupleSpace(memory="64 KiB") as space, Door(space.client()) as door:
+        space.client().tput("large", bytes(50_000), wait=True)
+        putting, impatient = Visitor(door), Visitor(door)
+        putting.ask("put", "a", form="bytes", body=bytes(50_000))
+        impatient.ask("put", "a", form="bytes", body=bytes(50_000), timeout_s=0.01)
+        assert impatient.answer().head["status"] == "late"
+        assert putting.look() is None
+        getting = Visitor(door)
+        getting.ask("get", "large")
+        assert len(getting.answer().body) == 50_000
+        getting.confirm()
+        assert putting.answer().head["status"] == "done"
+        refused = Visitor(door)
+        refused.ask("put", "a", form="bytes", body=bytes(100_000))
+        assert "65,536" in refused.answer().head["why"]
+
+
+# -- those who leave ------------------------------------------------------------------------------
+
+
+def test_who_leaves_with_a_value_unconfirmed_gives_it_back(door: Door, other: TupleClient) -> None:
+    for value in ("first", "second"):
+        other.tput("a", value)
+    visitor = Visitor(door)
+    visitor.ask("get", "a")
+    assert visitor.answer().body == b"first"
+    assert other.count("a") == 1
+    visitor.leave()
+    assert [other.tget("a", timeout=0) for _ in range(2)] == ["first", "second"]  # in its place
+
+
+def test_who_leaves_while_waiting_takes_nothing(door: Door, other: TupleClient) -> None:
+    visitor = Visitor(door)
+    visitor.ask("get", "a")
+    assert visitor.look() is None
+    visitor.leave()
+    other.tput("a", "still there")
+    for _ in range(3):
+        door.serve()
+    assert other.tget("a", timeout=0) == "still there"
+
+
+@pytest.mark.parametrize("end", ["told", "late", "left"])
+def test_nobody_waits_at_a_server_any_more(space: TupleSpace, door: Door, end: str) -> None:
+    visitor = Visitor(door)
+    visitor.ask("read", None, "x", timeout_s=0.05 if end == "late" else None)  # watches them all
+    visitor.look()
+    if end == "left":
+        visitor.leave()
+    else:
+        if end == "told":
+            space.client().tput(("a", "x"), 1)
+        visitor.answer()
+    assert not any(store._waiters for store in space._transport._stores)
+
+
+def test_who_leaves_before_the_answer_is_sent_takes_nothing(door: Door, other: TupleClient) -> None:
+    other.tput("a", bytes(5_000_000))  # more than a socket holds
+    visitor = Visitor(door)
+    visitor.ask("get", "a")
+    door.serve()
+    visitor.leave()
+    assert len(other.tget("a", timeout=0)) == 5_000_000
+
+
+def test_a_put_whose_command_was_killed_is_whole_or_not_there(
+    door: Door, other: TupleClient
+) -> None:
+    request = pack(
+        {"operation": "put", "tag": ["a"], "form": "text", "token": door.facts["DIEL_TOKEN"]},
+        b"0123456789",
+    )
+    for length in (0, 1, len(request) // 2, len(request) - 1):
+        visitor = Visitor(door)
+        visitor.send(request[:length])
+        visitor.leave()
+        assert other.count("a") == 0
+    visitor = Visitor(door)
+    visitor.socket.send(request)
+    visitor.leave()
+    assert other.tget("a", timeout=0) == "0123456789"
+
+
+def test_half_a_request_disturbs_nobody(door: Door, other: TupleClient) -> None:
+    slow = Visitor(door)
+    slow.send(b'{"operation"')
+    quick = Visitor(door)
+    quick.ask("put", "a", body=b"x")
+    assert quick.answer().head["status"] == "done"
+    token = door.facts["DIEL_TOKEN"]
+    slow.send(f': "get", "tag": ["a"], "token": "{token}", "size": 0}}\n'.encode())
+    assert slow.answer().body == b"x"
+
+
+def test_what_was_said_last_still_counts_when_the_door_closes(space: TupleSpace) -> None:
+    other = space.client()
+    other.tput("a", "taken")
+    with Door(space.client()) as door:
+        visitor = Visitor(door)
+        visitor.ask("get", "a")
+        assert visitor.answer().body == b"taken"
+        visitor.socket.send(pack({"received": True}))
+        visitor.socket.close()
+        putting = Visitor(door)
+        head = {"operation": "put", "tag": ["b"], "form": "text", "token": door.facts["DIEL_TOKEN"]}
+        putting.socket.send(pack(head, b"put"))
+        putting.socket.close()
+    assert other.count("a") == 0
+    assert other.tget("b", timeout=0) == "put"
+
+
+def test_a_door_closes_in_time_and_gives_back_what_was_not_confirmed(space: TupleSpace) -> None:
+    other = space.client()
+    other.tput("a", "not confirmed")
+    with Door(space.client()) as door:
+        holding, waiting = Visitor(door), Visitor(door)
+        holding.ask("get", "a")
+        holding.answer()
+        waiting.ask("get", "b")
+        waiting.look()
+        began_s = time.monotonic()
+    assert time.monotonic() - began_s < 5
+    assert other.tget("a", timeout=0) == "not confirmed"
+    for visitor in (holding, waiting):
+        assert visitor.socket.recv(100) == b""
+    assert not Path(door.address).parent.exists()
+
+
+@pytest.mark.parametrize("operation", ["put", "get"])
+def test_a_run_that_stops_ends_the_serving(
+    space: TupleSpace, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    def stop(*_: object, **keys: object) -> None:
+        raise RunStopped("the run is stopping")
+
+    def serve_while_it_stops() -> None:
+        with Door(space.client()) as door:
+            visitor = Visitor(door)
+            for name in ("tput", "claim"):
+                monkeypatch.setattr(TupleClient, name, stop)
+            visitor.ask(operation, "a", body=b"x" if operation == "put" else b"")
+
+    with pytest.raises(RunStopped):
+        serve_while_it_stops()
+
+
+# -- those who are not let in ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "\u00fc", "\ud800"])
+def test_without_the_token_nothing_is_done(door: Door, other: TupleClient, token: str) -> None:
+    other.tput("a", "secret")
+    for operation in ("get", "put"):
+        visitor = Visitor(door, token)
+        visitor.ask(operation, "a", body=b"x")
+        head, body = visitor.answer()
+        assert (head["status"], body) == ("refused", b"")
+        assert token == "" or token not in head["why"]
+    assert other.count("a") == 1
+
+
+def test_the_folder_is_for_this_user_alone(door: Door) -> None:
+    assert stat.S_IMODE(os.stat(Path(door.address).parent).st_mode) == 0o700
+    assert len(os.fsencode(door.address)) < 108
+
+
+def test_a_long_name_of_the_temporary_folder_is_no_harm(
+    space: TupleSpace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(door_module.tempfile, "tempdir", str(deep))
+    with Door(space.client()) as door:
+        assert door.address.startswith("/tmp/")
+    assert list(deep.iterdir()) == []
+
+
+def test_no_place_for_a_socket_is_said(space: TupleSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "_LONGEST_ADDRESS_BYTES", 10)
+    with pytest.raises(ModuleFailed, match="TMPDIR"):
+        Door(space.client())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"operation": "take"}, "not understood: an operation"),
+        ({"operation": ["get"]}, "not understood: an operation"),
+        ({"form": "pickle"}, "not understood: a form"),
+        ({"form": []}, "not understood: a form"),
+        ({"tag": "a"}, "not understood: a tag"),
+        ({"tag": None}, "not understood: a tag"),
+        ({"tag": []}, "at least one field"),
+        ({"tag": [1.5]}, "1.5: a field of a tag is a string, an integer, or null"),
+        ({"tag": [True]}, "True: a field of a tag"),
+        ({"tag": [""]}, "cannot be an empty string"),
+        ({"tag": ["\ud800"]}, "not a valid Unicode string"),
+        ({"timeout_s": "soon"}, "not understood: a timeout"),
+        ({"timeout_s": -1}, "not understood: a timeout"),
+        ({"timeout_s": float("nan")}, "not understood: a timeout"),
+        ({"operation": "put", "form": "text", "tag": [None]}, "not in a tag to put"),
+        ({"operation": "put", "form": "json"}, "the value is not JSON"),
+        ({"operation": "put", "form": "npy"}, "the value is not a .npy file"),
+        ({"operation": "put"}, "not understood: a form"),
+    ],
+)
+def test_what_is_wrong_is_said(door: Door, change: dict[str, object], words: str) -> None:
+    visitor = Visitor(door)
+    head = {"operation": "get", "tag": ["a"], "token": door.facts["DIEL_TOKEN"], **change}
+    visitor.send(pack(head, b"{" if change.get("operation") == "put" else b""))
+    answer = visitor.answer().head
+    assert answer["status"] == "refused"
+    assert words in answer["why"]
+
+
+def test_a_put_of_what_is_no_text_is_refused(door: Door) -> None:
+    visitor = Visitor(door)
+    visitor.ask("put", "a", body=b"\xff")
+    assert "the value is not UTF-8 text" in visitor.answer().head["why"]
+
+
+def test_a_value_that_cannot_be_shown_stays(door: Door, other: TupleClient) -> None:
+    for value, words in [
+        (np.zeros(3), "an array of dtype float64 and shape (3,) is not printed: say --npy"),
+        (1j, "it holds a value of type complex"),
+        ("\ud800", "surrogates not allowed"),
+    ]:
+        other.tput("a", value)
+        visitor = Visitor(door)
+        visitor.ask("get", "a")
+        why = visitor.answer().head["why"]
+        assert words in why
+        assert "it was left there" in why
+        assert other.count("a") == 1
+        other.tget("a", timeout=0)
+
+
+@given(data=st.binary(max_size=200))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("space", [1], indirect=True)
+def test_garbage_disturbs_nobody(door: Door, other: TupleClient, data: bytes) -> None:
+    garbage = Visitor(door)
+    with contextlib.suppress(OSError):
+        garbage.send(data)
+    visitor = Visitor(door)
+    visitor.ask("put", "a", body=b"x")
+    assert visitor.answer().head["status"] == "done"
+    other.tget("a", timeout=0)
+    garbage.leave()
+    visitor.leave()
+
+
+def test_a_head_without_an_end_is_refused(door: Door) -> None:
+    visitor = Visitor(door)
+    visitor.send(b" " * 70_000)
+    assert "a head without an end" in visitor.answer().head["why"]
+
+
+# -- parcels --------------------------------------------------------------------------------------
+
+
+@given(
+    parcels=st.lists(st.tuples(st.dictionaries(st.text(), st.integers()), st.binary())),
+    cuts=st.lists(st.integers(1, 50), min_size=1),
+)
+def test_parcels_arrive_however_they_are_cut(
+    parcels: list[tuple[dict[str, int], bytes]], cuts: list[int]
+) -> None:
+    data = b"".join(pack(head, body) for head, body in parcels)
+    unpacker = Unpacker()
+    found = []
+    start = number = 0
+    while start < len(data):
+        end = start + cuts[number % len(cuts)]
+        unpacker.feed(data[start:end])
+        start, number = end, number + 1
+        while (parcel := unpacker.next()) is not None:
+            found.append(parcel)
+    assert found == [({**head, "size": len(body)}, body) for head, body in parcels]
+
+
+@pytest.mark.parametrize("line", [b"", b"{", b"[]", b"{}", b'{"size": -1}', b'{"size": true}'])
+def test_what_is_no_parcel(line: bytes) -> None:
+    unpacker = Unpacker()
+    unpacker.feed(line + b"\n")
+    with pytest.raises(NotUnderstood):
+        unpacker.next()
+
+
+def test_json_is_what_travels() -> None:
+    assert json.loads(pack({"a": "\u00fc"}, b"xy").partition(b"\n")[0]) == {
+        "a": "\u00fc",
+        "size": 2,
+    }

@@ -1,0 +1,256 @@
+"""Executables in whole runs: what they find, what they leave, how they use the tuple space."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import WORKFLOWS, diel, journal, mpi_implementation, run_dir, workflow
+
+from diel.comm.waiting import wait_for
+from diel.workflow.programs import FACTS
+
+PATIENCE_S = 30
+
+DAEMON = """\
+import os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+with open(sys.argv[1], "w") as file:
+    file.write(f"{os.getpid()} ready\\n")
+time.sleep(300)
+"""
+
+
+def program(name: str, *words: str, **keys: str) -> str:
+    lines = [f'[[module]]\nname = "{name}"\nexecutable = {list(words)!r}']
+    return "\n".join([*lines, *(f"{key} = {value}" for key, value in keys.items())]) + "\n"
+
+
+def function(name: str) -> str:
+    return f'[[module]]\nname = "{name}"\nfunction = "./m.py:{name}"\n'
+
+
+def one_group(*entries: str) -> str:
+    names = [text.split('"')[1] for text in entries]
+    return "".join(entries) + f'[[group]]\nname = "g"\nmodules = {names!r}\n'.replace("'", '"')
+
+
+def log(folder: Path, name: str) -> str:
+    return (run_dir(folder) / "logs" / name).read_text()
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def pid_in(file: Path) -> int:
+    def look() -> int | None:
+        text = file.read_text() if file.exists() else ""
+        return int(text.split()[0]) if text.endswith("ready\n") else None
+
+    pid = wait_for(look, PATIENCE_S)
+    assert pid is not None, f"{file} was not written"
+    return pid
+
+
+def test_the_ensemble_agrees_with_theory(tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler, cc")
+    finished = diel("run", WORKFLOWS / "ensemble.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    (returned,) = [
+        record["returned"]
+        for record in journal(tmp_path)
+        if record["event"] == "CopyFinished" and record["module"] == "reduction"
+    ]
+    assert returned["particles"] == 8 * 20_000
+    # Of the Ornstein-Uhlenbeck process at t = 2, from 1: exp(-2), and (1 - exp(-4)) / 8.
+    assert returned["mean"] == pytest.approx(0.1353352832, abs=3 * 0.000876)
+    assert returned["variance"] == pytest.approx(0.1227105451, abs=3 * 0.000434)
+    means = [log(tmp_path, f"walker.{copy}.0.log") for copy in range(8)]
+    assert len(set(means)) == 8  # each has random numbers of its own
+
+
+def test_every_fact_is_told(tmp_path: Path) -> None:
+    workflow(tmp_path, one_group(program("facts", "env")))
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    lines = log(tmp_path, "facts.0.0.log").splitlines()
+    told = {line.partition("=")[0] for line in lines if line.startswith("DIEL_")}
+    assert set(FACTS) <= told
+    assert "DIEL_ITERATION=0" in lines
+
+
+def test_an_mpi_program_runs_inside_a_rank(tmp_path: Path) -> None:
+    script = """\
+import subprocess, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+total = comm.allreduce(comm.rank + 1)
+if comm.rank == 0:
+    subprocess.run(["diel", "tuple", "put", "--json", sys.argv[1], f"[{comm.size}, {total}]"], check=True)
+"""  # noqa: E501
+    more = ["--oversubscribe"] if mpi_implementation() == "Open MPI" else []
+    launcher = ["mpiexec", "-n", "{processes}", *more]
+    entry = program(
+        "solver",
+        *(sys.executable, "solver.py", "sum/{copy}"),
+        launcher=repr(launcher),
+        processes="2",
+        copies="2",
+    )
+    take = "def take(ctx):\n    return [ctx.tuples.tget(('sum', copy)) for copy in range(2)]\n"
+    workflow(tmp_path, one_group(entry, function("take")), m=take, solver=script)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert "take.0 returned [[2, 3], [2, 3]]" in finished.stdout
+
+
+def test_an_mpi_program_that_aborts_is_a_failure(tmp_path: Path) -> None:
+    more = ["--oversubscribe"] if mpi_implementation() == "Open MPI" else []
+    script = "from mpi4py import MPI\nMPI.COMM_WORLD.Abort(7)\n"
+    entry = program(
+        "solver", sys.executable, "solver.py", launcher=repr(["mpiexec", "-n", "2", *more])
+    )
+    workflow(tmp_path, one_group(entry), solver=script)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "module 'solver' failed: ModuleFailed: mpiexec -n 2" in finished.stderr
+    assert "exited with status 7" in finished.stderr
+
+
+def test_scripts_and_functions_exchange_tuples_over_several_servers(tmp_path: Path) -> None:
+    code = """\
+import numpy as np
+def boss(ctx):
+    for job in range(6):
+        ctx.tuples.tput(("job", job), np.full(3, job))
+    found = sorted(ctx.tuples.tget(("done", job)) for job in range(6))
+    for copy in range(2):
+        ctx.tuples.tput(f"over {copy}", None)
+    return found
+"""
+    script = """\
+set -e
+i=0
+while [ $i -lt 3 ]; do
+    # Whatever it is called: the server that has one tells.
+    diel tuple get --npy --with-tag '["job", null]' > job
+    tag=$(head -n 1 job); tail -n +2 job | diel tuple put --npy "mine/of/$DIEL_COPY" -
+    sum=$(diel tuple get --json "*/of/$DIEL_COPY" | tr -d '[] ' | tr ',' '+')
+    diel tuple put --json "done/${tag#job/}" $(($sum))
+    i=$((i + 1))
+done
+diel tuple get "over $DIEL_COPY"
+diel tuple get --nowait "over $DIEL_COPY" || echo "exit code $?"
+"""
+    (tmp_path / "work.sh").write_text(script)
+    toml = "[tuple_space]\nservers = 3\n" + one_group(
+        function("boss"),
+        program("worker", "sh", "{folder}/work.sh", copies="2", directory='"{run_dir}/{copy}"'),
+    )
+    workflow(tmp_path, toml, m=code)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert "boss.0 returned [0, 3, 6, 9, 12, 15]" in finished.stdout
+    assert log(tmp_path, "worker.0.0.log") == "null\nexit code 1\n"
+    assert journal(tmp_path)[-1]["tuples_left"] == 0
+
+
+def test_what_a_program_leaves_behind_is_ended_with_a_warning(tmp_path: Path) -> None:
+    entry = program("careless", sys.executable, "daemon.py", "pid")
+    workflow(tmp_path, one_group(entry), daemon=DAEMON)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert "warning from careless.0: 1 process(es) that it had left behind" in finished.stdout
+    assert not is_alive(pid_in(tmp_path / "pid"))
+
+
+def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) -> None:
+    script = f"{sys.executable} daemon.py daemon; echo $$ ready > pid; sleep 300"
+    workflow(tmp_path, one_group(program("solver", "sh", "-c", script)), daemon=DAEMON)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "diel", "run", "w.toml"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pids = [pid_in(tmp_path / "pid"), pid_in(tmp_path / "daemon")]
+        keeper = parent_of(pids[0])
+        rank = parent_of(keeper)
+        assert b"diel" in Path(f"/proc/{rank}/cmdline").read_bytes()
+        os.kill(rank, signal.SIGKILL)
+        began_s = time.monotonic()
+        _, stderr = run.communicate(timeout=PATIENCE_S)
+    finally:
+        run.kill()
+        run.communicate()
+    assert run.returncode == 1
+    assert "ended without a word" in stderr
+    assert time.monotonic() - began_s < 15
+    for pid in (*pids, keeper):
+        assert wait_for(lambda pid=pid: True if not is_alive(pid) else None, 10), pid
+
+
+def test_a_run_that_is_stopped_ends_who_waits_in_diel_tuple(tmp_path: Path) -> None:
+    script = "echo $$ ready > pid; diel tuple get never; echo 'not reached'"
+    workflow(tmp_path, one_group(program("waiter", "sh", "-c", script)))
+    run = subprocess.Popen(
+        [sys.executable, "-m", "diel", "run", "w.toml"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        pid = pid_in(tmp_path / "pid")
+        time.sleep(0.5)
+        run.send_signal(signal.SIGINT)
+        stdout, stderr = run.communicate(timeout=10)
+    finally:
+        run.kill()
+        run.communicate()
+    assert run.returncode == 130, stderr
+    assert "was stopped" in stdout
+    assert not is_alive(pid)
+    assert "not reached" not in log(tmp_path, "waiter.0.0.log")
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"directory": '"nowhere"'}, ["the working directory", "nowhere does not exist"]),
+        ({"stdin": '"none.txt"'}, ["the standard input", "none.txt does not exist"]),
+        ({"environment": '{ PATH = "{run_dir}" }'}, ["true cannot be started: No such file"]),
+    ],
+)
+def test_what_is_only_found_out_in_the_run(
+    keys: dict[str, str], words: list[str], tmp_path: Path
+) -> None:
+    workflow(tmp_path, one_group(program("a", "true", **keys)))
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1, finished.output
+    assert "module 'a' failed: ModuleFailed:" in finished.stderr
+    for part in words:
+        assert part in finished.stderr
+    assert "Traceback" not in finished.output

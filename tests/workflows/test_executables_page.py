@@ -1,0 +1,88 @@
+"""The files that docs/executables.md shows run as they are, and do what it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support import ROOT, Finished, diel, journal, mpi_implementation, run_dir
+
+from diel.cli.main import _parser
+from diel.workflow.model import Module
+from diel.workflow.placeholders import PLACEHOLDERS
+from diel.workflow.programs import FACTS
+
+TEXT = (ROOT / "docs" / "executables.md").read_text(encoding="utf-8")
+
+
+def files() -> dict[str, str]:
+    found = re.findall(r"^```(?:python|toml|sh)\n# (\S+)\n(.*?)^```$", TEXT, re.DOTALL | re.M)
+    assert len(found) == TEXT.count("```") / 2, "each block is a file and begins with its name"
+    return dict(found)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, content in files().items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "palette.txt").write_text("red\ngreen\n")
+    return tmp_path
+
+
+def run(folder: Path, name: str) -> Finished:
+    finished = diel("run", name, cwd=folder)
+    assert finished.status == 0, finished.output
+    assert finished.stderr == ""
+    return finished
+
+
+def log(folder: Path, name: str) -> str:
+    return (run_dir(folder) / "logs" / name).read_text()
+
+
+def test_every_file_of_the_page_is_tested() -> None:
+    assert {name for name in files() if name.endswith(".toml")} == {
+        "render.toml",
+        "parallel.toml",
+        "jobs.toml",
+    }
+
+
+def test_each_copy_has_arguments_a_folder_and_an_input_of_its_own(folder: Path) -> None:
+    run(folder, "render.toml")
+    for copy in range(3):
+        said = f"frame {copy} of 3: --shade={copy}, 64 pixels, red\n"
+        assert log(folder, f"frame.{copy}.0.log") == said
+        place = run_dir(folder) / "frames" / str(copy)
+        assert (place / "where.txt").read_text() == f"{place}\n"
+
+
+def test_a_program_with_a_launcher_of_its_own(folder: Path) -> None:
+    if mpi_implementation() == "Open MPI":
+        file = folder / "parallel.toml"
+        file.write_text(file.read_text().replace('es}"]', 'es}", "--oversubscribe"]'))
+    run(folder, "parallel.toml")
+    assert "pi is 3.141592654 on 2 ranks" in log(folder, "area.0.0.log")
+
+
+def test_a_shell_script_works_through_the_tuple_space(folder: Path) -> None:
+    run(folder, "jobs.toml")
+    returned = [one["returned"] for one in journal(folder) if one.get("module") == "boss"]
+    assert returned == [{str(length): length**2 for length in (2, 3, 5, 7, 11, 13)}]
+    assert journal(folder)[-1]["tuples_left"] == 0
+
+
+def test_the_tables_are_complete() -> None:
+    for name in PLACEHOLDERS:
+        assert f"`{{{name}}}`" in TEXT, name
+    for fact in FACTS:
+        assert f"`{fact}`" in TEXT, fact
+    for key in ("executable", "launcher", "directory", "environment", "stdin"):
+        assert key in Module.model_fields
+        assert f"| `{key}` |" in TEXT
+    tuple_parser = _parser()._subparsers._group_actions[0].choices["tuple"]  # type: ignore[union-attr]
+    for operation in tuple_parser._subparsers._group_actions[0].choices.values():
+        for action in operation._actions:
+            for option in action.option_strings:
+                assert option in ("-h", "--help") or option in TEXT, option
