@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from diel.errors import LaunchError
+from diel.loading.kept import Kept
 from diel.loading.threads import thread_environment
 from diel.run.directory import RunDirectory
 
@@ -23,12 +24,12 @@ _ROOT_VARIABLES: Final = (
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 )
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_POLL_S: Final = 0.1
+_POLL_S: Final = 0.05
 # For mpiexec to end after the last record: ranks that finalize, or are aborted.
 _AFTER_SUCCESS_S: Final = 30.0
 _AFTER_FAILURE_S: Final = 3.0
 _POLITE_STOP_S: Final = 8.0
-_TERMINATION_S: Final = 1.5
+_TERMINATION_S: Final = 1.0
 
 
 def available_cores() -> int:
@@ -124,7 +125,9 @@ def mpiexec_line(
 
 
 class Launched:
-    """An mpiexec that runs, in a session of its own: Ctrl-C here does not reach it.
+    """An mpiexec that runs under a keeper, in a session of its own: Ctrl-C here does not reach it.
+
+    When this process is killed the keeper ends mpiexec, the ranks and all that they have started.
 
     Parameters
     ----------
@@ -136,16 +139,19 @@ class Launched:
     """
 
     def __init__(self, command: Sequence[str], directory: RunDirectory, threads: int) -> None:
+        self._command = command[0]
         self._directory = directory
         with directory.launcher_log.open("ab") as log:
             try:
-                self._process = subprocess.Popen(
+                self._program = Kept(
                     command,
+                    directory=Path.cwd(),
+                    environment={**os.environ, **thread_environment(threads)},
+                    added={},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **thread_environment(threads)},
-                    start_new_session=True,
+                    stderr=log,
+                    grace_s=_TERMINATION_S,
                 )
             except OSError as error:
                 raise LaunchError(f"{command[0]} cannot be started: {error}") from error
@@ -165,6 +171,11 @@ class Launched:
         -------
         int
             The exit status of mpiexec. The run's own verdict is in its journal.
+
+        Raises
+        ------
+        LaunchError
+            If it could not be started.
         """
         asked_to_stop = False
 
@@ -173,35 +184,30 @@ class Launched:
             asked_to_stop = True
 
         previous = {number: signal.signal(number, ask_to_stop) for number in _STOP_SIGNALS}
-        kill_at_s: float | None = None
+        end_at_s: float | None = None
         after_end = False
         try:
-            while self._process.poll() is None:
+            while (ending := self._program.poll()) is None:
                 exit_code = refresh()
                 now_s = time.monotonic()
                 if asked_to_stop:
                     asked_to_stop = False
                     self._directory.request_stop()
-                    kill_at_s = kill_at_s or now_s + _POLITE_STOP_S
+                    end_at_s = end_at_s or now_s + _POLITE_STOP_S
                 if exit_code is not None and not after_end:
                     after_end = True
-                    kill_at_s = now_s + (_AFTER_FAILURE_S if exit_code else _AFTER_SUCCESS_S)
-                if kill_at_s is not None and now_s >= kill_at_s:
-                    self._kill()
-                time.sleep(_POLL_S)
+                    end_at_s = now_s + (_AFTER_FAILURE_S if exit_code else _AFTER_SUCCESS_S)
+                if end_at_s is not None and now_s >= end_at_s:
+                    self._program.end()
+                else:
+                    time.sleep(_POLL_S)
             refresh()
         except BaseException:  # nobody would watch it any more
-            self._kill()
+            self._program.end()
             raise
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-        return self._process.returncode
-
-    def _kill(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self._process.pid, number)
-                self._process.wait(_TERMINATION_S)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                continue
+        if ending.errno is not None:
+            raise LaunchError(f"{self._command} {ending}")
+        return ending.exit_status

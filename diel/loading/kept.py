@@ -47,6 +47,13 @@ class Ending:
         """Whether it exited with status 0."""
         return self.status == 0
 
+    @property
+    def exit_status(self) -> int:
+        """As a shell has it: 128 and the signal for what was killed, 127 for what did not start."""
+        if self.status is not None:
+            return self.status
+        return 127 if self.signal is None else 128 + self.signal
+
     def __str__(self) -> str:
         if self.errno is not None:
             return f"cannot be started: {os.strerror(self.errno)}"

@@ -385,6 +385,29 @@ def test_a_signal_to_a_bare_mpirun_ends_every_rank(number: signal.Signals, tmp_p
     assert journal(tmp_path)[0]["event"] == "RunStarted"
 
 
+def test_when_the_command_itself_is_killed_nothing_is_left(tmp_path: Path) -> None:
+    marker = f"{80 + os.getpid() % 1000 / 1000:.3f}"
+    toml = one_group(entry("busy", "computes"), program("sleeper", "sleep", marker))
+    workflow(tmp_path, toml, m=MODULES)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "diel", "run", "w.toml"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline_s = time.monotonic() + 30
+    while not _running(marker) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert _running(marker)
+    process.kill()
+    process.wait()
+    deadline_s = time.monotonic() + 10
+    while _running_in(tmp_path) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert not _running(marker)
+    assert not _running_in(tmp_path)
+
+
 def _running_in(folder: Path) -> list[str]:
     """Return the processes whose working directory this is."""
     found = []

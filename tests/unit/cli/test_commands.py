@@ -82,7 +82,7 @@ def test_the_verdict_for_a_number_of_ranks(capsys: pytest.CaptureFixture[str]) -
         (["check", "w.toml", "-n", "many"], "invalid number of ranks value: 'many'"),
         (["chekc", "w.toml"], "invalid choice: 'chekc'"),
         ([], "required: COMMAND"),
-        (["run"], "required: FILE"),
+        (["run"], "say what to run"),
     ],
 )
 def test_bad_input_ends_with_status_2(

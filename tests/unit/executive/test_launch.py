@@ -159,8 +159,9 @@ def test_the_status_and_the_output_are_kept(directory: RunDirectory) -> None:
 
 
 def test_a_command_that_is_not_there(directory: RunDirectory) -> None:
+    launched = launch.Launched(["/no/such/mpiexec"], directory, threads=1)
     with pytest.raises(LaunchError, match="/no/such/mpiexec cannot be started"):
-        launch.Launched(["/no/such/mpiexec"], directory, threads=1)
+        launched.wait(lambda: None)
 
 
 class CtrlC:
@@ -194,7 +195,7 @@ def test_a_run_that_does_not_stop_is_killed(
     # It ignores SIGTERM, and so does its child.
     launched = launch.Launched(shell("trap '' TERM; sleep 60 & wait; sleep 60"), directory, 1)
     started_s = time.monotonic()
-    assert launched.wait(CtrlC()) == -signal.SIGKILL
+    assert launched.wait(CtrlC()) == 128 + signal.SIGKILL
     assert time.monotonic() - started_s < 10
     assert directory.stop_requested()
 
@@ -204,4 +205,4 @@ def test_a_launcher_that_outlives_its_run_is_killed(
 ) -> None:
     monkeypatch.setattr(launch, "_AFTER_SUCCESS_S", 0.2)
     launched = launch.Launched(["sleep", "60"], directory, threads=1)
-    assert launched.wait(lambda: 0) == -signal.SIGTERM
+    assert launched.wait(lambda: 0) == 128 + signal.SIGTERM
