@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diel.comm import tags
@@ -44,6 +45,7 @@ from diel.executive.scheduler import (
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.executive.seating import Seating
     from diel.loading.spec import ModuleSpec
     from diel.run.journal import Record
     from diel.run.recorder import Recorder
@@ -66,6 +68,8 @@ class Driver:
     groups : sequence of GroupPlan
     specs : mapping of str to ModuleSpec
         By module name.
+    seating : Seating
+        Which ranks a copy takes, and which GPUs a rank has.
     server_ranks : sequence of int
     pool : sequence of int
     announce : callable
@@ -81,6 +85,7 @@ class Driver:
         *,
         groups: Sequence[GroupPlan],
         specs: Mapping[str, ModuleSpec],
+        seating: Seating,
         server_ranks: Sequence[int],
         pool: Sequence[int],
         announce: Callable[[Record], None],
@@ -94,7 +99,8 @@ class Driver:
         self._pool = tuple(pool)
         self._announce = announce
         self._housekeeping = housekeeping
-        self._scheduler = Scheduler(groups, pool)
+        self._seating = seating
+        self._scheduler = Scheduler(groups, pool, seating.choose)
         self._mailbox: Mailbox[Report] = Mailbox(
             parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
         )
@@ -134,7 +140,7 @@ class Driver:
             **facts,
         )
         for rank in sorted(self._present):
-            self._mailbox.send(welcome, rank)
+            self._mailbox.send(replace(welcome, gpus=self._seating.gpus_of(rank)), rank)
         self._perform(self._scheduler.start())
         while self._exit_code is None:
             self._perform(self._scheduler.handle(self._next_event()))
@@ -300,7 +306,8 @@ class Driver:
             },
         )
         for plan in instruction.copies:
-            order = RunCopy(plan, self._specs[plan.module], copies_of)
+            gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
+            order = RunCopy(plan, self._specs[plan.module], copies_of, gpus)
             for rank in plan.ranks:
                 self._mailbox.send(order, rank)
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.errors import DielError, LaunchError
+from diel.executive.arrangement import arrange
 from diel.executive.driver import Driver
+from diel.executive.gpus import nodes_of
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
 from diel.executive.placement import plan_groups, pool_ranks, server_ranks
 from diel.loading.checking import finish
@@ -22,6 +24,7 @@ from diel.workflow.load import Draft, read_draft
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.executive.gpus import Node
     from diel.executive.scheduler import GroupPlan
     from diel.run.journal import Record
     from diel.workflow.functions import FunctionLocation
@@ -85,7 +88,9 @@ def lead(
                 f"rank{'s' if parent.size > 1 else ''}: leave out diel's -n"
             )
         workflow, locations = _load(read_draft(file))
-        groups = plan_groups(workflow, parent.size, file)
+        pool = pool_ranks(workflow, parent.size)
+        nodes = nodes_of((rank, *parent.roster[rank]) for rank in pool)
+        groups, seating = arrange(workflow, plan_groups(workflow, parent.size, file), nodes, file)
         if run_dir is not None:
             directory = RunDirectory(run_dir)
         else:
@@ -103,8 +108,9 @@ def lead(
         Recorder(directory),
         groups=groups,
         specs=specs,
+        seating=seating,
         server_ranks=server_ranks(workflow),
-        pool=pool_ranks(workflow, parent.size),
+        pool=pool,
         announce=face.announce,
         housekeeping=face.refresh,
     )
@@ -117,7 +123,7 @@ def lead(
         spill=workflow.tuple_space.spill,
         server_ranks=server_ranks(workflow),
     )
-    exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups))
+    exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups, nodes))
     face.conclude()
     driver.abort_missing(exit_code)
     return exit_code
@@ -129,7 +135,9 @@ def _load(draft: Draft) -> tuple[Workflow, dict[str, FunctionLocation]]:
     return finish(draft), draft.locations
 
 
-def _facts(parent: Parent, workflow: Workflow, groups: list[GroupPlan]) -> dict[str, object]:
+def _facts(
+    parent: Parent, workflow: Workflow, groups: list[GroupPlan], nodes: list[Node]
+) -> dict[str, object]:
     from mpi4py import MPI
 
     from diel import __version__
@@ -147,6 +155,10 @@ def _facts(parent: Parent, workflow: Workflow, groups: list[GroupPlan]) -> dict[
             for group in groups
         },
         "threads": {module.name: module.threads for module in workflow.modules},
+        "nodes": [
+            {"host": node.host, "ranks": list(node.ranks), "gpus": list(node.gpus)}
+            for node in nodes
+        ],
     }
 
 

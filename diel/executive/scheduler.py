@@ -12,7 +12,7 @@ finished, its ranks return to the pool. A module runs in one group at a time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -151,6 +151,21 @@ Instruction: TypeAlias = "StartGroup | NoteCopyFinished | NoteGroupFinished | St
 
 # -- the machine --------------------------------------------------------------------------------
 
+Choose: TypeAlias = "Callable[[GroupPlan, Sequence[int]], tuple[tuple[int, ...], ...] | None]"
+"""From a group and the free ranks to the ranks of each copy, or None: not these."""
+
+
+def in_order(plan: GroupPlan, free: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
+    """Give each copy the next free ranks."""
+    if plan.ranks > len(free):
+        return None
+    left = iter(free)
+    return tuple(
+        tuple(next(left) for _ in range(module.processes))
+        for module in plan.modules
+        for _ in range(module.copies)
+    )
+
 
 @dataclass
 class _RunningCopy:
@@ -175,6 +190,9 @@ class Scheduler:
         In the order of the workflow file, which decides among groups that become ready together.
     pool : iterable of int
         Ranks for copies.
+    choose : callable, optional
+        Which of the free ranks a group takes, copy by copy in the group's order. With the whole
+        pool free it never says None.
 
     Raises
     ------
@@ -183,7 +201,10 @@ class Scheduler:
         itself, directly or not, or on a group that is not there.
     """
 
-    def __init__(self, groups: Sequence[GroupPlan], pool: Iterable[int]) -> None:
+    def __init__(
+        self, groups: Sequence[GroupPlan], pool: Iterable[int], choose: Choose = in_order
+    ) -> None:
+        self._choose = choose
         self._plans = {group.name: group for group in groups}
         self._free = sorted(pool)
         for group in groups:
@@ -288,28 +309,33 @@ class Scheduler:
             del self._unmet[name]
             self._ready.append(name)
         instructions: list[Instruction] = []
-        while self._ready and self._can_start(self._plans[self._ready[0]]):
-            instructions.append(self._start(self._plans[self._ready.popleft()]))
+        while self._ready:
+            plan = self._plans[self._ready[0]]
+            seats = self._seats_for(plan)
+            if seats is None:
+                break
+            self._ready.popleft()
+            instructions.append(self._start(plan, seats))
         if not self._groups and not self._ready:
             instructions.append(EndRun())
         return instructions
 
-    def _can_start(self, plan: GroupPlan) -> bool:
+    def _seats_for(self, plan: GroupPlan) -> tuple[tuple[int, ...], ...] | None:
         running = {
             module.module for group in self._groups.values() for module in group.plan.modules
         }
-        return plan.ranks <= len(self._free) and running.isdisjoint(
-            module.module for module in plan.modules
-        )
+        if not running.isdisjoint(module.module for module in plan.modules):
+            return None
+        return self._choose(plan, self._free)
 
-    def _start(self, plan: GroupPlan) -> StartGroup:
-        taken, self._free = tuple(self._free[: plan.ranks]), self._free[plan.ranks :]
+    def _start(self, plan: GroupPlan, seats: tuple[tuple[int, ...], ...]) -> StartGroup:
+        taken = tuple(rank for ranks in seats for rank in ranks)
+        self._free = sorted(set(self._free).difference(taken))
         copies = []
-        first = 0
+        left = iter(seats)
         for module in plan.modules:
-            end = first + module.copies * module.processes
-            copies += self._plan_copies(plan.name, module, taken[first:end])
-            first = end
+            ranks = tuple(next(left) for _ in range(module.copies))
+            copies += self._plan_copies(plan.name, module, ranks)
         serials = {copy.serial for copy in copies}
         self._groups[plan.name] = _RunningGroup(plan, taken, serials)
         for copy in copies:
@@ -317,10 +343,10 @@ class Scheduler:
         return StartGroup(plan.name, tuple(copies))
 
     def _plan_copies(
-        self, group: str, module: ModulePlan, ranks: tuple[int, ...]
+        self, group: str, module: ModulePlan, seats: tuple[tuple[int, ...], ...]
     ) -> list[CopyPlan]:
         module_serial = self._next_serial()
-        size = module.processes
+        everyone = tuple(rank for ranks in seats for rank in ranks)
         return [
             CopyPlan(
                 serial=self._next_serial(),
@@ -328,11 +354,11 @@ class Scheduler:
                 module=module.module,
                 copy_index=index,
                 copies=module.copies,
-                ranks=ranks[index * size : (index + 1) * size],
+                ranks=ranks,
                 module_serial=module_serial,
-                module_ranks=ranks,
+                module_ranks=everyone,
             )
-            for index in range(module.copies)
+            for index, ranks in enumerate(seats)
         ]
 
     def _next_serial(self) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
+from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.mailbox import Mailbox
 from diel.errors import ModuleFailed, RunStopped
 from diel.executive.messages import (
@@ -64,6 +65,8 @@ def follow(parent: Parent) -> None:
         order = _next_order(mailbox, parent)
         if isinstance(order, Welcome):
             set_thread_environment(order.max_threads)
+            if order.gpus is not None:
+                os.environ[VISIBLE_GPUS] = ",".join(order.gpus)
             if parent.rank in order.server_ranks:
                 _serve_tuples(parent, mailbox, order)
                 return
@@ -201,6 +204,7 @@ class _Worker:
                 threads=spec.threads,
                 tuples=self._tuples,
                 record=self._recorder_for(order),
+                gpus=range(spec.gpus),
             )
             returned = plain(_call(function, context))
             self._tuples.flush()
@@ -233,6 +237,8 @@ class _Worker:
                 "DIEL_THREADS": spec.threads,
                 **thread_environment(spec.threads),
             }
+            if order.gpus is not None:
+                facts[VISIBLE_GPUS] = ",".join(order.gpus)
             run_executable(
                 spec.executable,
                 folder=self._folder,

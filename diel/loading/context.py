@@ -134,6 +134,9 @@ class Context:
         From the workflow file; an instance of ``Options`` where the function's file defines it.
     threads : int
         BLAS/OpenMP threads of this rank; already set.
+    gpus : tuple of int
+        The devices that are this rank's alone, as CUDA counts them in this process: from 0. Which
+        they are on the node is in ``CUDA_VISIBLE_DEVICES``.
     tuples : TupleClient
         The tuple space.
     results : Results
@@ -153,6 +156,7 @@ class Context:
         threads: int,
         tuples: TupleClient,
         record: Callable[..., None],
+        gpus: Sequence[int] = (),
     ) -> None:
         self._place = place
         self._comm = comm
@@ -162,6 +166,7 @@ class Context:
         self._progress_recorded_s = 0.0
         self.options = options
         self.threads = threads
+        self.gpus = tuple(gpus)
         self.tuples = tuples
         self.results = Results(record)
         self.log = _logger(place, record)

@@ -21,6 +21,8 @@ class ModuleSpec:
     executable : tuple of str or None
     threads : int
         BLAS/OpenMP threads for each rank.
+    gpus : int
+        GPUs of each rank.
     options : dict
     """
 
@@ -29,6 +31,7 @@ class ModuleSpec:
     executable: tuple[str, ...] | None
     threads: int
     options: dict[str, Any]
+    gpus: int = 0
 
     @classmethod
     def of(cls, module: Module, location: FunctionLocation | None) -> ModuleSpec:
@@ -39,4 +42,5 @@ class ModuleSpec:
             executable=module.executable,
             threads=module.threads,
             options=dict(module.options),
+            gpus=module.gpus,
         )

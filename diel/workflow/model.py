@@ -59,7 +59,10 @@ def _not_absurd(count: int) -> int:
 
 
 LARGEST_COUNT = 2**24
+# CUDA itself ends at 64 devices in a process.
+LARGEST_GPU_COUNT = 64
 Count = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
+GpuCount = Annotated[int, Field(ge=0, le=LARGEST_GPU_COUNT)]
 
 NOTHING_TO_RUN = Problem(
     path="",
@@ -110,6 +113,22 @@ class Module(_Table):
     )
     threads: Count = Field(
         default=1, description="BLAS and OpenMP threads of each rank.", examples=[2]
+    )
+    gpus: GpuCount = Field(
+        default=0,
+        description=(
+            "GPUs of each rank, which no other rank uses. As soon as one module of the file asks "
+            "for GPUs, the others see none."
+        ),
+        examples=[1],
+    )
+    placement: Literal["packed", "spread"] = Field(
+        default="packed",
+        description=(
+            'Where copies go if there are several nodes: "packed" onto as few as possible, or '
+            '"spread" over all. The ranks of one copy stay on one node wherever they fit.'
+        ),
+        examples=["spread"],
     )
     options: dict[str, Any] = Field(
         default={},
