@@ -8,6 +8,7 @@
     ├── RunDirectoryError           the run directory cannot be read or written (OSError)
     ├── ModuleFailed                an executable exited non-zero or did not start (RuntimeError)
     ├── RunStopped                  the run is ending: what a waiting module receives (RuntimeError)
+    │   └── CopyStopped             only this copy is: it starts again, or is given up
     └── TupleError                  the tuple space
         ├── TagError                a tag or pattern is malformed (ValueError)
         ├── PayloadError            a value cannot be stored, or ``out=`` does not fit (TypeError)
@@ -99,6 +100,10 @@ class ModuleFailed(DielError, RuntimeError):
 
 class RunStopped(DielError, RuntimeError):
     """The run is ending; raised in every module that waits in diel."""
+
+
+class CopyStopped(RunStopped):
+    """One copy has failed elsewhere, and starts again or is given up; the run goes on."""
 
 
 class TupleError(DielError):

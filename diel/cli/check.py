@@ -32,6 +32,8 @@ def check(file: str, ranks: int | None) -> int:
         f"  {need.total:5d}  in sum"
     )
     for plan in plans:
+        if not plan.modules:
+            continue
         copies = ", ".join(f"{module.module} x {module.copies}" for module in plan.modules)
         print(f"on {ranks} ranks, group {plan.name}: {copies}")
     return 0

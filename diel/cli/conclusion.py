@@ -16,23 +16,35 @@ FAILED: Final = 1
 _TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 12
 _LAUNCHER_LINES: Final = 15
+_GIVEN_UP_SHOWN: Final = 10
+_EXPLAINED: Final = {
+    "DeadlockFound": "deadlock: every module waits for a tuple that nobody puts",
+    "LeaveIgnored": "a copy that had failed could not be ended",
+}
 _LOST_RANK: Final = r"process rank (\d+)"
 
 
 def print_failure(failure: Record) -> None:
     """Print the root cause of a failure to standard error: who, where and why."""
-    if failure["event"] == "DeadlockFound":
-        print("\ndiel: deadlock: every module waits for a tuple that nobody puts", file=sys.stderr)
+    if failure["event"] in _EXPLAINED:
+        print(f"\ndiel: {_EXPLAINED[failure['event']]}", file=sys.stderr)
         for line in failure["explanation"].splitlines():
             print(f"  {line}", file=sys.stderr)
         print(file=sys.stderr, flush=True)
         return
     who = f"{failure['module']}.{failure['copy']}"
+    if failure["rank"] is None:
+        where = f"ranks {', '.join(map(str, failure['ranks']))}"
+    else:
+        where = (
+            f"rank {failure['rank']} (rank {failure['copy_rank']} of the copy), "
+            f"host {failure['host']}"
+        )
+    attempt = failure.get("attempt", 1)
+    tries = f", attempt {attempt}" if attempt > 1 else ""
     print(
         f"\ndiel: module {failure['module']!r} failed: {failure['error']}\n"
-        f"  copy {failure['copy']}, rank {failure['rank']} "
-        f"(rank {failure['copy_rank']} of the copy), host {failure['host']}, "
-        f"group {failure['group']!r}\n",
+        f"  copy {failure['copy']}, {where}, group {failure['group']!r}{tries}\n",
         file=sys.stderr,
     )
     for line in failure["detail"].splitlines():
@@ -68,6 +80,7 @@ def print_conclusion(
         _print_ranking(results, on_terminal=on_terminal)
     if view.returned and not tables:
         _print_returned(view)
+    _print_given_up(view)
     seconds = view.ended_s - view.started_s
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
     print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")
@@ -91,6 +104,22 @@ def _print_returned(view: RunView) -> None:
         console.print(f"{who} returned {value}")
     if len(view.returned) > _RETURNED_SHOWN:
         print(f"... and {len(view.returned) - _RETURNED_SHOWN} more, in the journal")
+
+
+def _print_given_up(view: RunView) -> None:
+    if not view.given_up:
+        return
+    many = len(view.given_up)
+    copies = f"{many} copies" if many > 1 else "a copy"
+    print(f'warning: the run went on without {copies} that failed (on_failure = "continue"):')
+    for record in view.given_up[:_GIVEN_UP_SHOWN]:
+        where = f"group {record['group']}"
+        if view.is_repeated(record["group"]):
+            where += f", iteration {'.'.join(map(str, record['iteration']))}"
+        tries = f", {record['attempt']} attempts" if record["attempt"] > 1 else ""
+        print(f"  {record['module']}.{record['copy']} ({where}{tries}): {record['error']}")
+    if many > _GIVEN_UP_SHOWN:
+        print(f"  ... and {many - _GIVEN_UP_SHOWN} more, in the journal")
 
 
 def _print_ranking(results: ResultsView, *, on_terminal: bool) -> None:

@@ -15,7 +15,7 @@ from diel.cli.conclusion import describe_best, print_conclusion, print_failure
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader, Record
 from diel.run.results import TableName
-from diel.run.view import RunView
+from diel.run.view import GroupView, RunView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -101,6 +101,7 @@ class PlainDisplay:
         self._progress_shown_s = 0.0
         self._rows_shown: dict[TableName, int] = {}
         self._failure_shown = False
+        self._iterations_shown_s: dict[str, float] = {}
 
     def __enter__(self) -> PlainDisplay:
         return self
@@ -113,9 +114,9 @@ class PlainDisplay:
         for record in self._journal.new_records():
             self._view.apply(record)
             line = _line_for(record, self._view)
-            if line:
+            if line and self._is_due(record):
                 self._print(line, record["time_s"])
-            if record["event"] in ("ModuleFailed", "DeadlockFound"):
+            if record is self._view.failure:
                 self.announce(record)
         self._show_progress()
         return self._view.exit_code
@@ -130,6 +131,16 @@ class PlainDisplay:
         """Print how the run ended; return the exit code."""
         self.refresh()
         return print_conclusion(self._view, self._directory, launcher_status)
+
+    def _is_due(self, record: Record) -> bool:
+        """Whether to show a record: of iterations, only one now and then."""
+        if record["event"] != "GroupStarted" or not self._view.is_repeated(record["group"]):
+            return True
+        shown_s = self._iterations_shown_s.get(record["group"], 0.0)
+        if record["time_s"] - shown_s < _PLAIN_PROGRESS_EVERY_S:
+            return False
+        self._iterations_shown_s[record["group"]] = record["time_s"]
+        return True
 
     def _show_progress(self) -> None:
         now_s = time.monotonic()
@@ -155,10 +166,17 @@ def _line_for(record: Record, view: RunView) -> str:
     if event == "RunStarted":
         return f"{record['workflow']} on {record['ranks']} ranks ({record['mpi']})"
     if event == "GroupStarted":
-        copies = ", ".join(f"{module} x {count}" for module, count in record["copies"].items())
-        return f"group {record['group']} started: {copies}"
+        return _line_for_start(record, view)
     if event == "GroupFinished":
-        return f"group {record['group']} finished"
+        return _line_for_finish(record, view)
+    if event == "ModuleFailed" and record.get("policy", "stop") != "stop":
+        who = f"{record['module']}.{record['copy']}"
+        if record["policy"] == "continue":
+            return f"{who} failed, the run goes on without it: {record['error']}"
+        whole = ", with all copies of the module" if record["whole_module"] else ""
+        return (
+            f"{who} failed at attempt {record['attempt']}, starts again{whole}: {record['error']}"
+        )
     if event == "MessageLogged":
         return (
             f"{record['level'].lower()} from {record['module']}.{record['copy']}: {record['text']}"
@@ -166,6 +184,41 @@ def _line_for(record: Record, view: RunView) -> str:
     if event == "StopOrdered" and view.failure is None:
         return f"stopping: {record['reason']}"
     return ""
+
+
+def _line_for_start(record: Record, view: RunView) -> str:
+    name = record["group"]
+    if "groups" in record:
+        inside = ", ".join(record["groups"])
+    else:
+        inside = ", ".join(f"{module} x {count}" for module, count in record["copies"].items())
+    if not view.is_repeated(name):
+        return f"group {name} started: {inside}"
+    if not any(record["iteration"]):
+        return f"group {name} started, {_path_words(record, view)}: {inside}"
+    return f"group {name}: {_path_words(record, view)}"
+
+
+def _line_for_finish(record: Record, view: RunView) -> str:
+    name = record["group"]
+    group = view.groups[name]
+    if record.get("ended_by", "iterations") is None:
+        return ""
+    if not view.is_repeated(name):
+        return f"group {name} finished"
+    if group.inside and view.is_repeated(group.inside):
+        return ""  # it will be back with the next iteration around it
+    count = record["iteration"][-1] + 1
+    after = f"after {count} iteration{'s' if count > 1 else ''}"
+    why = ": the tuple that ends it is there" if record["ended_by"] == "until" else ""
+    return f"group {name} finished {after}{why}"
+
+
+def _path_words(record: Record, view: RunView) -> str:
+    """Say where in its iterations a group is, and those around it: ``iteration 2 of 5 (in 1)``."""
+    words = view.groups[record["group"]].describe_iteration()
+    around = record["iteration"][:-1]
+    return f"{words}, in iteration {'.'.join(str(one + 1) for one in around)}" if around else words
 
 
 class LiveDisplay:
@@ -250,10 +303,15 @@ class LiveDisplay:
         table = Table.grid(padding=(0, 1))
         for group in self._view.groups.values():
             done = f"{group.copies_finished}/{group.copies} copies" if group.copies else ""
-            table.add_row(
-                marks[group.state], group.name, Text(group.state, style="dim"), Text(done)
-            )
+            state = group.describe_iteration() if group.repeats and group.iteration else ""
+            if group.state != "running" or not state:
+                state = group.state
+            name = "  " * self._depth(group) + group.name
+            table.add_row(marks[group.state], name, Text(state, style="dim"), Text(done))
         return table
+
+    def _depth(self, group: GroupView) -> int:
+        return 1 + self._depth(self._view.groups[group.inside]) if group.inside else 0
 
     def _bars(self) -> list[RenderableType]:
         from rich.progress_bar import ProgressBar

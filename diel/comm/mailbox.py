@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from diel.comm.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from mpi4py import MPI
 
@@ -50,9 +50,14 @@ class Mailbox(Generic[Incoming]):
 
     def send(self, message: object, destination: int) -> None:
         """Send without waiting."""
+        self.send_to_all(message, (destination,))
+
+    def send_to_all(self, message: object, destinations: Iterable[int]) -> None:
+        """Send the same to several ranks, without waiting."""
         data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-        request = self._comm.Isend([data, self._mpi.BYTE], destination, self._send_tag)
-        self._sending.append((request, data))
+        for destination in destinations:
+            request = self._comm.Isend([data, self._mpi.BYTE], destination, self._send_tag)
+            self._sending.append((request, data))
         self._forget_sent()
 
     def poll(self) -> tuple[int, Incoming] | None:

@@ -7,13 +7,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from diel.errors import Problem, WorkflowError
 from diel.executive.gpus import Node, TooFewGpus, deal, required_seats
-from diel.executive.scheduler import GroupPlan
+from diel.executive.plans import GroupPlan
 from diel.executive.seating import Need, Seating, demand_of
 from diel.workflow.model import Workflow
 
@@ -26,14 +25,6 @@ def needs_of(workflow: Workflow) -> dict[str, Need]:
     return {
         module.name: Need(module.gpus, module.placement == "spread") for module in workflow.modules
     }
-
-
-def running_groups(plans: Sequence[GroupPlan]) -> Iterator[GroupPlan]:
-    """Yield the groups that run modules, those inside other groups too."""
-    for plan in plans:
-        if plan.modules:
-            yield plan
-        yield from running_groups(getattr(plan, "groups", ()))
 
 
 def arrange(
@@ -71,7 +62,7 @@ def arrange(
     }
     plans = _limit_fills(plans, fills, lambda some: _can_be_dealt(some, needs, nodes))
     try:
-        return plans, Seating(nodes, needs, list(running_groups(plans)))
+        return plans, Seating(nodes, needs, plans)
     except TooFewGpus:
         problem = _too_few(plans, needs, nodes)
         raise WorkflowError(shown_as, [problem]) from None
@@ -117,7 +108,7 @@ def _can_be_dealt(
     plans: Sequence[GroupPlan], needs: dict[str, Need], nodes: Sequence[Node]
 ) -> bool:
     try:
-        deal(nodes, [demand_of(group, needs) for group in running_groups(plans)])
+        deal(nodes, [demand_of(group, needs) for group in plans])
     except TooFewGpus:
         return False
     return True
@@ -129,8 +120,8 @@ def _limit_fills(
     """Take copies from fills until all fits, as few as possible, from the last groups first."""
     if not fills or fits(plans):
         return plans
-    limits = {group.name: 1 for group in running_groups(plans)}
-    for group in running_groups(plans):
+    limits = {group.name: 1 for group in plans}
+    for group in plans:
         largest = max((one.copies for one in group.modules if one.module in fills), default=1)
 
         def is_too_much(limit: int, name: str = group.name) -> bool:
@@ -153,9 +144,7 @@ def _limited(
             replace(one, copies=min(one.copies, limits[plan.name])) if one.module in fills else one
             for one in plan.modules
         )
-        inner = getattr(plan, "groups", ())
-        changes: dict[str, Any] = {"groups": tuple(_limited(inner, fills, limits))} if inner else {}
-        limited.append(replace(plan, modules=modules, **changes))
+        limited.append(replace(plan, modules=modules))
     return limited
 
 
@@ -173,9 +162,8 @@ def _smallest(is_enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _too_few(plans: Sequence[GroupPlan], needs: dict[str, Need], nodes: Sequence[Node]) -> Problem:
-    groups = list(running_groups(plans))
-    misfits = [group for group in groups if not _can_be_dealt([group], needs, nodes)]
-    seats = required_seats([demand_of(group, needs) for group in misfits or groups])
+    misfits = [group for group in plans if not _can_be_dealt([group], needs, nodes)]
+    seats = required_seats([demand_of(group, needs) for group in misfits or plans])
     needed = " and ".join(
         f"{count} rank{'s' if count > 1 else ''} with {size}"
         for size, count in sorted(Counter(seats).items(), reverse=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diel.executive.messages import Waiting
-from diel.executive.scheduler import CopyPlan
+from diel.executive.plans import CopyPlan
 from diel.tuples.tags import decode_tag, format_tag
 
 
@@ -28,8 +28,7 @@ class Waits:
     def describe(self, now_s: float) -> str:
         """Say in words who waits for what, and since when."""
         waited_s = self.report.waited_s + now_s - self.reported_s
-        who = f"{self.plan.module}.{self.plan.copy_index}"
-        return f"{who} has waited {waited_s:.1f} s in {self.report.what}"
+        return f"{self.plan.name} has waited {waited_s:.1f} s in {self.report.what}"
 
 
 class WaitWatch:
@@ -43,7 +42,7 @@ class WaitWatch:
         self._waits[rank] = Waits(plan, report, now_s)
 
     def forget(self, rank: int) -> None:
-        """Take in that a rank goes on."""
+        """Take in that a rank goes on, or shall."""
         self._waits.pop(rank, None)
 
     def all_wait(self, running: Collection[int]) -> bool:
@@ -55,7 +54,7 @@ class WaitWatch:
     def is_deadlock(self, running: Iterable[int], surveys: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the servers confirm that nothing can happen any more.
 
-        Each rank's request lies at a server, or the rank waits for others of its copy, and every
+        Each rank's request lies at a server, or the rank waits for others of its module, and every
         put that a rank had sent when it began to wait has been applied: no message is under way.
         """
         waiting = {client for survey in surveys for client in survey["waiting"]}
@@ -71,7 +70,7 @@ class WaitWatch:
         running: Iterable[int],
         surveys: Sequence[Mapping[str, Any]],
         *,
-        ended: Sequence[str],
+        ended: Iterable[str],
         groups_to_come: Sequence[str],
         now_s: float,
     ) -> str:
@@ -83,10 +82,10 @@ class WaitWatch:
             Ranks.
         surveys : sequence of mapping
             What each server holds.
-        ended : sequence of str
+        ended : iterable of str
             Copies that have ended.
         groups_to_come : sequence of str
-            Groups that wait for others or for ranks.
+            Groups that wait for others or for ranks, or would run again.
         now_s : float, seconds
         """
         held = {
@@ -96,7 +95,8 @@ class WaitWatch:
             if not bytes.fromhex(key).startswith(b"p")
         }
         lines = []
-        for rank in sorted(running):
+        running = sorted(running)
+        for rank in running:
             waits = self._waits[rank]
             line = f"{waits.describe(now_s)} (rank {rank})"
             near = difflib.get_close_matches(waits.report.tag, held, n=3, cutoff=0.6)
@@ -106,6 +106,8 @@ class WaitWatch:
             lines.append(line)
         if not held:
             lines.append("the tuple space is empty")
+        waiting = {self._waits[rank].plan.name for rank in running}
+        ended = [name for name in ended if name not in waiting]
         if ended:
             lines.append(f"ended, and could have put it: {', '.join(ended)}")
         if groups_to_come:

@@ -6,6 +6,7 @@ Decides nothing: what is to be done is the scheduler's word, how it is written t
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,38 +14,43 @@ from typing import TYPE_CHECKING, Any
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.comm.waiting import wait_for
+from diel.executive import messages
+from diel.executive.alarms import Alarms
+from diel.executive.chronicle import Chronicle
 from diel.executive.deadlock import WaitWatch
-from diel.executive.messages import (
-    Goodbye,
-    Leave,
-    RankFailed,
-    RankFinished,
-    RankStopped,
-    Recorded,
-    Report,
-    RunCopy,
-    Stop,
-    Waiting,
-    Welcome,
-)
-from diel.executive.scheduler import (
+from diel.executive.events import (
     CopyRankFailed,
     CopyRankFinished,
+    CopyRankLeft,
     DeadlockFound,
     EndRun,
     Event,
-    GroupPlan,
     Instruction,
+    LeaveCopy,
+    LeaveIgnored,
+    LookForTag,
+    MakeModuleComm,
+    ModuleCommAsked,
+    NoteCopyFailed,
     NoteCopyFinished,
+    NoteCopyGivenUp,
     NoteGroupFinished,
-    Scheduler,
+    NoteNestStarted,
+    RestartCopies,
     StartGroup,
     StopAsked,
     StopRun,
+    TagLooked,
+    TimeLimitPassed,
 )
+from diel.executive.nest import Finished
+from diel.executive.plans import CopyPlan, GroupPlan
+from diel.executive.scheduler import Scheduler
+from diel.workflow.durations import format_duration
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.executive.messages import Report, Welcome
     from diel.executive.seating import Seating
     from diel.loading.spec import ModuleSpec
     from diel.run.journal import Record
@@ -56,6 +62,8 @@ FAILED = 1
 
 _HOUSEKEEPING_EVERY_S = 0.2
 _FAREWELL_TIMEOUT_S = 5.0
+# As long as at the end of a run: whoever waits in diel needs milliseconds.
+_LEAVE_TIMEOUT_S = 5.0
 
 
 class Driver:
@@ -76,6 +84,8 @@ class Driver:
         Told the record of the failure that is the root cause, before any rank leaves.
     housekeeping : callable
         Called a few times a second.
+    finished : mapping of str to Finished, optional
+        What an earlier run of the same workflow has behind it.
     """
 
     def __init__(
@@ -90,6 +100,7 @@ class Driver:
         pool: Sequence[int],
         announce: Callable[[Record], None],
         housekeeping: Callable[[], None],
+        finished: Mapping[str, Finished] | None = None,
     ) -> None:
         self._parent = parent
         self._recorder = recorder
@@ -100,22 +111,49 @@ class Driver:
         self._announce = announce
         self._housekeeping = housekeeping
         self._seating = seating
-        self._scheduler = Scheduler(groups, pool, seating.choose)
+        self._finished_before = dict(finished or {})
+        self._scheduler = Scheduler(groups, pool, finished, choose=seating.choose)
+        self._chronicle = Chronicle(recorder, self._groups)
+        self._time_limits_s = {
+            (group.name, module.module): module.time_limit_s
+            for group in groups
+            for module in group.modules
+        }
         self._mailbox: Mailbox[Report] = Mailbox(
             parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
         )
         self._stops: Mailbox[Any] = Mailbox(
             parent.comm, sends=tags.EXECUTIVE_TO_ALL_STOP, receives=tags.WORKER_TO_EXECUTIVE
         )
+        self._leaves: Mailbox[Any] = Mailbox(
+            parent.comm,
+            sends=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
+            receives=tags.WORKER_TO_EXECUTIVE,
+        )
         self._exit_code: int | None = None
         self._present = {*self._server_ranks, *self._pool}
         self._tuples_left = 0
         self._next_housekeeping_s = 0.0
-        self._stop_asked: StopAsked | DeadlockFound | None = None
+        self._noticed: deque[Event] = deque()  # what no rank has reported
+        self._alarms: Alarms[Event] = Alarms()  # by the serial of a copy
         self._waits = WaitWatch()
-        self._ended: list[str] = []
+        self._ended: dict[str, None] = {}  # copies, in order
         self._suspected = False
-        self._survey_client: TupleClient | None = None
+        self._tuples: TupleClient | None = None
+        self._performers: dict[type, Callable[[Any], None]] = {
+            StartGroup: self._start_group,
+            RestartCopies: self._restart_copies,
+            LeaveCopy: self._leave_copy,
+            MakeModuleComm: self._make_module_comm,
+            LookForTag: self._look_for_tag,
+            NoteNestStarted: self._chronicle.nest_started,
+            NoteCopyFinished: self._note_copy_finished,
+            NoteCopyFailed: self._note_copy_failed,
+            NoteCopyGivenUp: self._note_copy_given_up,
+            NoteGroupFinished: self._chronicle.group_finished,
+            StopRun: self._stop_run,
+            EndRun: self._end_run,
+        }
 
     def run(self, workflow_name: str, welcome: Welcome, facts: Mapping[str, Any]) -> int:
         """Run the workflow to its end.
@@ -137,6 +175,7 @@ class Driver:
             workflow=workflow_name,
             ranks=self._parent.size,
             groups=list(self._groups),
+            **({"finished": self._finished_before} if self._finished_before else {}),
             **facts,
         )
         for rank in sorted(self._present):
@@ -163,63 +202,53 @@ class Driver:
     def _next_event(self) -> Event:
         while True:
             self._keep_house()  # also where messages come so fast that no wait ever sleeps
-            if self._stop_asked is not None:
-                return self._stop_asked
+            if self._noticed:
+                return self._noticed.popleft()
             # One wait for as long as nothing happens, so that its pauses grow.
             arrival = wait_for(self._poll, safe_point=self._keep_house)
             event = self._to_event(*arrival) if isinstance(arrival, tuple) else None
             if event is not None:
                 return event
 
-    def _poll(self) -> tuple[int, Report] | StopAsked | DeadlockFound | None:
-        return self._mailbox.poll() or self._stop_asked
+    def _poll(self) -> tuple[int, Report] | bool | None:
+        return self._mailbox.poll() or bool(self._noticed) or None
 
     def _to_event(self, rank: int, report: Report) -> Event | None:
-        if isinstance(report, Recorded):
+        if isinstance(report, messages.Recorded):
             self._recorder.record(report.event, **report.fields)
-        elif isinstance(report, RankFinished):
+        elif isinstance(report, messages.RankFinished):
             self._waits.forget(rank)
             if report.leftover_messages:
                 plan = self._scheduler.plan_of(report.serial)
                 self._warn(
-                    plan.module,
-                    plan.copy_index,
+                    plan,
                     f"{report.leftover_messages} message(s) sent on its communicator "
                     f"to rank {plan.ranks.index(rank)} of the copy were never received",
                 )
             return CopyRankFinished(report.serial, rank, report.returned)
-        elif isinstance(report, Waiting):
+        elif isinstance(report, messages.RankFailed):
+            self._waits.forget(rank)
+            return CopyRankFailed(report.serial, rank, report.error, report.host, report.detail)
+        elif isinstance(report, messages.RankLeft):
+            self._waits.forget(rank)
+            return CopyRankLeft(report.serial, rank)
+        elif isinstance(report, messages.ModuleCommAsked):
+            return ModuleCommAsked(report.serial, rank)
+        elif isinstance(report, messages.Waiting):
             self._note_wait(rank, report)
-        elif isinstance(report, RankFailed):
-            self._record_failure(rank, report)
-            return CopyRankFailed(report.serial, rank)
-        elif isinstance(report, Goodbye):
+        elif isinstance(report, messages.WaitOver):
+            self._waits.forget(rank)
+        elif isinstance(report, messages.Goodbye):
             self._present.discard(rank)
             self._tuples_left += report.tuples_left
         return None
 
-    def _record_failure(self, rank: int, report: RankFailed) -> None:
-        plan = self._scheduler.plan_of(report.serial)
-        record = self._recorder.record(
-            "ModuleFailed",
-            group=plan.group,
-            module=plan.module,
-            copy=plan.copy_index,
-            rank=rank,
-            copy_rank=plan.ranks.index(rank),
-            host=report.host,
-            error=report.error,
-            detail=report.detail,
-        )
-        self._recorder.sync()
-        self._announce(record)
-
-    def _note_wait(self, rank: int, report: Waiting) -> None:
+    def _note_wait(self, rank: int, report: messages.Waiting) -> None:
         plan = self._scheduler.plan_of(report.serial)
         self._waits.note(rank, plan, report, time.monotonic())
         if report.what.startswith("tput"):
             text = f"{report.what} waits for room: the tuple server is full"
-            self._warn(plan.module, plan.copy_index, text)
+            self._warn(plan, text)
 
     def _look_for_deadlock(self) -> DeadlockFound | None:
         """Say so if every module waits and the servers, asked twice, confirm it."""
@@ -248,74 +277,115 @@ class Driver:
 
     def _survey(self) -> list[dict[str, Any]]:
         """Ask every tuple server what it holds."""
-        if self._survey_client is None:
+        return [self._tuple_client().survey(one) for one in range(len(self._server_ranks))]
+
+    def _tuple_client(self) -> TupleClient:
+        if self._tuples is None:
             from diel.tuples.client import TupleClient
             from diel.tuples.transport import MpiTransport
 
             transport = MpiTransport(self._parent.comm, self._server_ranks, lambda: None)
-            self._survey_client = TupleClient(transport)
-        return [self._survey_client.survey(server) for server in range(len(self._server_ranks))]
+            self._tuples = TupleClient(transport)
+        return self._tuples
 
-    def _warn(self, module: str, copy_index: int, text: str) -> None:
+    def _warn(self, plan: CopyPlan, text: str) -> None:
         self._recorder.record(
-            "MessageLogged", module=module, copy=copy_index, level="WARNING", text=text
+            "MessageLogged", module=plan.module, copy=plan.copy_index, level="WARNING", text=text
         )
 
     def _keep_house(self) -> None:
         now_s = time.monotonic()
-        if now_s >= self._next_housekeeping_s:
-            self._next_housekeeping_s = now_s + _HOUSEKEEPING_EVERY_S
-            self._housekeeping()
-            if self._recorder.directory.stop_requested():
-                self._stop_asked = StopAsked("a stop was asked for")
-            elif self._exit_code is None and self._stop_asked is None:
-                self._stop_asked = self._look_for_deadlock()
+        if now_s < self._next_housekeeping_s:
+            return
+        self._next_housekeeping_s = now_s + _HOUSEKEEPING_EVERY_S
+        self._housekeeping()
+        if self._exit_code is not None or self._noticed:
+            return
+        if self._recorder.directory.stop_requested():
+            self._noticed.append(StopAsked("a stop was asked for"))
+            return
+        self._noticed.extend(self._alarms.due(now_s))
+        if not self._noticed and (deadlock := self._look_for_deadlock()) is not None:
+            self._noticed.append(deadlock)
 
     # -- instructions -------------------------------------------------------------------------
 
     def _perform(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, StartGroup):
-                self._start_group(instruction)
-            elif isinstance(instruction, NoteCopyFinished):
-                plan = instruction.plan
-                self._ended.append(f"{plan.module}.{plan.copy_index}")
-                self._recorder.record(
-                    "CopyFinished",
-                    group=plan.group,
-                    module=plan.module,
-                    copy=plan.copy_index,
-                    returned=instruction.returned,
-                )
-            elif isinstance(instruction, NoteGroupFinished):
-                self._recorder.record("GroupFinished", group=instruction.group)
-            elif isinstance(instruction, StopRun):
-                self._stop_run(instruction)
-            elif isinstance(instruction, EndRun):
-                self._exit_code = 0
+            self._performers[type(instruction)](instruction)
 
     def _start_group(self, instruction: StartGroup) -> None:
-        group = self._groups[instruction.group]
-        copies_of = {module.module: module.copies for module in group.modules}
-        self._recorder.record(
-            "GroupStarted",
-            group=group.name,
-            copies=copies_of,
-            placement={
-                f"{plan.module}.{plan.copy_index}": list(plan.ranks) for plan in instruction.copies
-            },
-        )
-        for plan in instruction.copies:
+        self._chronicle.group_started(instruction)
+        self._start_copies(instruction.copies)
+
+    def _restart_copies(self, instruction: RestartCopies) -> None:
+        self._chronicle.copies_restarted(instruction)
+        self._start_copies(instruction.copies)
+
+    def _start_copies(self, plans: Sequence[CopyPlan]) -> None:
+        for plan in plans:
+            copies_of = self._chronicle.copies_of(plan.group)
             gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
-            order = RunCopy(plan, self._specs[plan.module], copies_of, gpus)
-            for rank in plan.ranks:
-                self._mailbox.send(order, rank)
+            order = messages.RunCopy(plan, self._specs[plan.module], copies_of, gpus)
+            self._mailbox.send_to_all(order, plan.ranks)
+            limit_s = self._time_limits_s[plan.group, plan.module]
+            if limit_s is not None:
+                event = TimeLimitPassed(plan.serial, format_duration(limit_s))
+                self._alarms.set(plan.serial, time.monotonic() + limit_s, event)
+
+    def _leave_copy(self, instruction: LeaveCopy) -> None:
+        serial = instruction.plan.serial
+        self._leaves.send_to_all(messages.LeaveCopy(serial), instruction.ranks)
+        for rank in instruction.ranks:  # whatever they wait for is over
+            self._waits.forget(rank)
+        self._alarms.set(serial, time.monotonic() + _LEAVE_TIMEOUT_S, LeaveIgnored(serial))
+
+    def _make_module_comm(self, instruction: MakeModuleComm) -> None:
+        self._mailbox.send_to_all(messages.MakeModuleComm(instruction.serial), instruction.ranks)
+
+    def _look_for_tag(self, instruction: LookForTag) -> None:
+        is_there = self._tuple_client().count(instruction.tag) > 0
+        self._noticed.append(TagLooked(instruction.group, instruction.iteration, is_there))
+
+    def _note_copy_finished(self, note: NoteCopyFinished) -> None:
+        self._alarms.call_off(note.plan.serial)
+        self._ended[note.plan.name] = None
+        self._chronicle.copy_finished(note)
+
+    def _note_copy_failed(self, note: NoteCopyFailed) -> None:
+        self._alarms.call_off(note.plan.serial)
+        record = self._chronicle.copy_failed(note)
+        self._recorder.sync()
+        if note.policy == "stop":
+            self._announce(record)
+
+    def _note_copy_given_up(self, note: NoteCopyGivenUp) -> None:
+        self._ended[note.plan.name] = None
+        self._chronicle.copy_given_up(note)
 
     def _stop_run(self, instruction: StopRun) -> None:
+        if instruction.deaf_ranks:
+            self._announce_deaf(instruction)
         self._recorder.record("StopOrdered", reason=instruction.reason)
         self._exit_code = FAILED if instruction.is_failure else STOPPED_BY_USER
-        for rank in self._pool:
-            self._stops.send(Stop(instruction.reason), rank)
+        self._stops.send_to_all(messages.Stop(instruction.reason), self._pool)
+
+    def _announce_deaf(self, instruction: StopRun) -> None:
+        assert instruction.failed is not None
+        record = self._recorder.record(
+            "LeaveIgnored",
+            group=instruction.failed.group,
+            module=instruction.failed.module,
+            copy=instruction.failed.copy_index,
+            ranks=instruction.deaf_ranks,
+            explanation=f"{instruction.reason}, within {_LEAVE_TIMEOUT_S:g} s: it computes, or "
+            "sits in an MPI call of its own,\nand only a wait in diel can be ended from outside",
+        )
+        self._recorder.sync()
+        self._announce(record)
+
+    def _end_run(self, _: EndRun) -> None:
+        self._exit_code = 0
 
     # -- the end ------------------------------------------------------------------------------
 
@@ -323,11 +393,11 @@ class Driver:
         """Let every rank go, the servers last, and wait until they say goodbye."""
         if not stopping:
             for rank in self._pool:
-                self._mailbox.send(Leave(), rank)
+                self._mailbox.send(messages.Leave(), rank)
         deadline_s = time.monotonic() + _FAREWELL_TIMEOUT_S
         self._await_goodbyes(self._pool, deadline_s)
         for rank in self._server_ranks:
-            self._mailbox.send(Leave(), rank)
+            self._mailbox.send(messages.Leave(), rank)
         self._await_goodbyes(self._server_ranks, max(deadline_s, time.monotonic() + 1.0))
         if self._present:
             self._recorder.record("RanksAborted", ranks=sorted(self._present))
@@ -341,5 +411,5 @@ class Driver:
             if arrival is None:
                 continue
             rank, report = arrival
-            if not isinstance(report, (RankFailed, RankFinished, RankStopped)):
+            if isinstance(report, (messages.Recorded, messages.Goodbye)):
                 self._to_event(rank, report)

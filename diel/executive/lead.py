@@ -25,7 +25,7 @@ from diel.workflow.load import Draft, read_draft
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.gpus import Node
-    from diel.executive.scheduler import GroupPlan
+    from diel.executive.plans import GroupPlan
     from diel.run.journal import Record
     from diel.workflow.functions import FunctionLocation
     from diel.workflow.model import Workflow
@@ -153,7 +153,10 @@ def _facts(
         "copies": {
             group.name: {module.module: module.copies for module in group.modules}
             for group in groups
+            if group.modules
         },
+        "iterations": {group.name: group.iterations for group in groups},
+        "inside": {name: group.name for group in groups for name in group.groups},
         "threads": {module.name: module.threads for module in workflow.modules},
         "nodes": [
             {"host": node.host, "ranks": list(node.ranks), "gpus": list(node.gpus)}

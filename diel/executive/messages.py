@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from diel.executive.scheduler import CopyPlan
+from diel.executive.plans import CopyPlan
 from diel.loading.spec import ModuleSpec
 
 # -- from rank 0, EXECUTIVE_TO_WORKER ---------------------------------------------------------
@@ -66,11 +66,18 @@ class RunCopy:
 
 
 @dataclass(frozen=True)
+class MakeModuleComm:
+    """All ranks of your module want its communicator: make it, together."""
+
+    serial: int
+
+
+@dataclass(frozen=True)
 class Leave:
     """There is no more work; finalize MPI and exit."""
 
 
-Order: TypeAlias = "Welcome | RunCopy | Leave"
+Order: TypeAlias = "Welcome | RunCopy | MakeModuleComm | Leave"
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,13 @@ class Stop:
     """The run is stopping; sent once to every rank, on a tag of its own."""
 
     reason: str
+
+
+@dataclass(frozen=True)
+class LeaveCopy:
+    """Leave this copy, which has failed; on a tag of its own too."""
+
+    serial: int
 
 
 # -- to rank 0, WORKER_TO_EXECUTIVE -----------------------------------------------------------
@@ -120,6 +134,27 @@ class RankStopped:
 
 
 @dataclass(frozen=True)
+class RankLeft:
+    """I have left a copy, as I was told to."""
+
+    serial: int
+
+
+@dataclass(frozen=True)
+class ModuleCommAsked:
+    """I wait for the communicator of all copies of my module."""
+
+    serial: int
+
+
+@dataclass(frozen=True)
+class WaitOver:
+    """I go on; said only after `Waiting`, where no tuple server could tell."""
+
+    serial: int
+
+
+@dataclass(frozen=True)
 class Waiting:
     """I have been waiting for a while.
 
@@ -133,7 +168,7 @@ class Waiting:
         The tag or pattern in it.
     has_timeout : bool
     at_server : bool
-        Whether a tuple server has the request; otherwise I wait for the copy's other ranks.
+        Whether a tuple server has the request; otherwise I wait for other ranks of the module.
     puts : tuple of int
         How many puts I have sent to each server.
     waited_s : float
@@ -163,4 +198,7 @@ class Goodbye:
     tuples_left: int = 0
 
 
-Report: TypeAlias = "RankFinished | RankFailed | RankStopped | Waiting | Recorded | Goodbye"
+Report: TypeAlias = (
+    "RankFinished | RankFailed | RankStopped | RankLeft | ModuleCommAsked | Waiting | WaitOver "
+    "| Recorded | Goodbye"
+)

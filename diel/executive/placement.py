@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diel.errors import Problem, WorkflowError
-from diel.executive.scheduler import GroupPlan, ModulePlan
+from diel.executive.plans import GroupPlan, ModulePlan
 from diel.workflow.model import Group, Workflow
 from diel.workflow.size import RankNeeds, fill_group, rank_needs
 
@@ -41,7 +41,7 @@ def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[Grou
     Raises
     ------
     WorkflowError
-        If some group needs more ranks than there are; says needed and available.
+        If some group of modules needs more ranks than there are; says needed and available.
     """
     available = len(pool_ranks(workflow, world_size))
     plans = [_plan_group(workflow, group, available) for group in workflow.groups]
@@ -72,8 +72,14 @@ def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan |
                 module.name,
                 filled[module.name] if module.copies == "fill" else module.copies,
                 module.processes,
+                on_failure=module.on_failure,
+                retries=module.retries,
+                time_limit_s=module.time_limit_s,
             )
             for module in modules
         ),
         depends=group.depends,
+        groups=group.groups,
+        iterations=group.most_iterations,
+        until=group.until,
     )

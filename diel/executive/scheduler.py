@@ -1,158 +1,56 @@
-"""Which group runs when, and on which ranks: a pure state machine.
+"""Which group runs when, on which ranks, and what follows a failure: a pure state machine.
 
 ``start()`` and ``handle(event)`` return instructions, which the driver performs; there is no I/O
-and no clock here. Events are in the past tense, instructions in the imperative.
+and no clock here.
 
-A group becomes ready when every group that it depends on has finished. Ready groups take their
-ranks from the pool in the order in which they became ready, each all of its ranks at once, and
-none overtakes another, so that a large group is not starved by small ones. When a group has
-finished, its ranks return to the pool. A module runs in one group at a time.
+::
+
+    scheduler.py    ready groups take their ranks from the pool and return them
+    nest.py         which iteration of which group is ready
+    copies.py       the copies of one iteration, and what follows a failure
+    plans.py        what there is to run          events.py   what goes in and out
+
+A group becomes ready when every group that it depends on has finished, and again for each further
+iteration. Ready groups take their ranks from the pool in the order in which they became ready, each
+all of its ranks at once, and none overtakes another, so that a large group is not starved by small
+ones. After each iteration the ranks return to the pool. A module runs in one group at a time.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import Any, TypeAlias
 
-# -- what there is to run -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ModulePlan:
-    """One module of a group: how many copies, and how many ranks each."""
-
-    module: str
-    copies: int
-    processes: int
-
-
-@dataclass(frozen=True)
-class GroupPlan:
-    """One group: its modules, and the names of the groups that have to finish first."""
-
-    name: str
-    modules: tuple[ModulePlan, ...]
-    depends: tuple[str, ...] = ()
-
-    @property
-    def ranks(self) -> int:
-        """Ranks that the group takes from the pool."""
-        return sum(module.copies * module.processes for module in self.modules)
-
-
-@dataclass(frozen=True)
-class CopyPlan:
-    """One copy of a module on its ranks.
-
-    Attributes
-    ----------
-    serial : int
-        Different for every copy that is ever started in a run.
-    group, module : str
-    copy_index, copies : int
-    ranks : tuple of int
-        This copy's; the i-th is rank i of its communicator.
-    module_serial : int
-        Of the module's own communicator; equal for its copies.
-    module_ranks : tuple of int
-        Those of all copies.
-    """
-
-    serial: int
-    group: str
-    module: str
-    copy_index: int
-    copies: int
-    ranks: tuple[int, ...]
-    module_serial: int
-    module_ranks: tuple[int, ...]
-
-
-# -- events -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CopyRankFinished:
-    """One rank of a copy has finished its part."""
-
-    serial: int
-    rank: int
-    returned: Any = None
-
-
-@dataclass(frozen=True)
-class CopyRankFailed:
-    """One rank of a copy has failed."""
-
-    serial: int
-    rank: int
-
-
-@dataclass(frozen=True)
-class StopAsked:
-    """Somebody asked the run to stop."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class DeadlockFound:
-    """Every running module waits for another one."""
-
-    explanation: str
-
-
-Event: TypeAlias = "CopyRankFinished | CopyRankFailed | StopAsked | DeadlockFound"
-
-# -- instructions -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class StartGroup:
-    """Order these copies to start."""
-
-    group: str
-    copies: tuple[CopyPlan, ...]
-
-
-@dataclass(frozen=True)
-class NoteCopyFinished:
-    """A copy is done on all its ranks; `returned` is what its rank 0 returned."""
-
-    plan: CopyPlan
-    returned: Any
-
-
-@dataclass(frozen=True)
-class NoteGroupFinished:
-    """A group is done."""
-
-    group: str
-
-
-@dataclass(frozen=True)
-class StopRun:
-    """Tell every rank to stop; `failed` is the copy that caused it, if one did."""
-
-    failed: CopyPlan | None
-    failed_rank: int | None
-    reason: str
-    is_failure: bool = True
-
-
-@dataclass(frozen=True)
-class EndRun:
-    """Everything is done."""
-
-
-Instruction: TypeAlias = "StartGroup | NoteCopyFinished | NoteGroupFinished | StopRun | EndRun"
-
-# -- the machine --------------------------------------------------------------------------------
+from diel.executive.copies import RunningCopy, RunningGroup, policy_for
+from diel.executive.events import (
+    CopyRankFailed,
+    CopyRankFinished,
+    CopyRankLeft,
+    DeadlockFound,
+    EndRun,
+    Event,
+    Instruction,
+    LeaveCopy,
+    LeaveIgnored,
+    MakeModuleComm,
+    ModuleCommAsked,
+    NoteCopyFailed,
+    NoteCopyFinished,
+    NoteCopyGivenUp,
+    RestartCopies,
+    StartGroup,
+    StopAsked,
+    StopRun,
+    TagLooked,
+    TimeLimitPassed,
+)
+from diel.executive.nest import Finished, Nest
+from diel.executive.plans import CopyPlan, GroupPlan
 
 Choose: TypeAlias = "Callable[[GroupPlan, Sequence[int]], tuple[tuple[int, ...], ...] | None]"
-"""From a group and the free ranks to the ranks of each copy, or None: not these."""
+"""From a group and the free ranks, in ascending order, to the ranks of each copy, module by module
+in the group's order; None if these ranks will not do."""
 
 
 def in_order(plan: GroupPlan, free: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
@@ -167,20 +65,6 @@ def in_order(plan: GroupPlan, free: Sequence[int]) -> tuple[tuple[int, ...], ...
     )
 
 
-@dataclass
-class _RunningCopy:
-    plan: CopyPlan
-    unfinished: set[int]
-    returned: Any = None
-
-
-@dataclass
-class _RunningGroup:
-    plan: GroupPlan
-    ranks: tuple[int, ...]
-    unfinished: set[int] = field(default_factory=set)  # serials
-
-
 class Scheduler:
     """Runs groups by their dependencies on a pool of ranks.
 
@@ -191,18 +75,24 @@ class Scheduler:
     pool : iterable of int
         Ranks for copies.
     choose : callable, optional
-        Which of the free ranks a group takes, copy by copy in the group's order. With the whole
-        pool free it never says None.
+        Which of the free ranks a group takes, copy by copy in the group's order; with the whole
+        pool free it never says None. Default: the first ones.
+    finished : mapping of str to Finished, optional
+        What an earlier run has behind it, from its `finished`: every iteration that it had not
+        finished is run, also if it had begun. Neither the ranks nor the copies need be the same.
 
     Raises
     ------
     ValueError
-        If a group needs more ranks than the pool has, or could never start: it depends on
-        itself, directly or not, or on a group that is not there.
+        If a group needs more ranks than the pool has, or could never start.
     """
 
     def __init__(
-        self, groups: Sequence[GroupPlan], pool: Iterable[int], choose: Choose = in_order
+        self,
+        groups: Sequence[GroupPlan],
+        pool: Iterable[int],
+        finished: Mapping[str, Finished] | None = None,
+        choose: Choose = in_order,
     ) -> None:
         self._choose = choose
         self._plans = {group.name: group for group in groups}
@@ -213,26 +103,25 @@ class Scheduler:
                     f"group {group.name!r} needs {group.ranks} ranks of the pool, "
                     f"which has {len(self._free)}"
                 )
-        self._check_dependencies(groups)
-        self._unmet = {group.name: set(group.depends) for group in groups}
-        self._ready: deque[str] = deque()
-        self._groups: dict[str, _RunningGroup] = {}
-        self._copies: dict[int, _RunningCopy] = {}
-        self._finished: set[str] = set()
-        self._serials = 0
+        self._nest = Nest(groups, finished)
+        self._running: dict[str, RunningGroup] = {}
+        self._busy_modules: set[str] = set()
+        self._copies: dict[int, RunningCopy] = {}  # those with ranks that work, by serial
+        self._serials = count(1)
+        self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
+            CopyRankFinished: self._rank_finished,
+            CopyRankFailed: self._rank_failed,
+            CopyRankLeft: self._rank_left,
+            TimeLimitPassed: self._time_limit_passed,
+            LeaveIgnored: self._leave_ignored,
+            ModuleCommAsked: self._module_comm_asked,
+            TagLooked: self._tag_looked,
+            StopAsked: self._stop_asked,
+            DeadlockFound: self._deadlock_found,
+        }
         self.stopping = False
 
-    @staticmethod
-    def _check_dependencies(groups: Sequence[GroupPlan]) -> None:
-        startable: set[str] = set()
-        rest = list(groups)
-        while rest:
-            ready = [group for group in rest if startable.issuperset(group.depends)]
-            if not ready:
-                names = ", ".join(group.name for group in rest)
-                raise ValueError(f"these groups could never start: {names}")
-            startable.update(group.name for group in ready)
-            rest = [group for group in rest if group.name not in startable]
+    # -- what others may know -----------------------------------------------------------------
 
     @property
     def free_ranks(self) -> tuple[int, ...]:
@@ -242,20 +131,45 @@ class Scheduler:
     @property
     def running_ranks(self) -> set[int]:
         """Ranks that have not finished their part of a copy."""
-        return {rank for copy in self._copies.values() for rank in copy.unfinished}
+        return {rank for copy in self._copies.values() for rank in copy.working}
 
     @property
     def groups_to_come(self) -> list[str]:
-        """Groups that have not started."""
-        return [*self._ready, *self._unmet]
+        """Groups that have not started, or have further iterations."""
+        return self._nest.to_come(self._running)
+
+    @property
+    def finished(self) -> dict[str, Finished]:
+        """What is behind: a later run that is given this goes on from here."""
+        return self._nest.finished
 
     def plan_of(self, serial: int) -> CopyPlan:
         """Return the plan of a copy that is running."""
         return self._copies[serial].plan
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return all that decides what comes next, in plain values, down to whole copies."""
+        return {
+            "stopping": self.stopping,
+            "free": list(self._free),
+            "ready": [(name, self._nest.iteration_of(name)) for name in self._nest.ready],
+            "looking": self._nest.looking,
+            "finished": self.finished,
+            "running": {
+                name: [
+                    (copy.plan, copy.policy, copy.is_settled)
+                    for module in group.modules
+                    for copy in module.copies
+                ]
+                for name, group in self._running.items()
+            },
+        }
+
+    # -- the machine --------------------------------------------------------------------------
+
     def start(self) -> list[Instruction]:
         """Begin; returns the first instructions."""
-        return self._advance()
+        return [*self._nest.start(), *self._advance()]
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take an event into account and return what is to be done about it.
@@ -271,96 +185,153 @@ class Scheduler:
         """
         if self.stopping:
             return []  # what ends now is a consequence of the stop
-        if isinstance(event, CopyRankFinished):
-            return self._rank_finished(event)
-        self.stopping = True
-        if isinstance(event, StopAsked):
-            return [StopRun(None, None, event.reason, is_failure=False)]
-        if isinstance(event, DeadlockFound):
-            return [StopRun(None, None, "deadlock")]
-        plan = self._copies[event.serial].plan
-        return [StopRun(plan, event.rank, f"{plan.module}.{plan.copy_index} failed")]
-
-    def _rank_finished(self, event: CopyRankFinished) -> list[Instruction]:
-        copy = self._copies[event.serial]
-        copy.unfinished.discard(event.rank)
-        if event.rank == copy.plan.ranks[0]:
-            copy.returned = event.returned
-        if copy.unfinished:
-            return []
-        del self._copies[event.serial]
-        instructions: list[Instruction] = [NoteCopyFinished(copy.plan, copy.returned)]
-        group = self._groups[copy.plan.group]
-        group.unfinished.discard(event.serial)
-        if group.unfinished:
-            return instructions
-        return [*instructions, *self._finish_group(group)]
-
-    def _finish_group(self, group: _RunningGroup) -> list[Instruction]:
-        name = group.plan.name
-        del self._groups[name]
-        self._finished.add(name)
-        self._free = sorted([*self._free, *group.ranks])
-        return [NoteGroupFinished(name), *self._advance()]
+        return self._handlers[type(event)](event)
 
     def _advance(self) -> list[Instruction]:
         """Start what can start now."""
-        for name in [name for name, unmet in self._unmet.items() if unmet <= self._finished]:
-            del self._unmet[name]
-            self._ready.append(name)
+        ready = self._nest.ready
         instructions: list[Instruction] = []
-        while self._ready:
-            plan = self._plans[self._ready[0]]
-            seats = self._seats_for(plan)
-            if seats is None:
-                break
-            self._ready.popleft()
-            instructions.append(self._start(plan, seats))
-        if not self._groups and not self._ready:
+        while ready and (ranks := self._ranks_for(self._plans[ready[0]])) is not None:
+            instructions.append(self._start_group(ready.popleft(), ranks))
+        if self._nest.is_finished:
             instructions.append(EndRun())
         return instructions
 
-    def _seats_for(self, plan: GroupPlan) -> tuple[tuple[int, ...], ...] | None:
-        running = {
-            module.module for group in self._groups.values() for module in group.plan.modules
-        }
-        if not running.isdisjoint(module.module for module in plan.modules):
+    def _ranks_for(self, plan: GroupPlan) -> tuple[int, ...] | None:
+        """Return the ranks of all copies in order; None if the group cannot start now."""
+        if not self._busy_modules.isdisjoint(module.module for module in plan.modules):
             return None
-        return self._choose(plan, self._free)
+        seats = self._choose(plan, self._free)
+        return None if seats is None else tuple(chain.from_iterable(seats))
 
-    def _start(self, plan: GroupPlan, seats: tuple[tuple[int, ...], ...]) -> StartGroup:
-        taken = tuple(rank for ranks in seats for rank in ranks)
+    def _start_group(self, name: str, taken: tuple[int, ...]) -> StartGroup:
+        plan = self._plans[name]
         self._free = sorted(set(self._free).difference(taken))
-        copies = []
-        left = iter(seats)
-        for module in plan.modules:
-            ranks = tuple(next(left) for _ in range(module.copies))
-            copies += self._plan_copies(plan.name, module, ranks)
-        serials = {copy.serial for copy in copies}
-        self._groups[plan.name] = _RunningGroup(plan, taken, serials)
+        group = RunningGroup(plan, self._nest.iteration_of(name), taken)
+        copies = group.place(self._serials)
+        self._running[name] = group
+        self._busy_modules.update(module.module for module in plan.modules)
+        self._copies.update((copy.plan.serial, copy) for copy in copies)
+        return StartGroup(name, group.iteration, tuple(copy.plan for copy in copies))
+
+    def _settle(self, copies: Sequence[RunningCopy]) -> list[Instruction]:
+        """Count copies as done; go on if they were the last of their group."""
+        group = self._running[copies[0].plan.group]
         for copy in copies:
-            self._copies[copy.serial] = _RunningCopy(copy, set(copy.ranks))
-        return StartGroup(plan.name, tuple(copies))
+            copy.is_settled = True
+        group.unsettled -= len(copies)
+        if group.unsettled:
+            return []
+        name = group.plan.name
+        del self._running[name]
+        self._busy_modules.difference_update(module.module for module in group.plan.modules)
+        self._free = sorted([*self._free, *group.ranks])
+        return [*self._nest.iteration_done(name), *self._advance()]
 
-    def _plan_copies(
-        self, group: str, module: ModulePlan, seats: tuple[tuple[int, ...], ...]
-    ) -> list[CopyPlan]:
-        module_serial = self._next_serial()
-        everyone = tuple(rank for ranks in seats for rank in ranks)
-        return [
-            CopyPlan(
-                serial=self._next_serial(),
-                group=group,
-                module=module.module,
-                copy_index=index,
-                copies=module.copies,
-                ranks=ranks,
-                module_serial=module_serial,
-                module_ranks=everyone,
-            )
-            for index, ranks in enumerate(seats)
-        ]
+    # -- ranks report -------------------------------------------------------------------------
 
-    def _next_serial(self) -> int:
-        self._serials += 1
-        return self._serials
+    def _rank_finished(self, event: CopyRankFinished) -> list[Instruction]:
+        copy = self._copies[event.serial]
+        if event.rank == copy.plan.ranks[0]:
+            copy.returned = event.returned
+        if copy.policy is not None:
+            return self._rank_out(copy, event.rank)
+        copy.working.discard(event.rank)
+        if copy.working:
+            return []
+        del self._copies[event.serial]
+        return [NoteCopyFinished(copy.plan, copy.returned), *self._settle([copy])]
+
+    def _rank_failed(self, event: CopyRankFailed) -> list[Instruction]:
+        copy = self._copies[event.serial]
+        if copy.policy is not None:  # a consequence of having been told to leave
+            return self._rank_out(copy, event.rank)
+        noted = self._fail(copy, event.rank, event.error, event.host, event.detail)
+        return noted if self.stopping else [*noted, *self._rank_out(copy, event.rank)]
+
+    def _rank_left(self, event: CopyRankLeft) -> list[Instruction]:
+        return self._rank_out(self._copies[event.serial], event.rank)
+
+    def _module_comm_asked(self, event: ModuleCommAsked) -> list[Instruction]:
+        copy = self._copies[event.serial]
+        module = copy.module
+        if copy.policy is not None:
+            return []  # it is about to hear that it has to leave
+        module.asked.add(event.rank)
+        ranks = copy.plan.module_ranks
+        if len(module.asked) < len(ranks):
+            return []
+        module.has_comm = True
+        return [MakeModuleComm(copy.plan.module_serial, ranks)]
+
+    # -- failures -----------------------------------------------------------------------------
+
+    def _time_limit_passed(self, event: TimeLimitPassed) -> list[Instruction]:
+        copy = self._copies.get(event.serial)
+        if copy is None or copy.policy is not None:
+            return []
+        return self._fail(copy, None, f"time limit of {event.limit} exceeded")
+
+    def _fail(
+        self, copy: RunningCopy, rank: int | None, error: str, host: str = "", detail: str = ""
+    ) -> list[Instruction]:
+        """Begin to do what the policy of a copy's module says."""
+        plan, module = copy.plan, copy.module
+        policy = policy_for(module.plan, plan.attempt)
+        whole = module.has_comm and len(module.copies) > 1
+        noted = NoteCopyFailed(plan, policy, whole, rank, error, host, detail)
+        if policy == "stop":
+            self.stopping = True
+            return [noted, StopRun(plan, rank, f"{plan.name} failed")]
+        told: list[Instruction] = []
+        for one in module.fail(copy, policy, error):
+            self._copies[one.plan.serial] = one  # until it is left, also where all have finished
+            ranks = tuple(sorted(one.working - ({rank} if one is copy else set())))
+            if ranks:
+                told.append(LeaveCopy(one.plan, ranks))
+        return [noted, *told]
+
+    def _rank_out(self, copy: RunningCopy, rank: int) -> list[Instruction]:
+        """Take in that a rank is done with a copy that has failed."""
+        copy.working.discard(rank)
+        if not copy.is_left:
+            return []
+        together = copy.leaving_with
+        for one in together:
+            del self._copies[one.plan.serial]
+        if copy.policy == "retry":
+            return [self._restart(copy, together)]
+        given_up = [one for one in together if not one.is_settled]
+        notes = [NoteCopyGivenUp(one.plan, one.error) for one in given_up]
+        return [*notes, *self._settle(given_up)]
+
+    def _restart(self, copy: RunningCopy, together: Sequence[RunningCopy]) -> RestartCopies:
+        group = self._running[copy.plan.group]
+        group.unsettled += sum(one.is_settled for one in together)
+        plans = copy.module.restart(together, self._serials)
+        self._copies.update((one.plan.serial, one) for one in together)
+        return RestartCopies(group.plan.name, group.iteration, plans)
+
+    def _leave_ignored(self, event: LeaveIgnored) -> list[Instruction]:
+        copy = self._copies.get(event.serial)
+        if copy is None or copy.policy is None or not copy.working:
+            return []
+        self.stopping = True
+        ranks = tuple(sorted(copy.working))
+        names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        reason = f"{names} did not leave {copy.plan.name}, which has failed"
+        return [StopRun(copy.plan, None, reason, deaf_ranks=ranks)]
+
+    # -- the rest -----------------------------------------------------------------------------
+
+    def _tag_looked(self, event: TagLooked) -> list[Instruction]:
+        instructions = self._nest.tag_looked(event.group, event.iteration, event.is_there)
+        return [*instructions, *self._advance()]
+
+    def _stop_asked(self, event: StopAsked) -> list[Instruction]:
+        self.stopping = True
+        return [StopRun(None, None, event.reason, is_failure=False)]
+
+    def _deadlock_found(self, event: DeadlockFound) -> list[Instruction]:
+        self.stopping = True
+        return [StopRun(None, None, "deadlock")]

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import TypeAlias
 
 from diel.executive.gpus import Demand, Node, deal
-from diel.executive.scheduler import GroupPlan, ModulePlan
+from diel.executive.plans import GroupPlan, ModulePlan
 
 Seats: TypeAlias = "tuple[tuple[int, ...], ...]"
 """The ranks of each copy: those of the group's first module, then those of the second, ..."""
@@ -46,7 +46,6 @@ class Seating:
     needs : mapping of str to Need
         By module name.
     groups : sequence of GroupPlan
-        Every group that runs modules.
 
     Raises
     ------

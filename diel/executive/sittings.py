@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diel.executive.arrangement import running_groups
-from diel.executive.scheduler import GroupPlan
+from diel.executive.plans import GroupPlan
 from diel.executive.seating import Seating
 
 
@@ -34,7 +33,7 @@ def moments(plans: Sequence[GroupPlan], seating: Seating) -> list[list[Sitting]]
         As `diel.executive.arrangement.arrange` returns them.
     seating : Seating
     """
-    groups = {plan.name: plan for plan in running_groups(plans)}
+    groups = {plan.name: plan for plan in plans}
     unmet = _dependencies(plans)
     finished: set[str] = set()
     ready: deque[str] = deque()
@@ -78,19 +77,21 @@ def _seat(
     ]
 
 
-def _dependencies(
-    plans: Sequence[GroupPlan], inherited: frozenset[str] = frozenset()
-) -> dict[str, set[str]]:
-    """Return, for each group that runs modules, those that come before it.
+def _dependencies(plans: Sequence[GroupPlan]) -> dict[str, set[str]]:
+    """Return, for each group that runs modules, those of them that come before it.
 
     A group inside another one waits for whatever that one depends on, and who depends on a group
     waits for all that are inside it.
     """
-    inside = {plan.name: {one.name for one in running_groups([plan])} for plan in plans}
-    found: dict[str, set[str]] = {}
-    for plan in plans:
-        before = inherited.union(*(inside[name] for name in plan.depends))
-        if plan.modules:
-            found[plan.name] = set(before)
-        found |= _dependencies(getattr(plan, "groups", ()), frozenset(before))
-    return found
+    groups = {plan.name: plan for plan in plans}
+    outer = {child: plan.name for plan in plans for child in plan.groups}
+
+    def inside(name: str) -> set[str]:
+        plan = groups[name]
+        return {name} if plan.modules else set().union(*map(inside, plan.groups))
+
+    def before(name: str) -> set[str]:
+        found = set().union(*map(inside, groups[name].depends))
+        return found | before(outer[name]) if name in outer else found
+
+    return {plan.name: before(plan.name) for plan in plans if plan.modules}

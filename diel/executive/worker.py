@@ -17,20 +17,26 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from diel.comm import tags
 from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.mailbox import Mailbox
-from diel.errors import ModuleFailed, RunStopped
+from diel.errors import CopyStopped, ModuleFailed, RunStopped
 from diel.executive.messages import (
     Goodbye,
     Leave,
+    LeaveCopy,
+    MakeModuleComm,
+    ModuleCommAsked,
     Order,
     RankFailed,
     RankFinished,
+    RankLeft,
     RankStopped,
     Recorded,
     Report,
     RunCopy,
     Waiting,
+    WaitOver,
     Welcome,
 )
+from diel.executive.plans import CopyPlan
 from diel.loading.checking import parse_options
 from diel.loading.context import Context, Place, running
 from diel.loading.executables import run_executable
@@ -41,6 +47,8 @@ from diel.run.journal import plain
 from diel.tuples.tags import format_tag
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from diel.comm.parent import Parent
     from diel.tuples.client import TupleClient
 
@@ -109,20 +117,40 @@ class _Worker:
         self._folder = Path(welcome.folder)
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
-        transport = MpiTransport(parent.comm, welcome.server_ranks, self._safe_point)
+        transport = MpiTransport(
+            parent.comm, welcome.server_ranks, self._safe_point, parent.raise_if_stopped
+        )
         self._transport = transport
         self._tuples: TupleClient = TupleClient(transport)
+        self._leaves: Mailbox[LeaveCopy] = Mailbox(
+            parent.comm,
+            sends=tags.WORKER_TO_EXECUTIVE,
+            receives=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
+        )
         self._serial = 0
+        self._has_to_leave = False
         self._waiting_for: _Wait | None = None
         self._noticed: _Wait | None = None
         self._noticed_s = 0.0
         self._told_of: _Wait | None = None
 
-    def _safe_point(self) -> None:
-        """End a wait if the run is stopping; tell rank 0 of a wait that has lasted a while."""
+    def _raise_if_told(self) -> None:
+        """End a wait if the run is stopping, or if this rank has to leave its copy."""
         self._parent.raise_if_stopped()
+        while (arrival := self._leaves.poll()) is not None:
+            # An order for an earlier copy crossed with the report of its end.
+            self._has_to_leave |= arrival[1].serial == self._serial
+        if self._has_to_leave:
+            raise CopyStopped("the copy has failed: it starts again, or the run goes on without it")
+
+    def _safe_point(self) -> None:
+        """End a wait if it shall end; tell rank 0 of one that has lasted a while."""
         waiting = self._tuples.waiting_for or self._waiting_for
-        if waiting is None or waiting is self._told_of:
+        if waiting is None:  # a server answers at once: only the end of everything is sooner
+            self._parent.raise_if_stopped()
+            return
+        self._raise_if_told()
+        if waiting is self._told_of:
             return
         now_s = time.monotonic()
         if waiting is not self._noticed:
@@ -147,27 +175,38 @@ class _Worker:
             order = _next_order(self._mailbox, self._parent)
             if isinstance(order, Leave):
                 break
-            assert isinstance(order, RunCopy)
-            self._report(self._perform(order))
+            if isinstance(order, RunCopy):
+                self._report(self._perform(order))
+            else:  # it came when this rank had left the copy
+                assert isinstance(order, MakeModuleComm)
         self._transport.close()
 
     def _report(self, report: Report) -> None:
         self._mailbox.send(report, self._parent.EXECUTIVE_RANK)
 
     def _perform(self, order: RunCopy) -> Report:
-        serial = order.plan.serial
+        self._serial, self._has_to_leave = order.plan.serial, False
+        self._waiting_for = self._told_of = None
         try:
             return self._run_copy(order)
+        except BaseException as error:  # a module may raise anything, SystemExit too
+            report = self._report_of(error, order.plan.serial)
+        with contextlib.suppress(RunStopped):
+            self._tuples.start_over()
+        return report
+
+    def _report_of(self, error: BaseException, serial: int) -> Report:
+        """Say how a copy ended here: what a stop leads to is no cause of its own."""
+        try:
+            self._raise_if_told()
+        except CopyStopped:
+            return RankLeft(serial)
         except RunStopped:
             return RankStopped(serial)
-        except BaseException as error:  # a module may raise anything, SystemExit too
-            if self._parent.stop_was_announced():
-                return RankStopped(serial)  # what a stop leads to is no cause
-            return RankFailed(serial, self._parent.host, _one_line(error), _detail(error))
+        return RankFailed(serial, self._parent.host, _one_line(error), _detail(error))
 
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
-        self._serial = plan.serial
         comm = self._parent.create_communicator(plan.ranks, plan.serial)
         run = self._run_function if order.spec.function is not None else self._run_executable
         with _restored_process_state():
@@ -187,6 +226,7 @@ class _Worker:
             copies_of=order.copies_of,
             run_dir=self._directory.path,
             folder=self._folder,
+            iteration=plan.iteration,
         )
         log = self._directory.module_log(plan.module, plan.copy_index, comm.Get_rank())
         with log.open("a", encoding="utf-8", buffering=1) as file, _output_to(file):
@@ -197,9 +237,7 @@ class _Worker:
             context = Context(
                 place,
                 comm=comm,
-                make_module_comm=lambda: self._parent.create_communicator(
-                    plan.module_ranks, plan.module_serial
-                ),
+                make_module_comm=lambda: self._make_module_comm(plan),
                 options=parse_options(code, spec.function, spec.options, self._folder),
                 threads=spec.threads,
                 tuples=self._tuples,
@@ -215,12 +253,36 @@ class _Worker:
             leftovers = self._retire(context.module_comm)
         return returned, leftovers
 
+    def _make_module_comm(self, plan: CopyPlan) -> MPI.Intracomm:
+        """Make the communicator of all copies once all of their ranks want it.
+
+        MPI would wait for them too, but nobody could end that wait if one of them fails.
+        """
+        if len(plan.module_ranks) > 1:
+            self._report(ModuleCommAsked(plan.serial))
+            with self._waiting("ctx.module_comm for the module's other ranks"):
+                try:
+                    self._mailbox.wait(safe_point=self._safe_point)
+                except CopyStopped:
+                    # Those who have been told to make it cannot do so without this rank.
+                    if self._mailbox.poll() is None:
+                        raise
+        return self._parent.create_communicator(plan.module_ranks, plan.module_serial)
+
     def _retire(self, comm: Any) -> int:
-        self._waiting_for = ("the end of the copy's other ranks", "", math.inf)
-        try:
+        with self._waiting("the end of the copy's other ranks"):
             return self._parent.retire_communicator(comm, self._safe_point)
+
+    @contextlib.contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Let rank 0 know of a wait for other ranks, if it lasts, and of its end."""
+        waiting = self._waiting_for = (what, "", math.inf)
+        try:
+            yield
         finally:
             self._waiting_for = None
+        if self._told_of is waiting:
+            self._report(WaitOver(self._serial))
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
         plan, spec = order.plan, order.spec
@@ -234,6 +296,7 @@ class _Worker:
                 "DIEL_COPY": plan.copy_index,
                 "DIEL_COPIES": plan.copies,
                 "DIEL_PROCESSES": len(plan.ranks),
+                "DIEL_ITERATION": ".".join(map(str, plan.iteration)),
                 "DIEL_THREADS": spec.threads,
                 **thread_environment(spec.threads),
             }
@@ -244,7 +307,7 @@ class _Worker:
                 folder=self._folder,
                 facts=facts,
                 log=self._directory.module_log(plan.module, plan.copy_index, 0),
-                safe_point=self._parent.raise_if_stopped,
+                safe_point=self._raise_if_told,
             )
         return None, 0
 

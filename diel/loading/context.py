@@ -33,6 +33,9 @@ class Place:
         Copies of every module in the group.
     run_dir, folder : Path
         The run directory; the folder of the workflow file.
+    iteration : tuple of int
+        Which iteration of the group this is, from 0: a number for each group around it, outermost
+        first, and one for itself.
     """
 
     group: str
@@ -42,6 +45,7 @@ class Place:
     copies_of: Mapping[str, int]
     run_dir: Path
     folder: Path
+    iteration: tuple[int, ...] = (0,)
 
 
 class Results:
@@ -128,6 +132,9 @@ class Context:
     copy_index, copies : int
         Which copy of the module this is, from 0, and how many there are.
     group, module : str
+    iteration : tuple of int
+        Which iteration of the group this is, from 0: a number for each group around it, outermost
+        first, and one for itself.
     copies_of : mapping of str to int
         Copies of every module in the group.
     options : dict or pydantic.BaseModel
@@ -173,6 +180,7 @@ class Context:
 
     group = property(lambda self: self._place.group)
     module = property(lambda self: self._place.module)
+    iteration = property(lambda self: self._place.iteration)
     copy_index = property(lambda self: self._place.copy_index)
     copies = property(lambda self: self._place.copies)
     copies_of = property(lambda self: self._place.copies_of)

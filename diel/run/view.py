@@ -15,14 +15,39 @@ from diel.run.results import TableName, table_name
 
 @dataclass
 class GroupView:
-    """One group: its state and the copies that still work."""
+    """One group: its state, the iteration that it is in, and the copies that still work.
+
+    Attributes
+    ----------
+    inside : str
+        The group around it, if there is one.
+    iterations : int or None
+        How many there are at most in a row; None for any number.
+    iteration : tuple of int
+        Counted from 0: a number for each group around, outermost first, and one for itself.
+    """
 
     name: str
+    inside: str = ""
+    iterations: int | None = 1
+    iteration: tuple[int, ...] = ()
     state: str = "waiting"  # waiting, running, finished, stopped
     copies: int = 0
     copies_finished: int = 0
     started_s: float = 0.0
     finished_s: float = 0.0
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it may run more than once in a row."""
+        return self.iterations != 1
+
+    def describe_iteration(self) -> str:
+        """Say which iteration this is, as people count: ``iteration 3 of 5``."""
+        if not self.iteration:
+            return ""
+        of = "" if self.iterations is None else f" of {self.iterations}"
+        return f"iteration {self.iteration[-1] + 1}{of}"
 
 
 @dataclass
@@ -48,11 +73,22 @@ class RunView:
     groups: dict[str, GroupView] = field(default_factory=dict)
     results: dict[TableName, ResultsView] = field(default_factory=dict)
     progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
-    returned: list[tuple[str, Any]] = field(default_factory=list)
+    given_up: list[Record] = field(default_factory=list)
     messages: list[tuple[str, str, str]] = field(default_factory=list)
     placement: dict[int, str] = field(default_factory=dict)
     failure: Record | None = None
     exit_code: int | None = None
+    _returned: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    @property
+    def returned(self) -> list[tuple[str, Any]]:
+        """What each copy has returned, by ``module.copy``: the last time, in each of its groups."""
+        return [(who, value) for (_, who), value in self._returned.items()]
+
+    def is_repeated(self, group: str) -> bool:
+        """Whether a group may run more than once in the run, by itself or with one around it."""
+        view = self.groups[group]
+        return view.repeats or (bool(view.inside) and self.is_repeated(view.inside))
 
     def who_is_on(self, rank: int) -> str:
         """Say in words what a rank does."""
@@ -71,31 +107,50 @@ class RunView:
     def _on_RunStarted(self, record: Record) -> None:
         self.name, self.ranks = record["workflow"], record["ranks"]
         self.started_s = record["time_s"]
-        self.groups = {name: GroupView(name) for name in record["groups"]}
+        iterations, inside = record.get("iterations", {}), record.get("inside", {})
+        self.groups = {
+            name: GroupView(name, inside.get(name, ""), iterations.get(name, 1))
+            for name in record["groups"]
+        }
 
     def _on_GroupStarted(self, record: Record) -> None:
         group = self.groups[record["group"]]
         group.state, group.started_s = "running", record["time_s"]
+        group.iteration = tuple(record.get("iteration", ()))
         for who, ranks in record.get("placement", {}).items():
             self.placement.update(dict.fromkeys(ranks, f"module {who}"))
-        group.copies, group.copies_finished = sum(record["copies"].values()), 0
+        group.copies, group.copies_finished = sum(record.get("copies", {}).values()), 0
 
     def _on_CopyFinished(self, record: Record) -> None:
         self.groups[record["group"]].copies_finished += 1
         who = f"{record['module']}.{record['copy']}"
         self.progress.pop(who, None)
         if record["returned"] is not None:
-            self.returned.append((who, record["returned"]))
+            self._returned[record["group"], who] = record["returned"]
 
     def _on_GroupFinished(self, record: Record) -> None:
         group = self.groups[record["group"]]
-        group.state, group.finished_s = "finished", record["time_s"]
+        group.finished_s = record["time_s"]
+        # Without a reason to end it goes on with its next iteration.
+        group.state = "finished" if record.get("ended_by", "iterations") else "running"
 
     def _on_ModuleFailed(self, record: Record) -> None:
-        if self.failure is None:
-            self.failure = record
+        if record.get("policy", "stop") == "stop":
+            self._note_failure(record)
+
+    def _on_CopyGivenUp(self, record: Record) -> None:
+        self.groups[record["group"]].copies_finished += 1
+        who = f"{record['module']}.{record['copy']}"
+        self.progress.pop(who, None)
+        self.given_up.append(record)
 
     def _on_DeadlockFound(self, record: Record) -> None:
+        self._note_failure(record)
+
+    def _on_LeaveIgnored(self, record: Record) -> None:
+        self._note_failure(record)
+
+    def _note_failure(self, record: Record) -> None:
         if self.failure is None:
             self.failure = record
 

@@ -73,6 +73,7 @@ class TupleSpace:
         copies: int = 1,
         copy_index: int = 0,
         copies_of: Mapping[str, int] | None = None,
+        iteration: tuple[int, ...] = (0,),
         run_dir: Path | None = None,
         folder: Path | None = None,
         comm: Any = None,
@@ -83,7 +84,8 @@ class TupleSpace:
 
         Parameters
         ----------
-        module, group, options, copies, copy_index, copies_of, run_dir, folder, comm, tuples
+        module, group, options, copies, copy_index, copies_of, iteration, run_dir, folder, comm, \
+tuples
             What is in the context. A run directory that is not given is made, and removed with
             the space.
         record : callable, optional
@@ -97,6 +99,7 @@ class TupleSpace:
             copies_of={module: copies} if copies_of is None else copies_of,
             run_dir=self._own_run_dir() if run_dir is None else Path(run_dir),
             folder=Path.cwd() if folder is None else Path(folder),
+            iteration=iteration,
         )
         return Context(
             place,

@@ -21,7 +21,15 @@ from diel.tuples.protocol import (
     pack_put,
     pack_query,
 )
-from diel.tuples.tags import WILDCARD, Pattern, Tag, encode_pattern, encode_tag, format_tag
+from diel.tuples.tags import (
+    WILDCARD,
+    Pattern,
+    Tag,
+    decode_tag,
+    encode_pattern,
+    encode_tag,
+    format_tag,
+)
 
 if TYPE_CHECKING:
     from diel.tuples.transport import Transport
@@ -104,6 +112,10 @@ class Asking:
             return server, self._ask(
                 server, operation, key, timeout_s=timeout_s, target=target, argument=argument
             )
+        except BaseException:
+            for serial, known in self._transport.cut_short.items():
+                self._transport.cut_short[serial] = known or operation
+            raise
         finally:
             self.waiting_for = None
 
@@ -200,6 +212,36 @@ class Asking:
                 raise TupleSpaceFull(_no_room(tag, cost, reply))
             self._credit[server] += reply.number
         self._credit[server] -= cost
+
+    def start_over(self) -> None:
+        """Make the client as good as new after an exception, which may have ended a wait.
+
+        Nothing that it waits for, claims or subscribes to is left at the servers. A tuple that
+        it was about to take goes back into the space, behind the others of its tag.
+        """
+        self.waiting_for = None
+        late = dict(self._transport.cut_short)
+        self._transport.cut_short.clear()
+        for server in range(self._servers):
+            self._ask(server, Operation.START_OVER)
+            self._credit[server] = 0
+        replies = [reply for _, reply in self._transport.kept(late)]
+        for serial in late:
+            self._transport.drop(serial)
+        for reply in replies:
+            is_taken = late[reply.serial] == Operation.TAKE and reply.status == Status.OK
+            if is_taken and reply.kind >= 0:
+                self._put_again(reply)
+
+    def _put_again(self, item: Reply) -> None:
+        """Put a tuple as it came from a server."""
+        server = self._route(item.key)
+        message, payload = pack_put(
+            Operation.PUT, 0, 0, item.kind, item.key, item.meta, item.payload
+        )
+        self._spend_credit(server, cost_of(message, payload), decode_tag(item.key), None)
+        self.puts[server] += 1
+        self._transport.send(server, message, payload)
 
     def _note_wait(self, waiting_for: tuple[str, object, float] | None) -> None:
         self.waiting_for = waiting_for

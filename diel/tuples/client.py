@@ -581,13 +581,6 @@ class TupleClient(Asking):
         """
         return checkpoint.restore(path, self._put_again, self.flush)
 
-    def _put_again(self, item: Reply) -> None:
-        server = self._route(item.key)
-        message, payload = pack_put(_PUT, 0, 0, item.kind, item.key, item.meta, item.payload)
-        self._spend_credit(server, cost_of(message, payload), decode_tag(item.key), None)
-        self.puts[server] += 1
-        self._transport.send(server, message, payload)
-
     # -- inside -------------------------------------------------------------------------------
 
     def _get(

@@ -76,6 +76,7 @@ class Operation(IntEnum):
     DUMP = 20
     SURVEY = 21
     RETURN_CREDIT = 22
+    START_OVER = 23
 
 
 class Status(IntEnum):

@@ -151,6 +151,7 @@ class TupleStore:
             Operation.FLUSH: self._flush,
             Operation.DUMP: self._dump,
             Operation.SURVEY: self._survey,
+            Operation.START_OVER: self._start_over,
         }
 
     @property
@@ -619,6 +620,11 @@ class TupleStore:
 
     def _flush(self, query: _Query, now_s: float) -> Outs:
         return (answer(query.client, query.serial, Status.OK),)
+
+    def _start_over(self, query: _Query, now_s: float) -> Outs:
+        """Forget what a client waits for, holds and has credit for; it lives and begins anew."""
+        forgotten = self.client_died(query.client, now_s)
+        return [*forgotten, answer(query.client, query.serial, Status.OK)]
 
     def _survey(self, query: _Query, now_s: float) -> Outs:
         """Tell what is here and who waits, for whoever explains a deadlock."""

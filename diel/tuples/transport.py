@@ -46,6 +46,7 @@ class Transport(Protocol):
     """Carries the requests of one client to its servers, numbered from 0."""
 
     servers: int
+    cut_short: dict[int, int]
 
     def next_serial(self) -> int:
         """Return a number for a request, different from all that are under way."""
@@ -75,6 +76,9 @@ class Transport(Protocol):
     def keep(self, serial: int) -> None:
         """Keep the reply to a request until somebody receives it."""
 
+    def kept(self, serials: Collection[int]) -> list[tuple[int, Reply]]:
+        """Return the (server, reply) to kept requests that are here."""
+
     def drop(self, serial: int) -> None:
         """Do not keep the reply to a request any longer."""
 
@@ -84,6 +88,9 @@ class _Inbox:
 
     def __init__(self) -> None:
         self._serial = 0
+        self.cut_short: dict[int, int] = {}
+        """Requests whose replies nobody waits for any more since an exception ended the wait, and
+        their operations, 0 where that is not known here."""
         self._kept: set[int] = set()
         self._early: dict[int, tuple[int, Reply]] = {}
 
@@ -96,10 +103,19 @@ class _Inbox:
         """Keep the reply to a request until somebody receives it."""
         self._kept.add(serial)
 
+    def kept(self, serials: Collection[int]) -> list[tuple[int, Reply]]:
+        """Return the (server, reply) to kept requests that are here."""
+        return [self._early[serial] for serial in serials if serial in self._early]
+
     def drop(self, serial: int) -> None:
         """Do not keep the reply to a request any longer."""
         self._kept.discard(serial)
         self._early.pop(serial, None)
+
+    def _note_cut_short(self, serials: Collection[int], operation: int = 0) -> None:
+        """Remember that a wait was ended; a tuple that comes all the same must not be lost."""
+        self.cut_short.update(dict.fromkeys(serials, operation))
+        self._kept.update(serials)
 
     def _take_early(self, serials: Collection[int]) -> tuple[int, Reply] | None:
         if self._early:
@@ -123,10 +139,17 @@ class MpiTransport(_Inbox):
         The servers' ranks.
     safe_point : callable
         Asked now and then during waits; what it raises ends them.
+    transfer_safe_point : callable, optional
+        Asked instead while a payload is under way, which cannot be left half done unless
+        everything ends.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, servers: Sequence[int], safe_point: Callable[[], None]
+        self,
+        comm: MPI.Intracomm,
+        servers: Sequence[int],
+        safe_point: Callable[[], None],
+        transfer_safe_point: Callable[[], None] | None = None,
     ) -> None:
         from mpi4py import MPI
 
@@ -136,6 +159,7 @@ class MpiTransport(_Inbox):
         self._ranks = tuple(servers)
         self._server_of = {rank: server for server, rank in enumerate(servers)}
         self._safe_point = safe_point
+        self._transfer_safe_point = transfer_safe_point or safe_point
         self._sending: deque[tuple[MPI.Request, bytes]] = deque()
         self._buffer = bytearray(MESSAGE_BYTES)
         self._view = memoryview(self._buffer)
@@ -203,7 +227,11 @@ class MpiTransport(_Inbox):
                 if reply[1] == serial:
                     return reply
                 self._sort(server, reply)
-        return self.receive((serial,))[1]
+        try:
+            return self.receive((serial,))[1]
+        except BaseException:
+            self._note_cut_short((serial,), operation)
+            raise
 
     def receive(
         self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
@@ -213,7 +241,11 @@ class MpiTransport(_Inbox):
         if early is not None:
             return early
         while True:
-            self._await_message(timeout_s)
+            try:
+                self._await_message(timeout_s)
+            except BaseException:
+                self._note_cut_short(serials)
+                raise
             server, reply, pieces = self._take_reply(serials, outs)
             if pieces is not None:
                 self._finish(pieces)
@@ -281,7 +313,7 @@ class MpiTransport(_Inbox):
         while not self._mpi.Request.Testall(pieces):
             polls += 1
             if polls % 1000 == 0:
-                self._safe_point()
+                self._transfer_safe_point()
 
 
 def _fresh(size_bytes: int) -> memoryview:
@@ -360,7 +392,11 @@ class LocalTransport(_Inbox):
                 found = self._take_early(serials)
                 if found is not None:
                     return found
-                self._wait_for_change()
+                try:
+                    self._wait_for_change()
+                except BaseException:
+                    self._note_cut_short(serials)
+                    raise
 
     def _sort_any(self, server: int, reply: Reply, serials: Collection[int]) -> None:
         if reply.serial in serials or reply.serial in self._kept:

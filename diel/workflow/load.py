@@ -143,6 +143,9 @@ def _read_tables(draft: Draft) -> None:
     draft.groups = _read_entries(draft, "group", Group)
     for index, entry in _tables(document.get("module")):
         _check_what_runs(draft, index, entry)
+    for index, entry in _tables(document.get("group")):
+        if "modules" not in entry and "groups" not in entry:
+            _check_nothing_to_run(draft, "group", index, entry)
     problems.extend(check_references(document, unsure=_misspelt_tables(document)))
 
 
@@ -216,7 +219,7 @@ def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
     function, executable = entry.get("function"), entry.get("executable")
     path = f"module[{index}]"
     if function is None and executable is None:
-        _check_nothing_to_run(draft, index, entry)
+        _check_nothing_to_run(draft, "module", index, entry)
     if isinstance(function, str):
         try:
             location = locate(function, draft.file.parent)
@@ -229,18 +232,26 @@ def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
         draft.problems += check_program(executable[0], f"{path}.executable[0]", draft.file.parent)
 
 
-def _check_nothing_to_run(draft: Draft, index: int, entry: dict[str, Any]) -> None:
+_CONTENTS: dict[str, tuple[type[Module | Group], tuple[str, ...]]] = {
+    "module": (Module, ("function", "executable")),
+    "group": (Group, ("modules", "groups")),
+}
+"""By table: what says what an entry runs."""
+
+
+def _check_nothing_to_run(draft: Draft, kind: str, index: int, entry: dict[str, Any]) -> None:
     """Say that nothing runs where the model could not, because other keys were wrong."""
-    is_valid_otherwise = any(one.path == f"module[{index}]" for one in draft.problems)
+    model, contents = _CONTENTS[kind]
+    path = f"{kind}[{index}]"
+    is_valid_otherwise = any(one.path == path for one in draft.problems)
     is_misspelt = any(
-        did_you_mean(key, Module.model_fields) in ("function", "executable")
+        did_you_mean(key, model.model_fields) in contents
         for key in entry
-        if key not in Module.model_fields
+        if key not in model.model_fields
     )
     if not is_valid_otherwise and not is_misspelt:
-        draft.problems.append(
-            Problem(f"module[{index}]", NOTHING_TO_RUN.message, NOTHING_TO_RUN.remedy)
-        )
+        problem = NOTHING_TO_RUN[kind]
+        draft.problems.append(Problem(path, problem.message, problem.remedy))
 
 
 def _place(path: str, document: dict[str, Any]) -> tuple[int, ...]:

@@ -5,7 +5,8 @@
     Workflow                   [workflow]   name
     ├── tuple_space            [tuple_space] ranks that serve tuples, and their memory
     ├── modules: Module...     [[module]]   what runs: a Python function or an executable
-    └── groups: Group...       [[group]]    which modules run together, and after which groups
+    └── groups: Group...       [[group]]    which modules run together, or which groups, how often,
+                                            and after which other groups
 
 The models hold what one table can say for itself. What needs a second table or the disk (a group
 that names an unknown module, a function that does not exist) is checked in `load`.
@@ -31,6 +32,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from diel.errors import Problem
+from diel.workflow.durations import duration_s
 from diel.workflow.wording import InWords
 
 # File names end at 255 bytes on most systems: leave room for what a log file or a run's folder
@@ -64,11 +66,34 @@ LARGEST_GPU_COUNT = 64
 Count = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
 GpuCount = Annotated[int, Field(ge=0, le=LARGEST_GPU_COUNT)]
 
-NOTHING_TO_RUN = Problem(
-    path="",
-    message="says nothing to run: it has neither function nor executable",
-    remedy='add function = "package.module:function" or executable = ["./a.out"]',
-)
+_LONGEST_TAG_BYTES = 4096  # what a tuple server takes
+_TagField = Annotated[str, StringConstraints(min_length=1)] | int
+TagText = Annotated[
+    Annotated[str, StringConstraints(min_length=1)]
+    | Annotated[tuple[_TagField, ...], Field(strict=False, min_length=1)],
+    InWords("a tag: a string, or a list of strings and whole numbers"),
+]
+
+NOTHING_TO_RUN = {
+    "module": Problem(
+        path="",
+        message="says nothing to run: it has neither function nor executable",
+        remedy='add function = "package.module:function" or executable = ["./a.out"]',
+    ),
+    "group": Problem(
+        path="",
+        message="says nothing to run: it has neither modules nor groups",
+        remedy='add modules = ["master", "trainer"], or groups = [...] with names of other groups',
+    ),
+}
+"""What is wrong with an entry that runs nothing, by its table."""
+
+
+def _nothing_to_run(kind: str) -> PydanticCustomError:
+    problem = NOTHING_TO_RUN[kind]
+    return PydanticCustomError(
+        "nothing_to_run", "{message}", {"message": problem.message, "remedy": problem.remedy}
+    )
 
 
 class _Table(BaseModel):
@@ -134,6 +159,29 @@ class Module(_Table):
         default={},
         description="What the function finds in its context as options; function modules only.",
     )
+    on_failure: Literal["stop", "continue"] = Field(
+        default="stop",
+        description=(
+            'What happens when a copy has failed and is not started again: "stop" ends the run, '
+            '"continue" gives the copy up, and the rest goes on as if it had finished.'
+        ),
+    )
+    retries: Annotated[int, Field(ge=0), AfterValidator(_not_absurd)] = Field(
+        default=0,
+        description=(
+            "How many times a copy that failed is started again; the whole module if it has used "
+            "ctx.module_comm."
+        ),
+        examples=[2],
+    )
+    time_limit: float | str | None = Field(
+        default=None,
+        description=(
+            "How long one run of a copy may take, in seconds or with a unit (ms, s, min, h, d); "
+            "then it has failed. Without it, as long as it likes."
+        ),
+        examples=["10 min"],
+    )
 
     @field_validator("executable")
     @classmethod
@@ -154,6 +202,13 @@ class Module(_Table):
             raise ValueError("a NUL character cannot be passed to a program")
         return executable
 
+    @field_validator("time_limit")
+    @classmethod
+    def _check_time_limit(cls, time_limit: float | str | None) -> float | str | None:
+        if time_limit is not None:
+            duration_s(time_limit)
+        return time_limit
+
     @field_validator("options")
     @classmethod
     def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
@@ -168,34 +223,65 @@ class Module(_Table):
     @model_validator(mode="after")
     def _check_something_to_run(self) -> Module:
         if self.function is None and self.executable is None:
-            raise PydanticCustomError(
-                "nothing_to_run",
-                "{message}",
-                {"message": NOTHING_TO_RUN.message, "remedy": NOTHING_TO_RUN.remedy},
-            )
+            raise _nothing_to_run("module")
         return self
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """How long one run of a copy may take, in seconds; None for as long as it likes."""
+        return None if self.time_limit is None else duration_s(self.time_limit)
 
 
 class Group(_Table):
-    """Modules that run at the same time, once every group it depends on has finished."""
+    """Modules that run at the same time, or other groups; once or several times in a row."""
 
     name: Name = Field(
         description="What other groups and messages call this group.", examples=["search"]
     )
     modules: tuple[str, ...] = Field(
+        default=(),
         strict=False,
         min_length=1,
-        description="Names of the modules that run together.",
+        description="Names of the modules that run together; or give groups.",
         examples=[["master", "trainer"]],
+    )
+    groups: tuple[str, ...] = Field(
+        default=(),
+        strict=False,
+        min_length=1,
+        description=(
+            "Names of the groups inside this one: they run when it does and never by themselves, "
+            "at the same time unless they depend on each other. Instead of modules."
+        ),
+        examples=[["search", "report"]],
     )
     depends: tuple[str, ...] = Field(
         default=(),
         strict=False,
-        description="Names of the groups that must have finished before this one starts.",
+        description=(
+            "Names of the groups that must have finished before this one starts; they stand "
+            "beside it, in the same group or in none."
+        ),
         examples=[["search"]],
     )
+    iterations: Count | None = Field(
+        default=None,
+        description=(
+            "How many times the group runs, one after the other; 1 by default, any number where "
+            "until is given."
+        ),
+        examples=[3],
+    )
+    until: TagText | None = Field(
+        default=None,
+        description=(
+            "Run again until a tuple with this tag is in the tuple space after an iteration; it "
+            "stays there. The group ends before that where iterations says so."
+        ),
+        examples=["converged", ["converged", 3]],
+    )
 
-    @field_validator("modules", "depends")
+    @field_validator("modules", "groups", "depends")
     @classmethod
     def _check_no_duplicates(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -206,6 +292,40 @@ class Group(_Table):
                 {"names": _listed(twice), "remedy": "name each once"},
             )
         return names
+
+    @field_validator("groups")
+    @classmethod
+    def _check_one_content(cls, groups: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if info.data.get("modules"):
+            raise PydanticCustomError(
+                "two_contents",
+                "a group has either modules or groups inside, and both are given",
+                {"remedy": "put the modules into a [[group]] of their own, and name that here"},
+            )
+        return groups
+
+    @field_validator("until")
+    @classmethod
+    def _check_until(cls, until: TagText | None) -> TagText | None:
+        fields = (until,) if isinstance(until, str) else until or ()
+        lengths = [
+            field.bit_length() // 8 + 1 if isinstance(field, int) else len(field.encode())
+            for field in fields
+        ]
+        if sum(lengths) + 5 * len(lengths) > _LONGEST_TAG_BYTES:
+            raise ValueError(f"a tag has {_LONGEST_TAG_BYTES:,} bytes at the most")
+        return until
+
+    @model_validator(mode="after")
+    def _check_something_to_run(self) -> Group:
+        if not self.modules and not self.groups:
+            raise _nothing_to_run("group")
+        return self
+
+    @property
+    def most_iterations(self) -> int | None:
+        """How many times it runs at most; None without a limit."""
+        return 1 if self.iterations is None and self.until is None else self.iterations
 
 
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}

@@ -12,6 +12,7 @@ from typing import Any
 
 from diel.errors import Problem
 from diel.workflow.graph import find_cycle
+from diel.workflow.nesting import check_nesting, listed
 from diel.workflow.wording import did_you_mean
 
 
@@ -60,9 +61,11 @@ def check_references(document: dict[str, Any], unsure: set[str]) -> list[Problem
         *_duplicates(modules),
         *_duplicates(groups),
         *_unknown(groups, "modules", modules),
+        *_unknown(groups, "groups", groups),
         *_unknown(groups, "depends", groups),
         *_self_depends(groups),
         *_cycles(groups),
+        *check_nesting(groups.names, groups.entries),
         *_in_no_group(modules, groups, unsure),
     ]
 
@@ -97,17 +100,11 @@ def _duplicates(entries: _Entries) -> Iterator[Problem]:
             )
 
 
-def _listed(entry: dict[str, Any], key: str) -> list[tuple[int, str]]:
-    value = entry.get(key)
-    items = value if isinstance(value, list) else []
-    return [(position, one) for position, one in enumerate(items) if isinstance(one, str)]
-
-
 def _unknown(groups: _Entries, key: str, known: _Entries) -> Iterator[Problem]:
     if not known.are_all_named:
         return
     for index, group in groups.entries:
-        for position, name in _listed(group, key):
+        for position, name in listed(group, key):
             if name not in known.names:
                 yield Problem(
                     f"group[{index}].{key}[{position}]",
@@ -117,9 +114,9 @@ def _unknown(groups: _Entries, key: str, known: _Entries) -> Iterator[Problem]:
 
 
 def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
-    # A group does not wait for itself, and names nothing twice.
-    others = {one for _, one in _listed(group, key)}
-    if key == "depends":
+    # A group neither waits for itself nor holds itself, and names nothing twice.
+    others = {one for _, one in listed(group, key)}
+    if key in ("depends", "groups"):
         others.add(str(group.get("name")))
     near = did_you_mean(name, [one for one in known.names if one not in others])
     return f'did you mean "{near}"?' if near else f"the file has {', '.join(known.names)}"
@@ -127,7 +124,7 @@ def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
 
 def _self_depends(groups: _Entries) -> Iterator[Problem]:
     for index, group in groups.entries:
-        for position, name in _listed(group, "depends"):
+        for position, name in listed(group, "depends"):
             if name == group.get("name"):
                 yield Problem(
                     f"group[{index}].depends[{position}]",
@@ -141,7 +138,7 @@ def _cycles(groups: _Entries) -> Iterator[Problem]:
     for _, group in groups.entries:
         name = group.get("name")
         if isinstance(name, str):
-            others = [one for _, one in _listed(group, "depends") if one != name]
+            others = [one for _, one in listed(group, "depends") if one != name]
             depends.setdefault(name, []).extend(others)
     while cycle := find_cycle(depends):
         yield Problem(
@@ -156,13 +153,13 @@ def _cycles(groups: _Entries) -> Iterator[Problem]:
 def _in_no_group(modules: _Entries, groups: _Entries, unsure: set[str]) -> Iterator[Problem]:
     # Where a group's list cannot be read, or names what is probably a misspelt module, the
     # module may be meant to be there.
-    lists = [group.get("modules") for _, group in groups.entries]
+    lists = [group.get("modules", [] if "groups" in group else None) for _, group in groups.entries]
     are_readable = all(
         isinstance(one, list) and all(isinstance(name, str) for name in one) for one in lists
     )
     if not groups.entries or not are_readable or "group" in unsure:
         return
-    used = {name for _, group in groups.entries for _, name in _listed(group, "modules")}
+    used = {name for _, group in groups.entries for _, name in listed(group, "modules")}
     meant = {did_you_mean(name, modules.names) for name in used if name not in modules.names}
     for name, index in modules.names.items():
         if name not in used and name not in meant:

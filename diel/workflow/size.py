@@ -6,7 +6,7 @@ from group to group. So a job needs its largest moment, not the sum of its group
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from diel.workflow.graph import heaviest_antichain
@@ -20,11 +20,11 @@ class RankNeeds:
     Attributes
     ----------
     minimum : int
-        The largest group, with one copy for each "fill": with fewer it cannot run.
+        The largest group of modules, with one copy for each "fill": with fewer it cannot run.
     moment : int
         The largest moment: with these, no group ever waits for ranks.
     total : int
-        All groups together.
+        All groups together, each once.
     """
 
     minimum: int
@@ -44,15 +44,30 @@ def rank_needs(workflow: Workflow, fill_copies: int, service_ranks: int) -> Rank
     service_ranks : int
         The executive and the tuple servers.
     """
-    least = {group.name: _ranks(workflow, group, fill_copies=0) for group in workflow.groups}
-    usual = {group.name: _ranks(workflow, group, fill_copies) for group in workflow.groups}
-    depends = {group.name: group.depends for group in workflow.groups}
-    moment, _ = heaviest_antichain(usual, depends)
+    leaves = [group for group in workflow.groups if group.modules]
+    least = [_ranks(workflow, group, fill_copies=0) for group in leaves]
+    usual = {group.name: _ranks(workflow, group, fill_copies) for group in leaves}
+    inside = {name for group in workflow.groups for name in group.groups}
+    outermost = [group for group in workflow.groups if group.name not in inside]
     return RankNeeds(
-        minimum=service_ranks + max(least.values(), default=0),
-        moment=service_ranks + moment,
+        minimum=service_ranks + max(least, default=0),
+        moment=service_ranks + _moment(workflow, outermost, usual),
         total=service_ranks + sum(usual.values()),
     )
+
+
+def _moment(workflow: Workflow, beside: Sequence[Group], ranks: Mapping[str, int]) -> int:
+    """Return the most ranks that groups beside each other, and those inside, use at a time.
+
+    A group that others stand in weighs as much as the largest moment among them.
+    """
+    weights = {
+        group.name: ranks[group.name]
+        if group.modules
+        else _moment(workflow, [workflow.group(name) for name in group.groups], ranks)
+        for group in beside
+    }
+    return heaviest_antichain(weights, {group.name: group.depends for group in beside})[0]
 
 
 def fill_group(group_modules: Sequence[Module], pool_ranks: int) -> dict[str, int]:

@@ -9,6 +9,7 @@ from diel import errors
 from diel.errors import (
     CheckpointError,
     ClaimLost,
+    CopyStopped,
     DielError,
     LaunchError,
     ModuleFailed,
@@ -37,6 +38,7 @@ TABLE = [
     (RunDirectoryError("words"), {}, OSError),
     (ModuleFailed("words"), {}, RuntimeError),
     (RunStopped("words"), {}, RuntimeError),
+    (CopyStopped("words"), {}, RunStopped),
     (TupleError("words"), {}, Exception),
     (TagError("words"), {}, ValueError),
     (PayloadError("words"), {}, TypeError),

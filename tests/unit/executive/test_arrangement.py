@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ from diel.errors import WorkflowError
 from diel.executive.arrangement import (
     arrange,
     fewest_gpus_per_node,
-    running_groups,
     simulated_nodes,
 )
 from diel.executive.gpus import Node
 from diel.executive.placement import plan_groups, pool_ranks
-from diel.executive.scheduler import GroupPlan, ModulePlan
+from diel.executive.plans import GroupPlan, ModulePlan
 from diel.executive.seating import Seating
 from diel.executive.sittings import moments
 from diel.workflow.model import Group, Module, Workflow
@@ -164,23 +162,19 @@ def test_groups_run_together_as_far_as_dependencies_and_ranks_allow() -> None:
     ]
 
 
-@dataclass(frozen=True)
-class Nest(GroupPlan):
-    """A group of groups."""
-
-    groups: tuple[GroupPlan, ...] = ()
-
-
 def test_groups_inside_groups() -> None:
     def leaf(name: str, *depends: str) -> GroupPlan:
         return GroupPlan(name, (ModulePlan(name, 1, 1),), depends)
 
     plans = [
         leaf("last", "outer"),
-        Nest("outer", (), ("first",), (leaf("y", "x"), leaf("x"), leaf("z"))),
+        GroupPlan("outer", depends=("first",), groups=("y", "x", "inner"), iterations=3),
+        leaf("y", "x"),
+        leaf("x"),
+        GroupPlan("inner", groups=("z",)),
+        leaf("z"),
         leaf("first"),
     ]
-    assert [one.name for one in running_groups(plans)] == ["last", "y", "x", "z", "first"]
     seating = Seating([Node("n", (2, 3, 4, 5), ())], {}, [])
     assert [[one.group for one in moment] for moment in moments(plans, seating)] == [
         ["first"],

@@ -7,7 +7,7 @@ from typing import Any
 
 from diel.executive.deadlock import WaitWatch
 from diel.executive.messages import Waiting
-from diel.executive.scheduler import CopyPlan
+from diel.executive.plans import CopyPlan
 from diel.tuples.tags import ANY, encode_tag, format_tag
 
 

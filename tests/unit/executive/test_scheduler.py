@@ -8,22 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diel.executive.scheduler import (
-    CopyPlan,
+from diel.executive.events import (
     CopyRankFailed,
     CopyRankFinished,
     EndRun,
     Event,
-    GroupPlan,
     Instruction,
-    ModulePlan,
+    NoteCopyFailed,
     NoteCopyFinished,
     NoteGroupFinished,
-    Scheduler,
     StartGroup,
     StopAsked,
     StopRun,
 )
+from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
+from diel.executive.scheduler import Scheduler
 
 
 def group(name: str, *modules: tuple[str, int, int], depends: Sequence[str] = ()) -> GroupPlan:
@@ -72,7 +71,7 @@ def test_a_copy_returns_what_its_rank_0_returned() -> None:
     assert scheduler.handle(CopyRankFinished(plan.serial, 4, "of rank 2")) == []
     assert scheduler.handle(CopyRankFinished(plan.serial, 3, "of rank 1")) == [
         NoteCopyFinished(plan, "of rank 0"),
-        NoteGroupFinished("g"),
+        NoteGroupFinished("g", (0,)),
         EndRun(),
     ]
 
@@ -105,7 +104,10 @@ def test_a_failure_names_the_copy_and_the_rank() -> None:
     scheduler = Scheduler([group("g", ("a", 2, 2))], range(2, 6))
     (start,) = started(scheduler.start())
     stop = scheduler.handle(CopyRankFailed(start.copies[1].serial, 5))
-    assert stop == [StopRun(start.copies[1], 5, "a.1 failed")]
+    assert stop == [
+        NoteCopyFailed(start.copies[1], "stop", False, 5, ""),
+        StopRun(start.copies[1], 5, "a.1 failed"),
+    ]
     assert scheduler.stopping
     assert scheduler.handle(CopyRankFailed(start.copies[0].serial, 2)) == []
 
@@ -277,7 +279,7 @@ def test_after_a_stop_nothing_is_started(case: Case, events: int, fails: bool) -
         return
     serial, rank = simulation.unfinished.pop(0)
     cause: Event = CopyRankFailed(serial, rank) if fails else StopAsked("enough")
-    (stop,) = simulation.scheduler.handle(cause)
+    *_, stop = simulation.scheduler.handle(cause)
     assert isinstance(stop, StopRun)
     assert stop.failed == (simulation.running[serial] if fails else None)
     assert stop.failed_rank == (rank if fails else None)

@@ -6,15 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diel.executive.events import CopyRankFinished, StartGroup
 from diel.executive.gpus import Node, TooFewGpus
-from diel.executive.scheduler import (
-    CopyRankFinished,
-    GroupPlan,
-    ModulePlan,
-    Scheduler,
-    StartGroup,
-    in_order,
-)
+from diel.executive.plans import GroupPlan, ModulePlan
+from diel.executive.scheduler import Scheduler, in_order
 from diel.executive.seating import Need, Seating
 
 
@@ -220,7 +215,7 @@ def test_the_scheduler_asks_the_seating() -> None:
     ]
     needs = {"a": Need(gpus=1), "b": Need(gpus=1), "c": Need()}
     seating = Seating(places, needs, groups)
-    scheduler = Scheduler(groups, all_ranks(places), seating.choose)
+    scheduler = Scheduler(groups, all_ranks(places), choose=seating.choose)
     (first,) = scheduler.start()
     assert isinstance(first, StartGroup)
     assert [(copy.module, copy.ranks) for copy in first.copies] == [("a", (0,))]

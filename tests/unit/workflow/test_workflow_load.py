@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from diel.errors import Problem, WorkflowError
 from diel.workflow.load import load_workflow, read_draft
+from diel.workflow.model import Group, Module
 
 GOOD = """\
 [workflow]
@@ -194,7 +195,8 @@ def test_a_number_too_long_for_python(folder: Path) -> None:
 
 A_NAME = 'a name: a letter, then letters, digits, "_" or "-", 100 at most'
 COPIES = 'a whole number of at least 1 or "fill"'
-KEYS = "name, function, executable, processes, copies, threads, options"
+KEYS = ", ".join(Module.model_fields)
+GROUP_KEYS = ", ".join(Group.model_fields)
 
 # One wrong thing in a file -> where, what, what next.
 ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
@@ -326,10 +328,10 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
         'did you mean "modules"?',
     ),
     "unknown key of a group": (
-        MODULE + GROUP + "iterations = 3",
-        "group[0].iterations",
-        "unknown key iterations",
-        "known keys: name, modules, depends",
+        MODULE + GROUP + "speed = 3",
+        "group[0].speed",
+        "unknown key speed",
+        f"known keys: {GROUP_KEYS}",
     ),
     "no name": (
         '[[module]]\nfunction = "./work.py:master"\n' + GROUP,

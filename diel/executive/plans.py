@@ -1,0 +1,104 @@
+"""What there is to run: groups, their modules, and the copies of one iteration on their ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Iteration: TypeAlias = "tuple[int, ...]"
+"""Which iteration, from 0: a number for each group around, outermost first, and one for itself."""
+
+
+@dataclass(frozen=True)
+class ModulePlan:
+    """One module of a group.
+
+    Attributes
+    ----------
+    module : str
+    copies, processes : int
+        How many copies, and how many ranks each.
+    on_failure : str
+        What follows a failure when no retry is left.
+    retries : int
+        How often a failed copy is started again.
+    time_limit_s : float or None
+        For one run of a copy.
+    """
+
+    module: str
+    copies: int
+    processes: int
+    on_failure: Literal["stop", "continue"] = "stop"
+    retries: int = 0
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """One group: modules, or other groups.
+
+    Attributes
+    ----------
+    name : str
+    modules : tuple of ModulePlan
+    depends : tuple of str
+        Groups beside it that have to finish first.
+    groups : tuple of str
+        Groups inside it, where it has no modules.
+    iterations : int or None
+        How many at most; None for any number.
+    until : str, tuple, or None
+        The tag of a tuple that ends it after an iteration.
+    """
+
+    name: str
+    modules: tuple[ModulePlan, ...] = ()
+    depends: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    iterations: int | None = 1
+    until: str | tuple[str | int, ...] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that an iteration of its own modules takes from the pool."""
+        return sum(module.copies * module.processes for module in self.modules)
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """One copy of a module on its ranks.
+
+    Attributes
+    ----------
+    serial : int
+        Different for every copy that is ever started in a run.
+    group, module : str
+    copy_index, copies : int
+    ranks : tuple of int
+        This copy's; the i-th is rank i of its communicator.
+    module_serial : int
+        Of the module's own communicator; equal for its copies.
+    module_ranks : tuple of int
+        Those of all copies.
+    iteration : tuple of int
+        Of the group.
+    attempt : int
+        From 1; larger if the copy failed and was started again.
+    """
+
+    serial: int
+    group: str
+    module: str
+    copy_index: int
+    copies: int
+    ranks: tuple[int, ...]
+    module_serial: int
+    module_ranks: tuple[int, ...]
+    iteration: Iteration = (0,)
+    attempt: int = 1
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.module}.{self.copy_index}"
