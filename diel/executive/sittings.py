@@ -7,7 +7,7 @@ long a module takes is not known. Each group is shown once, however often it is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from diel.executive.plans import GroupPlan
@@ -95,3 +95,24 @@ def _dependencies(plans: Sequence[GroupPlan]) -> dict[str, set[str]]:
         return found | before(outer[name]) if name in outer else found
 
     return {plan.name: before(plan.name) for plan in plans if plan.modules}
+
+
+def threads_on(
+    ranks: Collection[int], moment: Sequence[Sitting], threads: Mapping[str, int]
+) -> dict[str, int]:
+    """Return how many threads each module has on some ranks at one moment.
+
+    Parameters
+    ----------
+    ranks : collection of int
+        Those of a node.
+    moment : sequence of Sitting
+    threads : mapping of str to int
+        Of each rank, by module.
+    """
+    found: dict[str, int] = {}
+    for sitting in moment:
+        here = sum(rank in ranks for rank in sitting.ranks)
+        if here:
+            found[sitting.module] = found.get(sitting.module, 0) + here * threads[sitting.module]
+    return found
