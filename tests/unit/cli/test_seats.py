@@ -70,10 +70,10 @@ def test_who_would_sit_where(capsys: pytest.CaptureFixture[str]) -> None:
         node 0          the executive            0
                         tuple servers            1-2
                 1       search: trainer  0-1     3-4    0-1   2 x 2
-                2       report: wide     0       3-4          2 x 1
+                2       report: wide     1       3-4          2 x 1
         node 1  1       search: master   0       7            1 x 1
                 1       search: trainer  2-3     5-6    0-1   2 x 2
-                2       report: wide     1       7-8          2 x 1
+                2       report: wide     0       7-8          2 x 1
         """
     )
 
