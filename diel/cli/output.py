@@ -49,6 +49,9 @@ def protect_standard_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started us
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for good
+        if hasattr(stream, "reconfigure"):
+            # What an encoding lacks is written as its number: a name must not end a command.
+            stream.reconfigure(errors="backslashreplace")
         if not isinstance(stream, _ForgivingStream):
             setattr(sys, name, _ForgivingStream(stream))
 

@@ -127,7 +127,12 @@ class Module(_Table):
         ),
         examples=[["./a.out", "--fast"]],
     )
-    processes: Count = Field(default=1, description="MPI ranks in one copy.", examples=[2])
+    processes: Count = Field(
+        default=1,
+        description="MPI ranks in one copy.",
+        examples=[2],
+        json_schema_extra={"unit": "ranks"},
+    )
     copies: Count | Literal["fill"] = Field(
         default=1,
         description=(
@@ -135,9 +140,13 @@ class Module(_Table):
             "allow."
         ),
         examples=[2],
+        json_schema_extra={"unit": "copies"},
     )
     threads: Count = Field(
-        default=1, description="BLAS and OpenMP threads of each rank.", examples=[2]
+        default=1,
+        description="BLAS and OpenMP threads of each rank.",
+        examples=[2],
+        json_schema_extra={"unit": "threads"},
     )
     gpus: GpuCount = Field(
         default=0,
@@ -146,6 +155,7 @@ class Module(_Table):
             "for GPUs, the others see none."
         ),
         examples=[1],
+        json_schema_extra={"unit": "GPUs"},
     )
     placement: Literal["packed", "spread"] = Field(
         default="packed",
@@ -335,7 +345,12 @@ SMALLEST_MEMORY = 2**16
 class TupleSpace(_Table):
     """The table [tuple_space]: how many ranks serve tuples, and what they may hold."""
 
-    servers: Count = Field(default=1, description="Ranks that serve tuples.", examples=[2])
+    servers: Count = Field(
+        default=1,
+        description="Ranks that serve tuples.",
+        examples=[2],
+        json_schema_extra={"unit": "ranks"},
+    )
     memory: str | int = Field(
         default="2 GiB",
         description=(
