@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import time
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+
+from diel.errors import RunDirectoryError
 
 # Python refuses to write longer integers as decimals (sys.set_int_max_str_digits).
 _LONGEST_INTEGER_BITS: Final = 10_000
@@ -16,16 +19,33 @@ Record: TypeAlias = "dict[str, Any]"
 
 
 class JournalWriter:
-    """Appends records to a journal.
+    """Appends records to a journal, and keeps everybody else from doing so meanwhile.
+
+    The system gives the lock back when this process ends, however it ends.
 
     Parameters
     ----------
     path : path
+
+    Raises
+    ------
+    RunDirectoryError
+        If another process writes this journal.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # A file name with bytes that are no UTF-8, say, may turn up in a message.
         self._file = open(path, "a", encoding="utf-8", errors="replace")  # noqa: SIM115
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._file.close()
+            raise RunDirectoryError(
+                f"{path} is being written: a run goes on there, or is about to end. "
+                "Wait until it has ended"
+            ) from error
+        except OSError:
+            pass  # a file system without locks
 
     def write(self, event: str, **fields: Any) -> Record:
         """Append one record; it is in the file when this returns.
