@@ -1,4 +1,4 @@
-"""GPUs and threads of modules: each copy sees its own and no others.
+"""openDIEL's resources, GPUs and threads of modules: each copy sees its own and no others.
 
 No GPU is needed: the ranks are told of some by the environment, and nothing starts CUDA.
 """

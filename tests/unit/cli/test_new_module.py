@@ -1,4 +1,4 @@
-"""``diel new-module``: what it writes works, and it overwrites nothing."""
+"""``diel new-module``, openDIEL's ModMaker: what it writes works, and it overwrites nothing."""
 
 from __future__ import annotations
 
