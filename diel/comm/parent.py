@@ -68,8 +68,7 @@ class Parent:
         group = self.comm.Get_group()
         members = group.Incl(list(ranks))
         try:
-            # Open MPI and MPICH both accept tags up to 2^15 - 1 at the least (MPI-4.1, 8.1.2).
-            return self.comm.Create_group(members, tag=serial % 32768)
+            return self.comm.Create_group(members, tag=tags.for_group(serial))
         finally:
             members.Free()
             group.Free()

@@ -330,7 +330,8 @@ class Driver:
             self._mailbox.send_to_all(order, plan.ranks)
             limit_s = self._time_limits_s[plan.group, plan.module]
             if limit_s is not None:
-                event = TimeLimitPassed(plan.serial, format_duration(limit_s))
+                error = f"time limit of {format_duration(limit_s)} exceeded"
+                event = TimeLimitPassed(plan.serial, error)
                 self._alarms.set(plan.serial, time.monotonic() + limit_s, event)
 
     def _leave_copy(self, instruction: LeaveCopy) -> None:
@@ -341,6 +342,7 @@ class Driver:
         self._alarms.set(serial, time.monotonic() + _LEAVE_TIMEOUT_S, LeaveIgnored(serial))
 
     def _make_module_comm(self, instruction: MakeModuleComm) -> None:
+        self._chronicle.module_comm_made(instruction)
         self._mailbox.send_to_all(messages.MakeModuleComm(instruction.serial), instruction.ranks)
 
     def _look_for_tag(self, instruction: LookForTag) -> None:

@@ -254,15 +254,18 @@ class Scheduler:
 
     def _module_comm_asked(self, event: ModuleCommAsked) -> list[Instruction]:
         copy = self._copies[event.serial]
-        module = copy.module
+        plan, module = copy.plan, copy.module
         if copy.policy is not None:
             return []  # it is about to hear that it has to leave
         module.asked.add(event.rank)
-        ranks = copy.plan.module_ranks
-        if len(module.asked) < len(ranks):
+        if len(module.asked) < len(plan.module_ranks):
             return []
         module.has_comm = True
-        return [MakeModuleComm(copy.plan.module_serial, ranks)]
+        return [
+            MakeModuleComm(
+                plan.group, plan.iteration, plan.module, plan.module_serial, plan.module_ranks
+            )
+        ]
 
     # -- failures -----------------------------------------------------------------------------
 
@@ -270,7 +273,7 @@ class Scheduler:
         copy = self._copies.get(event.serial)
         if copy is None or copy.policy is not None:
             return []
-        return self._fail(copy, None, f"time limit of {event.limit} exceeded")
+        return self._fail(copy, None, event.error)
 
     def _fail(
         self, copy: RunningCopy, rank: int | None, error: str, host: str = "", detail: str = ""

@@ -244,8 +244,10 @@ class _Worker:
                 record=self._recorder_for(order),
                 gpus=range(spec.gpus),
             )
+            puts_before = tuple(self._tuples.puts)
             returned = plain(_call(function, context))
-            self._tuples.flush()
+            if puts_before != tuple(self._tuples.puts):
+                self._tuples.flush()
             for complaint in self._limiter.exceeding(spec.threads):
                 context.log.warning("%s", complaint)
         leftovers = 0
@@ -333,7 +335,7 @@ def _call(function: Any, context: Context) -> Any:
 @contextlib.contextmanager
 def _restored_process_state() -> Iterator[None]:
     """Give the rank back its working directory, environment and random state afterwards."""
-    directory, environment = os.getcwd(), dict(os.environ)
+    directory, environment = os.getcwd(), _environment()
     state = random.getstate()
     numpy_random = sys.modules.get("numpy.random")
     numpy_state = numpy_random.get_state() if numpy_random else None
@@ -341,12 +343,17 @@ def _restored_process_state() -> Iterator[None]:
         yield
     finally:
         os.chdir(directory)
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
+        if _environment() != environment:
+            os.environb.clear()
+            os.environb.update(environment)
         random.setstate(state)
         if numpy_random and numpy_state is not None:
             numpy_random.set_state(numpy_state)
+
+
+def _environment() -> dict[bytes, bytes]:
+    # What os.environ holds, without decoding all of it for every copy that runs.
+    return dict(os.environ._data)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

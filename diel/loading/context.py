@@ -176,7 +176,7 @@ class Context:
         self.gpus = tuple(gpus)
         self.tuples = tuples
         self.results = Results(record)
-        self.log = _logger(place, record)
+        self._log: logging.Logger | None = None
 
     group = property(lambda self: self._place.group)
     module = property(lambda self: self._place.module)
@@ -186,6 +186,13 @@ class Context:
     copies_of = property(lambda self: self._place.copies_of)
     run_dir = property(lambda self: self._place.run_dir)
     folder = property(lambda self: self._place.folder)
+
+    @property
+    def log(self) -> logging.Logger:
+        """The logger of this rank."""
+        if self._log is None:
+            self._log = _logger(self._place, self._record)
+        return self._log
 
     @property
     def comm(self) -> MPI.Intracomm:
