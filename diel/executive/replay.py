@@ -35,7 +35,7 @@ from diel.executive.events import (
 )
 from diel.executive.nest import Finished
 from diel.executive.plans import CopyPlan, GroupPlan
-from diel.executive.scheduler import Scheduler
+from diel.executive.scheduler import Choose, Scheduler, in_order
 
 Records = Iterable[Mapping[str, Any]]
 
@@ -59,7 +59,12 @@ def finished_in(records: Records) -> dict[str, Finished]:
     return finished
 
 
-def replay(records: Records, groups: Sequence[GroupPlan], pool: Iterable[int]) -> Scheduler:
+def replay(
+    records: Records,
+    groups: Sequence[GroupPlan],
+    pool: Iterable[int],
+    choose: Choose = in_order,
+) -> Scheduler:
     """Return the scheduler in the state in which it was after these records.
 
     Parameters
@@ -70,12 +75,14 @@ def replay(records: Records, groups: Sequence[GroupPlan], pool: Iterable[int]) -
         Of the run, or of its last resumption.
     pool : iterable of int
         Likewise.
+    choose : callable, optional
+        As in the run.
     """
     pool = tuple(pool)
-    replayed = _Replay(Scheduler(groups, pool))
+    replayed = _Replay(Scheduler(groups, pool, choose=choose))
     for record in records:
         if record["event"] == "RunStarted":
-            replayed = _Replay(Scheduler(groups, pool, _finished_before(record)))
+            replayed = _Replay(Scheduler(groups, pool, _finished_before(record), choose))
             replayed.follow(replayed.scheduler.start())
         else:
             for event in replayed.events_of(record):
