@@ -5,6 +5,7 @@
     DielError                       something diel noticed and can explain
     ├── WorkflowError               the workflow file is wrong (ValueError); every problem at once
     ├── LaunchError                 mpiexec cannot be started as asked (RuntimeError)
+    ├── NewModuleError              a new module cannot be written as asked (ValueError)
     ├── RunDirectoryError           the run directory cannot be read or written (OSError)
     ├── ModuleFailed                an executable exited non-zero or did not start (RuntimeError)
     ├── RunStopped                  the run is ending: what a waiting module receives (RuntimeError)
@@ -89,6 +90,10 @@ class WorkflowError(DielError, ValueError):
 
 class LaunchError(DielError, RuntimeError):
     """``mpiexec`` cannot be started as asked."""
+
+
+class NewModuleError(DielError, ValueError):
+    """The files of a new module cannot be written as asked."""
 
 
 class RunDirectoryError(DielError, OSError):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+
+from diel.cli.seats import print_seats
+from diel.errors import LaunchError
 from diel.executive.launch import available_cores
 from diel.executive.placement import needs, plan_groups
 from diel.loading.checking import finish
@@ -10,14 +14,19 @@ from diel.workflow.load import read_draft
 from diel.workflow.model import Module
 
 
-def check(file: str, ranks: int | None) -> int:
+def check(options: argparse.Namespace) -> int:
     """Print the verdict; return the exit code.
 
     Raises
     ------
     WorkflowError
         With every problem of the file.
+    LaunchError
+        If the threads of some ranks would not find a core each.
     """
+    file, ranks = options.file, options.ranks
+    if options.per_node is None and (options.gpus_per_node or options.cores_per_node):
+        raise LaunchError("--gpus-per-node and --cores-per-node go with --per-node M")
     set_thread_environment(1)
     workflow = finish(read_draft(file))
     cores = available_cores()
@@ -36,6 +45,20 @@ def check(file: str, ranks: int | None) -> int:
             continue
         copies = ", ".join(f"{module.module} x {module.copies}" for module in plan.modules)
         print(f"on {ranks} ranks, group {plan.name}: {copies}")
+    if options.per_node is not None:
+        if ranks is None:
+            ranks = need.moment
+            plans = plan_groups(workflow, ranks, file)
+        print()
+        print_seats(
+            workflow,
+            plans,
+            ranks=ranks,
+            per_node=options.per_node,
+            gpus_per_node=options.gpus_per_node,
+            cores_per_node=options.cores_per_node,
+            shown_as=file,
+        )
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from diel import __version__
+from diel.cli.commands import add_commands, count, positive
 from diel.cli.output import protect_standard_streams
 from diel.cli.tuple import add_tuple_command
 from diel.errors import DielError
@@ -30,10 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     protect_standard_streams()
     options = _parser().parse_args(arguments)
     try:
+        if hasattr(options, "perform"):
+            sys.exit(options.perform(options))
         if options.command == "check":
             from diel.cli.check import check
 
-            sys.exit(check(options.file, options.ranks))
+            sys.exit(check(options))
         if options.command == "tuple":
             from diel.cli.tuple import use_tuples
 
@@ -68,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         help="in place of FILE: go on with this run, from its last checkpoint",
     )  # fmt: skip
     run.add_argument(
-        "-n", "--ranks", type=_positive, metavar="N",
+        "-n", "--ranks", type=positive, metavar="N",
         help="MPI ranks to start (default: as many as the file can use at once)",
     )  # fmt: skip
     run.add_argument(
@@ -89,18 +92,31 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
     check.add_argument(
-        "-n", "--ranks", type=_positive, metavar="N",
+        "-n", "--ranks", type=positive, metavar="N",
         help="also check whether it can run on N ranks, and with how many copies",
     )  # fmt: skip
+    check.add_argument(
+        "--per-node", type=count, metavar="M",
+        help="also print who would sit where, with M ranks on each node",
+    )  # fmt: skip
+    check.add_argument(
+        "--gpus-per-node", type=_whole, metavar="G",
+        help="GPUs of each node (default: as few as the file needs)",
+    )  # fmt: skip
+    check.add_argument(
+        "--cores-per-node", type=count, metavar="C",
+        help="also check that the threads of the ranks on a node have a core each",
+    )  # fmt: skip
+    add_commands(commands)
     add_tuple_command(commands)
     return parser
 
 
-def _positive(text: str) -> int:
+def _whole(text: str) -> int:
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be at least 0")
     return number
 
 
-_positive.__name__ = "number of ranks"  # what argparse calls it in its messages
+_whole.__name__ = "count"

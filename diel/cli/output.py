@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 
@@ -48,5 +49,17 @@ def protect_standard_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started us
             stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for good
+        if hasattr(stream, "reconfigure"):
+            # What an encoding lacks is written as its number: a name must not end a command.
+            stream.reconfigure(errors="backslashreplace")
         if not isinstance(stream, _ForgivingStream):
             setattr(sys, name, _ForgivingStream(stream))
+
+
+def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
+    """Return the lines of a table whose columns are as wide as they have to be."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

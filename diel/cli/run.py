@@ -62,13 +62,18 @@ def _nothing_to_resume(directory: RunDirectory) -> int:
 def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.cli.display import display_for
     from diel.executive import launch, placement
+    from diel.executive.arrangement import arrange
     from diel.loading.checking import finish
     from diel.workflow.load import read_draft
 
     workflow = finish(read_draft(options.file))
     cores = launch.available_cores()
     ranks = options.ranks or placement.needs(workflow, cores).moment
-    placement.plan_groups(workflow, ranks, options.file)
+    plans = placement.plan_groups(workflow, ranks, options.file)
+    if any(module.gpus for module in workflow.modules):
+        node = launch.node_of_all(placement.pool_ranks(workflow, ranks), os.environ)
+        if node is not None:  # else only the ranks themselves can tell
+            arrange(workflow, plans, [node], options.file)
     if options.ranks is None and ranks > _RANKS_A_CORE * cores:
         raise LaunchError(
             f"{options.file} can use {ranks:,} ranks at once, and there are {cores} cores: "

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from diel.comm import tags
+from diel.comm.devices import visible_gpus
 from diel.comm.waiting import wait_for
 from diel.errors import RunStopped
 
@@ -32,6 +33,8 @@ class Parent:
     comm : MPI.Intracomm
     rank, size : int
     host : str
+    roster : list of (str, tuple of str)
+        On rank 0: for each rank its host and the GPUs that it sees; empty elsewhere.
     """
 
     EXECUTIVE_RANK = 0
@@ -44,6 +47,10 @@ class Parent:
         self.rank: int = self.comm.Get_rank()
         self.size: int = self.comm.Get_size()
         self.host: str = MPI.Get_processor_name()
+        # Beside the duplication the only collective, and here for the same reason: nobody can be
+        # missing yet.
+        gathered = self.comm.gather((self.host, visible_gpus()), root=self.EXECUTIVE_RANK)
+        self.roster: list[tuple[str, tuple[str, ...]]] = gathered or []
 
     def create_communicator(self, ranks: Sequence[int], serial: int) -> MPI.Intracomm:
         """Make a communicator of some ranks; collective over these alone.
@@ -61,8 +68,7 @@ class Parent:
         group = self.comm.Get_group()
         members = group.Incl(list(ranks))
         try:
-            # Open MPI and MPICH both accept tags up to 2^15 - 1 at the least (MPI-4.1, 8.1.2).
-            return self.comm.Create_group(members, tag=serial % 32768)
+            return self.comm.Create_group(members, tag=tags.for_group(serial))
         finally:
             members.Free()
             group.Free()

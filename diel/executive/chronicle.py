@@ -3,6 +3,7 @@
 ::
 
     GroupStarted      group, iteration; copies and placement, or groups where it holds others
+    ModuleCommMade    group, iteration, module: its copies share ctx.module_comm
     CopyFinished      group, iteration, module, copy, attempt, returned
     ModuleFailed      group, iteration, module, copy, attempt, error, ...; policy: what follows
     CopiesRestarted   group, iteration, module, copies, attempt
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from diel.executive.events import (
+    MakeModuleComm,
     NoteCopyFailed,
     NoteCopyFinished,
     NoteCopyGivenUp,
@@ -70,6 +72,12 @@ class Chronicle:
         """Write down that an iteration of a group of groups begins."""
         groups = self._groups[note.group].groups
         self._record("GroupStarted", group=note.group, iteration=note.iteration, groups=groups)
+
+    def module_comm_made(self, made: MakeModuleComm) -> None:
+        """Write down that all copies of a module share a communicator from now on."""
+        self._record(
+            "ModuleCommMade", group=made.group, iteration=made.iteration, module=made.module
+        )
 
     def copy_finished(self, note: NoteCopyFinished) -> None:
         """Write down what a copy has returned."""

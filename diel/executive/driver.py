@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diel.comm import tags
@@ -51,6 +52,7 @@ from diel.workflow.durations import format_duration
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.messages import Report, Welcome
+    from diel.executive.seating import Seating
     from diel.loading.spec import ModuleSpec
     from diel.run.journal import Record
     from diel.run.recorder import Recorder
@@ -76,6 +78,8 @@ class Driver:
     groups : sequence of GroupPlan
     specs : mapping of str to ModuleSpec
         By module name.
+    seating : Seating
+        Which ranks a copy takes, and which GPUs a rank has.
     server_ranks : sequence of int
     pool : sequence of int
     announce : callable
@@ -93,6 +97,7 @@ class Driver:
         *,
         groups: Sequence[GroupPlan],
         specs: Mapping[str, ModuleSpec],
+        seating: Seating,
         server_ranks: Sequence[int],
         pool: Sequence[int],
         announce: Callable[[Record], None],
@@ -113,7 +118,8 @@ class Driver:
             if resumption is None
             else {name: Finished(*what) for name, what in resumption.finished.items()}
         )
-        self._scheduler = Scheduler(groups, pool, self._finished_before)
+        self._seating = seating
+        self._scheduler = Scheduler(groups, pool, self._finished_before, choose=seating.choose)
         self._chronicle = Chronicle(recorder, self._groups)
         self._time_limits_s = {
             (group.name, module.module): module.time_limit_s
@@ -191,7 +197,7 @@ class Driver:
         if self._resumption is not None and self._resumption.checkpoint is not None:
             self._tuple_client().restore(self._resumption.checkpoint)
         for rank in self._pool:
-            self._mailbox.send(welcome, rank)
+            self._mailbox.send(replace(welcome, gpus=self._seating.gpus_of(rank)), rank)
         self._perform(self._scheduler.start())
         while self._exit_code is None:
             self._perform(self._scheduler.handle(self._next_event()))
@@ -337,11 +343,13 @@ class Driver:
     def _start_copies(self, plans: Sequence[CopyPlan]) -> None:
         for plan in plans:
             copies_of = self._chronicle.copies_of(plan.group)
-            order = messages.RunCopy(plan, self._specs[plan.module], copies_of)
+            gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
+            order = messages.RunCopy(plan, self._specs[plan.module], copies_of, gpus)
             self._mailbox.send_to_all(order, plan.ranks)
             limit_s = self._time_limits_s[plan.group, plan.module]
             if limit_s is not None:
-                event = TimeLimitPassed(plan.serial, format_duration(limit_s))
+                error = f"time limit of {format_duration(limit_s)} exceeded"
+                event = TimeLimitPassed(plan.serial, error)
                 self._alarms.set(plan.serial, time.monotonic() + limit_s, event)
 
     def _leave_copy(self, instruction: LeaveCopy) -> None:
@@ -352,6 +360,7 @@ class Driver:
         self._alarms.set(serial, time.monotonic() + _LEAVE_TIMEOUT_S, LeaveIgnored(serial))
 
     def _make_module_comm(self, instruction: MakeModuleComm) -> None:
+        self._chronicle.module_comm_made(instruction)
         self._mailbox.send_to_all(messages.MakeModuleComm(instruction.serial), instruction.ranks)
 
     def _look_for_tag(self, instruction: LookForTag) -> None:

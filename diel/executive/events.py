@@ -43,10 +43,10 @@ class CopyRankLeft:
 
 @dataclass(frozen=True)
 class TimeLimitPassed:
-    """A copy has taken longer than it may; `limit` in words."""
+    """A copy has taken longer than it may; `error` says so."""
 
     serial: int
-    limit: str
+    error: str
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,9 @@ class LeaveCopy:
 class MakeModuleComm:
     """Tell these ranks, which all wait for it, to make their module's communicator."""
 
+    group: str
+    iteration: Iteration
+    module: str
     serial: int
     ranks: tuple[int, ...]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
+from diel.executive.gpus import Node
 from diel.loading.kept import Kept
 from diel.loading.threads import thread_environment
 from diel.run.directory import RunDirectory
@@ -23,6 +26,15 @@ _ROOT_VARIABLES: Final = (
     "PRTE_ALLOW_RUN_AS_ROOT",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM",
 )
+# Where one of these is set, mpiexec may start ranks on other machines too.
+_BATCH_VARIABLES: Final = (
+    "SLURM_JOB_ID",
+    "PBS_NODEFILE",
+    "LSB_JOBID",
+    "PE_HOSTFILE",
+    "COBALT_JOBID",
+)
+_HOST_FILE: Final = ("HOSTFILE", "HOST_FILE", "hostfile")
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S: Final = 0.05
 # For mpiexec to end after the last record: ranks that finalize, or are aborted.
@@ -35,6 +47,25 @@ _TERMINATION_S: Final = 1.0
 def available_cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def node_of_all(pool: Sequence[int], environment: Mapping[str, str]) -> Node | None:
+    """Return this machine as the node that all ranks of the pool will be on.
+
+    Parameters
+    ----------
+    pool : sequence of int
+    environment : mapping
+        Of this process.
+
+    Returns
+    -------
+    Node or None
+        None if mpiexec may start ranks elsewhere: in a batch job, or with a host file.
+    """
+    if any(name in _BATCH_VARIABLES or name.endswith(_HOST_FILE) for name in environment):
+        return None
+    return Node(platform.node() or "this machine", tuple(pool), visible_gpus(environment))
 
 
 def find_mpiexec() -> Path:

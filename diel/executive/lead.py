@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.errors import CheckpointError, DielError, LaunchError, RunDirectoryError
+from diel.executive.arrangement import arrange
 from diel.executive.driver import Driver
+from diel.executive.gpus import nodes_of
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
 from diel.executive.placement import plan_groups, pool_ranks, server_ranks
 from diel.loading.checking import finish
@@ -23,6 +25,7 @@ from diel.workflow.load import Draft, read_draft
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.executive.gpus import Node
     from diel.executive.plans import GroupPlan
     from diel.run.journal import Record
     from diel.workflow.functions import FunctionLocation
@@ -93,7 +96,9 @@ def lead(
                 f"rank{'s' if parent.size > 1 else ''}: leave out diel's -n"
             )
         workflow, locations = _load(read_draft(file, provided))
-        groups = plan_groups(workflow, parent.size, file)
+        pool = pool_ranks(workflow, parent.size)
+        nodes = nodes_of((rank, *parent.roster[rank]) for rank in pool)
+        groups, seating = arrange(workflow, plan_groups(workflow, parent.size, file), nodes, file)
         if run_dir is not None:
             directory = RunDirectory(run_dir)
         else:
@@ -112,8 +117,9 @@ def lead(
         recorder,
         groups=groups,
         specs=specs,
+        seating=seating,
         server_ranks=server_ranks(workflow),
-        pool=pool_ranks(workflow, parent.size),
+        pool=pool,
         announce=face.announce,
         housekeeping=face.refresh,
         resumption=resumption(directory) if resumes else None,
@@ -128,7 +134,7 @@ def lead(
         server_ranks=server_ranks(workflow),
     )
     try:
-        exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups))
+        exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups, nodes))
     except (CheckpointError, OSError) as error:
         refusal = f"{directory.path} cannot be resumed: {error}"
         recorder.record("RunRefused", error=refusal, exit_code=BAD_INPUT)
@@ -146,7 +152,9 @@ def _load(draft: Draft) -> tuple[Workflow, dict[str, FunctionLocation]]:
     return finish(draft), draft.locations
 
 
-def _facts(parent: Parent, workflow: Workflow, groups: list[GroupPlan]) -> dict[str, object]:
+def _facts(
+    parent: Parent, workflow: Workflow, groups: list[GroupPlan], nodes: list[Node]
+) -> dict[str, object]:
     from mpi4py import MPI
 
     from diel import __version__
@@ -167,6 +175,10 @@ def _facts(parent: Parent, workflow: Workflow, groups: list[GroupPlan]) -> dict[
         "iterations": {group.name: group.iterations for group in groups},
         "inside": {name: group.name for group in groups for name in group.groups},
         "threads": {module.name: module.threads for module in workflow.modules},
+        "nodes": [
+            {"host": node.host, "ranks": list(node.ranks), "gpus": list(node.gpus)}
+            for node in nodes
+        ],
     }
 
 

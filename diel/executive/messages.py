@@ -29,6 +29,9 @@ class Welcome:
         Whether a put then raises, rather than waits.
     spill : bool
         Whether large payloads go to files before that.
+    gpus : tuple of str, or None
+        What the receiver may use for as long as it lives, as ``CUDA_VISIBLE_DEVICES`` names it;
+        None if that is to be left as it is.
     """
 
     run_dir: str
@@ -38,6 +41,7 @@ class Welcome:
     server_memory_bytes: int
     refuse_when_full: bool
     spill: bool
+    gpus: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,15 @@ class RunCopy:
     spec : ModuleSpec
     copies_of : dict
         Copies of each module in the group.
+    gpus : tuple of str, or None
+        What the copy's program may see if the module is an executable; None if that is to be left
+        as it is.
     """
 
     plan: CopyPlan
     spec: ModuleSpec
     copies_of: dict[str, int]
+    gpus: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ ones. After each iteration the ranks return to the pool. A module runs in one gr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
-from typing import Any
+from itertools import chain, count
+from typing import Any, TypeAlias
 
 from diel.executive.copies import RunningCopy, RunningGroup, policy_for
 from diel.executive.events import (
@@ -48,6 +48,22 @@ from diel.executive.events import (
 from diel.executive.nest import Finished, Nest
 from diel.executive.plans import CopyPlan, GroupPlan
 
+Choose: TypeAlias = "Callable[[GroupPlan, Sequence[int]], tuple[tuple[int, ...], ...] | None]"
+"""From a group and the free ranks, in ascending order, to the ranks of each copy, module by module
+in the group's order; None if these ranks will not do."""
+
+
+def in_order(plan: GroupPlan, free: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
+    """Give each copy the next free ranks."""
+    if plan.ranks > len(free):
+        return None
+    left = iter(free)
+    return tuple(
+        tuple(next(left) for _ in range(module.processes))
+        for module in plan.modules
+        for _ in range(module.copies)
+    )
+
 
 class Scheduler:
     """Runs groups by their dependencies on a pool of ranks.
@@ -58,6 +74,9 @@ class Scheduler:
         In the order of the workflow file, which decides among groups that become ready together.
     pool : iterable of int
         Ranks for copies.
+    choose : callable, optional
+        Which of the free ranks a group takes, copy by copy in the group's order; with the whole
+        pool free it never says None. Default: the first ones.
     finished : mapping of str to Finished, optional
         What an earlier run has behind it, from its `finished`: every iteration that it had not
         finished is run, also if it had begun. Neither the ranks nor the copies need be the same.
@@ -73,7 +92,9 @@ class Scheduler:
         groups: Sequence[GroupPlan],
         pool: Iterable[int],
         finished: Mapping[str, Finished] | None = None,
+        choose: Choose = in_order,
     ) -> None:
+        self._choose = choose
         self._plans = {group.name: group for group in groups}
         self._free = sorted(pool)
         for group in groups:
@@ -170,20 +191,22 @@ class Scheduler:
         """Start what can start now."""
         ready = self._nest.ready
         instructions: list[Instruction] = []
-        while ready and self._can_start(self._plans[ready[0]]):
-            instructions.append(self._start_group(ready.popleft()))
+        while ready and (ranks := self._ranks_for(self._plans[ready[0]])) is not None:
+            instructions.append(self._start_group(ready.popleft(), ranks))
         if self._nest.is_finished:
             instructions.append(EndRun())
         return instructions
 
-    def _can_start(self, plan: GroupPlan) -> bool:
-        return plan.ranks <= len(self._free) and self._busy_modules.isdisjoint(
-            module.module for module in plan.modules
-        )
+    def _ranks_for(self, plan: GroupPlan) -> tuple[int, ...] | None:
+        """Return the ranks of all copies in order; None if the group cannot start now."""
+        if not self._busy_modules.isdisjoint(module.module for module in plan.modules):
+            return None
+        seats = self._choose(plan, self._free)
+        return None if seats is None else tuple(chain.from_iterable(seats))
 
-    def _start_group(self, name: str) -> StartGroup:
+    def _start_group(self, name: str, taken: tuple[int, ...]) -> StartGroup:
         plan = self._plans[name]
-        taken, self._free = tuple(self._free[: plan.ranks]), self._free[plan.ranks :]
+        self._free = sorted(set(self._free).difference(taken))
         group = RunningGroup(plan, self._nest.iteration_of(name), taken)
         copies = group.place(self._serials)
         self._running[name] = group
@@ -231,15 +254,18 @@ class Scheduler:
 
     def _module_comm_asked(self, event: ModuleCommAsked) -> list[Instruction]:
         copy = self._copies[event.serial]
-        module = copy.module
+        plan, module = copy.plan, copy.module
         if copy.policy is not None:
             return []  # it is about to hear that it has to leave
         module.asked.add(event.rank)
-        ranks = copy.plan.module_ranks
-        if len(module.asked) < len(ranks):
+        if len(module.asked) < len(plan.module_ranks):
             return []
         module.has_comm = True
-        return [MakeModuleComm(copy.plan.module_serial, ranks)]
+        return [
+            MakeModuleComm(
+                plan.group, plan.iteration, plan.module, plan.module_serial, plan.module_ranks
+            )
+        ]
 
     # -- failures -----------------------------------------------------------------------------
 
@@ -247,7 +273,7 @@ class Scheduler:
         copy = self._copies.get(event.serial)
         if copy is None or copy.policy is not None:
             return []
-        return self._fail(copy, None, f"time limit of {event.limit} exceeded")
+        return self._fail(copy, None, event.error)
 
     def _fail(
         self, copy: RunningCopy, rank: int | None, error: str, host: str = "", detail: str = ""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
+from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.mailbox import Mailbox
 from diel.errors import CopyStopped, ModuleFailed, RunStopped
 from diel.executive.messages import (
@@ -79,6 +80,8 @@ def follow(parent: Parent) -> int:
         order = _next_order(mailbox, parent)
         if isinstance(order, Welcome):
             set_thread_environment(order.max_threads)
+            if order.gpus is not None:
+                os.environ[VISIBLE_GPUS] = ",".join(order.gpus)
             if parent.rank in order.server_ranks:
                 return _serve_tuples(parent, mailbox, order)
             order = _Worker(parent, mailbox, order).work()
@@ -267,9 +270,12 @@ class _Worker:
                 threads=spec.threads,
                 tuples=self._tuples,
                 record=self._recorder_for(order),
+                gpus=range(spec.gpus),
             )
+            puts_before = tuple(self._tuples.puts)
             returned = plain(_call(function, context))
-            self._tuples.flush()
+            if puts_before != tuple(self._tuples.puts):
+                self._tuples.flush()
             for complaint in self._limiter.exceeding(spec.threads):
                 context.log.warning("%s", complaint)
         leftovers = 0
@@ -325,6 +331,8 @@ class _Worker:
                 "DIEL_THREADS": spec.threads,
                 **thread_environment(spec.threads),
             }
+            if order.gpus is not None:
+                facts[VISIBLE_GPUS] = ",".join(order.gpus)
             with Door(self._tuples) as door:
                 ending = run_executable(
                     command_of(spec.executable, places, {**facts, **door.facts}),
@@ -376,7 +384,7 @@ def _call(function: Any, context: Context) -> Any:
 @contextlib.contextmanager
 def _restored_process_state() -> Iterator[None]:
     """Give the rank back its working directory, environment and random state afterwards."""
-    directory, environment = os.getcwd(), dict(os.environ)
+    directory, environment = os.getcwd(), _environment()
     state = random.getstate()
     numpy_random = sys.modules.get("numpy.random")
     numpy_state = numpy_random.get_state() if numpy_random else None
@@ -384,12 +392,17 @@ def _restored_process_state() -> Iterator[None]:
         yield
     finally:
         os.chdir(directory)
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
+        if _environment() != environment:
+            os.environb.clear()
+            os.environb.update(environment)
         random.setstate(state)
         if numpy_random and numpy_state is not None:
             numpy_random.set_state(numpy_state)
+
+
+def _environment() -> dict[bytes, bytes]:
+    # What os.environ holds, without decoding all of it for every copy that runs.
+    return dict(os.environ._data)  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager

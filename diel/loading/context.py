@@ -141,6 +141,9 @@ class Context:
         From the workflow file; an instance of ``Options`` where the function's file defines it.
     threads : int
         BLAS/OpenMP threads of this rank; already set.
+    gpus : tuple of int
+        The devices that are this rank's alone, as CUDA counts them in this process: from 0. Which
+        they are on the node is in ``CUDA_VISIBLE_DEVICES``.
     tuples : TupleClient
         The tuple space.
     results : Results
@@ -160,6 +163,7 @@ class Context:
         threads: int,
         tuples: TupleClient,
         record: Callable[..., None],
+        gpus: Sequence[int] = (),
     ) -> None:
         self._place = place
         self._comm = comm
@@ -169,9 +173,10 @@ class Context:
         self._progress_recorded_s = 0.0
         self.options = options
         self.threads = threads
+        self.gpus = tuple(gpus)
         self.tuples = tuples
         self.results = Results(record)
-        self.log = _logger(place, record)
+        self._log: logging.Logger | None = None
 
     group = property(lambda self: self._place.group)
     module = property(lambda self: self._place.module)
@@ -181,6 +186,13 @@ class Context:
     copies_of = property(lambda self: self._place.copies_of)
     run_dir = property(lambda self: self._place.run_dir)
     folder = property(lambda self: self._place.folder)
+
+    @property
+    def log(self) -> logging.Logger:
+        """The logger of this rank."""
+        if self._log is None:
+            self._log = _logger(self._place, self._record)
+        return self._log
 
     @property
     def comm(self) -> MPI.Intracomm:

@@ -43,6 +43,8 @@ class ModuleSpec:
     executable : ExecutableSpec or None
     threads : int
         BLAS/OpenMP threads for each rank.
+    gpus : int
+        GPUs of each rank.
     options : dict
     """
 
@@ -51,6 +53,7 @@ class ModuleSpec:
     executable: ExecutableSpec | None
     threads: int
     options: dict[str, Any]
+    gpus: int = 0
 
     @classmethod
     def of(cls, module: Module, location: FunctionLocation | None) -> ModuleSpec:
@@ -61,6 +64,7 @@ class ModuleSpec:
             executable=_executable(module),
             threads=module.threads,
             options=dict(module.options),
+            gpus=module.gpus,
         )
 
 

@@ -15,6 +15,8 @@ from diel.errors import RunDirectoryError
 # Python refuses to write longer integers as decimals (sys.set_int_max_str_digits).
 _LONGEST_INTEGER_BITS: Final = 10_000
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
+
 Record: TypeAlias = "dict[str, Any]"
 
 
@@ -59,7 +61,7 @@ class JournalWriter:
             Plain values; whatever JSON lacks is written as its ``repr``.
         """
         record = {"time_s": round(time.time(), 6), "event": event, **fields}
-        self._file.write(json.dumps(plain(record), ensure_ascii=False) + "\n")
+        self._file.write(_ENCODER.encode(plain(record)) + "\n")
         self._file.flush()
         return record
 
@@ -130,7 +132,7 @@ def plain(value: Any) -> Any:
     NumPy's numbers and arrays become numbers and lists, NaN and infinities text, since JSON has
     neither, and whatever else there is its ``repr``.
     """
-    if value is None or isinstance(value, bool):
+    if value is None or type(value) is str or isinstance(value, bool):
         return value
     if isinstance(value, int):
         # Exactly int: a subclass of a user's, such as an IntEnum, would not travel.

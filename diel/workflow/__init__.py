@@ -12,4 +12,6 @@
     wording.py    values and types in the words of a workflow file
     graph.py      cycles, orders and the heaviest antichain of the dependency graph
     size.py       how many MPI ranks a workflow needs
+    drawing.py    a workflow as text, for Graphviz and for Mermaid
+    tables.py     every table with its model; schema.py and reference.py document them from it
 """

@@ -63,7 +63,10 @@ def _not_absurd(count: int) -> int:
 
 
 LARGEST_COUNT = 2**24
+# CUDA itself ends at 64 devices in a process.
+LARGEST_GPU_COUNT = 64
 Count = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
+GpuCount = Annotated[int, Field(ge=0, le=LARGEST_GPU_COUNT)]
 
 _LONGEST_TAG_BYTES = 4096  # what a tuple server takes
 _TagField = Annotated[str, StringConstraints(min_length=1)] | int
@@ -199,7 +202,12 @@ class Module(_Table):
         ),
         examples=["input.{copy}.txt"],
     )
-    processes: Count = Field(default=1, description="MPI ranks in one copy.", examples=[2])
+    processes: Count = Field(
+        default=1,
+        description="MPI ranks in one copy.",
+        examples=[2],
+        json_schema_extra={"unit": "ranks"},
+    )
     copies: Count | Literal["fill"] = Field(
         default=1,
         description=(
@@ -207,9 +215,30 @@ class Module(_Table):
             "allow."
         ),
         examples=[2],
+        json_schema_extra={"unit": "copies"},
     )
     threads: Count = Field(
-        default=1, description="BLAS and OpenMP threads of each rank.", examples=[2]
+        default=1,
+        description="BLAS and OpenMP threads of each rank.",
+        examples=[2],
+        json_schema_extra={"unit": "threads"},
+    )
+    gpus: GpuCount = Field(
+        default=0,
+        description=(
+            "GPUs of each rank, which no other rank uses. As soon as one module of the file asks "
+            "for GPUs, the others see none."
+        ),
+        examples=[1],
+        json_schema_extra={"unit": "GPUs"},
+    )
+    placement: Literal["packed", "spread"] = Field(
+        default="packed",
+        description=(
+            'Where copies go if there are several nodes: "packed" onto as few as possible, or '
+            '"spread" over all. The ranks of one copy stay on one node wherever they fit.'
+        ),
+        examples=["spread"],
     )
     options: dict[str, Any] = Field(
         default={},
@@ -403,7 +432,12 @@ SMALLEST_MEMORY = 2**16
 class TupleSpace(_Table):
     """The table [tuple_space]: how many ranks serve tuples, and what they may hold."""
 
-    servers: Count = Field(default=1, description="Ranks that serve tuples.", examples=[2])
+    servers: Count = Field(
+        default=1,
+        description="Ranks that serve tuples.",
+        examples=[2],
+        json_schema_extra={"unit": "ranks"},
+    )
     memory: str | int = Field(
         default="2 GiB",
         description=(

@@ -62,10 +62,15 @@ print("fine")
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["run", "--help"], ["check", "--help"], ["tuple", "put", "--help"]]
+    "arguments",
+    [
+        [],
+        *([name] for name in ("run", "check", "graph", "schema", "new-module", "sbatch", "runs")),
+        ["tuple", "put"],
+    ],
 )
 def test_help_is_given(python: list[str], tmp_path: Path, arguments: list[str]) -> None:
-    finished = run(python, "-m", "diel", *arguments, cwd=tmp_path)
+    finished = run(python, "-m", "diel", *arguments, "--help", cwd=tmp_path)
     assert finished.status == 0, finished.output
     assert "usage: diel" in finished.stdout
     assert finished.stderr == ""
@@ -77,6 +82,30 @@ def test_a_workflow_can_be_checked(python: list[str], tmp_path: Path, name: str)
     finished = run(python, "-m", "diel", "check", file, cwd=tmp_path)
     assert finished.status == 0, finished.output
     assert finished.stdout.startswith(f"{file}: fine; ")
+    assert finished.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "hello.toml", "--per-node", "2"], "the executive"),
+        (["graph", "hello.toml"], "└─ answerer"),
+        (["graph", "hello.toml", "--format", "dot"], "digraph"),
+        (["schema"], "draft-07"),
+        (["schema", "--format", "markdown"], "## `[[module]]`"),
+        (["new-module", "adder", "--in", "OUT"], "adder.toml"),
+        (["sbatch", "hello.toml"], "#SBATCH --ntasks=5"),
+        (["runs"], "no runs in runs"),
+    ],
+)
+def test_commands_that_run_nothing(
+    python: list[str], tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    places = {"hello.toml": str(WORKFLOWS / "hello.toml"), "OUT": str(tmp_path)}
+    arguments = [places.get(one, one) for one in arguments]
+    finished = run(python, "-m", "diel", *arguments, cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert words in finished.stdout
     assert finished.stderr == ""
 
 
@@ -120,6 +149,8 @@ def test_a_rank_without_mpi_says_what_to_install(python: list[str], tmp_path: Pa
             "except SystemExit: pass",
             ["numpy", "pydantic", "mpi4py", "rich", "subprocess", "asyncio", "diel.tuples"],
         ),
+        ("import diel.cli.runs, diel.cli.new_module", ["numpy", "pydantic", "mpi4py", "rich"]),
+        ("import diel.cli.sbatch, diel.cli.graph, diel.cli.check", ["numpy", "mpi4py", "rich"]),
         ("import diel.workflow.load, diel.loading.checking", ["numpy", "mpi4py"]),
         ("import diel.run.view, diel.run.recorder", ["numpy", "mpi4py", "pydantic", "rich"]),
         ("import diel.executive.worker, diel.executive.lead", ["numpy", "mpi4py"]),

@@ -206,3 +206,20 @@ def test_a_launcher_that_outlives_its_run_is_killed(
     monkeypatch.setattr(launch, "_AFTER_SUCCESS_S", 0.2)
     launched = launch.Launched(["sleep", "60"], directory, threads=1)
     assert launched.wait(lambda: 0) == 128 + signal.SIGTERM
+
+
+# -- where ranks will be --------------------------------------------------------------------------
+
+
+def test_outside_of_a_batch_job_all_ranks_are_here() -> None:
+    node = launch.node_of_all(range(2, 4), {"CUDA_VISIBLE_DEVICES": "1,3"})
+    assert node is not None
+    assert (node.ranks, node.gpus) == ((2, 3), ("1", "3"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SLURM_JOB_ID", "PBS_NODEFILE", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"],
+)
+def test_in_a_batch_job_ranks_may_be_elsewhere(name: str) -> None:
+    assert launch.node_of_all([2], {name: "1", "CUDA_VISIBLE_DEVICES": "0"}) is None

@@ -1,32 +1,42 @@
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from diel.executive.events import (
     CopyRankFailed,
     CopyRankFinished,
+    CopyRankLeft,
     EndRun,
-    Event,
     Instruction,
+    LeaveCopy,
+    LeaveIgnored,
+    LookForTag,
+    MakeModuleComm,
+    ModuleCommAsked,
     NoteCopyFailed,
     NoteCopyFinished,
+    NoteCopyGivenUp,
     NoteGroupFinished,
+    NoteNestStarted,
+    RestartCopies,
     StartGroup,
     StopAsked,
     StopRun,
+    TagLooked,
+    TimeLimitPassed,
 )
+from diel.executive.nest import Finished
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
 from diel.executive.scheduler import Scheduler
 
 
-def group(name: str, *modules: tuple[str, int, int], depends: Sequence[str] = ()) -> GroupPlan:
-    return GroupPlan(name, tuple(ModulePlan(*one) for one in modules), tuple(depends))
+def group(
+    name: str, *modules: tuple[Any, ...], depends: Sequence[str] = (), **more: Any
+) -> GroupPlan:
+    return GroupPlan(name, tuple(ModulePlan(*one) for one in modules), tuple(depends), **more)
 
 
 def finish(scheduler: Scheduler, plan: CopyPlan) -> list[Instruction]:
@@ -120,172 +130,267 @@ def test_a_stop_that_was_asked_for_has_no_culprit() -> None:
     ]
 
 
-# -- any workflow ---------------------------------------------------------------------------------
+# -- iterations and nests -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Case:
-    """A workflow, a pool that it fits into, and the order in which things end."""
+def run_all(scheduler: Scheduler, instructions: Sequence[Instruction]) -> list[str]:
+    """Let all copies finish as they start; return the groups of modules, with iterations."""
+    names = []
+    queue = list(instructions)
+    while queue:
+        one = queue.pop(0)
+        if isinstance(one, StartGroup):
+            names.append(f"{one.group}{list(one.iteration)}")
+            for copy in one.copies:
+                queue += finish(scheduler, copy)
+    return names
 
-    groups: tuple[GroupPlan, ...]
-    pool: tuple[int, ...]
-    seed: int
 
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    modules = [
-        ModulePlan(f"m{index}", draw(st.integers(1, 3)), draw(st.integers(1, 3)))
-        for index in range(draw(st.integers(1, 5)))
+def test_a_nest_repeats_what_is_inside() -> None:
+    groups = [
+        group("a", ("a", 1, 1), iterations=2),
+        group("b", ("b", 1, 1), depends=["a"]),
+        GroupPlan("ab", groups=("a", "b"), iterations=2),
+        group("end", ("a", 1, 1), depends=["ab"]),
     ]
-    names = [f"g{index}" for index in range(draw(st.integers(1, 7)))]
-    order = draw(st.permutations(names))  # the file need not list groups in a possible order
-    groups = []
-    for name in names:
-        earlier = order[: order.index(name)]
-        depends = draw(st.lists(st.sampled_from(earlier), unique=True)) if earlier else []
-        chosen = draw(
-            st.lists(st.sampled_from(modules), min_size=1, max_size=3, unique_by=lambda m: m.module)
-        )
-        groups.append(GroupPlan(name, tuple(chosen), tuple(depends)))
-    size = max(one.ranks for one in groups) + draw(st.integers(0, 12))
-    first = draw(st.integers(0, 3))
-    return Case(tuple(groups), tuple(range(first, first + size)), draw(st.integers(0, 2**32)))
+    scheduler = Scheduler(groups, [2, 3])
+    assert run_all(scheduler, scheduler.start()) == [
+        "a[0, 0]",
+        "a[0, 1]",
+        "b[0, 0]",
+        "a[1, 0]",
+        "a[1, 1]",
+        "b[1, 0]",
+        "end[0]",
+    ]
 
 
-@dataclass
-class Simulation:
-    """Lets the ranks of running copies finish in random order, and watches the rules."""
-
-    case: Case
-    scheduler: Scheduler = field(init=False)
-    running: dict[int, CopyPlan] = field(default_factory=dict)
-    unfinished: list[tuple[int, int]] = field(default_factory=list)  # (serial, rank)
-    started: list[str] = field(default_factory=list)
-    finished: list[str] = field(default_factory=list)
-    ready: list[str] = field(default_factory=list)  # in the order in which they became ready
-    history: list[object] = field(default_factory=list)
-    serials: set[int] = field(default_factory=set)
-    ended: bool = False
-
-    def __post_init__(self) -> None:
-        self.plans = {one.name: one for one in self.case.groups}
-        self.random = random.Random(self.case.seed)
-        self.scheduler = Scheduler(self.case.groups, self.case.pool)
-
-    def run(self, stop_after: int | None = None) -> None:
-        """Run to the end, or for so many events."""
-        self.note_ready()
-        self.perform(self.scheduler.start())
-        events = 0
-        while not self.ended and events != stop_after:
-            assert self.unfinished, "nothing runs, and it is not the end"
-            serial, rank = self.unfinished.pop(self.random.randrange(len(self.unfinished)))
-            self.perform(self.scheduler.handle(CopyRankFinished(serial, rank, (serial, rank))))
-            events += 1
-
-    def perform(self, instructions: Sequence[Instruction]) -> None:
-        for one in instructions:
-            self.history.append(one)
-            assert not self.ended, "something after the end"
-            if isinstance(one, StartGroup):
-                self.start(one)
-            elif isinstance(one, NoteCopyFinished):
-                plan = self.running.pop(one.plan.serial)
-                assert plan == one.plan
-                assert all(serial != plan.serial for serial, _ in self.unfinished)
-                assert one.returned == (plan.serial, plan.ranks[0])
-            elif isinstance(one, NoteGroupFinished):
-                assert all(plan.group != one.group for plan in self.running.values())
-                self.finished.append(one.group)
-                self.note_ready()
-            else:
-                assert isinstance(one, EndRun)
-                assert self.running == {}
-                self.ended = True
-        busy = {rank for plan in self.running.values() for rank in plan.ranks}
-        held = [self.plans[name] for name in self.started if name not in self.finished]
-        free = set(self.scheduler.free_ranks)
-        assert not busy & free
-        assert len(free) == len(self.case.pool) - sum(plan.ranks for plan in held)
-        self.check_nothing_is_held_up(free)
-
-    def note_ready(self) -> None:
-        for name, plan in self.plans.items():
-            if name not in self.ready and set(plan.depends) <= set(self.finished):
-                self.ready.append(name)
-
-    def start(self, instruction: StartGroup) -> None:
-        plan = self.plans[instruction.group]
-        assert set(plan.depends) <= set(self.finished)
-        # No overtaking: groups start in the order in which they became ready.
-        assert self.ready[len(self.started)] == plan.name
-        self.started.append(plan.name)
-        busy = {rank for one in self.running.values() for rank in one.ranks}
-        working = {one.module for one in self.running.values()}
-        taken = [rank for copy in instruction.copies for rank in copy.ranks]
-        assert len(taken) == len(set(taken)) == plan.ranks
-        assert set(taken) <= set(self.case.pool) - busy
-        assert working.isdisjoint(one.module for one in plan.modules)
-        for module in plan.modules:
-            copies = [one for one in instruction.copies if one.module == module.module]
-            assert [one.copy_index for one in copies] == list(range(module.copies))
-            assert {len(one.ranks) for one in copies} == {module.processes}
-            assert len({one.module_serial for one in copies}) == 1
-            together = tuple(rank for one in copies for rank in one.ranks)
-            assert {one.module_ranks for one in copies} == {together}
-        new = [one.serial for one in instruction.copies]
-        new += sorted({one.module_serial for one in instruction.copies})
-        assert len(new) == len(set(new))
-        assert self.serials.isdisjoint(new)
-        self.serials.update(new)
-        for one in instruction.copies:
-            self.running[one.serial] = one
-            self.unfinished += [(one.serial, rank) for rank in one.ranks]
-
-    def check_nothing_is_held_up(self, free: set[int]) -> None:
-        """The first group that waits waits for ranks or for a module, never for nothing."""
-        waiting = [name for name in self.ready if name not in self.started]
-        if waiting:
-            first = self.plans[waiting[0]]
-            held = [self.plans[name] for name in self.started if name not in self.finished]
-            busy = {module.module for plan in held for module in plan.modules}
-            needed = {module.module for module in first.modules}
-            assert first.ranks > len(free) or busy & needed
+def test_the_next_iteration_queues_up_behind_others() -> None:
+    groups = [group("a", ("a", 1, 2), iterations=2), group("b", ("b", 1, 1), iterations=2)]
+    scheduler = Scheduler(groups, [2, 3])  # for one of them at a time
+    assert run_all(scheduler, scheduler.start()) == ["a[0]", "b[0]", "a[1]", "b[1]"]
 
 
-@given(cases())
-def test_every_workflow_runs_to_its_end_by_the_rules(case: Case) -> None:
-    simulation = Simulation(case)
-    simulation.run()
-    assert sorted(simulation.finished) == sorted(one.name for one in case.groups)
-    assert simulation.scheduler.free_ranks == tuple(sorted(case.pool))
-    assert sum(isinstance(one, EndRun) for one in simulation.history) == 1
+def test_until_ends_a_group_when_its_tag_is_there() -> None:
+    scheduler = Scheduler([group("a", ("a", 1, 1), until="done", iterations=None)], [2])
+    (start,) = started(scheduler.start())
+    for iteration in range(3):
+        _, look = finish(scheduler, start.copies[0])
+        assert look == LookForTag("a", (iteration,), "done")
+        note, start = scheduler.handle(TagLooked("a", (iteration,), False))
+        assert note == NoteGroupFinished("a", (iteration,), None)
+        assert isinstance(start, StartGroup)
+    finish(scheduler, start.copies[0])
+    assert scheduler.handle(TagLooked("a", (2,), True)) == []  # an answer to an earlier question
+    assert scheduler.handle(TagLooked("a", (3,), True)) == [
+        NoteGroupFinished("a", (3,), "until"),
+        EndRun(),
+    ]
 
 
-@given(cases())
-def test_the_same_events_give_the_same_instructions(case: Case) -> None:
-    first, second = Simulation(case), Simulation(case)
-    first.run()
-    second.run()
-    assert first.history == second.history
+def test_the_last_iteration_says_whether_the_tag_came() -> None:
+    scheduler = Scheduler([group("a", ("a", 1, 1), until="done", iterations=1)], [2])
+    (start,) = started(scheduler.start())
+    finish(scheduler, start.copies[0])
+    note, _ = scheduler.handle(TagLooked("a", (0,), False))
+    assert note == NoteGroupFinished("a", (0,), "iterations")
 
 
-@given(cases(), st.integers(0, 12), st.booleans())
-def test_after_a_stop_nothing_is_started(case: Case, events: int, fails: bool) -> None:
-    simulation = Simulation(case)
-    simulation.run(stop_after=events)
-    if simulation.ended:
-        return
-    serial, rank = simulation.unfinished.pop(0)
-    cause: Event = CopyRankFailed(serial, rank) if fails else StopAsked("enough")
-    *_, stop = simulation.scheduler.handle(cause)
+def test_it_goes_on_from_what_is_finished() -> None:
+    groups = [
+        group("a", ("a", 1, 1), iterations=3),
+        group("b", ("b", 1, 1), depends=["a"]),
+        GroupPlan("ab", groups=("a", "b"), iterations=3),
+        group("early", ("c", 1, 1)),
+        group("late", ("c", 1, 1), depends=["ab"]),
+    ]
+    finished = {
+        "ab": Finished((0,), False),
+        "a": Finished((1, 1), False),
+        "b": Finished((0, 0), True),
+        "early": Finished((0,), True),
+    }
+    scheduler = Scheduler(groups, [2, 3], finished)
+    names = run_all(scheduler, scheduler.start())
+    assert names[:2] == ["a[1, 2]", "b[1, 0]"]
+    assert names[2:] == ["a[2, 0]", "a[2, 1]", "a[2, 2]", "b[2, 0]", "late[0]"]
+
+
+def test_it_goes_on_where_only_the_question_for_a_tag_was_open() -> None:
+    """Nests whose content is finished are asked for at once, and nothing is begun twice."""
+    groups = [
+        group("x", ("a", 1, 1)),
+        GroupPlan("nest", groups=("x",), until="done", iterations=2),
+        group("y", ("b", 1, 1), depends=["nest"]),
+        group("z", ("c", 1, 1), depends=["y"]),
+    ]
+    scheduler = Scheduler(groups, [2], {"x": Finished((0, 0), True)})
+    assert scheduler.start() == [NoteNestStarted("nest", (0,)), LookForTag("nest", (0,), "done")]
+    assert [type(one) for one in scheduler.handle(TagLooked("nest", (0,), True))] == [
+        NoteGroupFinished,
+        StartGroup,
+    ]
+
+
+def test_nests_that_had_nothing_left_do_not_begin_their_followers_twice() -> None:
+    groups = [
+        group("x", ("a", 1, 1)),
+        GroupPlan("nest", groups=("x",)),
+        group("y", ("b", 1, 1), depends=["nest"]),
+        GroupPlan("all", groups=("nest", "y"), iterations=2),
+    ]
+    scheduler = Scheduler(groups, [2, 3], {"x": Finished((0, 0, 0), True)})
+    names = run_all(scheduler, scheduler.start())
+    assert names == ["y[0, 0]", "x[1, 0, 0]", "y[1, 0]"]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [group("a", ("m", 1, 1), depends=["a"])],
+        [group("a", ("m", 1, 1), depends=["b"]), GroupPlan("b", groups=("a",))],
+        [GroupPlan("a", groups=("b",)), GroupPlan("b", groups=("a",))],
+        [group("x", ("m", 1, 1)), *(GroupPlan(name, groups=("x",)) for name in "ab")],
+    ],
+)
+def test_what_could_never_start_is_refused(groups: list[GroupPlan]) -> None:
+    with pytest.raises(ValueError, match=r"never start|inside two others"):
+        Scheduler(groups, [2])
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+def test_a_copy_starts_again_when_all_its_ranks_have_left() -> None:
+    scheduler = Scheduler([group("g", ("a", 2, 2, "stop", 1))], range(2, 6))
+    (start,) = started(scheduler.start())
+    first, other = start.copies
+    noted, leave = scheduler.handle(CopyRankFailed(first.serial, 2, "an error"))
+    assert noted == NoteCopyFailed(first, "retry", False, 2, "an error")
+    assert leave == LeaveCopy(first, (3,))
+    assert scheduler.handle(TimeLimitPassed(first.serial, "late")) == []
+    (again,) = scheduler.handle(CopyRankLeft(first.serial, 3))
+    assert isinstance(again, RestartCopies)
+    (second,) = again.copies
+    assert (second.ranks, second.attempt) == ((2, 3), 2)
+    assert second.serial not in (first.serial, other.serial)
+    assert scheduler.running_ranks == {2, 3, 4, 5}
+    finish(scheduler, other)
+    # Its last attempt: now the policy counts.
+    (noted, stop) = scheduler.handle(CopyRankFailed(second.serial, 3))
+    assert isinstance(noted, NoteCopyFailed)
+    assert (noted.policy, noted.plan.attempt) == ("stop", 2)
+    assert stop == StopRun(second, 3, "a.0 failed")
+
+
+def test_dependants_of_a_failure_that_is_passed_over_run() -> None:
+    groups = [group("g", ("a", 2, 1, "continue")), group("h", ("b", 1, 1), depends=["g"])]
+    scheduler = Scheduler(groups, range(2, 4))
+    (start,) = started(scheduler.start())
+    finish(scheduler, start.copies[0])
+    noted, given_up, finished, dependant = scheduler.handle(
+        CopyRankFailed(start.copies[1].serial, 3, "an error")
+    )
+    assert isinstance(noted, NoteCopyFailed)
+    assert noted.policy == "continue"
+    assert given_up == NoteCopyGivenUp(start.copies[1], "an error")
+    assert finished == NoteGroupFinished("g", (0,))
+    assert isinstance(dependant, StartGroup)
+    assert dependant.group == "h"
+
+
+def ask(scheduler: Scheduler, *plans: CopyPlan) -> list[Instruction]:
+    return [
+        one
+        for plan in plans
+        for rank in plan.ranks
+        for one in scheduler.handle(ModuleCommAsked(plan.serial, rank))
+    ]
+
+
+def test_copies_that_share_a_communicator_start_again_together() -> None:
+    scheduler = Scheduler([group("g", ("a", 2, 1, "stop", 2))], [2, 3])
+    (start,) = started(scheduler.start())
+    first, second = start.copies
+    assert ask(scheduler, first) == []
+    assert ask(scheduler, second) == [MakeModuleComm("g", (0,), "a", first.module_serial, (2, 3))]
+    noted, leave = scheduler.handle(CopyRankFailed(second.serial, 3))
+    assert isinstance(noted, NoteCopyFailed)
+    assert noted.whole_module
+    assert leave == LeaveCopy(first, (2,))
+    (again,) = scheduler.handle(CopyRankLeft(first.serial, 2))
+    assert isinstance(again, RestartCopies)
+    assert [one.attempt for one in again.copies] == [2, 2]
+    (module_serial,) = {one.module_serial for one in again.copies}
+    assert module_serial != first.module_serial
+
+
+def test_a_copy_that_fails_before_they_share_one_starts_again_alone() -> None:
+    scheduler = Scheduler([group("g", ("a", 2, 1, "stop", 2))], [2, 3])
+    (start,) = started(scheduler.start())
+    first, second = start.copies
+    ask(scheduler, first)
+    _, again = scheduler.handle(CopyRankFailed(second.serial, 3))
+    assert isinstance(again, RestartCopies)
+    (second,) = again.copies
+    assert second.module_serial == first.module_serial
+    (made,) = ask(scheduler, second)  # the first is still waiting for it
+    assert isinstance(made, MakeModuleComm)
+
+
+def test_a_time_limit_is_a_failure_of_nobody_in_particular() -> None:
+    scheduler = Scheduler([group("g", ("a", 1, 2, "continue"))], [2, 3])
+    (start,) = started(scheduler.start())
+    (plan,) = start.copies
+    assert scheduler.handle(TimeLimitPassed(plan.serial, "late")) == [
+        NoteCopyFailed(plan, "continue", False, None, "late"),
+        LeaveCopy(plan, (2, 3)),
+    ]
+    # What they do about it is a consequence, whatever it is.
+    assert scheduler.handle(CopyRankFailed(plan.serial, 2, "a consequence")) == []
+    assert scheduler.handle(CopyRankFinished(plan.serial, 3)) == [
+        NoteCopyGivenUp(plan, "late"),
+        NoteGroupFinished("g", (0,)),
+        EndRun(),
+    ]
+
+
+def test_a_rank_that_does_not_leave_ends_the_run() -> None:
+    scheduler = Scheduler([group("g", ("a", 1, 3, "continue"))], [2, 3, 4])
+    (start,) = started(scheduler.start())
+    (plan,) = start.copies
+    scheduler.handle(CopyRankFailed(plan.serial, 2))
+    scheduler.handle(CopyRankLeft(plan.serial, 4))
+    (stop,) = scheduler.handle(LeaveIgnored(plan.serial))
     assert isinstance(stop, StopRun)
-    assert stop.failed == (simulation.running[serial] if fails else None)
-    assert stop.failed_rank == (rank if fails else None)
-    later = [CopyRankFinished(*one) for one in simulation.unfinished]
-    later += [CopyRankFailed(*one) for one in simulation.unfinished]
-    simulation.random.shuffle(later)
-    assert [simulation.scheduler.handle(one) for one in [*later, StopAsked("again")]] == [
-        [] for _ in range(len(later) + 1)
+    assert stop.is_failure
+    assert stop.deaf_ranks == (3,)
+    assert "rank 3" in stop.reason
+    assert "a.0" in stop.reason
+
+
+def test_an_alarm_that_comes_late_is_passed_over() -> None:
+    scheduler = Scheduler([group("g", ("a", 1, 1, "stop", 1), ("b", 1, 1))], [2, 3])
+    (start,) = started(scheduler.start())
+    plan = start.copies[0]
+    (_, again) = scheduler.handle(CopyRankFailed(plan.serial, 2))
+    assert isinstance(again, RestartCopies)
+    assert scheduler.handle(LeaveIgnored(plan.serial)) == []
+    assert scheduler.handle(LeaveIgnored(again.copies[0].serial)) == []
+    assert scheduler.handle(TimeLimitPassed(plan.serial, "late")) == []
+
+
+def test_what_is_yet_to_come_is_named() -> None:
+    groups = [
+        group("loop", ("a", 1, 1), iterations=None, until="done"),
+        group("once", ("b", 1, 1)),
+        group("x", ("c", 1, 1), depends=["once"]),
+        GroupPlan("nest", groups=("loop",), iterations=2),
+    ]
+    scheduler = Scheduler(groups, [2, 3])
+    scheduler.start()
+    assert scheduler.groups_to_come == [
+        "loop (further iterations)",
+        "x",
+        "nest (further iterations)",
     ]

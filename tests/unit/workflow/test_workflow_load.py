@@ -308,9 +308,9 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
         'did you mean "copies"?',
     ),
     "unknown key": (
-        MODULE + "gpus = 2\n" + GROUP,
-        "module[0].gpus",
-        "unknown key gpus",
+        MODULE + "colour = 2\n" + GROUP,
+        "module[0].colour",
+        "unknown key colour",
         f"known keys: {KEYS}",
     ),
     "misspelt required key": (

@@ -1,0 +1,167 @@
+"""Commands that look at a workflow or at runs: their arguments, and where each is performed.
+
+Nothing but argparse is imported here, so that ``diel --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of ``diel``.
+
+    Attributes
+    ----------
+    name, help, description : str
+    add_arguments : callable
+        Given the command's parser.
+    home : str
+        ``module:function``; the function takes the parsed arguments and returns the exit code.
+    """
+
+    name: str
+    help: str
+    description: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    home: str
+
+    def perform(self, options: argparse.Namespace) -> int:
+        """Import what performs the command, and do it."""
+        module, _, function = self.home.partition(":")
+        exit_code: int = getattr(import_module(module), function)(options)
+        return exit_code
+
+
+def add_commands(parsers: Any) -> None:
+    """Add the commands of this file to the parsers of ``diel``."""
+    for command in COMMANDS:
+        parser = parsers.add_parser(
+            command.name, help=command.help, description=command.description
+        )
+        command.add_arguments(parser)
+        parser.set_defaults(perform=command.perform)
+
+
+def positive(text: str) -> int:
+    """Read a number of ranks or nodes; argparse shows what is wrong."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+positive.__name__ = "number of ranks"  # what argparse calls it in its messages
+
+
+def count(text: str) -> int:
+    """Read a count; argparse shows what is wrong."""
+    return positive(text)
+
+
+count.__name__ = "count"
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
+
+
+def _graph_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_file(parser)
+    parser.add_argument(
+        "--format", choices=("text", "dot", "mermaid"), default="text",
+        help="text for people (default), dot for Graphviz, mermaid for Markdown pages",
+    )  # fmt: skip
+
+
+def _schema_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=("json", "markdown"), default="json",
+        help="JSON Schema for editors (default), or the same as a page to read",
+    )  # fmt: skip
+
+
+def _new_module_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the module's name, a Python identifier")
+    parser.add_argument(
+        "--in", dest="folder", type=Path, default=Path(), metavar="DIR",
+        help="the folder to write into, made if need be (default: this one)",
+    )  # fmt: skip
+
+
+def _sbatch_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_file(parser)
+    parser.add_argument(
+        "-n", "--ranks", type=positive, metavar="N",
+        help="MPI ranks (default: nodes times ranks on each, or what the file can use at once)",
+    )  # fmt: skip
+    parser.add_argument("--nodes", type=count, metavar="N", help="nodes of the job")
+    parser.add_argument("--per-node", type=count, metavar="M", help="ranks on each node")
+    parser.add_argument(
+        "--time", metavar="LIMIT",
+        help="the job's time limit as Slurm writes it: minutes, H:M:S, D-H, ... "
+        "(default: the partition's)",
+    )  # fmt: skip
+    parser.add_argument("--partition", metavar="NAME", help="the partition (default: the site's)")
+    parser.add_argument(
+        "--launcher", choices=("srun", "mpiexec"), default="srun",
+        help="who starts the ranks: Slurm itself (default), or the mpiexec beside diel",
+    )  # fmt: skip
+
+
+def _runs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR",
+        help="the folder that run directories are in, or one of them (default: runs)",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print a JSON list")
+
+
+COMMANDS = (
+    Command(
+        "graph",
+        "draw the groups of a workflow file, without MPI",
+        "Draw the groups of a workflow file, their modules and what waits for what.",
+        _graph_arguments,
+        "diel.cli.graph:graph",
+    ),
+    Command(
+        "schema",
+        "print the JSON Schema of workflow files, for editors",
+        "Print the JSON Schema of workflow files: an editor that knows it completes keys, shows "
+        "what they mean and underlines mistakes. docs/workflow-file.md says how.",
+        _schema_arguments,
+        "diel.cli.schema:schema",
+    ),
+    Command(
+        "new-module",
+        "write a new module, its test and a workflow that runs it",
+        "Write NAME.py, test_NAME.py and NAME.toml: a module that works, its test and a workflow "
+        "that runs it. A file that is there already is never touched.",
+        _new_module_arguments,
+        "diel.cli.new_module:new_module",
+    ),
+    Command(
+        "sbatch",
+        "print a Slurm script for a workflow file",
+        "Print a Slurm batch script that runs a workflow file, with the ranks, threads and GPUs "
+        "that the file asks for: diel sbatch FILE > job.sh; sbatch job.sh. What a site wants "
+        "besides, an account, say, is given to sbatch.",
+        _sbatch_arguments,
+        "diel.cli.sbatch:sbatch",
+    ),
+    Command(
+        "runs",
+        "list runs: when, how long, how they ended",
+        "List the runs in a folder, newest first: when they began, how long they took and how "
+        "they ended.",
+        _runs_arguments,
+        "diel.cli.runs:runs",
+    ),
+)

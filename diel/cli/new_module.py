@@ -1,0 +1,190 @@
+"""``diel new-module``: a module that works, its test, and a workflow that runs it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import keyword
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from diel.errors import NewModuleError
+
+LONGEST_NAME: Final = 60  # lines with it stay shorter than most formatters allow
+
+MODULE: Final = '''\
+"""The module NAME.
+
+Copies share the work and meet in the tuple space.
+"""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Options(BaseModel):
+    """What the workflow file may say in `options`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    count: int = Field(default=100, ge=1, description="How many numbers to add.")
+
+
+def run(ctx):
+    """Add the numbers below `count`: each copy a part, copy 0 the sums of all."""
+    numbers = range(ctx.copy_index, ctx.options.count, ctx.copies)
+    ctx.log.info("this copy adds %d numbers", len(numbers))
+    ctx.tuples.tput("partial sum", sum(numbers))
+    if ctx.copy_index > 0:
+        return None
+    total = 0
+    for copy in range(ctx.copies):
+        total += ctx.tuples.tget("partial sum", timeout=60)
+        ctx.progress(copy + 1, ctx.copies)
+    return total
+'''
+
+TEST: Final = '''\
+"""Tests of NAME, without MPI."""
+
+from pathlib import Path
+
+import pytest
+from diel.testing import Module, run_module, run_modules
+from pydantic import ValidationError
+
+HERE = Path(__file__).parent
+SPEC = "./NAME.py:run"
+
+
+def test_one_copy_adds_everything():
+    """And leaves nothing in the tuple space."""
+    run = run_module(SPEC, {"count": 10}, folder=HERE)
+    assert run.returned == 45
+    assert run.tuples == []
+
+
+def test_copies_share_the_work():
+    """The first one returns the sum of all."""
+    module = Module(SPEC, {"count": 10}, copies=3)
+    runs = run_modules({"adder": module}, folder=HERE)
+    assert [run.returned for run in runs["adder"]] == [45, None, None]
+
+
+def test_bad_options_are_refused():
+    """As they are by diel check."""
+    with pytest.raises(ValidationError):
+        run_module(SPEC, {"count": 0}, folder=HERE)
+'''
+
+WORKFLOW: Final = """\
+# Two copies of NAME.   diel run NAME.toml
+[[module]]
+name = "NAME"
+function = "./NAME.py:run"
+copies = 2
+options = { count = 1000 }
+
+[[group]]
+name = "work"
+modules = ["NAME"]
+"""
+
+
+def new_module(options: argparse.Namespace) -> int:
+    """Write the files and say what to do with them; return the exit code.
+
+    Raises
+    ------
+    NewModuleError
+        If the name will not do, or a file is there already.
+    """
+    name, folder = options.name, options.folder
+    check_name(name)
+    files = {
+        folder / f"{name}.py": MODULE,
+        folder / f"test_{name}.py": TEST,
+        folder / f"{name}.toml": WORKFLOW,
+    }
+    write_new({file: text.replace("NAME", name) for file, text in files.items()})
+    print(*files, sep="\n")
+    print(
+        f"\ntest it:   pytest {folder / f'test_{name}.py'}\n"
+        f"run it:    diel run {folder / f'{name}.toml'}\n"
+        "what else a module can do: docs/modules.md"
+    )
+    return 0
+
+
+def check_name(name: str) -> None:
+    """Find out whether a module can have this name.
+
+    Raises
+    ------
+    NewModuleError
+        If it cannot; says what to use instead.
+    """
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+        raise NewModuleError(
+            f"{name!r} is no name for a module: a letter, then letters, digits or _"
+            f"{_instead(re.sub(r'^[^A-Za-z]+|[^A-Za-z0-9_]+', '_', name).strip('_'))}"
+        )
+    if len(name) > LONGEST_NAME:
+        raise NewModuleError(
+            f"{name!r} is too long: a module's name has {LONGEST_NAME} characters at most"
+        )
+    if keyword.iskeyword(name):
+        raise NewModuleError(f"{name!r} is a word of Python's{_instead(f'{name}_module')}")
+    if name in sys.stdlib_module_names or _is_installed(name):
+        # A test's folder comes first where Python looks: it would hide the other one.
+        raise NewModuleError(
+            f"there is a package {name!r} already, which {name}.py would hide"
+            f"{_instead(f'{name}_module')}"
+        )
+
+
+def _instead(name: str) -> str:
+    return f"; {name}, for example" if name.isidentifier() and not keyword.iskeyword(name) else ""
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):  # a package that is broken in itself
+        return True
+    if found is None:
+        return False
+    # With `python -m diel` the current folder counts too: what is there is the user's own.
+    return found.origin is None or Path(found.origin).parent != Path.cwd()
+
+
+def write_new(files: Mapping[Path, str]) -> None:
+    """Write files that are not there yet: all of them or none.
+
+    Raises
+    ------
+    NewModuleError
+        If one of them is there already, or cannot be written.
+    """
+    there = [str(file) for file in files if file.exists() or file.is_symlink()]
+    if there:
+        raise NewModuleError(
+            f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} there already: nothing was "
+            "written; choose another name, or another folder with --in"
+        )
+    written: list[Path] = []
+    try:
+        for file, text in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("x", encoding="utf-8") as stream:
+                written.append(file)
+                stream.write(text)
+    except OSError as error:
+        for file in written:
+            file.unlink(missing_ok=True)
+        raise NewModuleError(
+            f"{error.filename or file.parent} cannot be written: {error.strerror}; choose another "
+            "folder with --in"
+        ) from error

@@ -1,0 +1,76 @@
+"""The GPUs of the machine that a rank runs on, found without loading CUDA.
+
+CUDA reads ``CUDA_VISIBLE_DEVICES`` once, when it is first used. So nothing here may start it: what
+a rank may use is told to it before a module is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
+_DRIVER_FOLDER: Final = Path("/proc/driver/nvidia/gpus")
+_QUESTION_TIMEOUT_S: Final = 20.0
+
+
+def visible_gpus(
+    environment: Mapping[str, str] | None = None, driver_folder: Path = _DRIVER_FOLDER
+) -> tuple[str, ...]:
+    """Return what this process may use, as ``CUDA_VISIBLE_DEVICES`` names it.
+
+    That variable is taken at its word where it is set, as a batch system does. Without it all GPUs
+    count that the driver knows of, or else those that ``nvidia-smi -L`` lists.
+
+    Parameters
+    ----------
+    environment : mapping, optional
+        Default: that of this process.
+    driver_folder : Path, optional
+        Where the driver has a folder for each GPU.
+    """
+    environment = os.environ if environment is None else environment
+    given = environment.get(VISIBLE_GPUS)
+    if given is not None:
+        return _listed(given)
+    if driver_folder.is_dir():
+        count = sum(1 for _ in driver_folder.iterdir())
+    else:
+        count = _count_by_question(environment)
+    return tuple(str(index) for index in range(count))
+
+
+def _listed(variable: str) -> tuple[str, ...]:
+    """Return the names in the variable; like CUDA, end at the first that is none."""
+    names: dict[str, None] = {}
+    for name in (one.strip() for one in variable.split(",")):
+        # Slurm writes NoDevFiles for a job without GPUs.
+        if not name or name.startswith("-") or name == "NoDevFiles":
+            break
+        names[name] = None
+    return tuple(names)
+
+
+def _count_by_question(environment: Mapping[str, str]) -> int:
+    tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
+    if tool is None:
+        return 0
+    try:
+        answer = subprocess.run(
+            [tool, "-L"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_QUESTION_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    if answer.returncode:
+        return 0
+    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())

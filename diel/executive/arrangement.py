@@ -1,0 +1,185 @@
+"""From planned groups and the nodes of a job to who sits where, or why nobody can.
+
+``arrange`` is asked once, before the first group starts: by rank 0 for the nodes that it finds, by
+``diel check`` and ``diel sbatch`` for nodes that they are told of.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from diel.errors import Problem, WorkflowError
+from diel.executive.gpus import Node, TooFewGpus, deal, required_seats
+from diel.executive.plans import GroupPlan
+from diel.executive.seating import Need, Seating, demand_of
+from diel.workflow.model import Workflow
+
+_NODES_SHOWN = 4
+MOST_GPUS_OF_A_NODE = 4096
+
+
+def needs_of(workflow: Workflow) -> dict[str, Need]:
+    """Return what each module asks of its ranks."""
+    return {
+        module.name: Need(module.gpus, module.placement == "spread") for module in workflow.modules
+    }
+
+
+def arrange(
+    workflow: Workflow, plans: Sequence[GroupPlan], nodes: Sequence[Node], shown_as: str
+) -> tuple[list[GroupPlan], Seating]:
+    """Seat a workflow.
+
+    Parameters
+    ----------
+    workflow : Workflow
+    plans : sequence of GroupPlan
+        Their copies fixed for the number of ranks.
+    nodes : sequence of Node
+        Where the ranks of the pool are.
+    shown_as : str
+        The workflow file as the user named it.
+
+    Returns
+    -------
+    plans : list of GroupPlan
+        As given, except that a "fill" with GPUs has no more copies than there are GPUs for.
+    seating : Seating
+
+    Raises
+    ------
+    WorkflowError
+        If there are too few GPUs; says needed and available.
+    """
+    needs = needs_of(workflow)
+    plans = list(plans)
+    if not any(need.gpus for need in needs.values()):
+        return plans, Seating(nodes, needs, [])
+    fills = {
+        module.name for module in workflow.modules if module.copies == "fill" and module.gpus > 0
+    }
+    plans = _limit_fills(plans, fills, lambda some: _can_be_dealt(some, needs, nodes))
+    try:
+        return plans, Seating(nodes, needs, plans)
+    except TooFewGpus:
+        problem = _too_few(plans, needs, nodes)
+        raise WorkflowError(shown_as, [problem]) from None
+
+
+def simulated_nodes(pool: Sequence[int], per_node: int, gpus_per_node: int) -> list[Node]:
+    """Return nodes as they would be if each had so many ranks, in order, and so many GPUs.
+
+    Parameters
+    ----------
+    pool : sequence of int
+        The ranks that run modules.
+    per_node : int
+        Ranks on a node, those that run no modules included.
+    gpus_per_node : int
+    """
+    gpus = tuple(str(index) for index in range(gpus_per_node))
+    ranks: dict[int, list[int]] = {}
+    for rank in pool:
+        ranks.setdefault(rank // per_node, []).append(rank)
+    return [Node(f"node {index}", tuple(ranks[index]), gpus) for index in ranks]
+
+
+def fewest_gpus_per_node(
+    workflow: Workflow, plans: Sequence[GroupPlan], pool: Sequence[int], per_node: int
+) -> int:
+    """Return how many GPUs each node must have at the least, for all copies as planned.
+
+    Raises
+    ------
+    ValueError
+        If no number is enough.
+    """
+    needs = needs_of(workflow)
+
+    def is_enough(gpus_per_node: int) -> bool:
+        return _can_be_dealt(plans, needs, simulated_nodes(pool, per_node, gpus_per_node))
+
+    return _smallest(is_enough, 0, MOST_GPUS_OF_A_NODE)
+
+
+def _can_be_dealt(
+    plans: Sequence[GroupPlan], needs: dict[str, Need], nodes: Sequence[Node]
+) -> bool:
+    try:
+        deal(nodes, [demand_of(group, needs) for group in plans])
+    except TooFewGpus:
+        return False
+    return True
+
+
+def _limit_fills(
+    plans: list[GroupPlan], fills: set[str], fits: Callable[[Sequence[GroupPlan]], bool]
+) -> list[GroupPlan]:
+    """Take copies from fills until all fits, as few as possible, from the last groups first."""
+    if not fills or fits(plans):
+        return plans
+    limits = {group.name: 1 for group in plans}
+    for group in plans:
+        largest = max((one.copies for one in group.modules if one.module in fills), default=1)
+
+        def is_too_much(limit: int, name: str = group.name) -> bool:
+            return not fits(_limited(plans, fills, {**limits, name: limit}))
+
+        if is_too_much(1):
+            return plans  # no number of copies would do
+        limits[group.name] = (
+            _smallest(is_too_much, 1, largest) - 1 if is_too_much(largest) else largest
+        )
+    return _limited(plans, fills, limits)
+
+
+def _limited(
+    plans: Sequence[GroupPlan], fills: set[str], limits: dict[str, int]
+) -> list[GroupPlan]:
+    limited = []
+    for plan in plans:
+        modules = tuple(
+            replace(one, copies=min(one.copies, limits[plan.name])) if one.module in fills else one
+            for one in plan.modules
+        )
+        limited.append(replace(plan, modules=modules))
+    return limited
+
+
+def _smallest(is_enough: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the smallest number from low to high that is enough; more is enough too."""
+    if not is_enough(high):
+        raise ValueError("none is enough")
+    while low < high:
+        middle = (low + high) // 2
+        if is_enough(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _too_few(plans: Sequence[GroupPlan], needs: dict[str, Need], nodes: Sequence[Node]) -> Problem:
+    misfits = [group for group in plans if not _can_be_dealt([group], needs, nodes)]
+    seats = required_seats([demand_of(group, needs) for group in misfits or plans])
+    needed = " and ".join(
+        f"{count} rank{'s' if count > 1 else ''} with {size}"
+        for size, count in sorted(Counter(seats).items(), reverse=True)
+    )
+    available = ", ".join(
+        f"{len(node.gpus)} for {len(node.ranks)} ranks on {node.host}"
+        for node in nodes[:_NODES_SHOWN]
+    )
+    if len(nodes) > _NODES_SHOWN:
+        total = sum(len(node.gpus) for node in nodes)
+        available += f", ... {total} on {len(nodes)} nodes"
+    who = ", ".join(repr(group.name) for group in misfits) or "the groups one after another"
+    since = "" if misfits else ", since a rank keeps its GPUs for life"
+    return Problem(
+        "",
+        f"too few GPUs for {who}: {sum(seats)} needed ({needed}){since}; available: {available}",
+        "each rank's GPUs are on its own node, and every rank must see all GPUs of its node: "
+        "with srun say --gpus-per-node, not --gpus-per-task",
+    )

@@ -1,0 +1,238 @@
+"""Which of the free ranks a copy takes: pure, and the same for the same ranks.
+
+``Seating.choose`` is what the scheduler asks when a group may start. Modules with GPUs choose
+first, the largest demand before the smaller ones, since every rank that is good enough for one of
+them is good enough for those after it; modules without leave the ranks that have GPUs to others
+for as long as there are enough without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from typing import TypeAlias
+
+from diel.executive.gpus import Demand, Node, deal
+from diel.executive.plans import GroupPlan, ModulePlan
+
+Seats: TypeAlias = "tuple[tuple[int, ...], ...]"
+"""The ranks of each copy: those of the group's first module, then those of the second, ..."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a module asks of the ranks that run it.
+
+    Attributes
+    ----------
+    gpus : int
+        Of each rank.
+    is_spread : bool
+        Whether copies go to as many nodes as possible, rather than to as few.
+    """
+
+    gpus: int = 0
+    is_spread: bool = False
+
+
+class Seating:
+    """Who sits where.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        Where the ranks of the pool are.
+    needs : mapping of str to Need
+        By module name.
+    groups : sequence of GroupPlan
+
+    Raises
+    ------
+    TooFewGpus
+        If some group could never be seated.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], needs: Mapping[str, Need], groups: Sequence[GroupPlan]
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.needs = dict(needs)
+        self._node_of = {rank: index for index, node in enumerate(nodes) for rank in node.ranks}
+        self._uses_gpus = any(need.gpus for need in self.needs.values())
+        self._gpus: dict[int, tuple[str, ...]] = {}
+        if self._uses_gpus:
+            self._gpus = deal(nodes, [demand_of(group, self.needs) for group in groups])
+
+    def gpus_of(self, rank: int) -> tuple[str, ...] | None:
+        """Return what a rank may see, for as long as it lives; None if diel leaves that alone.
+
+        It does if no module of the workflow asks for GPUs.
+        """
+        return self._gpus.get(rank, ()) if self._uses_gpus else None
+
+    def gpus_of_copy(self, module: str, ranks: Sequence[int]) -> tuple[str, ...] | None:
+        """Return what a copy's program may see: the GPUs of its ranks on the node of the first."""
+        if not self._uses_gpus:
+            return None
+        count, node = self.needs[module].gpus, self._node_of[ranks[0]]
+        mine = (self._gpus.get(rank, ())[:count] for rank in ranks if self._node_of[rank] == node)
+        return tuple(dict.fromkeys(gpu for gpus in mine for gpu in gpus))
+
+    def choose(self, plan: GroupPlan, free: Sequence[int]) -> Seats | None:
+        """Choose the ranks of a group.
+
+        Parameters
+        ----------
+        plan : GroupPlan
+        free : sequence of int
+            Ranks that nobody uses, in ascending order.
+
+        Returns
+        -------
+        tuple of tuple of int, or None
+            The ranks of each copy, module by module in the group's order; None as long as these
+            ranks will not do.
+        """
+        table = _Table(self.nodes, self._node_of, self._gpu_count, free)
+        chosen: dict[int, list[tuple[int, ...]]] = {}
+        for index in sorted(range(len(plan.modules)), key=lambda i: -self._need(plan, i).gpus):
+            module = plan.modules[index]
+            copies = table.seat(module, self._need(plan, index))
+            if copies is None:
+                return None
+            chosen[index] = copies
+        return tuple(ranks for index in range(len(plan.modules)) for ranks in chosen[index])
+
+    def _need(self, plan: GroupPlan, index: int) -> Need:
+        return self.needs.get(plan.modules[index].module, Need())
+
+    def _gpu_count(self, rank: int) -> int:
+        return len(self._gpus.get(rank, ()))
+
+
+def demand_of(group: GroupPlan, needs: Mapping[str, Need]) -> Demand:
+    """Return how many GPUs each rank of a group needs, largest first."""
+    sizes = [
+        needs[module.module].gpus
+        for module in group.modules
+        for _ in range(module.copies * module.processes)
+        if module.module in needs
+    ]
+    return sorted((size for size in sizes if size), reverse=True)
+
+
+@dataclass
+class _Free:
+    """The ranks of one node that would do for a module, the best first."""
+
+    node: int
+    ranks: list[int]
+    taken: int = 0
+    copies: int = field(default=0)
+
+    def room(self, processes: int) -> int:
+        """How many whole copies still fit."""
+        return (len(self.ranks) - self.taken) // processes
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """Take some of the ranks; in a copy they stand in ascending order."""
+        self.taken += count
+        self.copies += 1
+        return tuple(sorted(self.ranks[self.taken - count : self.taken]))
+
+
+class _Table:
+    """The free ranks by node, while a group takes its places."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        node_of: Mapping[int, int],
+        gpu_count: Callable[[int], int],
+        free: Sequence[int],
+    ) -> None:
+        self._gpu_count = gpu_count
+        self._free: list[list[int]] = [[] for _ in nodes]
+        for rank in free:
+            self._free[node_of[rank]].append(rank)
+        self._used: set[int] = set()
+
+    def seat(self, module: ModulePlan, need: Need) -> list[tuple[int, ...]] | None:
+        """Take the ranks of all copies of a module; None if they are not there."""
+        seat = _spread if need.is_spread else _packed
+        exact = self._that_do(lambda count: count == need.gpus)
+        if sum(free.room(module.processes) for free in exact) >= module.copies:
+            places = exact
+        else:
+            places = self._that_do(lambda count: count >= need.gpus)
+        if sum(len(free.ranks) for free in places) < module.copies * module.processes:
+            return None
+        copies = seat(places, module.copies, module.processes, self._used)
+        for free in places:
+            if free.taken:
+                taken = set(free.ranks[: free.taken])
+                self._free[free.node] = [r for r in self._free[free.node] if r not in taken]
+                self._used.add(free.node)
+        return copies
+
+    def _that_do(self, does: Callable[[int], bool]) -> list[_Free]:
+        found = []
+        for node, ranks in enumerate(self._free):
+            good = [rank for rank in ranks if does(self._gpu_count(rank))]
+            if good:
+                found.append(_Free(node, sorted(good, key=lambda r: (self._gpu_count(r), r))))
+        return found
+
+
+def _packed(
+    places: Sequence[_Free], copies: int, processes: int, used: Collection[int]
+) -> list[tuple[int, ...]]:
+    """Fill node after node: the smallest that holds all that is left, else the largest."""
+    seated: list[tuple[int, ...]] = []
+    while len(seated) < copies:
+        left = copies - len(seated)
+        rooms = [(free.room(processes), free) for free in places if free.room(processes)]
+        if not rooms:
+            seated.append(_split(places, processes))
+            continue
+        holding = [(room, free) for room, free in rooms if room >= left]
+        if holding:
+            _, node = min(holding, key=lambda one: (one[1].node not in used, one[0], one[1].node))
+        else:
+            _, node = min(rooms, key=lambda one: (-one[0], one[1].node not in used, one[1].node))
+        seated += [node.take(processes) for _ in range(min(left, node.room(processes)))]
+    return seated
+
+
+def _spread(
+    places: Sequence[_Free], copies: int, processes: int, used: Collection[int]
+) -> list[tuple[int, ...]]:
+    """Give each copy to the node that has fewest of them, of equals to the one with most room."""
+    rooms = [
+        (0, -free.room(processes), index)
+        for index, free in enumerate(places)
+        if free.room(processes)
+    ]
+    heapify(rooms)
+    seated: list[tuple[int, ...]] = []
+    while len(seated) < copies:
+        if not rooms:
+            seated.append(_split(places, processes))
+            continue
+        free = places[rooms[0][2]]
+        seated.append(free.take(processes))
+        if free.room(processes):
+            heapreplace(rooms, (free.copies, -free.room(processes), rooms[0][2]))
+        else:
+            heappop(rooms)
+    return seated
+
+
+def _split(places: Sequence[_Free], processes: int) -> tuple[int, ...]:
+    """Take a copy that fits on no node from as few as possible."""
+    ranks: list[int] = []
+    while len(ranks) < processes:
+        free = max(places, key=lambda one: (len(one.ranks) - one.taken, -one.node))
+        ranks += free.take(min(processes - len(ranks), len(free.ranks) - free.taken))
+    return tuple(sorted(ranks))

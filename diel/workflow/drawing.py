@@ -1,0 +1,253 @@
+"""The groups of a workflow as a drawing: text for people, DOT for Graphviz, Mermaid for Markdown.
+
+::
+
+    tree_of(workflow)       Workflow -> Tree: groups inside groups, neighbours in steps
+    draw_text(tree)         steps below each other with arrows between them
+    draw_dot(tree)          a cluster for each group of groups, a box for each group of modules
+    draw_mermaid(tree)      the same as a flowchart
+
+The three draw the tree alone, so they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from diel.workflow.graph import dependency_order
+from diel.workflow.model import Group, Module, Workflow
+from diel.workflow.wording import show
+
+
+@dataclass(frozen=True)
+class Box:
+    """One group: what it is called, what is in it, and what comes before it.
+
+    Attributes
+    ----------
+    name : str
+    again : str
+        How it is repeated, such as ``3 times, until "converged"``; empty if it is not.
+    depends : tuple of str
+        Its neighbours that come first.
+    modules : tuple of (str, str)
+        Each with its copies and what else is worth saying.
+    inside : tuple of tuple of Box
+        Groups in it, in steps: those of one step depend on none of the same or a later one.
+    """
+
+    name: str
+    again: str
+    depends: tuple[str, ...]
+    modules: tuple[tuple[str, str], ...]
+    inside: tuple[tuple[Box, ...], ...]
+
+    @property
+    def title(self) -> str:
+        """The name, and how it is repeated."""
+        return f"{self.name}  {self.again}" if self.again else self.name
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A whole workflow: the outermost groups in steps."""
+
+    name: str
+    steps: tuple[tuple[Box, ...], ...]
+
+
+def tree_of(workflow: Workflow) -> Tree:
+    """Return what there is to draw."""
+    groups = {group.name: group for group in workflow.groups}
+    modules = {module.name: module for module in workflow.modules}
+    inner = {child for group in workflow.groups for child in group.groups}
+    outermost = [group for group in workflow.groups if group.name not in inner]
+
+    def box(group: Group) -> Box:
+        return Box(
+            name=group.name,
+            again=_again(group),
+            depends=group.depends,
+            modules=tuple((name, _resources(modules[name])) for name in group.modules),
+            inside=steps([groups[name] for name in group.groups]),
+        )
+
+    def steps(neighbours: Sequence[Group]) -> tuple[tuple[Box, ...], ...]:
+        levels = _levels({group.name: group.depends for group in neighbours})
+        return tuple(tuple(box(groups[name]) for name in level) for level in levels)
+
+    return Tree(workflow.name, steps(outermost))
+
+
+def _levels(depends: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return groups in steps, each as early as what it depends on allows."""
+    level: dict[str, int] = {}
+    for name in dependency_order(depends):
+        level[name] = 1 + max((level[one] for one in depends[name]), default=-1)
+    return [
+        [name for name in depends if level[name] == number] for number in sorted({*level.values()})
+    ]
+
+
+def _again(group: Group) -> str:
+    words = []
+    if group.iterations is not None and group.iterations != 1:
+        words.append(f"{group.iterations} times")
+    if group.until is not None:
+        tag = group.until if isinstance(group.until, str) else list(group.until)
+        words.append(f"until {show(tag)}")
+    return ", ".join(words)
+
+
+def _resources(module: Module) -> str:
+    """Say what is not 1 of everything."""
+    words = []
+    if module.copies == "fill":
+        words.append("as many copies as fit")
+    elif module.copies > 1:
+        words.append(f"{module.copies} copies")
+    for number, noun in ((module.processes, "ranks"), (module.threads, "threads")):
+        if number > 1:
+            words.append(f"{number} {noun}")
+    if module.gpus:
+        words.append(f"{module.gpus} GPU{'s' if module.gpus > 1 else ''}")
+    return " x ".join(words)
+
+
+# -- text -----------------------------------------------------------------------------------------
+
+ASCII = str.maketrans({"├": "|", "└": "`", "─": "-", "│": "|", "▼": "v", "↻": "@"})
+"""What the drawing becomes where its characters cannot be shown."""
+
+
+def draw_text(tree: Tree) -> str:
+    """Return the drawing as text, without a line break at its end."""
+    return "\n".join([tree.name, "", *(f"  {line}".rstrip() for line in _text(tree.steps))])
+
+
+def _text(steps: Sequence[Sequence[Box]]) -> Iterator[str]:
+    for number, step in enumerate(steps):
+        if number:
+            yield "  ▼"
+        for box in step:
+            yield from _text_of(box, is_first=number == 0)
+
+
+def _text_of(box: Box, *, is_first: bool) -> Iterator[str]:
+    head = f"{box.name}  ↻ {box.again}" if box.again else box.name
+    yield head if is_first else f"{head}  after {', '.join(box.depends)}"
+    if box.inside:
+        yield from (f"│ {line}" for line in _text(box.inside))
+    width = max((len(name) for name, _ in box.modules), default=0)
+    for index, (name, resources) in enumerate(box.modules, start=1):
+        branch = "└─" if index == len(box.modules) else "├─"
+        yield f"{branch} {name.ljust(width)}  {resources}".rstrip()
+
+
+# -- Graphviz and Mermaid -------------------------------------------------------------------------
+
+
+def draw_dot(tree: Tree) -> str:
+    """Return the drawing in the language of Graphviz."""
+    lines = [
+        f"digraph {_dot(tree.name)} {{",
+        f'  label={_dot(tree.name)}; labelloc="t"; compound=true; rankdir="TB";',
+        '  node [shape="box", style="rounded"];',
+    ]
+    ids = _ids(tree)
+    lines += [f"  {line}" for line in _dot_boxes(tree.steps, ids)]
+    for box, before in _edges(tree.steps):
+        # An edge ends at nodes: where a cluster is meant, it is cut off at its border.
+        tail, head = _last(before), _first(box)
+        borders = [
+            f"{end}={_dot('cluster_' + ids[one.name])}"
+            for end, one in (("ltail", before), ("lhead", box))
+            if one.inside
+        ]
+        attributes = f" [{', '.join(borders)}]" if borders else ""
+        lines.append(f"  {ids[tail.name]} -> {ids[head.name]}{attributes};")
+    return "\n".join([*lines, "}"])
+
+
+def _dot_boxes(steps: Sequence[Sequence[Box]], ids: Mapping[str, str]) -> Iterator[str]:
+    for box in _flat(steps):
+        if box.inside:
+            yield f"subgraph {_dot('cluster_' + ids[box.name])} {{"
+            yield f"  label={_dot(box.title)};"
+            yield from (f"  {line}" for line in _dot_boxes(box.inside, ids))
+            yield "}"
+        else:
+            # \l ends a line that is set to the left.
+            lines = [box.title, *_module_lines(box)]
+            label = "".join(_dot_text(line) + r"\l" for line in lines)
+            yield f'{ids[box.name]} [label="{label}"];'
+
+
+def _dot(text: str) -> str:
+    return f'"{_dot_text(text)}"'
+
+
+def _dot_text(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+
+
+def draw_mermaid(tree: Tree) -> str:
+    """Return the drawing as a Mermaid flowchart, which GitHub and GitLab show in Markdown."""
+    ids = _ids(tree)
+    lines = ["---", f"title: {show(tree.name)}", "---", "flowchart TB"]
+    lines += [f"  {line}" for line in _mermaid_boxes(tree.steps, ids)]
+    lines += [f"  {ids[before.name]} --> {ids[box.name]}" for box, before in _edges(tree.steps)]
+    return "\n".join(lines)
+
+
+def _mermaid_boxes(steps: Sequence[Sequence[Box]], ids: Mapping[str, str]) -> Iterator[str]:
+    for box in _flat(steps):
+        if box.inside:
+            yield f"subgraph {ids[box.name]}[{_mermaid([box.title])}]"
+            yield from (f"  {line}" for line in _mermaid_boxes(box.inside, ids))
+            yield "end"
+        else:
+            yield f"{ids[box.name]}[{_mermaid([box.title, *_module_lines(box)])}]"
+
+
+def _mermaid(lines: Sequence[str]) -> str:
+    """Quote a text: what is special there, quotes first of all, is written by its number."""
+    special = {ord(one): f"#{ord(one)};" for one in '#"<>&`\\\n*_~[]{}()'}
+    return f'"{"<br/>".join(line.translate(special) for line in lines)}"'
+
+
+def _module_lines(box: Box) -> list[str]:
+    return [f"{name}: {resources}" if resources else name for name, resources in box.modules]
+
+
+def _flat(steps: Sequence[Sequence[Box]]) -> Iterator[Box]:
+    for step in steps:
+        yield from step
+
+
+def _edges(steps: Sequence[Sequence[Box]]) -> Iterator[tuple[Box, Box]]:
+    """Yield each group with each of those before it."""
+    boxes = {box.name: box for box in _flat(steps)}
+    for box in boxes.values():
+        yield from ((box, boxes[name]) for name in box.depends)
+        yield from _edges(box.inside)
+
+
+def _first(box: Box) -> Box:
+    return _first(box.inside[0][0]) if box.inside else box
+
+
+def _last(box: Box) -> Box:
+    return _last(box.inside[-1][-1]) if box.inside else box
+
+
+def _ids(tree: Tree) -> dict[str, str]:
+    """Return a plain word for each group: names may be keywords or hold dashes."""
+
+    def names(steps: Sequence[Sequence[Box]]) -> Iterator[str]:
+        for box in _flat(steps):
+            yield box.name
+            yield from names(box.inside)
+
+    return {name: f"g{number}" for number, name in enumerate(names(tree.steps), start=1)}

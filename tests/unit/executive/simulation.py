@@ -1,0 +1,409 @@
+"""A whole run without ranks: random workflows, ranks that end in random order, and the rules.
+
+The journal is written by the same code as in a run, so that it can be replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+
+from diel.executive.chronicle import Chronicle
+from diel.executive.events import (
+    CopyRankFailed,
+    CopyRankFinished,
+    CopyRankLeft,
+    DeadlockFound,
+    EndRun,
+    Event,
+    Instruction,
+    LeaveCopy,
+    LookForTag,
+    MakeModuleComm,
+    ModuleCommAsked,
+    NoteCopyFailed,
+    NoteCopyFinished,
+    NoteCopyGivenUp,
+    NoteGroupFinished,
+    NoteNestStarted,
+    RestartCopies,
+    StartGroup,
+    StopRun,
+    TagLooked,
+    TimeLimitPassed,
+)
+from diel.executive.nest import Finished
+from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
+from diel.executive.scheduler import Scheduler
+from diel.run.journal import plain
+
+Place = tuple[str, tuple[int, ...]]
+"""A group and the iteration of the group around it: one pass."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workflow, a pool that it fits into, and how things go."""
+
+    groups: tuple[GroupPlan, ...]
+    pool: tuple[int, ...]
+    seed: int
+    failures: float = 0.0  # how likely a rank fails rather than finishes
+    with_module_comm: frozenset[str] = frozenset()
+
+
+@st.composite
+def cases(draw: st.DrawFn, failing: bool = False) -> Case:
+    """Draw nested groups that depend on each other, iterations, policies and rank counts."""
+    policy: st.SearchStrategy[Literal["stop", "continue"]] = st.sampled_from(["continue", "stop"])
+    modules = [
+        ModulePlan(
+            f"m{index}",
+            draw(st.integers(1, 3)),
+            draw(st.integers(1, 3)),
+            on_failure=draw(policy) if failing else "stop",
+            retries=draw(st.integers(0, 2)) if failing else 0,
+        )
+        for index in range(draw(st.integers(1, 4)))
+    ]
+    plans = {f"g{index}": _leaf(draw, f"g{index}", modules) for index in range(draw(SIZES))}
+    beside = [list(plans)]  # lists of groups that stand beside each other
+    for index in range(draw(st.integers(0, 3))):
+        outermost = beside[0]
+        chosen = draw(st.lists(st.sampled_from(outermost), min_size=1, unique=True))
+        name = f"n{index}"
+        plans[name] = GroupPlan(name, groups=tuple(chosen), **_repeats(draw))
+        beside[0] = [*(one for one in outermost if one not in chosen), name]
+        beside.append(chosen)
+    for names in beside:
+        order = draw(st.permutations(names))  # the file need not list groups in a possible order
+        for place, name in enumerate(order):
+            depends = draw(st.lists(st.sampled_from(order[:place]), unique=True)) if place else []
+            plans[name] = replace(plans[name], depends=tuple(depends))
+    groups = tuple(draw(st.permutations(list(plans.values()))))
+    size = max(one.ranks for one in groups) + draw(st.integers(0, 8))
+    first = draw(st.integers(0, 3))
+    names = [one.module for one in modules]
+    return Case(
+        groups,
+        tuple(range(first, first + size)),
+        draw(st.integers(0, 2**32)),
+        draw(st.sampled_from([0.05, 0.3])) if failing else 0.0,
+        frozenset(draw(st.lists(st.sampled_from(names), unique=True))),
+    )
+
+
+SIZES = st.integers(1, 6)
+
+
+def _leaf(draw: st.DrawFn, name: str, modules: Sequence[ModulePlan]) -> GroupPlan:
+    chosen = draw(
+        st.lists(st.sampled_from(modules), min_size=1, max_size=3, unique_by=lambda m: m.module)
+    )
+    return GroupPlan(name, tuple(chosen), **_repeats(draw))
+
+
+def _repeats(draw: st.DrawFn) -> dict[str, Any]:
+    until = draw(st.sampled_from([None, None, "t", ("t", 1)]))
+    iterations = draw(st.integers(1, 3))
+    return (
+        {"until": until, "iterations": draw(st.sampled_from([iterations, None]))}
+        if until
+        else {"iterations": iterations}
+    )
+
+
+class ListRecorder:
+    """Keeps the records of a journal as they would be read."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+
+    def record(self, event: str, **fields: Any) -> dict[str, Any]:
+        record = json.loads(json.dumps(plain({"event": event, **fields})))
+        self.records.append(record)
+        return record
+
+
+@dataclass
+class Simulation:
+    """Lets the ranks of running copies end in random order, and watches the rules."""
+
+    case: Case
+    finished_before: Mapping[str, Finished] = field(default_factory=dict)
+    recorder: ListRecorder = field(default_factory=ListRecorder)
+    running: dict[int, CopyPlan] = field(default_factory=dict)  # by serial, until all are out
+    working: set[tuple[int, int]] = field(default_factory=set)  # (serial, rank)
+    leaving: set[tuple[int, int]] = field(default_factory=set)
+    asking: set[tuple[int, int]] = field(default_factory=set)  # they wait for ctx.module_comm
+    unasked: set[tuple[int, int]] = field(default_factory=set)  # they have yet to ask
+    looking: list[LookForTag] = field(default_factory=list)
+    began: dict[Place, int] = field(default_factory=dict)  # iterations
+    ended: dict[Place, int] = field(default_factory=dict)
+    complete: set[Place] = field(default_factory=set)
+    held: dict[str, StartGroup] = field(default_factory=dict)
+    started: list[Place] = field(default_factory=list)
+    queue: list[Any] = field(default_factory=list)
+    attempts: dict[tuple[str, int], int] = field(default_factory=dict)
+    sharing: set[str] = field(default_factory=set)  # modules with a communicator of all copies
+    failed: dict[int, NoteCopyFailed] = field(default_factory=dict)
+    history: list[object] = field(default_factory=list)
+    serials: set[int] = field(default_factory=set)
+    is_over: bool = False
+    stop: StopRun | None = None
+
+    def __post_init__(self) -> None:
+        self.plans = {one.name: one for one in self.case.groups}
+        self.parents = {child: one.name for one in self.case.groups for child in one.groups}
+        self.random = random.Random(self.case.seed)
+        self.scheduler = Scheduler(self.case.groups, self.case.pool, self.finished_before)
+        self.chronicle = Chronicle(self.recorder, self.plans)  # type: ignore[arg-type]
+        before = {"finished": dict(self.finished_before)} if self.finished_before else {}
+        self.recorder.record("RunStarted", **before)
+        for name, one in self.finished_before.items():
+            place = name, one.iteration[:-1]
+            self.began[place] = self.ended[place] = one.iteration[-1] + 1
+            if one.is_last:
+                self.complete.add(place)
+
+    def start(self) -> None:
+        self.perform(self.scheduler.start())
+
+    def run(self, stop_after: int | None = None) -> None:
+        """Run to the end, or for so many events."""
+        self.start()
+        events = 0
+        while not self.is_over and events != stop_after:
+            self.step()
+            events += 1
+
+    def step(self) -> None:
+        self.perform(self.scheduler.handle(self.next_event()))
+
+    def next_event(self) -> Event:
+        """Let something happen."""
+        if self.looking:
+            look = self.looking.pop(0)
+            is_there = self.random.random() < 0.4
+            return TagLooked(look.group, look.iteration, is_there)
+        able = sorted(self.working - self.asking) + sorted(self.leaving)
+        if not able:
+            assert self.asking, "nothing runs, and it is not the end"
+            return DeadlockFound("copies that were given up will never ask")
+        serial, rank = self.random.choice(able)
+        if (serial, rank) in self.unasked and (serial, rank) not in self.leaving:
+            self.unasked.discard((serial, rank))
+            self.asking.add((serial, rank))
+            return ModuleCommAsked(serial, rank)
+        fails = self.random.random() < self.case.failures
+        if fails and serial not in self.failed and self.random.random() < 0.3:
+            return TimeLimitPassed(serial, "time limit of 1 s exceeded")
+        if (serial, rank) in self.leaving and self.random.random() < 0.7:
+            self.out(serial, rank)
+            return CopyRankLeft(serial, rank)
+        self.out(serial, rank)
+        if fails:
+            return CopyRankFailed(serial, rank, "an error", "a host", "a traceback")
+        return CopyRankFinished(serial, rank, (serial, rank))
+
+    def out(self, serial: int, rank: int) -> None:
+        for those in (self.working, self.leaving, self.asking, self.unasked):
+            those.discard((serial, rank))
+
+    # -- what the scheduler says ---------------------------------------------------------------
+
+    def perform(self, instructions: Sequence[Instruction]) -> None:
+        starts = []
+        for one in instructions:
+            self.history.append(one)
+            assert not self.is_over, "something after the end"
+            if isinstance(one, StartGroup):
+                starts.append((one.group, one.iteration))
+            getattr(self, f"on_{type(one).__name__}")(one)
+        self.check_queue(starts)
+        self.check_ranks()
+
+    def on_StartGroup(self, one: StartGroup) -> None:
+        plan = self.plans[one.group]
+        self.begin(one.group, one.iteration)
+        busy = {rank for copy in self.running.values() for rank in copy.ranks}
+        taken = [rank for copy in one.copies for rank in copy.ranks]
+        assert len(taken) == len(set(taken)) == plan.ranks
+        assert set(taken) <= set(self.case.pool) - busy
+        others = {module.module for name in self.held for module in self.plans[name].modules}
+        assert others.isdisjoint(module.module for module in plan.modules)
+        self.held[one.group] = one
+        self.sharing.difference_update(module.module for module in plan.modules)
+        for module in plan.modules:
+            copies = [copy for copy in one.copies if copy.module == module.module]
+            assert [copy.copy_index for copy in copies] == list(range(module.copies))
+            assert {len(copy.ranks) for copy in copies} == {module.processes}
+            assert len({copy.module_serial for copy in copies}) == 1
+            together = tuple(rank for copy in copies for rank in copy.ranks)
+            assert {copy.module_ranks for copy in copies} == {together}
+            for copy in copies:
+                assert copy.attempt == 1
+                self.attempts[copy.module, copy.copy_index] = 1
+        self.start_copies(one.copies, sorted({copy.module_serial for copy in one.copies}))
+        self.chronicle.group_started(one)
+
+    def start_copies(self, copies: Sequence[CopyPlan], module_serials: Sequence[int]) -> None:
+        new = [copy.serial for copy in copies] + list(module_serials)
+        assert len(new) == len(set(new))
+        assert self.serials.isdisjoint(new)
+        self.serials.update(new)
+        for copy in copies:
+            ranks = {(copy.serial, rank) for rank in copy.ranks}
+            self.running[copy.serial] = copy
+            self.working |= ranks
+            if copy.module in self.case.with_module_comm:
+                self.unasked |= ranks
+
+    def on_NoteNestStarted(self, one: NoteNestStarted) -> None:
+        self.begin(one.group, one.iteration)
+        self.chronicle.nest_started(one)
+
+    def begin(self, group: str, iteration: tuple[int, ...]) -> None:
+        """An iteration follows the one before it, within one of the group around, if any."""
+        around = iteration[:-1]
+        place = group, around
+        assert self.began.get(place, 0) == self.ended.get(place, 0) == iteration[-1]
+        assert place not in self.complete
+        self.began[place] = iteration[-1] + 1
+        plan = self.plans[group]
+        assert plan.iterations is None or iteration[-1] < plan.iterations
+        for needed in plan.depends:
+            assert (needed, around) in self.complete, f"{group} before {needed}"
+        parent = self.parents.get(group)
+        assert (parent is None) == (around == ())
+        if parent is not None:
+            passing = parent, around[:-1]
+            assert self.began[passing] == around[-1] + 1
+            assert self.ended.get(passing, 0) == around[-1]
+
+    def on_NoteGroupFinished(self, one: NoteGroupFinished) -> None:
+        plan, around = self.plans[one.group], one.iteration[:-1]
+        place = one.group, around
+        self.ended[place] = self.ended.get(place, 0) + 1
+        assert self.ended[place] == self.began[place] == one.iteration[-1] + 1
+        assert all(copy.group != one.group for copy in self.running.values())
+        for child in plan.groups:
+            assert (child, one.iteration) in self.complete
+        reached = plan.iterations is not None and self.ended[place] == plan.iterations
+        assert (one.ended_by is None) <= (not reached)
+        if one.ended_by == "iterations":
+            assert reached
+        elif one.ended_by == "until":
+            assert plan.until is not None
+        if one.ended_by is not None:
+            self.complete.add(place)
+        self.chronicle.group_finished(one)
+
+    def on_LookForTag(self, one: LookForTag) -> None:
+        assert one.tag == self.plans[one.group].until
+        self.looking.append(one)
+
+    def on_MakeModuleComm(self, one: MakeModuleComm) -> None:
+        asking = {(serial, rank) for serial, rank in self.asking if rank in one.ranks}
+        assert {rank for _, rank in asking} == set(one.ranks)
+        assert not {serial for serial, _ in asking} & set(self.failed)
+        self.asking -= asking
+        self.sharing.add(one.module)
+        self.chronicle.module_comm_made(one)
+
+    def on_NoteCopyFinished(self, one: NoteCopyFinished) -> None:
+        plan = self.running.pop(one.plan.serial)
+        assert plan == one.plan
+        assert not any(serial == plan.serial for serial, _ in self.working)
+        assert one.returned == (plan.serial, plan.ranks[0])
+        self.let_go(plan.group)
+        self.chronicle.copy_finished(one)
+
+    def let_go(self, group: str) -> None:
+        """A group's ranks are free when the last of its copies is done."""
+        if not any(copy.group == group for copy in self.running.values()):
+            self.held.pop(group, None)
+
+    def on_NoteCopyFailed(self, one: NoteCopyFailed) -> None:
+        (module,) = (m for m in self.plans[one.plan.group].modules if m.module == one.plan.module)
+        assert one.plan.attempt == self.attempts[one.plan.module, one.plan.copy_index]
+        expected = "retry" if one.plan.attempt <= module.retries else module.on_failure
+        assert one.policy == expected
+        self.failed[one.plan.serial] = one
+        self.chronicle.copy_failed(one)
+
+    def on_LeaveCopy(self, one: LeaveCopy) -> None:
+        told = {(one.plan.serial, rank) for rank in one.ranks}
+        assert told == {place for place in self.working if place[0] == one.plan.serial}
+        self.leaving |= told
+        self.asking -= told
+        self.working -= told
+        self.running.setdefault(one.plan.serial, one.plan)
+        self.failed.setdefault(one.plan.serial, next(reversed(self.failed.values())))
+
+    def on_RestartCopies(self, one: RestartCopies) -> None:
+        for copy in one.copies:
+            key = copy.module, copy.copy_index
+            assert copy.attempt > self.attempts[key]
+            self.attempts[key] = copy.attempt
+            for serial, plan in list(self.running.items()):
+                if (plan.module, plan.copy_index) == key:
+                    assert not any(at == serial for at, _ in self.working | self.leaving)
+                    assert plan.ranks == copy.ranks
+                    del self.running[serial]
+        serials = {copy.module_serial for copy in one.copies}
+        if one.copies[0].module in self.sharing:  # a communicator that is never used again
+            self.sharing.discard(one.copies[0].module)
+            assert len(one.copies) == one.copies[0].copies
+            assert len(serials) == 1
+            assert serials.isdisjoint(self.serials)
+        self.start_copies(one.copies, sorted(serials - self.serials))
+        self.held.setdefault(one.group, StartGroup(one.group, one.iteration, one.copies))
+        self.chronicle.copies_restarted(one)
+
+    def on_NoteCopyGivenUp(self, one: NoteCopyGivenUp) -> None:
+        del self.running[one.plan.serial]
+        assert not any(at == one.plan.serial for at, _ in self.working | self.leaving)
+        self.let_go(one.plan.group)
+        self.chronicle.copy_given_up(one)
+
+    def on_StopRun(self, one: StopRun) -> None:
+        self.stop = one
+        self.recorder.record("StopOrdered", reason=one.reason)
+        self.is_over = True
+
+    def on_EndRun(self, one: EndRun) -> None:
+        assert self.running == {}
+        self.is_over = True
+
+    # -- rules ----------------------------------------------------------------------------------
+
+    def check_queue(self, starts: list[Any]) -> None:
+        """First come, first served; and the first that waits waits for something."""
+        queue = list(self.scheduler.snapshot()["ready"])
+        known = [*self.queue, *starts[len(self.queue) :]]
+        assert starts == known[: len(starts)]
+        left = self.queue[len(starts) :]
+        assert queue[: len(left)] == left
+        self.queue = queue
+        if queue and not self.is_over:
+            first = self.plans[queue[0][0]]
+            busy = {module.module for name in self.held for module in self.plans[name].modules}
+            needed = {module.module for module in first.modules}
+            assert first.ranks > len(self.scheduler.free_ranks) or busy & needed
+
+    def check_ranks(self) -> None:
+        if self.stop is not None:
+            return
+        busy = {rank for plan in self.running.values() for rank in plan.ranks}
+        free = set(self.scheduler.free_ranks)
+        assert not busy & free
+        taken = sum(self.plans[name].ranks for name in self.held)
+        assert len(free) == len(self.case.pool) - taken
+        at_work = {rank for _, rank in self.working | self.leaving}
+        assert self.scheduler.running_ranks == at_work

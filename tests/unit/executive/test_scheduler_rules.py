@@ -1,0 +1,96 @@
+"""Any workflow, whatever happens: the rules of the scheduler hold, and its journal says it all."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.executive.simulation import Case, Simulation, cases
+
+from diel.executive.events import EndRun, StartGroup, StopAsked, StopRun
+from diel.executive.replay import finished_in, replay
+
+
+def leaves_begun(simulation: Simulation) -> list[tuple[str, tuple[int, ...]]]:
+    return [(one.group, one.iteration) for one in simulation.history if isinstance(one, StartGroup)]
+
+
+@given(cases())
+def test_every_workflow_runs_to_its_end_by_the_rules(case: Case) -> None:
+    simulation = Simulation(case)
+    simulation.run()
+    assert simulation.stop is None
+    inside = {name for one in case.groups for name in one.groups}
+    assert {(one.name, ()) for one in case.groups if one.name not in inside} <= simulation.complete
+    assert simulation.scheduler.free_ranks == tuple(sorted(case.pool))
+    assert sum(isinstance(one, EndRun) for one in simulation.history) == 1
+    assert simulation.began == simulation.ended
+
+
+@settings(max_examples=200)
+@given(cases(failing=True))
+def test_whatever_fails_the_run_ends_by_the_rules(case: Case) -> None:
+    simulation = Simulation(case)
+    simulation.run()
+    if simulation.stop is None:
+        assert simulation.began == simulation.ended
+        assert simulation.scheduler.free_ranks == tuple(sorted(case.pool))
+
+
+@given(cases(failing=True))
+def test_the_same_events_give_the_same_instructions(case: Case) -> None:
+    first, second = Simulation(case), Simulation(case)
+    first.run()
+    second.run()
+    assert first.history == second.history
+
+
+@settings(max_examples=200)
+@given(cases(failing=True), st.integers(0, 30))
+def test_a_replayed_journal_gives_the_same_state(case: Case, events: int) -> None:
+    simulation = Simulation(case)
+    simulation.run(stop_after=events)
+    replayed = replay(simulation.recorder.records, case.groups, case.pool)
+    assert replayed.snapshot() == simulation.scheduler.snapshot()
+    assert finished_in(simulation.recorder.records) == simulation.scheduler.finished
+
+
+@settings(max_examples=200)
+@given(cases(failing=True), st.lists(st.integers(1, 30), min_size=1, max_size=3))
+def test_a_run_that_is_cut_short_goes_on_where_it_was(case: Case, cuts: list[int]) -> None:
+    """Resumed any number of times, it runs what had not finished, and nothing else."""
+    simulation = Simulation(case)
+    simulation.run(stop_after=cuts[0])
+    records = list(simulation.recorder.records)
+    for cut in [*cuts[1:], None]:
+        before = finished_in(records)
+        began, ended = simulation.began, simulation.ended
+        unfinished = {place for place, count in began.items() if ended.get(place) != count}
+        resumed = Simulation(case, before)
+        resumed.run(stop_after=cut)
+        assert resumed.scheduler.finished.keys() >= before.keys()
+        for place in unfinished:  # they are begun again, from the same number
+            if cut is None and resumed.stop is None:
+                assert place in resumed.complete or place in resumed.ended
+        records += resumed.recorder.records
+        replayed = replay(records, case.groups, case.pool)
+        assert replayed.snapshot() == resumed.scheduler.snapshot()
+        simulation = resumed
+    finished = [
+        (one["group"], *one["iteration"]) for one in records if one["event"] == "GroupFinished"
+    ]
+    assert len(finished) == len(set(finished))
+    if simulation.stop is None:
+        assert simulation.began == simulation.ended
+
+
+@given(cases(failing=True), st.integers(0, 12))
+def test_after_a_stop_nothing_is_started(case: Case, events: int) -> None:
+    simulation = Simulation(case)
+    simulation.run(stop_after=events)
+    if simulation.is_over:
+        return
+    (stop,) = simulation.scheduler.handle(StopAsked("enough"))
+    assert stop == StopRun(None, None, "enough", is_failure=False)
+    while simulation.working - simulation.asking or simulation.leaving:
+        assert simulation.scheduler.handle(simulation.next_event()) == []
+    assert simulation.scheduler.handle(StopAsked("again")) == []

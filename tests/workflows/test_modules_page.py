@@ -1,0 +1,84 @@
+"""docs/modules.md, followed step by step: every file is written, every command is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from support import ROOT, execute
+
+from diel.cli.new_module import MODULE
+from diel.loading.context import Context
+
+PAGE = ROOT / "docs" / "modules.md"
+FENCE = re.compile(r"^```(\w+)(?: status=(\d))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: a file, a command, or what the command before it prints."""
+
+    kind: str
+    status: int
+    text: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{PAGE.name}:{self.line}"
+
+
+def blocks() -> Iterator[Block]:
+    text = PAGE.read_text(encoding="utf-8")
+    for found in FENCE.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield Block(found[1], int(found[2] or 0), found[3], line)
+
+
+def contains(output: str, line: str) -> bool:
+    """Whether a line of the page is in the output; three dots stand for anything."""
+    pattern = ".*".join(map(re.escape, line.split("...")))
+    return re.search(pattern, output) is not None
+
+
+def test_the_page_step_by_step(tmp_path: Path) -> None:
+    here = str(Path(sys.executable).parent)
+    environment = {"PATH": f"{here}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+    output = ""
+    kinds = []
+    for block in blocks():
+        kinds.append(block.kind)
+        if block.kind in ("python", "toml"):
+            name = re.match(r"# (\w+\.\w+)\n", block.text)
+            assert name, f"{block} is no file"
+            (tmp_path / name[1]).write_text(block.text)
+        elif block.kind == "sh":
+            command: list[object] = ["bash", "-e", "-c", block.text]
+            done = execute(command, cwd=tmp_path, environment=environment)
+            assert done.status == block.status, f"{block}\n{done.output}"
+            output = done.output
+        else:
+            assert block.kind == "text", block
+            for line in filter(None, block.text.splitlines()):
+                assert contains(output, line), f"{block}: {line!r} is not in\n{output}"
+    assert kinds.count("sh") > 8
+    assert len(kinds) == PAGE.read_text().count("```") // 2
+
+
+def test_the_module_that_is_explained_is_the_one_that_is_written() -> None:
+    (explained,) = [one.text for one in blocks() if one.text.startswith("# adder_explained.py")]
+    code = [line.partition("  #")[0] for line in explained.splitlines()[1:]]
+    written = re.sub(r'^( *)""".*?"""\n\n?', "", MODULE, flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in code if line] == [line for line in written.splitlines() if line]
+
+
+def test_the_page_knows_all_of_the_context() -> None:
+    named = set(re.findall(r"\bctx\.(\w+)", PAGE.read_text(encoding="utf-8")))
+    attributes = set(re.findall(r"^    (\w+(?:, \w+)*) : ", Context.__doc__ or "", re.MULTILINE))
+    offered = {name for names in attributes for name in names.split(", ")}
+    offered |= {name for name in vars(Context) if not name.startswith("_")}
+    offered -= {"module_comm_was_made"}  # for diel itself
+    assert offered == named

@@ -1,0 +1,129 @@
+"""openDIEL's resources, GPUs and threads of modules: each copy sees its own and no others.
+
+No GPU is needed: the ranks are told of some by the environment, and nothing starts CUDA.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import diel, journal, mpirun_diel, run_dir, workflow
+
+FOUR = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
+
+SEEN_AT_IMPORT = """
+import os
+AT_IMPORT = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+def run(ctx):
+    assert AT_IMPORT == os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = AT_IMPORT if ctx.comm.size == 1 else ctx.comm.gather(AT_IMPORT)
+    return [seen, list(ctx.gpus), ctx.comm.rank]
+"""
+
+SHOW = "import os; print(*(os.environ[name] for name in NAMES))".replace(
+    "NAMES", '("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")'
+)
+PROGRAM = f"executable = [{sys.executable!r}, '-c', '{SHOW}']"
+
+
+def module(name: str, *lines: str) -> str:
+    return "\n".join(["[[module]]", f'name = "{name}"', *lines, ""])
+
+
+def function(name: str, *lines: str) -> str:
+    return module(name, 'function = "./seen.py:run"', *lines)
+
+
+def group(name: str, *modules: str, depends: str = "") -> str:
+    after = f'depends = ["{depends}"]\n' if depends else ""
+    return f'[[group]]\nname = "{name}"\nmodules = {list(modules)}\n{after}'
+
+
+def returned(folder: Path, name: str) -> list[Any]:
+    """Return what each copy of a module returned, in the order of copies."""
+    found = {
+        record["copy"]: record["returned"]
+        for record in journal(folder)
+        if record["event"] == "CopyFinished" and record["module"] == name
+    }
+    return [found[copy] for copy in sorted(found)]
+
+
+def printed(folder: Path, name: str) -> str:
+    return (run_dir(folder) / "logs" / f"{name}.0.0.log").read_text().strip()
+
+
+def test_each_copy_sees_its_own_gpus(tmp_path: Path) -> None:
+    file = workflow(
+        tmp_path,
+        function("pair", "copies = 1", "processes = 2", "gpus = 1")
+        + function("lone", "gpus = 2")
+        + function("plain")
+        + module("program", PROGRAM, "processes = 2", "gpus = 1", "threads = 3")
+        + module("plain_program", PROGRAM)
+        + group("first", "pair", "lone", "plain", "plain_program")
+        + group("second", "program", depends="first"),
+        seen=SEEN_AT_IMPORT,
+    )
+    finished = diel("run", file, cwd=tmp_path, environment=FOUR)
+    assert finished.status == 0, finished.output
+    ((lone, lone_gpus, _),) = returned(tmp_path, "lone")
+    ((pair, pair_gpus, _),) = returned(tmp_path, "pair")
+    assert (lone, lone_gpus) == ("4,5", [0, 1])
+    assert (pair, pair_gpus) == (["6", "7"], [0])
+    assert returned(tmp_path, "plain") == [["", [], 0]]
+    assert printed(tmp_path, "plain_program") == "1 1"
+    # All that the ranks of its copy have, and the threads of each of them.
+    assert printed(tmp_path, "program") == "6,7 3 3"
+    (node,) = journal(tmp_path)[0]["nodes"]
+    assert node["gpus"] == ["4", "5", "6", "7"]
+    assert node["ranks"] == list(range(2, 7))
+
+
+def test_a_rank_keeps_its_gpus_from_group_to_group(tmp_path: Path) -> None:
+    file = workflow(
+        tmp_path,
+        function("early", "copies = 2", "gpus = 1")
+        + function("late", "copies = 'fill'", "gpus = 1")
+        + group("first", "early")
+        + group("second", "late", depends="first"),
+        seen=SEEN_AT_IMPORT,
+    )
+    finished = mpirun_diel(7, "run", file, cwd=tmp_path, environment=FOUR)
+    assert finished.status == 0, finished.output
+    assert [seen for seen, _, _ in returned(tmp_path, "early")] == ["4", "5"]
+    # Five ranks, but four GPUs.
+    assert [seen for seen, _, _ in returned(tmp_path, "late")] == ["4", "5", "6", "7"]
+
+
+@pytest.mark.parametrize("variable", ["3", ""])
+def test_who_asks_for_none_finds_the_environment_as_it_was(tmp_path: Path, variable: str) -> None:
+    file = workflow(
+        tmp_path,
+        function("plain") + module("program", PROGRAM) + group("g", "plain", "program"),
+        seen=SEEN_AT_IMPORT,
+    )
+    environment = {"CUDA_VISIBLE_DEVICES": variable}
+    finished = diel("run", file, cwd=tmp_path, environment=environment)
+    assert finished.status == 0, finished.output
+    assert returned(tmp_path, "plain") == [[variable, [], 0]]
+    assert printed(tmp_path, "program") == f"{variable} 1 1".strip()
+
+
+def test_too_few_gpus_are_found_before_anything_runs(tmp_path: Path) -> None:
+    file = workflow(
+        tmp_path, function("m", "copies = 3", "gpus = 2") + group("g", "m"), seen=SEEN_AT_IMPORT
+    )
+    for finished in (
+        diel("run", file, cwd=tmp_path, environment=FOUR),
+        mpirun_diel(5, "run", file, cwd=tmp_path, environment=FOUR),
+    ):
+        assert finished.status == 2, finished.output
+        assert "too few GPUs for 'g': 6 needed (3 ranks with 2)" in finished.stderr
+        assert "available: 4 for 3 ranks on " in finished.stderr
+        assert "Traceback" not in finished.output
+    assert not (tmp_path / "runs").exists()
