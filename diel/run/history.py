@@ -104,7 +104,7 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         reason = "" if state == "running" else _last_words(folder)
         return RunSummary(folder, name, state, made_s, None, None, reason)
     started_s = _number(start.get("time_s"))
-    if end.get("event") == "RunEnded":
+    if end.get("event") in ("RunEnded", "RunRefused"):
         state = _ENDS.get(end.get("exit_code", 1), "failed")
         ended_s = _number(end.get("time_s"))
     elif _is_written(journal):
@@ -149,11 +149,15 @@ def _records(data: bytes) -> Iterator[Record]:
 
 def _reason(records: list[Record]) -> str:
     """Return the root cause among the last records: the first failure that stopped the run."""
+    resumed = [at for at, record in enumerate(records) if record.get("event") == "RunResumed"]
+    records = records[resumed[-1] :] if resumed else records
     for record in records:
         if record.get("event") == "ModuleFailed" and record.get("policy", "stop") == "stop":
             return f"{record.get('module')}.{record.get('copy')}: {record.get('error')}"
         if record.get("event") == "DeadlockFound":
             return "deadlock: every module waits for a tuple that nobody puts"
+        if record.get("event") == "RunRefused":
+            return str(record.get("error"))
     stops = (record for record in records if record.get("event") == "StopOrdered")
     return str(next((record.get("reason") for record in stops), ""))
 

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import IO, Any, Final, TypeAlias
 
 from diel.errors import RunDirectoryError
 
@@ -16,6 +16,9 @@ from diel.errors import RunDirectoryError
 _LONGEST_INTEGER_BITS: Final = 10_000
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
+
+# Whoever only looks whether a journal is written holds the lock for a moment.
+_LOCK_S: Final = 0.5
 
 Record: TypeAlias = "dict[str, Any]"
 
@@ -38,16 +41,15 @@ class JournalWriter:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # A file name with bytes that are no UTF-8, say, may turn up in a message.
         self._file = open(path, "a", encoding="utf-8", errors="replace")  # noqa: SIM115
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.close()
-            raise RunDirectoryError(
-                f"{path} is being written: a run goes on there, or is about to end. "
-                "Wait until it has ended"
-            ) from error
-        except OSError:
-            pass  # a file system without locks
+        deadline_s = time.monotonic() + _LOCK_S
+        while not _lock(self._file):
+            if time.monotonic() > deadline_s:
+                self._file.close()
+                raise RunDirectoryError(
+                    f"{path} is being written: a run goes on there, or is about to end. "
+                    "Wait until it has ended"
+                )
+            time.sleep(0.02)
         _drop_unfinished_line(Path(path))
 
     def write(self, event: str, **fields: Any) -> Record:
@@ -108,6 +110,16 @@ class JournalReader:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return [json.loads(line) for line in whole.splitlines()]
+
+
+def _lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
 
 
 def _drop_unfinished_line(path: Path) -> None:
