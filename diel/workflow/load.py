@@ -262,7 +262,8 @@ def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
     path = f"module[{index}]"
     if function is None and executable is None:
         _check_nothing_to_run(draft, "module", index, entry)
-    is_provided = entry.get("name") in draft.locations
+    name = entry.get("name")
+    is_provided = isinstance(name, str) and name in draft.locations
     if isinstance(function, str) and not is_provided:
         try:
             location = locate(function, draft.file.parent)
