@@ -102,7 +102,6 @@ def lead(
         parent,
         Recorder(directory),
         groups=groups,
-        specs=specs,
         server_ranks=server_ranks(workflow),
         pool=pool_ranks(workflow, parent.size),
         announce=face.announce,
@@ -116,6 +115,7 @@ def lead(
         refuse_when_full=workflow.tuple_space.when_full == "raise",
         spill=workflow.tuple_space.spill,
         server_ranks=server_ranks(workflow),
+        specs=specs,
     )
     exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups))
     face.conclude()

@@ -29,6 +29,8 @@ class Welcome:
         Whether a put then raises, rather than waits.
     spill : bool
         Whether large payloads go to files before that.
+    specs : dict of str to ModuleSpec
+        Of all modules, by name.
     """
 
     run_dir: str
@@ -38,6 +40,7 @@ class Welcome:
     server_memory_bytes: int
     refuse_when_full: bool
     spill: bool
+    specs: dict[str, ModuleSpec]
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,11 @@ class RunCopy:
     Attributes
     ----------
     plan : CopyPlan
-    spec : ModuleSpec
     copies_of : dict
         Copies of each module in the group.
     """
 
     plan: CopyPlan
-    spec: ModuleSpec
     copies_of: dict[str, int]
 
 

@@ -111,6 +111,7 @@ class _Worker:
 
         self._parent = parent
         self._mailbox = mailbox
+        self._specs = welcome.specs
         self._folder = Path(welcome.folder)
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
@@ -205,7 +206,8 @@ class _Worker:
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
         comm = self._parent.create_communicator(plan.ranks, plan.serial)
-        run = self._run_function if order.spec.function is not None else self._run_executable
+        spec = self._specs[plan.module]
+        run = self._run_function if spec.function is not None else self._run_executable
         with _restored_process_state():
             os.chdir(self._folder)
             returned, leftovers = run(order, comm)
@@ -213,7 +215,7 @@ class _Worker:
         return RankFinished(plan.serial, returned, leftovers)
 
     def _run_function(self, order: RunCopy, comm: Any) -> tuple[Any, int]:
-        plan, spec = order.plan, order.spec
+        plan, spec = order.plan, self._specs[order.plan.module]
         assert spec.function is not None
         place = Place(
             group=plan.group,
@@ -283,7 +285,7 @@ class _Worker:
             self._report(WaitOver(self._serial))
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
-        plan, spec = order.plan, order.spec
+        plan, spec = order.plan, self._specs[order.plan.module]
         assert spec.executable is not None
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
             facts = {
