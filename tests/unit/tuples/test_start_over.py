@@ -1,4 +1,4 @@
-"""Clients of copies that failed: what they leave behind, and whether the next copy is free of it."""
+"""Clients of copies that failed leave nothing behind that the next copy would meet."""
 
 from __future__ import annotations
 
