@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.messages import Report, Welcome
     from diel.executive.seating import Seating
-    from diel.loading.spec import ModuleSpec
     from diel.run.journal import Record
     from diel.run.recorder import Recorder
     from diel.run.resuming import Resumption
@@ -76,8 +75,6 @@ class Driver:
     parent : Parent
     recorder : Recorder
     groups : sequence of GroupPlan
-    specs : mapping of str to ModuleSpec
-        By module name.
     seating : Seating
         Which ranks a copy takes, and which GPUs a rank has.
     server_ranks : sequence of int
@@ -96,7 +93,6 @@ class Driver:
         recorder: Recorder,
         *,
         groups: Sequence[GroupPlan],
-        specs: Mapping[str, ModuleSpec],
         seating: Seating,
         server_ranks: Sequence[int],
         pool: Sequence[int],
@@ -107,7 +103,6 @@ class Driver:
         self._parent = parent
         self._recorder = recorder
         self._groups = {group.name: group for group in groups}
-        self._specs = specs
         self._server_ranks = tuple(server_ranks)
         self._pool = tuple(pool)
         self._announce = announce
@@ -142,24 +137,29 @@ class Driver:
         self._tuples_left = 0
         self._next_housekeeping_s = 0.0
         self._noticed: deque[Event] = deque()  # what no rank has reported
-        self._alarms: Alarms[Event] = Alarms()  # by the serial of a copy
+        self._alarms: Alarms[Event] = Alarms()  # by what it is for, and the serial of a copy
         self._waits = WaitWatch()
         self._ended: dict[str, None] = {}  # copies, in order
         self._suspected = False
         self._tuples: TupleClient | None = None
         number = 0 if resumption is None else resumption.number
         self._checkpoints = Checkpoints(recorder, self._tuple_client, number)
-        self._performers: dict[type, Callable[[Any], None]] = {
-            StartGroup: self._start_group,
-            RestartCopies: self._restart_copies,
+        self._orders: dict[type, Callable[[Any], None]] = {
+            StartGroup: self._start_copies,
+            RestartCopies: self._start_copies,
             LeaveCopy: self._leave_copy,
             MakeModuleComm: self._make_module_comm,
+        }
+        self._performers: dict[type, Callable[[Any], None]] = {
+            StartGroup: self._chronicle.group_started,
+            RestartCopies: self._chronicle.copies_restarted,
+            MakeModuleComm: self._chronicle.module_comm_made,
             LookForTag: self._look_for_tag,
             NoteNestStarted: self._chronicle.nest_started,
             NoteCopyFinished: self._note_copy_finished,
             NoteCopyFailed: self._note_copy_failed,
             NoteCopyGivenUp: self._note_copy_given_up,
-            NoteGroupFinished: self._note_group_finished,
+            NoteGroupFinished: self._chronicle.group_finished,
             StopRun: self._stop_run,
             EndRun: self._end_run,
         }
@@ -329,38 +329,49 @@ class Driver:
     # -- instructions -------------------------------------------------------------------------
 
     def _perform(self, instructions: Sequence[Instruction]) -> None:
+        # Orders first: ranks work while it is written down why. A crash in between only means that
+        # a resumed run does something again. But a checkpoint is of the moment before the orders.
+        if self._checkpoints.is_due() and any(
+            isinstance(one, NoteGroupFinished) for one in instructions
+        ):
+            self._write_down(instructions)
+            self._save_checkpoint()
+            self._order(instructions)
+        else:
+            self._order(instructions)
+            self._write_down(instructions)
+
+    def _order(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
-            self._performers[type(instruction)](instruction)
+            if type(instruction) in self._orders:
+                self._orders[type(instruction)](instruction)
 
-    def _start_group(self, instruction: StartGroup) -> None:
-        self._chronicle.group_started(instruction)
-        self._start_copies(instruction.copies)
+    def _write_down(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            if type(instruction) in self._performers:
+                self._performers[type(instruction)](instruction)
 
-    def _restart_copies(self, instruction: RestartCopies) -> None:
-        self._chronicle.copies_restarted(instruction)
-        self._start_copies(instruction.copies)
-
-    def _start_copies(self, plans: Sequence[CopyPlan]) -> None:
-        for plan in plans:
+    def _start_copies(self, instruction: StartGroup | RestartCopies) -> None:
+        for plan in instruction.copies:
             copies_of = self._chronicle.copies_of(plan.group)
             gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
-            order = messages.RunCopy(plan, self._specs[plan.module], copies_of, gpus)
+            order = messages.RunCopy(plan, copies_of, gpus)
             self._mailbox.send_to_all(order, plan.ranks)
             limit_s = self._time_limits_s[plan.group, plan.module]
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
                 event = TimeLimitPassed(plan.serial, error)
-                self._alarms.set(plan.serial, time.monotonic() + limit_s, event)
+                self._alarms.set(("limit", plan.serial), time.monotonic() + limit_s, event)
 
     def _leave_copy(self, instruction: LeaveCopy) -> None:
         serial = instruction.plan.serial
         self._leaves.send_to_all(messages.LeaveCopy(serial), instruction.ranks)
         for rank in instruction.ranks:  # whatever they wait for is over
             self._waits.forget(rank)
-        self._alarms.set(serial, time.monotonic() + _LEAVE_TIMEOUT_S, LeaveIgnored(serial))
+        grace_ends_s = time.monotonic() + _LEAVE_TIMEOUT_S
+        self._alarms.set(("leave", serial), grace_ends_s, LeaveIgnored(serial))
 
     def _make_module_comm(self, instruction: MakeModuleComm) -> None:
-        self._chronicle.module_comm_made(instruction)
         self._mailbox.send_to_all(messages.MakeModuleComm(instruction.serial), instruction.ranks)
 
     def _look_for_tag(self, instruction: LookForTag) -> None:
@@ -368,12 +379,12 @@ class Driver:
         self._noticed.append(TagLooked(instruction.group, instruction.iteration, is_there))
 
     def _note_copy_finished(self, note: NoteCopyFinished) -> None:
-        self._alarms.call_off(note.plan.serial)
+        self._alarms.call_off(("limit", note.plan.serial))
         self._ended[note.plan.name] = None
         self._chronicle.copy_finished(note)
 
     def _note_copy_failed(self, note: NoteCopyFailed) -> None:
-        self._alarms.call_off(note.plan.serial)
+        self._alarms.call_off(("limit", note.plan.serial))
         record = self._chronicle.copy_failed(note)
         self._recorder.sync()
         if note.policy == "stop":
@@ -383,10 +394,9 @@ class Driver:
         self._ended[note.plan.name] = None
         self._chronicle.copy_given_up(note)
 
-    def _note_group_finished(self, note: NoteGroupFinished) -> None:
-        self._chronicle.group_finished(note)
+    def _save_checkpoint(self) -> None:
         try:
-            self._checkpoints.save_if_due(self._scheduler.finished)
+            self._checkpoints.save(self._scheduler.finished)
         except OSError as error:
             self._recorder.record(
                 "MessageLogged",

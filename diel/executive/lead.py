@@ -116,7 +116,6 @@ def lead(
         parent,
         recorder,
         groups=groups,
-        specs=specs,
         seating=seating,
         server_ranks=server_ranks(workflow),
         pool=pool,
@@ -132,6 +131,7 @@ def lead(
         refuse_when_full=workflow.tuple_space.when_full == "raise",
         spill=workflow.tuple_space.spill,
         server_ranks=server_ranks(workflow),
+        specs=specs,
     )
     try:
         exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups, nodes))

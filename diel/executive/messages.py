@@ -29,6 +29,8 @@ class Welcome:
         Whether a put then raises, rather than waits.
     spill : bool
         Whether large payloads go to files before that.
+    specs : dict of str to ModuleSpec
+        Of all modules, by name.
     gpus : tuple of str, or None
         What the receiver may use for as long as it lives, as ``CUDA_VISIBLE_DEVICES`` names it;
         None if that is to be left as it is.
@@ -41,6 +43,7 @@ class Welcome:
     server_memory_bytes: int
     refuse_when_full: bool
     spill: bool
+    specs: dict[str, ModuleSpec]
     gpus: tuple[str, ...] | None = None
 
 
@@ -51,7 +54,6 @@ class RunCopy:
     Attributes
     ----------
     plan : CopyPlan
-    spec : ModuleSpec
     copies_of : dict
         Copies of each module in the group.
     gpus : tuple of str, or None
@@ -60,7 +62,6 @@ class RunCopy:
     """
 
     plan: CopyPlan
-    spec: ModuleSpec
     copies_of: dict[str, int]
     gpus: tuple[str, ...] | None = None
 

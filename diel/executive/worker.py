@@ -142,6 +142,7 @@ class _Worker:
 
         self._parent = parent
         self._mailbox = mailbox
+        self._specs = welcome.specs
         self._folder = Path(welcome.folder)
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
@@ -236,7 +237,8 @@ class _Worker:
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
         comm = self._parent.create_communicator(plan.ranks, plan.serial)
-        run = self._run_function if order.spec.function is not None else self._run_executable
+        spec = self._specs[plan.module]
+        run = self._run_function if spec.function is not None else self._run_executable
         with _restored_process_state():
             os.chdir(self._folder)
             returned, leftovers = run(order, comm)
@@ -244,7 +246,7 @@ class _Worker:
         return RankFinished(plan.serial, returned, leftovers)
 
     def _run_function(self, order: RunCopy, comm: Any) -> tuple[Any, int]:
-        plan, spec = order.plan, order.spec
+        plan, spec = order.plan, self._specs[order.plan.module]
         assert spec.function is not None
         place = Place(
             group=plan.group,
@@ -315,7 +317,7 @@ class _Worker:
             self._report(WaitOver(self._serial))
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
-        plan, spec = order.plan, order.spec
+        plan, spec = order.plan, self._specs[order.plan.module]
         assert spec.executable is not None
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
             places = self._places(order)
@@ -357,7 +359,7 @@ class _Worker:
             "run_dir": self._directory.path,
             "folder": self._folder,
             "processes": len(plan.ranks),
-            "threads": order.spec.threads,
+            "threads": self._specs[plan.module].threads,
             "module": plan.module,
             "group": plan.group,
         }
