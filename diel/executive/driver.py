@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diel.comm import tags
@@ -16,6 +17,7 @@ from diel.comm.waiting import wait_for
 from diel.executive import messages
 from diel.executive.alarms import Alarms
 from diel.executive.chronicle import Chronicle
+from diel.executive.copies import policy_for
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
     CopyRankFailed,
@@ -103,10 +105,8 @@ class Driver:
         self._finished_before = dict(finished or {})
         self._scheduler = Scheduler(groups, pool, finished)
         self._chronicle = Chronicle(recorder, self._groups)
-        self._time_limits_s = {
-            (group.name, module.module): module.time_limit_s
-            for group in groups
-            for module in group.modules
+        self._modules = {
+            (group.name, module.module): module for group in groups for module in group.modules
         }
         self._mailbox: Mailbox[Report] = Mailbox(
             parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
@@ -239,6 +239,9 @@ class Driver:
 
     def _note_wait(self, rank: int, report: messages.Waiting) -> None:
         plan = self._scheduler.plan_of(report.serial)
+        module = self._modules[plan.group, plan.module]
+        if module.time_limit_s is not None and policy_for(module, plan.attempt) != "stop":
+            report = replace(report, has_timeout=True)  # its end is no end of the run
         self._waits.note(rank, plan, report, time.monotonic())
         if report.what.startswith("tput"):
             text = f"{report.what} waits for room: the tuple server is full"
@@ -319,7 +322,7 @@ class Driver:
             copies_of = self._chronicle.copies_of(plan.group)
             order = messages.RunCopy(plan, copies_of)
             self._mailbox.send_to_all(order, plan.ranks)
-            limit_s = self._time_limits_s[plan.group, plan.module]
+            limit_s = self._modules[plan.group, plan.module].time_limit_s
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
                 event = TimeLimitPassed(plan.serial, error)
