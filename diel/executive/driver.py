@@ -18,6 +18,7 @@ from diel.executive import messages
 from diel.executive.alarms import Alarms
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.chronicle import Chronicle
+from diel.executive.copies import policy_for
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
     CopyRankFailed,
@@ -116,10 +117,8 @@ class Driver:
         self._seating = seating
         self._scheduler = Scheduler(groups, pool, self._finished_before, choose=seating.choose)
         self._chronicle = Chronicle(recorder, self._groups)
-        self._time_limits_s = {
-            (group.name, module.module): module.time_limit_s
-            for group in groups
-            for module in group.modules
+        self._modules = {
+            (group.name, module.module): module for group in groups for module in group.modules
         }
         self._mailbox: Mailbox[Report] = Mailbox(
             parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
@@ -263,6 +262,9 @@ class Driver:
 
     def _note_wait(self, rank: int, report: messages.Waiting) -> None:
         plan = self._scheduler.plan_of(report.serial)
+        module = self._modules[plan.group, plan.module]
+        if module.time_limit_s is not None and policy_for(module, plan.attempt) != "stop":
+            report = replace(report, has_timeout=True)  # its end is no end of the run
         self._waits.note(rank, plan, report, time.monotonic())
         if report.what.startswith("tput"):
             text = f"{report.what} waits for room: the tuple server is full"
@@ -357,7 +359,7 @@ class Driver:
             gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
             order = messages.RunCopy(plan, copies_of, gpus)
             self._mailbox.send_to_all(order, plan.ranks)
-            limit_s = self._time_limits_s[plan.group, plan.module]
+            limit_s = self._modules[plan.group, plan.module].time_limit_s
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
                 event = TimeLimitPassed(plan.serial, error)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from diel.comm import tags
 from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.mailbox import Mailbox
-from diel.errors import CopyStopped, ModuleFailed, RunStopped
+from diel.errors import CopyStopped, ModuleFailed, RunStopped, TupleError
 from diel.executive.messages import (
     Goodbye,
     Leave,
@@ -220,8 +220,11 @@ class _Worker:
             return self._run_copy(order)
         except BaseException as error:  # a module may raise anything, SystemExit too
             report = self._report_of(error, order.plan.serial)
-        with contextlib.suppress(RunStopped):
-            self._tuples.start_over()
+        if not isinstance(report, RankStopped):
+            # Before the report: whoever runs after this copy finds what it held. A server that
+            # does not answer is not worth waiting for; the failure is.
+            with contextlib.suppress(RunStopped, TupleError):
+                self._tuples.start_over()
         return report
 
     def _report_of(self, error: BaseException, serial: int) -> Report:

@@ -84,10 +84,10 @@ class TupleSpace:
 
         Parameters
         ----------
-        module, group, options, copies, copy_index, copies_of, iteration, run_dir, folder, comm, \
-tuples
-            What is in the context. A run directory that is not given is made, and removed with
-            the space.
+        module, group, options, copies, copy_index, copies_of, iteration
+            What is in the context.
+        run_dir, folder, comm, tuples
+            So are these. A run directory that is not given is made, and removed with the space.
         record : callable, optional
             Receives what is said through the context: an event, and its fields as keywords.
         """
