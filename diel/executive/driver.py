@@ -25,6 +25,7 @@ from diel.executive.messages import (
     Stop,
     Waiting,
     Welcome,
+    roster_of,
 )
 from diel.executive.scheduler import (
     CopyRankFailed,
@@ -172,7 +173,7 @@ class Driver:
         if isinstance(report, Recorded):
             self._recorder.record(report.event, **report.fields)
         elif isinstance(report, RankFinished):
-            self._waits.forget(rank)
+            self._waits.note_end(rank, report.serial, report.account)
             if report.leftover_messages:
                 plan = self._scheduler.plan_of(report.serial)
                 self._warn(
@@ -185,6 +186,7 @@ class Driver:
         elif isinstance(report, Waiting):
             self._note_wait(rank, report)
         elif isinstance(report, RankFailed):
+            self._waits.note_end(rank, report.serial, report.account)
             self._record_failure(rank, report)
             return CopyRankFailed(report.serial, rank)
         elif isinstance(report, Goodbye):
@@ -299,8 +301,9 @@ class Driver:
                 f"{plan.module}.{plan.copy_index}": list(plan.ranks) for plan in instruction.copies
             },
         )
+        roster = roster_of(group.name, instruction.copies, self._specs)
         for plan in instruction.copies:
-            order = RunCopy(plan, self._specs[plan.module], copies_of)
+            order = RunCopy(plan, self._specs[plan.module], copies_of, roster)
             for rank in plan.ranks:
                 self._mailbox.send(order, rank)
 

@@ -116,6 +116,7 @@ def lead(
         refuse_when_full=workflow.tuple_space.when_full == "raise",
         spill=workflow.tuple_space.spill,
         server_ranks=server_ranks(workflow),
+        boundaries=workflow.boundaries,
     )
     exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups))
     face.conclude()

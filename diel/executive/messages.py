@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from diel.coupling.account import Account
+from diel.coupling.address import CopyRanks, Roster
 from diel.executive.scheduler import CopyPlan
 from diel.loading.spec import ModuleSpec
+from diel.workflow.boundary import Boundary
 
 # -- from rank 0, EXECUTIVE_TO_WORKER ---------------------------------------------------------
 
@@ -29,6 +33,8 @@ class Welcome:
         Whether a put then raises, rather than waits.
     spill : bool
         Whether large payloads go to files before that.
+    boundaries : tuple of Boundary
+        All that the file declares.
     """
 
     run_dir: str
@@ -38,6 +44,7 @@ class Welcome:
     server_memory_bytes: int
     refuse_when_full: bool
     spill: bool
+    boundaries: tuple[Boundary, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,11 +57,14 @@ class RunCopy:
     spec : ModuleSpec
     copies_of : dict
         Copies of each module in the group.
+    roster : Roster
+        Who can be spoken to.
     """
 
     plan: CopyPlan
     spec: ModuleSpec
     copies_of: dict[str, int]
+    roster: Roster
 
 
 @dataclass(frozen=True)
@@ -82,6 +92,7 @@ class RankFinished:
     serial: int
     returned: Any
     leftover_messages: int = 0
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True)
@@ -96,12 +107,14 @@ class RankFailed:
         The exception in one line.
     detail : str
         Its traceback, or the last lines that an executable wrote to stderr.
+    account : Account
     """
 
     serial: int
     host: str
     error: str
     detail: str
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True)
@@ -125,10 +138,14 @@ class Waiting:
         The tag or pattern in it.
     has_timeout : bool
     at_server : bool
-        Whether a tuple server has the request; otherwise I wait for the copy's other ranks.
+        Whether a tuple server has the request; otherwise I wait for other ranks.
     puts : tuple of int
         How many puts I have sent to each server.
     waited_s : float
+    request : int
+        Serial of my latest request to a tuple server.
+    account : Account
+        My messages to and from other modules, and whether I wait for one.
     """
 
     serial: int
@@ -138,6 +155,8 @@ class Waiting:
     at_server: bool
     puts: tuple[int, ...]
     waited_s: float
+    request: int = 0
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True)
@@ -153,6 +172,18 @@ class Goodbye:
     """I am about to finalize MPI; a server tells how many tuples nobody took."""
 
     tuples_left: int = 0
+
+
+def roster_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Roster:
+    """Return who can be spoken to in a group that starts."""
+    found: dict[str, list[CopyRanks]] = {}
+    for plan in sorted(copies, key=lambda one: one.copy_index):
+        found.setdefault(plan.module, []).append(CopyRanks(plan.serial, plan.ranks))
+    return Roster(
+        group,
+        {name: tuple(ones) for name, ones in found.items() if specs[name].function is not None},
+        tuple(name for name in found if specs[name].function is None),
+    )
 
 
 Report: TypeAlias = "RankFinished | RankFailed | RankStopped | Waiting | Recorded | Goodbye"

@@ -10,12 +10,15 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
+from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
+from diel.coupling.account import Account
+from diel.coupling.address import Address
 from diel.errors import ModuleFailed, RunStopped
 from diel.executive.messages import (
     Goodbye,
@@ -72,8 +75,10 @@ def follow(parent: Parent) -> None:
     mailbox.flush(_GOODBYE_TIMEOUT_S)
 
 
-def _next_order(mailbox: Mailbox[Order], parent: Parent) -> Order:
-    arrival = mailbox.wait(safe_point=parent.raise_if_stopped)
+def _next_order(
+    mailbox: Mailbox[Order], parent: Parent, safe_point: Callable[[], None] | None = None
+) -> Order:
+    arrival = mailbox.wait(safe_point=safe_point or parent.raise_if_stopped)
     assert arrival is not None  # without a timeout there is always one
     return arrival[1]
 
@@ -98,6 +103,7 @@ class _Worker:
     """One rank of the pool."""
 
     def __init__(self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> None:
+        from diel.coupling.channel import Channel
         from diel.tuples.client import TupleClient
         from diel.tuples.transport import MpiTransport
 
@@ -109,6 +115,9 @@ class _Worker:
         transport = MpiTransport(parent.comm, welcome.server_ranks, self._safe_point)
         self._transport = transport
         self._tuples: TupleClient = TupleClient(transport)
+        self._boundaries = welcome.boundaries
+        self._port = MpiPort(parent.comm)
+        self._channel = Channel(self._port, self._safe_point, self._warn)
         self._serial = 0
         self._waiting_for: _Wait | None = None
         self._noticed: _Wait | None = None
@@ -118,7 +127,8 @@ class _Worker:
     def _safe_point(self) -> None:
         """End a wait if the run is stopping; tell rank 0 of a wait that has lasted a while."""
         self._parent.raise_if_stopped()
-        waiting = self._tuples.waiting_for or self._waiting_for
+        self._channel.poll()
+        waiting = self._tuples.waiting_for or self._channel.waiting_for or self._waiting_for
         if waiting is None or waiting is self._told_of:
             return
         now_s = time.monotonic()
@@ -133,20 +143,28 @@ class _Worker:
                     what=f"{operation}({format_tag(tag)})" if tag else operation,
                     tag=format_tag(tag),
                     has_timeout=timeout_s < math.inf,
-                    at_server=waiting is not self._waiting_for,
+                    at_server=waiting is self._tuples.waiting_for,
                     puts=tuple(self._tuples.puts),
                     waited_s=now_s - self._noticed_s,
+                    request=self._transport.latest_serial,
+                    account=self._channel.account(),
                 )
             )
 
     def work(self) -> None:
         while True:
-            order = _next_order(self._mailbox, self._parent)
+            order = _next_order(self._mailbox, self._parent, self._between_copies)
             if isinstance(order, Leave):
                 break
             assert isinstance(order, RunCopy)
             self._report(self._perform(order))
+        self._channel.poll()  # what nobody received is said before this rank leaves
+        self._port.close()
         self._transport.close()
+
+    def _between_copies(self) -> None:
+        self._parent.raise_if_stopped()
+        self._channel.poll()  # drops what comes late for a copy that has ended
 
     def _report(self, report: Report) -> None:
         self._mailbox.send(report, self._parent.EXECUTIVE_RANK)
@@ -160,7 +178,15 @@ class _Worker:
         except BaseException as error:  # a module may raise anything, SystemExit too
             if self._parent.stop_was_announced():
                 return RankStopped(serial)  # what a stop leads to is no cause
-            return RankFailed(serial, self._parent.host, _one_line(error), _detail(error))
+            return RankFailed(
+                serial,
+                self._parent.host,
+                _one_line(error),
+                _detail(error),
+                self._channel.account() if order.spec.function is not None else Account(),
+            )
+        finally:
+            self._channel.abandon()  # has no effect after `close`
 
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
@@ -171,7 +197,8 @@ class _Worker:
             os.chdir(self._folder)
             returned, leftovers = run(order, comm)
         leftovers += self._retire(comm)
-        return RankFinished(plan.serial, returned, leftovers)
+        account = self._channel.account() if order.spec.function is not None else Account()
+        return RankFinished(plan.serial, returned, leftovers, account)
 
     def _run_function(self, order: RunCopy, comm: Any) -> tuple[Any, int]:
         plan, spec = order.plan, order.spec
@@ -185,6 +212,8 @@ class _Worker:
             run_dir=self._directory.path,
             folder=self._folder,
         )
+        address = Address(plan.module, plan.copy_index, comm.Get_rank())
+        self._channel.open(address, order.roster)
         log = self._directory.module_log(plan.module, plan.copy_index, comm.Get_rank())
         with log.open("a", encoding="utf-8", buffering=1) as file, _output_to(file):
             set_thread_environment(spec.threads)
@@ -201,9 +230,12 @@ class _Worker:
                 threads=spec.threads,
                 tuples=self._tuples,
                 record=self._recorder_for(order),
+                channel=self._channel,
+                boundaries=self._boundaries,
             )
             returned = plain(_call(function, context))
             self._tuples.flush()
+            self._channel.close()
             for complaint in self._limiter.exceeding(spec.threads):
                 context.log.warning("%s", complaint)
         leftovers = 0
@@ -241,6 +273,10 @@ class _Worker:
                 safe_point=self._parent.raise_if_stopped,
             )
         return None, 0
+
+    def _warn(self, module: str, copy_index: int, text: str) -> None:
+        fields = {"module": module, "copy": copy_index, "level": "WARNING", "text": text}
+        self._report(Recorded("MessageLogged", fields))
 
     def _recorder_for(self, order: RunCopy) -> Any:
         who = {"module": order.plan.module, "copy": order.plan.copy_index}

@@ -50,9 +50,9 @@ class Memory:
         self.held_bytes -= cost_bytes
         return self._serve_askers() if self._askers else []
 
-    def asking_clients(self) -> list[int]:
-        """Return the clients that wait for room."""
-        return [client for client, _ in self._askers]
+    def asking(self) -> list[tuple[int, int]]:
+        """Return (client, serial) of each request that waits for room."""
+        return list(self._askers)
 
     @property
     def has_askers(self) -> bool:

@@ -5,7 +5,8 @@
     Workflow                   [workflow]   name
     ├── tuple_space            [tuple_space] ranks that serve tuples, and their memory
     ├── modules: Module...     [[module]]   what runs: a Python function or an executable
-    └── groups: Group...       [[group]]    which modules run together, and after which groups
+    ├── groups: Group...       [[group]]    which modules run together, and after which groups
+    └── boundaries: Boundary... [[boundary]] arrays that modules share (in `boundary`)
 
 The models hold what one table can say for itself. What needs a second table or the disk (a group
 that names an unknown module, a function that does not exist) is checked in `load`.
@@ -16,14 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    StringConstraints,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -31,35 +30,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from diel.errors import Problem
-from diel.workflow.wording import InWords
-
-# File names end at 255 bytes on most systems: leave room for what a log file or a run's folder
-# adds to the name.
-LONGEST_NAME = 100
-
-Name = Annotated[
-    str,
-    StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=LONGEST_NAME),
-    InWords(f'a name: a letter, then letters, digits, "_" or "-", {LONGEST_NAME} at most'),
-]
-FolderName = Annotated[
-    str,
-    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME),
-    InWords(
-        'a name for a folder: a letter or digit, then letters, digits, ".", "_" or "-", '
-        f"{LONGEST_NAME} at most"
-    ),
-]
-
-
-def _not_absurd(count: int) -> int:
-    if count > LARGEST_COUNT:
-        raise ValueError(f"{count:,} are more than any machine has")
-    return count
-
-
-LARGEST_COUNT = 2**24
-Count = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
+from diel.workflow.boundary import Boundary
+from diel.workflow.scalars import LONGEST_NAME, Count, FolderName, Name
 
 NOTHING_TO_RUN = Problem(
     path="",
@@ -254,6 +226,9 @@ class Workflow(_Table):
     modules: tuple[Module, ...] = Field(description="Every [[module]], in file order.")
     groups: tuple[Group, ...] = Field(description="Every [[group]], in file order.")
     tuple_space: TupleSpace = Field(default=TupleSpace(), description="The table [tuple_space].")
+    boundaries: tuple[Boundary, ...] = Field(
+        default=(), description="Every [[boundary]], in file order."
+    )
     file: Path = Field(description="The workflow file, as an absolute path.")
 
     @property

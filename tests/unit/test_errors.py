@@ -7,8 +7,12 @@ import pytest
 
 from diel import errors
 from diel.errors import (
+    AddressError,
+    BoundaryError,
     CheckpointError,
     ClaimLost,
+    CouplingError,
+    CouplingTimeout,
     DielError,
     LaunchError,
     ModuleFailed,
@@ -46,6 +50,14 @@ TABLE = [
     (
         TupleTimeout("tget", "('a', ANY)", 2.5),
         {"operation": "tget", "tag": "('a', ANY)", "timeout_s": 2.5},
+        TimeoutError,
+    ),
+    (CouplingError("words"), {}, Exception),
+    (AddressError("words"), {}, ValueError),
+    (BoundaryError("words"), {}, ValueError),
+    (
+        CouplingTimeout("recv(from fluid.0 rank 0)", 2.5),
+        {"operation": "recv(from fluid.0 rank 0)", "timeout_s": 2.5},
         TimeoutError,
     ),
 ]

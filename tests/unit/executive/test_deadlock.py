@@ -30,7 +30,7 @@ def waiting(tag: object, *, timeout_s: float = math.inf, puts: int = 0, **more: 
 
 def survey(waiting: list[int], *tags: object, **puts: int) -> dict[str, Any]:
     return {
-        "waiting": waiting,
+        "waiting": [(client, 0) for client in waiting],
         "puts_applied": {name[1:]: count for name, count in puts.items()},
         "tags": [(encode_tag(tag).hex(), 1) for tag in tags],  # type: ignore[arg-type]
     }
