@@ -38,6 +38,19 @@ Transfer: TypeAlias = Callable[[], bool]
 """Whether a payload has been received whole; moves it on, if it has not."""
 
 
+class Lane(Protocol):
+    """A message whose head and memory are the same each time."""
+
+    def start(self) -> None:
+        """Send it, as it is now; the one before has been received."""
+
+    def test(self) -> bool:
+        """Whether it has been received whole; moves it on, if it has not."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
 class Port(Protocol):
     """One rank's end."""
 
@@ -49,6 +62,9 @@ class Port(Protocol):
 
     def offer(self, destination: int, ticket: int, payload: Memory) -> Transfer:
         """Begin to send a payload, whose memory stays as it is until it has been received."""
+
+    def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
+        """Return what offers the same memory and sends the same head again and again."""
 
     def poll(self) -> tuple[int, bytes] | None:
         """Return (source, head) of the next message, or None."""
@@ -103,6 +119,15 @@ class MpiPort:
             [self._comm.Issend([piece, self._byte], destination, tag) for piece in _chunks(payload)]
         )
 
+    def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
+        """Return what offers the same memory and sends the same head again and again."""
+        tag, to = tags.DIRECT_PAYLOAD_FIRST + ticket, destination
+        requests: list[Any] = [
+            self._comm.Ssend_init([piece, self._byte], to, tag) for piece in _chunks(payload)
+        ]
+        requests.append(self._comm.Send_init([head, self._byte], to, tags.DIRECT_HEAD))
+        return _MpiLane(requests)
+
     def poll(self) -> tuple[int, bytes] | None:
         """Return (source, head) of the next message, or None."""
         while self._leaving and self._leaving[0][0].Test():
@@ -131,6 +156,27 @@ class MpiPort:
             test: Transfer = pieces[0].Test
             return test
         return lambda: self._mpi.Request.Testall(pieces)
+
+
+class _MpiLane:
+    """A payload and its head as persistent requests."""
+
+    def __init__(self, requests: list[MPI.Prequest]) -> None:
+        self._requests = requests
+        self._starts = [request.Start for request in requests]
+        self._tests = [request.Test for request in requests]
+
+    def start(self) -> None:
+        for start in self._starts:
+            start()
+
+    def test(self) -> bool:
+        # One after the other: Testall of what is mostly done costs more than it saves.
+        return all(test() for test in self._tests)
+
+    def close(self) -> None:
+        for request in self._requests:
+            request.Free()
 
 
 def _chunks(memory: Memory) -> Iterator[Memory]:
@@ -191,6 +237,10 @@ class LocalPort:
             self._exchange.offers.setdefault(key, deque()).append(offer)
         return lambda: offer.received
 
+    def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
+        """Return what offers the same memory and sends the same head again and again."""
+        return _LocalLane(self, destination, head, ticket, payload)
+
     def poll(self) -> tuple[int, bytes] | None:
         """Return (source, head) of the next message, or None."""
         with self._exchange.lock:
@@ -211,3 +261,27 @@ class LocalPort:
     def device_memory(self, address: int, size_bytes: int) -> Memory:
         """Refuse: threads of a process copy through the host."""
         raise NotImplementedError
+
+
+class _LocalLane:
+    """A payload and its head, sent anew each time."""
+
+    def __init__(
+        self, port: LocalPort, destination: int, head: bytes, ticket: int, payload: Memory
+    ) -> None:
+        self._port = port
+        self._destination = destination
+        self._head = head
+        self._ticket = ticket
+        self._payload = payload
+        self._transfer: Transfer = lambda: True
+
+    def start(self) -> None:
+        self._transfer = self._port.offer(self._destination, self._ticket, self._payload)
+        self._port.send(self._destination, self._head)
+
+    def test(self) -> bool:
+        return self._transfer()
+
+    def close(self) -> None:
+        pass

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from diel.coupling.address import Address, Roster
-from diel.coupling.channel import BOUNDARY, SEPARATOR, Arrival, Channel, Sending
+from diel.coupling.channel import BOUNDARY, SEPARATOR, Channel, ChannelLane, Sending
+from diel.coupling.heads import INLINE_BYTES
 from diel.errors import BoundaryError
 from diel.tuples import codec
 from diel.workflow.boundary import Part
@@ -63,11 +64,24 @@ def _shares(
 
 @dataclass
 class _Outgoing:
-    """A piece that this rank sends, and the buffers that it has been packed into."""
+    """A piece that this rank sends.
+
+    Attributes
+    ----------
+    piece : Piece
+    view : ndarray
+        Its place in the array.
+    meta : bytes
+    lane : ChannelLane or None
+        Sends it from its place, where that is contiguous and too large for a head.
+    packed : list of (ndarray, callable or None)
+        Buffers that it was copied into, and whether they are free again.
+    """
 
     piece: Piece
     view: Array
     meta: bytes
+    lane: ChannelLane | None = None
     packed: list[tuple[Array, Transfer | None]] = field(default_factory=list)
 
     def buffer(self) -> Array:
@@ -81,11 +95,24 @@ class _Outgoing:
 
 @dataclass
 class _Incoming:
-    """A piece that this rank receives; it lands in its place, if that is contiguous memory."""
+    """A piece that this rank receives.
+
+    Attributes
+    ----------
+    piece : Piece
+    view, landing : ndarray
+        Its place in the array, and where it lands: the same if that is contiguous.
+    memory : memoryview
+        Of `landing`.
+    subject : object
+        What is waited for, in words.
+    """
 
     piece: Piece
     view: Array
     landing: Array
+    memory: memoryview
+    subject: object
 
 
 class SharedBoundary:
@@ -135,16 +162,22 @@ class SharedBoundary:
         everything = pieces(boundary, roster)
         self._outgoing = [self._send(one) for one in everything if one.owner == me]
         self._incoming = [self._receive(one) for one in everything if one.reader == me]
+        self._lanes = [one.lane for one in self._outgoing if one.lane is not None]
         self._readers = sorted({one.piece.reader for one in self._outgoing})
 
     def _send(self, piece: Piece) -> _Outgoing:
         view = self.array[slices(piece.box)]
-        return _Outgoing(piece, view, codec.array_meta(view))
+        meta = codec.array_meta(view)
+        if view.nbytes <= INLINE_BYTES or not view.flags.c_contiguous:
+            return _Outgoing(piece, view, meta)
+        encoded = codec.Encoded(codec.ARRAY, meta, codec.memory_of(view))
+        return _Outgoing(piece, view, meta, self._channel.lane(piece.reader, piece.key, encoded))
 
     def _receive(self, piece: Piece) -> _Incoming:
         view = self.array[slices(piece.box)]
         landing = view if view.flags.c_contiguous else np.empty(view.shape, view.dtype)
-        return _Incoming(piece, view, landing)
+        memory = codec.memory_of(landing)
+        return _Incoming(piece, view, landing, memory, _Of(self.name, piece))
 
     def push(self) -> Sending:
         """Send what this rank owns to whoever reads it; never waits.
@@ -164,7 +197,8 @@ class SharedBoundary:
         """
         if not self.owned:
             raise BoundaryError(f'{self._channel.address} owns nothing of boundary "{self.name}"')
-        return Sending(self._channel, list(self._push(in_place=False)), self._readers)
+        transfers = [self._push_copy(one) for one in self._outgoing]
+        return Sending(self._channel, [one for one in transfers if one], self._readers)
 
     def pull(self, timeout: float | None = None) -> None:
         """Wait for the next push of every owner, and receive what this rank reads of it.
@@ -185,8 +219,9 @@ class SharedBoundary:
         """
         if not self.read:
             raise BoundaryError(f'{self._channel.address} reads nothing of boundary "{self.name}"')
+        wait = self._channel.await_arrival
         arrivals = [
-            (self._await(one.piece, timeout), codec.memory_of(one.landing))
+            (wait(one.piece.key, one.piece.owner, one.subject, timeout, "pull"), one.memory)
             for one in self._incoming
         ]
         self._channel.take(arrivals)
@@ -194,14 +229,11 @@ class SharedBoundary:
             if one.landing is not one.view:
                 one.view[...] = one.landing
 
-    def _await(self, piece: Piece, timeout: float | None) -> Arrival:
-        subject = _Of(self.name, piece)
-        return self._channel.await_arrival(piece.key, piece.owner, subject, timeout, "pull")
-
     def exchange(self, timeout: float | None = None) -> None:
-        """Push what this rank owns, pull what it reads, and wait until the readers have theirs.
+        """Push what this rank owns and pull what it reads; the array may be changed afterwards.
 
-        All of its ranks take part, as in a Sendrecv; nothing is copied that need not be.
+        As a Sendrecv: sections that are contiguous memory are sent from where they lie, and it
+        returns when their readers have pulled them. The others may push and pull, or exchange.
 
         Parameters
         ----------
@@ -216,24 +248,32 @@ class SharedBoundary:
         RunStopped
             If the run is stopping.
         """
-        sending = Sending(self._channel, list(self._push(in_place=True)), self._readers)
+        for one in self._outgoing:
+            if one.lane is None:
+                self._push_copy(one)
+            else:
+                if not one.lane.is_idle():  # an exchange before this one ended early
+                    self._await_lanes(timeout)
+                one.lane.send()
         if self.read:
             self.pull(timeout)
-        sending.wait(timeout)
+        self._await_lanes(timeout)
 
-    def _push(self, *, in_place: bool) -> Iterator[Transfer]:
-        for one in self._outgoing:
-            if in_place and one.view.flags.c_contiguous:
-                buffer = one.view
-            else:
-                buffer = one.buffer()
-                buffer[...] = one.view
-            encoded = codec.Encoded(codec.ARRAY, one.meta, codec.memory_of(buffer))
-            transfer = self._channel.post(one.piece.reader, one.piece.key, encoded)
-            if buffer is not one.view:
-                one.packed.append((buffer, transfer))
-            if transfer is not None:
-                yield transfer
+    def _push_copy(self, one: _Outgoing) -> Transfer | None:
+        buffer = one.buffer()
+        buffer[...] = one.view
+        encoded = codec.Encoded(codec.ARRAY, one.meta, codec.memory_of(buffer))
+        transfer = self._channel.post(one.piece.reader, one.piece.key, encoded)
+        one.packed.append((buffer, transfer))
+        return transfer
+
+    def _await_lanes(self, timeout: float | None) -> None:
+        for lane in self._lanes:
+            if not lane.is_idle():
+                self._channel.await_receipt(self._all_is_idle, self._readers, timeout)
+
+    def _all_is_idle(self) -> Literal[True] | None:
+        return True if all(lane.is_idle() for lane in self._lanes) else None
 
 
 class _Of:

@@ -21,7 +21,7 @@ from diel.tuples import codec
 from diel.tuples.tags import Tag, decode_tag, encode_tag, format_tag
 
 if TYPE_CHECKING:
-    from diel.comm.direct import Memory, Port, Transfer
+    from diel.comm.direct import Lane, Memory, Port, Transfer
 
 _RECENT_COPIES: Final = 8
 """Copies that ran on this rank and whose names a late message may still be told by."""
@@ -85,6 +85,23 @@ class Sending:
         self._channel.await_receipt(lambda: self.done or None, self._receivers, timeout)
 
 
+class ChannelLane:
+    """Sends the same memory to the same receiver, from `Channel.lane`."""
+
+    def __init__(
+        self, lane: Lane, sent: Counter[tuple[int, int]], receiver: tuple[int, int]
+    ) -> None:
+        self._start = lane.start
+        self._sent = sent
+        self._receiver = receiver
+        self.is_idle: Transfer = lane.test
+
+    def send(self) -> None:
+        """Send the memory as it is; the message before has been received: `is_idle`."""
+        self._sent[self._receiver] += 1
+        self._start()
+
+
 class Channel:
     """One rank's messages.
 
@@ -129,6 +146,7 @@ class Channel:
         self._early: list[tuple[int, Head]] = []
         self._offered: deque[_Offered] = deque()
         self._receiving: object = None
+        self._lanes: list[tuple[Lane, Address, int]] = []
         self._tickets: set[int] = set()
         self._next_ticket = 0
         self._dropping: deque[tuple[Transfer, Memory]] = deque()
@@ -166,7 +184,18 @@ class Channel:
         """
         self._stop_receiving()
         self.await_receipt(self._all_has_left, self._awaited(), None)
+        self._close_lanes()
         self._tell_of_dropped()
+
+    def _close_lanes(self) -> None:
+        lanes, self._lanes = self._lanes, []
+        for lane, receiver, ticket in lanes:
+            if lane.test():
+                lane.close()
+                self._tickets.discard(ticket)
+            else:  # of a copy that failed: its receiver may still take it
+                offered = _Offered(lane.test, ticket, lane, self._serial, receiver)
+                self._offered.append(offered)
 
     def _all_has_left(self) -> Literal[True] | None:
         self.poll()
@@ -174,12 +203,14 @@ class Channel:
 
     def _awaited(self) -> list[Address]:
         """Return who has yet to receive a message of this copy."""
-        return sorted({one.receiver for one in self._offered if one.serial == self._serial})
+        offered = {one.receiver for one in self._offered if one.serial == self._serial}
+        return sorted(offered | {receiver for lane, receiver, _ in self._lanes if not lane.test()})
 
     def abandon(self) -> None:
         """End with a copy that failed, without waiting."""
         if self._is_open:
             self._stop_receiving()
+            self._close_lanes()
             self._tell_of_dropped()
 
     def _stop_receiving(self) -> None:
@@ -304,6 +335,19 @@ class Channel:
         head = Head(serial, self._serial, size, ticket, kind, key, meta, b"")
         self._port.send(world_rank, head.pack())
         return transfer
+
+    def lane(self, receiver: Address, key: bytes, encoded: codec.Encoded) -> ChannelLane:
+        """Return what sends the same memory again and again, as it is at that time.
+
+        It lasts until the copy ends, and so does its ticket: its messages are received in order.
+        """
+        serial, world_rank = self._roster.place(receiver)
+        kind, meta, memory = encoded
+        ticket = self._take_ticket()
+        head = Head(serial, self._serial, len(memory), ticket, kind, key, meta, b"")
+        lane = self._port.lane(world_rank, head.pack(), ticket, memory)
+        self._lanes.append((lane, receiver, ticket))
+        return ChannelLane(lane, self._sent, (serial, world_rank))
 
     def find(self, key: bytes, source: Address | None) -> Arrival | None:
         """Return the oldest message with this key, from this sender or from anybody."""
@@ -453,7 +497,7 @@ class Channel:
         return True if len(self._tickets) < DIRECT_PAYLOADS else None
 
     def _wait(self, poll: Callable[[], Found | None], timeout: float | None) -> Found | None:
-        return wait_for(poll, timeout, self._safe_point, brisk=bool(self._offered))
+        return wait_for(poll, timeout, self._safe_point, brisk=bool(self._offered or self._lanes))
 
     @contextmanager
     def _waiting(
