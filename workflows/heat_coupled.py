@@ -44,7 +44,7 @@ HEATED = 1.0  # temperature below the solid
 
 
 class Columns:
-    """This rank's columns of the fluid or the solid.
+    """The columns of the fluid or the solid that this rank has.
 
     Attributes
     ----------
