@@ -42,7 +42,7 @@ class _Offered(NamedTuple):
 
     transfer: Transfer
     ticket: int
-    memory: Memory
+    kept: object
     serial: int
     receiver: Address
 
@@ -146,6 +146,7 @@ class Channel:
         self._early: list[tuple[int, Head]] = []
         self._offered: deque[_Offered] = deque()
         self._receiving: object = None
+        self._out: object = None
         self._lanes: list[tuple[Lane, Address, int]] = []
         self._tickets: set[int] = set()
         self._next_ticket = 0
@@ -245,8 +246,7 @@ class Channel:
     def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
         """Send a value without waiting; see `Context.send`."""
         receiver = self._roster.resolve(to)
-        encoded = values.encode(value, self._port, copy=copy)
-        transfer = self.post(receiver, _key(tag), encoded)
+        transfer = self.post(receiver, _key(tag), *values.encode(value, self._port, copy=copy))
         return Sending(self, [] if transfer is None else [transfer], [receiver])
 
     def move(
@@ -256,8 +256,8 @@ class Channel:
         receiver = self._roster.resolve(to)
         if receiver == self._me:
             raise AddressError(f"{receiver} cannot move anything to itself: it would wait for ever")
-        encoded = values.encode(value, self._port, copy=False)
-        transfer = self.post(receiver, _key(tag), encoded, apart=True)
+        outgoing = values.encode(value, self._port, copy=False)
+        transfer = self.post(receiver, _key(tag), *outgoing, apart=True)
         assert transfer is not None
         Sending(self, [transfer], [receiver]).wait(timeout)
 
@@ -285,7 +285,9 @@ class Channel:
                 f"{codec.describe(codec.ARRAY, target.meta)}; it has not been taken"
             )
         if target is not None:
+            self._out = out  # kept if a stop ends this: MPI goes on writing there
             self.take([(arrival, target.memory)])
+            self._out = None
             target.finish()
             value = out
         else:
@@ -301,7 +303,13 @@ class Channel:
     # -- for whoever knows what is in the memory: boundaries too ------------------------------
 
     def post(
-        self, receiver: Address, key: bytes, encoded: codec.Encoded, *, apart: bool = False
+        self,
+        receiver: Address,
+        key: bytes,
+        encoded: codec.Encoded,
+        owner: object = None,
+        *,
+        apart: bool = False,
     ) -> Transfer | None:
         """Send encoded memory.
 
@@ -312,6 +320,8 @@ class Channel:
         key : bytes
         encoded : Encoded
             What is larger than a head holds stays as it is until it has been received.
+        owner : object, optional
+            Of its memory, kept as long.
         apart : bool, optional
             Send even a small payload apart, so that its receipt is known.
 
@@ -331,7 +341,8 @@ class Channel:
             return None
         ticket = self._take_ticket()
         transfer = self._port.offer(world_rank, ticket, memory)
-        self._offered.append(_Offered(transfer, ticket, memory, self._serial, receiver))
+        kept = (memory, owner)
+        self._offered.append(_Offered(transfer, ticket, kept, self._serial, receiver))
         head = Head(serial, self._serial, size, ticket, kind, key, meta, b"")
         self._port.send(world_rank, head.pack())
         return transfer

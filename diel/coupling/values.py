@@ -34,8 +34,23 @@ class Target(NamedTuple):
     finish: Callable[[], None]
 
 
-def encode(value: Any, port: Port, *, copy: bool) -> codec.Encoded:
-    """Return kind, meta and memory of a value.
+class Outgoing(NamedTuple):
+    """A value to send.
+
+    Attributes
+    ----------
+    encoded : Encoded
+        Its kind, meta and memory.
+    owner : object
+        What has to live as long as the memory is read; an address on a GPU keeps nothing alive.
+    """
+
+    encoded: codec.Encoded
+    owner: object = None
+
+
+def encode(value: Any, port: Port, *, copy: bool) -> Outgoing:
+    """Return a value as something to send.
 
     Parameters
     ----------
@@ -60,7 +75,7 @@ def encode(value: Any, port: Port, *, copy: bool) -> codec.Encoded:
         kind, meta, memory = codec.encode_as_pickle(value)
     if copy and len(memory) > INLINE_BYTES and _is_memory_of(value):
         memory = bytes(memory)
-    return codec.Encoded(kind, meta, memory)
+    return Outgoing(codec.Encoded(kind, meta, memory))
 
 
 def _is_memory_of(value: object) -> bool:
@@ -70,11 +85,12 @@ def _is_memory_of(value: object) -> bool:
     )
 
 
-def _encode_on_device(value: Any, port: Port, *, copy: bool) -> codec.Encoded:
+def _encode_on_device(value: Any, port: Port, *, copy: bool) -> Outgoing:
     if copy or not devices.is_contiguous(value):
         value = devices.copy_of(value)
     meta = devices.meta_of(value)
-    return codec.Encoded(codec.ARRAY, meta, port.device_memory(*devices.address_of(value)))
+    memory = port.device_memory(*devices.address_of(value))
+    return Outgoing(codec.Encoded(codec.ARRAY, meta, memory), value)
 
 
 def target(out: Any, port: Port) -> Target:
