@@ -508,7 +508,8 @@ class Channel:
         return True if len(self._tickets) < DIRECT_PAYLOADS else None
 
     def _wait(self, poll: Callable[[], Found | None], timeout: float | None) -> Found | None:
-        return wait_for(poll, timeout, self._safe_point, brisk=bool(self._offered or self._lanes))
+        under_way = bool(self._offered) or not all(lane.test() for lane, _, _ in self._lanes)
+        return wait_for(poll, timeout, self._safe_point, brisk=under_way)
 
     @contextmanager
     def _waiting(
