@@ -61,7 +61,9 @@ def is_gpu_aware() -> bool:
         return said == "1"
     for library in (None, "libmpi.so.40", "libmpi.so.12"):
         try:
-            return bool(ctypes.CDLL(library).MPIX_Query_cuda_support())
+            # Of those that are loaded: another one than mpi4py's must not come in by this.
+            loaded = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            return bool(loaded.MPIX_Query_cuda_support())
         except (OSError, AttributeError):
             continue
     return False

@@ -275,6 +275,8 @@ class _Worker:
         return None, 0
 
     def _warn(self, module: str, copy_index: int, text: str) -> None:
+        if self._parent.stop_was_announced():
+            return  # what a stop leads to is no cause
         fields = {"module": module, "copy": copy_index, "level": "WARNING", "text": text}
         self._report(Recorded("MessageLogged", fields))
 

@@ -70,6 +70,7 @@ def waits_for_failing(ctx):
         raise
 
 def failing(ctx):
+    ctx.send(np.ones(500_000), to="waits_for_failing", tag="a consequence of the stop")
     time.sleep(0.3)
     raise ValueError("the flow diverged")
 
@@ -183,6 +184,7 @@ def test_a_wait_ends_when_the_other_module_fails(tmp_path: Path) -> None:
     assert "module 'failing' failed: ValueError: the flow diverged" in finished.stderr
     assert "waits_for_failing" not in finished.stderr
     assert len(list(tmp_path.glob("runs/*/stopped"))) == 1
+    assert warnings(tmp_path) == []
     assert finished.seconds < 15
 
 
