@@ -31,7 +31,7 @@ from diel.loading.context import current_context
 
 if TYPE_CHECKING:
     from diel.coupling.address import To
-    from diel.coupling.channel import Sending
+    from diel.coupling.sending import Sending
     from diel.loading.context import Context
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Pattern, Tag

@@ -16,13 +16,19 @@ class Account:
         Messages that it has sent, by serial and world rank of their receivers.
     received : int
         Messages that have reached it, taken or not.
+    left : dict of (int, int) to int
+        Of those sent with a payload apart, how many are known to have been received.
+    taken : dict of (int, int) to int
+        Payloads that it has taken, by serial and world rank of their senders.
     waits_for : str
         ``message``, ``receipt`` (of a message of its own), or nothing of the kind.
-    receivers : tuple of int
-        World ranks of those whose receipt it waits for.
+    receivers : tuple of (int, int)
+        Serials and world ranks of those whose receipt it waits for.
     """
 
     sent: dict[tuple[int, int], int] = field(default_factory=dict)
     received: int = 0
+    left: dict[tuple[int, int], int] = field(default_factory=dict)
+    taken: dict[tuple[int, int], int] = field(default_factory=dict)
     waits_for: Literal["message", "receipt", ""] = ""
-    receivers: tuple[int, ...] = ()
+    receivers: tuple[tuple[int, int], ...] = ()

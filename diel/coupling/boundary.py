@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from diel.coupling.address import Address, Roster
-from diel.coupling.channel import BOUNDARY, SEPARATOR, Channel, ChannelLane, Sending
-from diel.coupling.heads import INLINE_BYTES
+from diel.coupling.channel import Channel
+from diel.coupling.heads import INLINE_BYTES, boundary_key
+from diel.coupling.sending import Sending
 from diel.errors import BoundaryError
 from diel.tuples import codec
 from diel.workflow.boundary import Part
@@ -23,6 +24,7 @@ from diel.workflow.sections import Box, intersection, is_empty, slices
 
 if TYPE_CHECKING:
     from diel.comm.direct import Transfer
+    from diel.coupling.outbox import OutboxLane
     from diel.workflow.boundary import Boundary
 
 Array = np.ndarray[Any, Any]
@@ -47,7 +49,7 @@ def pieces(boundary: Boundary, roster: Roster) -> list[Piece]:
         for j, (reader, read) in enumerate(readers):
             shared = intersection(owned, read) if owner != reader else None
             if shared is not None:
-                key = BOUNDARY + boundary.name.encode() + SEPARATOR + b"%d-%d" % (i, j)
+                key = boundary_key(boundary.name, i, j)
                 found.append(Piece(owner, reader, shared, key))
     return found
 
@@ -72,7 +74,7 @@ class _Outgoing:
     view : ndarray
         Its place in the array.
     meta : bytes
-    lane : ChannelLane or None
+    lane : OutboxLane or None
         Sends it from its place, where that is contiguous and too large for a head.
     packed : list of (ndarray, callable or None)
         Buffers that it was copied into, and whether they are free again.
@@ -81,7 +83,7 @@ class _Outgoing:
     piece: Piece
     view: Array
     meta: bytes
-    lane: ChannelLane | None = None
+    lane: OutboxLane | None = None
     packed: list[tuple[Array, Transfer | None]] = field(default_factory=list)
 
     def buffer(self) -> Array:

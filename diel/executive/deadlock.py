@@ -73,7 +73,8 @@ class WaitWatch:
         Nobody tells rank 0 that a wait is over, so a report may be out of date. It is enough that
         no rank can have been the first to go on. One that waited at a server would have another
         request there, or none. One that waited for a message has received it from a rank that had
-        sent it before its own report, and then the counts differ, or that went on before.
+        sent it before its own report, and then the counts differ, or that went on before; and so
+        for a payload whose receiver has taken it.
         """
         ranks = set(running)
         waiting = {(client, serial) for survey in surveys for client, serial in survey["waiting"]}
@@ -94,14 +95,22 @@ class WaitWatch:
             me = (report.serial, rank)
             sent = [self._waits[other].report.account.sent.get(me, 0) for other in running]
             return sum(sent) + self._sent_by_ended[me] == account.received
-        # A rank whose function has returned takes what it is sent, and drops it.
-        return all(
-            receiver in running and self._is_in_function(receiver) for receiver in account.receivers
-        )
+        if account.waits_for == "receipt":
+            me = (report.serial, rank)
+            return bool(account.receivers) and all(
+                receiver in running
+                and self._leaves_untaken(receiver, me, account.left.get(place, 0))
+                for place in account.receivers
+                for receiver in place[1:]
+            )
+        return True  # the end of its copy's other ranks
 
-    def _is_in_function(self, rank: int) -> bool:
-        report = self._waits[rank].report
-        return report.at_server or bool(report.account.waits_for)
+    def _leaves_untaken(self, receiver: int, sender: tuple[int, int], left: int) -> bool:
+        """Whether a rank has taken no more of a sender's payloads than the sender knows of."""
+        report = self._waits[receiver].report
+        # A rank whose function has returned takes what it is sent, and drops it.
+        is_in_function = report.at_server or bool(report.account.waits_for)
+        return is_in_function and report.account.taken.get(sender, 0) == left
 
     def explain(
         self,

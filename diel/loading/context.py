@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from diel.coupling.address import Address, To
     from diel.coupling.boundary import SharedBoundary
-    from diel.coupling.channel import Channel, Sending
+    from diel.coupling.channel import Channel
+    from diel.coupling.sending import Sending
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Tag
     from diel.workflow.boundary import Boundary

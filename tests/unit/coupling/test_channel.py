@@ -282,19 +282,23 @@ def test_the_account_says_what_a_deadlock_is_told_from() -> None:
     # What has come meanwhile makes it another wait, to whoever was told of the first one.
     assert seen[0][2] is not seen[-1][2]
     assert a.account().sent == {(2, 1): 1}
+    a.send(LARGE, "b")
+    assert (a.account().left, b.account().taken) == ({(2, 1): 0}, {})
+    b.recv("a")
+    assert (a.account().left, b.account().taken) == ({(2, 1): 1}, {(1, 0): 1})
     assert b.account().waits_for == ""
 
 
 def test_tickets_are_used_again() -> None:
     _, a, b = pair()
-    a._next_ticket = DIRECT_PAYLOADS - 2
+    a._outbox._next_ticket = DIRECT_PAYLOADS - 2
     for step in range(5):
         a.send(np.full(1000, step), "b")
-    assert len(a._tickets) == 5
+    assert len(a._outbox._tickets) == 5
     assert [b.recv()[0] for _ in range(5)] == [0, 1, 2, 3, 4]
     for _ in range(10):
         a.poll()
-    assert not a._tickets
+    assert not a._outbox._tickets
 
 
 @given(

@@ -107,7 +107,7 @@ def test_what_a_copy_has_sent_before_its_end_counts() -> None:
 
 def test_a_receipt_comes_as_long_as_the_receiver_can_take_or_drop_the_message() -> None:
     watch = WaitWatch()
-    watch.note(3, plan("a", 3), direct(1, waits_for="receipt", receivers=(4,)), now_s=0)
+    watch.note(3, plan("a", 3), direct(1, waits_for="receipt", receivers=((2, 4),)), now_s=0)
     assert not watch.is_deadlock([3], [survey([])])  # rank 4 has ended, and drops it
     watch.note(4, plan("b", 4), waiting("", at_server=False), now_s=0)
     assert not watch.is_deadlock([3, 4], [survey([])])  # so does one that meets its copy's others
@@ -115,6 +115,19 @@ def test_a_receipt_comes_as_long_as_the_receiver_can_take_or_drop_the_message() 
     assert watch.is_deadlock([3, 4], [survey([4])])
     watch.note(4, plan("b", 4), direct(2, waits_for="message"), now_s=0)
     assert watch.is_deadlock([3, 4], [survey([])])
+    # Rank 4 has taken it since rank 3 told of its wait: rank 3 may be computing by now.
+    taken = direct(2, waits_for="message", taken={(1, 3): 1})
+    watch.note(4, plan("b", 4), taken, now_s=0)
+    assert not watch.is_deadlock([3, 4], [survey([])])
+    more = direct(1, waits_for="receipt", receivers=((2, 4),), left={(2, 4): 1})
+    watch.note(3, plan("a", 3), more, now_s=0)
+    assert watch.is_deadlock([3, 4], [survey([])])
+
+
+def test_who_drops_what_it_was_sent_is_at_work() -> None:
+    watch = WaitWatch()
+    watch.note(3, plan("a", 3), direct(1, waits_for="receipt"), now_s=0)
+    assert not watch.is_deadlock([3], [survey([])])
 
 
 def test_a_rank_with_another_request_than_it_told_has_gone_on() -> None:
