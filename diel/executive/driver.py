@@ -52,8 +52,10 @@ from diel.workflow.durations import format_duration
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.coupling.address import Roster
     from diel.executive.messages import Report, Welcome
     from diel.executive.seating import Seating
+    from diel.loading.spec import ModuleSpec
     from diel.run.journal import Record
     from diel.run.recorder import Recorder
     from diel.run.resuming import Resumption
@@ -140,6 +142,8 @@ class Driver:
         self._waits = WaitWatch()
         self._ended: dict[str, None] = {}  # copies, in order
         self._suspected = False
+        self._specs: Mapping[str, ModuleSpec] = {}
+        self._present_copies: dict[str, dict[str, CopyPlan]] = {}  # by group and name
         self._tuples: TupleClient | None = None
         number = 0 if resumption is None else resumption.number
         self._checkpoints = Checkpoints(recorder, self._tuple_client, number)
@@ -197,6 +201,7 @@ class Driver:
             self._tuple_client().restore(self._resumption.checkpoint)
         for rank in self._pool:
             self._mailbox.send(replace(welcome, gpus=self._seating.gpus_of(rank)), rank)
+        self._specs = welcome.specs
         self._perform(self._scheduler.start())
         while self._exit_code is None:
             self._perform(self._scheduler.handle(self._next_event()))
@@ -234,7 +239,7 @@ class Driver:
         if isinstance(report, messages.Recorded):
             self._recorder.record(report.event, **report.fields)
         elif isinstance(report, messages.RankFinished):
-            self._waits.forget(rank)
+            self._waits.note_end(rank, report.serial, report.account)
             if report.leftover_messages:
                 plan = self._scheduler.plan_of(report.serial)
                 self._warn(
@@ -244,10 +249,10 @@ class Driver:
                 )
             return CopyRankFinished(report.serial, rank, report.returned)
         elif isinstance(report, messages.RankFailed):
-            self._waits.forget(rank)
+            self._waits.note_end(rank, report.serial, report.account)
             return CopyRankFailed(report.serial, rank, report.error, report.host, report.detail)
         elif isinstance(report, messages.RankLeft):
-            self._waits.forget(rank)
+            self._waits.note_end(rank, report.serial, report.account)
             return CopyRankLeft(report.serial, rank)
         elif isinstance(report, messages.ModuleCommAsked):
             return ModuleCommAsked(report.serial, rank)
@@ -354,16 +359,25 @@ class Driver:
                 self._performers[type(instruction)](instruction)
 
     def _start_copies(self, instruction: StartGroup | RestartCopies) -> None:
+        roster = self._roster_of(instruction)
         for plan in instruction.copies:
             copies_of = self._chronicle.copies_of(plan.group)
             gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
-            order = messages.RunCopy(plan, copies_of, gpus)
+            order = messages.RunCopy(plan, copies_of, roster, gpus)
             self._mailbox.send_to_all(order, plan.ranks)
             limit_s = self._modules[plan.group, plan.module].time_limit_s
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
                 event = TimeLimitPassed(plan.serial, error)
                 self._alarms.set(("limit", plan.serial), time.monotonic() + limit_s, event)
+
+    def _roster_of(self, instruction: StartGroup | RestartCopies) -> Roster:
+        """Return who is in a group from now on; those that restart are others than before."""
+        if isinstance(instruction, StartGroup):
+            self._present_copies[instruction.group] = {}
+        copies = self._present_copies[instruction.group]
+        copies.update((plan.name, plan) for plan in instruction.copies)
+        return messages.roster_of(instruction.group, list(copies.values()), self._specs)
 
     def _leave_copy(self, instruction: LeaveCopy) -> None:
         serial = instruction.plan.serial

@@ -132,6 +132,7 @@ def lead(
         spill=workflow.tuple_space.spill,
         server_ranks=server_ranks(workflow),
         specs=specs,
+        boundaries=workflow.boundaries,
     )
     try:
         exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups, nodes))

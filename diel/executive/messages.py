@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from diel.coupling.account import Account
+from diel.coupling.address import CopyRanks, Roster
 from diel.executive.plans import CopyPlan
 from diel.loading.spec import ModuleSpec
+from diel.workflow.boundary import Boundary
 
 # -- from rank 0, EXECUTIVE_TO_WORKER ---------------------------------------------------------
 
@@ -34,6 +38,8 @@ class Welcome:
     gpus : tuple of str, or None
         What the receiver may use for as long as it lives, as ``CUDA_VISIBLE_DEVICES`` names it;
         None if that is to be left as it is.
+    boundaries : tuple of Boundary
+        All that the file declares.
     """
 
     run_dir: str
@@ -45,6 +51,7 @@ class Welcome:
     spill: bool
     specs: dict[str, ModuleSpec]
     gpus: tuple[str, ...] | None = None
+    boundaries: tuple[Boundary, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ class RunCopy:
     plan : CopyPlan
     copies_of : dict
         Copies of each module in the group.
+    roster : Roster
+        Who can be spoken to.
     gpus : tuple of str, or None
         What the copy's program may see if the module is an executable; None if that is to be left
         as it is.
@@ -63,6 +72,7 @@ class RunCopy:
 
     plan: CopyPlan
     copies_of: dict[str, int]
+    roster: Roster
     gpus: tuple[str, ...] | None = None
 
 
@@ -108,6 +118,7 @@ class RankFinished:
     serial: int
     returned: Any
     leftover_messages: int = 0
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True)
@@ -122,12 +133,14 @@ class RankFailed:
         The exception in one line.
     detail : str
         Its traceback, or the last lines that an executable wrote to stderr.
+    account : Account
     """
 
     serial: int
     host: str
     error: str
     detail: str
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True)
@@ -142,6 +155,7 @@ class RankLeft:
     """I have left a copy, as I was told to."""
 
     serial: int
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True)
@@ -172,10 +186,14 @@ class Waiting:
         The tag or pattern in it.
     has_timeout : bool
     at_server : bool
-        Whether a tuple server has the request; otherwise I wait for other ranks of the module.
+        Whether a tuple server has the request; otherwise I wait for other ranks.
     puts : tuple of int
         How many puts I have sent to each server.
     waited_s : float
+    request : int
+        Serial of my latest request to a tuple server.
+    account : Account
+        My messages to and from other modules, and whether I wait for one.
     """
 
     serial: int
@@ -185,6 +203,8 @@ class Waiting:
     at_server: bool
     puts: tuple[int, ...]
     waited_s: float
+    request: int = 0
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True)
@@ -200,6 +220,18 @@ class Goodbye:
     """I am about to finalize MPI; a server tells how many tuples nobody took."""
 
     tuples_left: int = 0
+
+
+def roster_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Roster:
+    """Return who can be spoken to in a group that starts."""
+    found: dict[str, list[CopyRanks]] = {}
+    for plan in sorted(copies, key=lambda one: one.copy_index):
+        found.setdefault(plan.module, []).append(CopyRanks(plan.serial, plan.ranks))
+    return Roster(
+        group,
+        {name: tuple(ones) for name, ones in found.items() if specs[name].function is not None},
+        tuple(name for name in found if specs[name].function is None),
+    )
 
 
 Report: TypeAlias = (

@@ -10,13 +10,16 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
 from diel.comm.devices import VISIBLE_GPUS
+from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
+from diel.coupling.account import Account
+from diel.coupling.address import Address
 from diel.errors import CopyStopped, ModuleFailed, RunStopped, TupleError
 from diel.executive.messages import (
     Goodbye,
@@ -102,8 +105,10 @@ def _exit_code_of_stop(parent: Parent) -> int:
     return 1 if arrival is None else arrival[1].exit_code
 
 
-def _next_order(mailbox: Mailbox[Order], parent: Parent) -> Order:
-    arrival = mailbox.wait(safe_point=parent.raise_if_stopped)
+def _next_order(
+    mailbox: Mailbox[Order], parent: Parent, safe_point: Callable[[], None] | None = None
+) -> Order:
+    arrival = mailbox.wait(safe_point=safe_point or parent.raise_if_stopped)
     assert arrival is not None  # without a timeout there is always one
     return arrival[1]
 
@@ -137,6 +142,7 @@ class _Worker:
     """One rank of the pool."""
 
     def __init__(self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> None:
+        from diel.coupling.channel import Channel
         from diel.tuples.client import TupleClient
         from diel.tuples.transport import MpiTransport
 
@@ -156,6 +162,9 @@ class _Worker:
             sends=tags.WORKER_TO_EXECUTIVE,
             receives=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
         )
+        self._boundaries = welcome.boundaries
+        self._port = MpiPort(parent.comm)
+        self._channel = Channel(self._port, self._safe_point, self._warn)
         self._serial = 0
         self._has_to_leave = False
         self._waiting_for: _Wait | None = None
@@ -174,7 +183,8 @@ class _Worker:
 
     def _safe_point(self) -> None:
         """End a wait if it shall end; tell rank 0 of one that has lasted a while."""
-        waiting = self._tuples.waiting_for or self._waiting_for
+        self._channel.poll()
+        waiting = self._tuples.waiting_for or self._channel.waiting_for or self._waiting_for
         if waiting is None:  # a server answers at once: only the end of everything is sooner
             self._parent.raise_if_stopped()
             return
@@ -193,22 +203,30 @@ class _Worker:
                     what=f"{operation}({format_tag(tag)})" if tag else operation,
                     tag=format_tag(tag),
                     has_timeout=timeout_s < math.inf,
-                    at_server=waiting is not self._waiting_for,
+                    at_server=waiting is self._tuples.waiting_for,
                     puts=tuple(self._tuples.puts),
                     waited_s=now_s - self._noticed_s,
+                    request=self._transport.latest_serial,
+                    account=self._channel.account(),
                 )
             )
 
     def work(self) -> Leave:
         while True:
-            order = _next_order(self._mailbox, self._parent)
+            order = _next_order(self._mailbox, self._parent, self._between_copies)
             if isinstance(order, Leave):
+                self._channel.poll()  # what nobody received is said before this rank leaves
+                self._port.close()
                 self._transport.close()
                 return order
             if isinstance(order, RunCopy):
                 self._report(self._perform(order))
             else:  # it came when this rank had left the copy
                 assert isinstance(order, MakeModuleComm)
+
+    def _between_copies(self) -> None:
+        self._parent.raise_if_stopped()
+        self._channel.poll()  # drops what comes late for a copy that has ended
 
     def _report(self, report: Report) -> None:
         self._mailbox.send(report, self._parent.EXECUTIVE_RANK)
@@ -219,7 +237,9 @@ class _Worker:
         try:
             return self._run_copy(order)
         except BaseException as error:  # a module may raise anything, SystemExit too
-            report = self._report_of(error, order.plan.serial)
+            report = self._report_of(error, order)
+        finally:
+            self._channel.abandon()  # has no effect after `close`
         if not isinstance(report, RankStopped):
             # Before the report: whoever runs after this copy finds what it held. A server that
             # does not answer is not worth waiting for; the failure is.
@@ -227,15 +247,20 @@ class _Worker:
                 self._tuples.start_over()
         return report
 
-    def _report_of(self, error: BaseException, serial: int) -> Report:
+    def _report_of(self, error: BaseException, order: RunCopy) -> Report:
         """Say how a copy ended here: what a stop leads to is no cause of its own."""
+        serial, account = order.plan.serial, self._account(order)
         try:
             self._raise_if_told()
         except CopyStopped:
-            return RankLeft(serial)
+            return RankLeft(serial, account)
         except RunStopped:
             return RankStopped(serial)
-        return RankFailed(serial, self._parent.host, _one_line(error), _detail(error))
+        return RankFailed(serial, self._parent.host, _one_line(error), _detail(error), account)
+
+    def _account(self, order: RunCopy) -> Account:
+        is_function = self._specs[order.plan.module].function is not None
+        return self._channel.account() if is_function else Account()
 
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
@@ -246,7 +271,7 @@ class _Worker:
             os.chdir(self._folder)
             returned, leftovers = run(order, comm)
         leftovers += self._retire(comm)
-        return RankFinished(plan.serial, returned, leftovers)
+        return RankFinished(plan.serial, returned, leftovers, self._account(order))
 
     def _run_function(self, order: RunCopy, comm: Any) -> tuple[Any, int]:
         plan, spec = order.plan, self._specs[order.plan.module]
@@ -261,6 +286,8 @@ class _Worker:
             folder=self._folder,
             iteration=plan.iteration,
         )
+        address = Address(plan.module, plan.copy_index, comm.Get_rank())
+        self._channel.open(address, order.roster)
         log = self._directory.module_log(plan.module, plan.copy_index, comm.Get_rank())
         with log.open("a", encoding="utf-8", buffering=1) as file, _output_to(file):
             set_thread_environment(spec.threads)
@@ -276,11 +303,14 @@ class _Worker:
                 tuples=self._tuples,
                 record=self._recorder_for(order),
                 gpus=range(spec.gpus),
+                channel=self._channel,
+                boundaries=self._boundaries,
             )
             puts_before = tuple(self._tuples.puts)
             returned = plain(_call(function, context))
             if puts_before != tuple(self._tuples.puts):
                 self._tuples.flush()
+            self._channel.close()
             for complaint in self._limiter.exceeding(spec.threads):
                 context.log.warning("%s", complaint)
         leftovers = 0
@@ -366,6 +396,12 @@ class _Worker:
             "module": plan.module,
             "group": plan.group,
         }
+
+    def _warn(self, module: str, copy_index: int, text: str) -> None:
+        if self._parent.stop_was_announced():
+            return  # what a stop leads to is no cause
+        fields = {"module": module, "copy": copy_index, "level": "WARNING", "text": text}
+        self._report(Recorded("MessageLogged", fields))
 
     def _recorder_for(self, order: RunCopy) -> Any:
         who = {"module": order.plan.module, "copy": order.plan.copy_index}

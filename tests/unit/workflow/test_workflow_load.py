@@ -210,7 +210,7 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
         MODULE + GROUP + "[extras]\nservers = 2",
         "extras",
         "unknown table extras",
-        "known tables: workflow, tuple_space, module, group",
+        "known tables: workflow, tuple_space, module, group, boundary",
     ),
     "no servers": (
         MODULE + GROUP + "[tuple_space]\nservers = 0",
