@@ -43,8 +43,6 @@ from diel.executive.messages import (
 from diel.executive.plans import CopyPlan
 from diel.loading.checking import parse_options
 from diel.loading.context import Context, Place, running
-from diel.loading.door import Door
-from diel.loading.executables import command_of, run_executable
 from diel.loading.functions import find_function, import_code
 from diel.loading.threads import ThreadLimiter, set_thread_environment, thread_environment
 from diel.run.directory import RunDirectory
@@ -350,6 +348,10 @@ class _Worker:
             self._report(WaitOver(self._serial))
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
+        # Imported where a program is run: ranks that run none start sooner.
+        from diel.loading.door import Door
+        from diel.loading.executables import command_of, run_executable
+
         plan, spec = order.plan, self._specs[order.plan.module]
         assert spec.executable is not None
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
