@@ -64,7 +64,7 @@ def our_starts_per_s(iterations: int, folder: Path) -> float:
     finished_s = [one["time_s"] for one in records if one["event"] == "GroupFinished"]
     if len(finished_s) != iterations:
         raise RuntimeError(f"{len(finished_s)} of {iterations} iterations have run")
-    return iterations / (finished_s[-1] - started_s[0])
+    return (iterations - 1) / (finished_s[-1] - finished_s[0])
 
 
 def bare_starts_per_s(iterations: int) -> float:

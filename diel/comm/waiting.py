@@ -73,7 +73,7 @@ class Patience:
             idle = time.perf_counter() - self._sleeping_since_s > _IDLE_AFTER_S
             self._sleep_s = _IDLE_SLEEP_S if idle else _LONG_SLEEP_S
         else:
-            self._sleep_s = min(1.5 * self._sleep_s, _LONG_SLEEP_S)
+            self._sleep_s = min(1.1 * self._sleep_s, _LONG_SLEEP_S)
         time.sleep(self._sleep_s)
         return True
 

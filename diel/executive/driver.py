@@ -353,9 +353,10 @@ class Driver:
                 self._orders[type(instruction)](instruction)
 
     def _write_down(self, instructions: Sequence[Instruction]) -> None:
-        for instruction in instructions:
-            if type(instruction) in self._performers:
-                self._performers[type(instruction)](instruction)
+        with self._recorder.batch():
+            for instruction in instructions:
+                if type(instruction) in self._performers:
+                    self._performers[type(instruction)](instruction)
 
     def _start_copies(self, instruction: StartGroup | RestartCopies) -> None:
         roster = self._roster_of(instruction)
