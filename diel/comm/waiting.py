@@ -25,8 +25,10 @@ _IDLE_SLEEP_S: Final = 5e-3
 # While a payload of one's own is under way: MPI moves it only while it is called.
 _BRISK_SPIN_POLLS: Final = 5000
 _BRISK_SLEEP_S: Final = 50e-6
-# A caller's slower checks take several calls of MPI: they would cost more than the wait itself.
-_CHECK_EVERY_S: Final = 4e-3
+# A caller's slower checks take several calls of MPI: too often, and they would cost more than the
+# wait itself. So they come after a twentieth of the time that was waited, within these bounds.
+_CHECK_EVERY_S: Final = (4e-3, 50e-3)
+_CHECK_SHARE: Final = 0.05
 
 
 class Patience:
@@ -67,7 +69,7 @@ class Patience:
         -------
         bool
             Whether this is the moment for a caller's slower checks: it slept, and the last such
-            moment is 4 ms ago.
+            moment is a while ago.
         """
         self._polls += 1
         if self._polls < _EAGER_POLLS:
@@ -79,7 +81,11 @@ class Patience:
         now_s = time.perf_counter()
         if now_s < self._next_check_s:
             return False
-        self._next_check_s = now_s + _CHECK_EVERY_S
+        if not self._sleeping_since_s:
+            self._sleeping_since_s = now_s
+        least_s, most_s = _CHECK_EVERY_S
+        share_s = _CHECK_SHARE * (now_s - self._sleeping_since_s)
+        self._next_check_s = now_s + min(max(least_s, share_s), most_s)
         return True
 
     def _next_sleep_s(self) -> float:
