@@ -45,6 +45,11 @@ class WaitWatch:
         """Take in that a rank goes on, or shall."""
         self._waits.pop(rank, None)
 
+    @property
+    def waits(self) -> Mapping[int, Waits]:
+        """Who waits, by rank, as far as ranks have told."""
+        return self._waits
+
     def all_wait(self, running: Collection[int]) -> bool:
         """Whether every rank that runs a module has reported a wait without a timeout."""
         return bool(running) and all(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from diel.comm.meter import NO_TIMES, Times
 from diel.executive.plans import CopyPlan
 from diel.loading.spec import ModuleSpec
 
@@ -32,6 +33,8 @@ class Welcome:
     gpus : tuple of str, or None
         What the receiver may use for as long as it lives, as ``CUDA_VISIBLE_DEVICES`` names it;
         None if that is to be left as it is.
+    traces_all : bool
+        Whether every single call of the tuple space is to be kept for the trace.
     """
 
     run_dir: str
@@ -42,6 +45,7 @@ class Welcome:
     refuse_when_full: bool
     spill: bool
     gpus: tuple[str, ...] | None = None
+    traces_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ class LeaveCopy:
 
 
 # -- to rank 0, WORKER_TO_EXECUTIVE -----------------------------------------------------------
+# `times` is what a rank has spent on a copy or, in its goodbye, from its welcome on.
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,7 @@ class RankFinished:
     serial: int
     returned: Any
     leftover_messages: int = 0
+    times: Times = NO_TIMES
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,7 @@ class RankFailed:
     host: str
     error: str
     detail: str
+    times: Times = NO_TIMES
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,7 @@ class RankStopped:
     """My part of a copy ended because the run is stopping: a consequence, never a cause."""
 
     serial: int
+    times: Times = NO_TIMES
 
 
 @dataclass(frozen=True)
@@ -141,6 +149,11 @@ class RankLeft:
     """I have left a copy, as I was told to."""
 
     serial: int
+    times: Times = NO_TIMES
+
+
+COPY_ENDED = (RankFinished, RankFailed, RankStopped, RankLeft)
+"""How a rank's part of a copy may end."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +165,7 @@ class ModuleCommAsked:
 
 @dataclass(frozen=True)
 class WaitOver:
-    """I go on; said only after `Waiting`, where no tuple server could tell."""
+    """I go on; said only after `Waiting`."""
 
     serial: int
 
@@ -199,9 +212,19 @@ class Goodbye:
     """I am about to finalize MPI; a server tells how many tuples nobody took."""
 
     tuples_left: int = 0
+    times: Times = NO_TIMES
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """What I, a tuple server, hold; said now and then, if it has changed."""
+
+    tuples: int
+    size_bytes: int
+    capacity_bytes: int
 
 
 Report: TypeAlias = (
     "RankFinished | RankFailed | RankStopped | RankLeft | ModuleCommAsked | Waiting | WaitOver "
-    "| Recorded | Goodbye"
+    "| Recorded | Goodbye | ServerStatus"
 )
