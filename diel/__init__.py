@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from diel.coupling.address import Address as Address
     from diel.embedding import Executive as Executive
     from diel.loading.context import Context as Context
     from diel.tuples.tags import ANY as ANY
@@ -19,11 +20,12 @@ __version__ = "0.1.0.dev0"
 # Public name -> the module that defines it; imported on first use.
 _HOME = {
     "ANY": "diel.tuples.tags",
+    "Address": "diel.coupling.address",
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
     "load_workflow": "diel.workflow.load",
 }
-__all__ = ["ANY", "Context", "Executive", "__version__", "load_workflow"]
+__all__ = ["ANY", "Address", "Context", "Executive", "__version__", "load_workflow"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,13 +11,17 @@
     ├── RunStopped                  the run is ending: what a waiting module receives (RuntimeError)
     │   └── CopyStopped             only this copy is: it starts again, or is given up
     ├── DoorError                   `diel tuple` cannot reach its run, or is refused (RuntimeError)
-    └── TupleError                  the tuple space
-        ├── TagError                a tag or pattern is malformed (ValueError)
-        ├── PayloadError            a value cannot be stored, or ``out=`` does not fit (TypeError)
-        ├── TupleTimeout            nothing matched in time (TimeoutError)
-        ├── TupleSpaceFull          there is no room for a tuple, or never will be (RuntimeError)
-        ├── ClaimLost               a claim is no longer held: its lease ended (RuntimeError)
-        └── CheckpointError         a file is no checkpoint, or a damaged one (ValueError)
+    ├── TupleError                  the tuple space
+    │   ├── TagError                a tag or pattern is malformed (ValueError)
+    │   ├── PayloadError            a value cannot be stored, or ``out=`` does not fit (TypeError)
+    │   ├── TupleTimeout            nothing matched in time (TimeoutError)
+    │   ├── TupleSpaceFull          there is no room for a tuple, or never will be (RuntimeError)
+    │   ├── ClaimLost               a claim is no longer held: its lease ended (RuntimeError)
+    │   └── CheckpointError         a file is no checkpoint, or a damaged one (ValueError)
+    └── CouplingError               messages between modules, and shared boundaries
+        ├── AddressError            nobody in the group has this address (ValueError)
+        ├── BoundaryError           this rank has no such boundary, or no such part (ValueError)
+        └── CouplingTimeout         no message came, or none was received, in time (TimeoutError)
 
 Errors cross ranks, so each survives pickling with its fields.
 """
@@ -158,3 +162,32 @@ class TupleTimeout(TupleError, TimeoutError):
         self.tag = tag
         self.timeout_s = timeout_s
         super().__init__(f"{operation}({tag}): nothing matched within {timeout_s:g} s")
+
+
+class CouplingError(DielError):
+    """Something about messages between modules, or about shared boundaries."""
+
+
+class AddressError(CouplingError, ValueError):
+    """Nobody in the group has this address."""
+
+
+class BoundaryError(CouplingError, ValueError):
+    """A rank has no part in a shared boundary, or not the one that it asked for."""
+
+
+class CouplingTimeout(CouplingError, TimeoutError):
+    """No message came in time, or nobody received one in time.
+
+    Parameters
+    ----------
+    operation : str
+        What was waited for, as a person would write it.
+    timeout_s : float
+        Seconds waited.
+    """
+
+    def __init__(self, operation: str, timeout_s: float) -> None:
+        self.operation = operation
+        self.timeout_s = timeout_s
+        super().__init__(f"{operation}: nothing happened within {timeout_s:g} s")

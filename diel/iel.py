@@ -9,10 +9,14 @@
     IEL_tget          ctx.tuples.tget         take a tuple, wait until there is one
     IEL_dist_tput     ctx.tuples.dist_tput    put a tuple in pieces on all servers
     IEL_dist_tget     ctx.tuples.dist_tget    take it, all pieces at the same time
+    IEL_send          ctx.send                send to a rank of another module, without waiting
+    IEL_recv          ctx.recv                receive, wait until something was sent
+    IEL_move          ctx.move                send, wait until it has been received
 
-They act on the tuple space of the module whose function is running on this rank. Values come back
-as what they were put as, so there are no pointers and sizes to pass. Everything else that the space
-can do is in ``ctx.tuples``, and both can be used side by side.
+They act for the module whose function is running on this rank. Values come back as what they were
+put or sent as, so there are no pointers and sizes to pass. The last three also take a shared
+boundary, of which they send and receive the sections that this rank owns and reads. Everything else
+is in ``ctx``, and both can be used side by side.
 
 References
 ----------
@@ -27,15 +31,29 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from diel.embedding import Executive
+from diel.errors import AddressError
 from diel.loading.context import current_context
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from diel.coupling.address import To
+    from diel.coupling.sending import Sending
+    from diel.loading.context import Context
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Pattern, Tag
 
-__all__ = ["IELAddModule", "IELExecutive", "IEL_dist_tget", "IEL_dist_tput", "IEL_tget", "IEL_tput"]
+__all__ = [
+    "IELAddModule",
+    "IELExecutive",
+    "IEL_dist_tget",
+    "IEL_dist_tput",
+    "IEL_move",
+    "IEL_recv",
+    "IEL_send",
+    "IEL_tget",
+    "IEL_tput",
+]
 
 
 _functions: dict[str, Callable[[Any], Any]] = {}
@@ -166,8 +184,101 @@ def IEL_dist_tget(tag: Pattern) -> Any:
     return _tuples("IEL_dist_tget").dist_tget(tag)
 
 
+def IEL_send(value: object, to: To | None = None, tag: Tag | None = None) -> Sending:
+    """Send a value to a rank of this group; never waits.
+
+    Parameters
+    ----------
+    value : object
+        It is copied, so that it may be changed at once. A shared boundary is pushed.
+    to : str, tuple or Address
+        ``"heat"``, ``("heat", copy)`` or ``("heat", copy, rank)``; none for a boundary, whose
+        readers are in the workflow file.
+    tag : str or tuple of str and int, optional
+
+    Returns
+    -------
+    Sending
+        Its ``wait()`` returns when the message has left.
+
+    Raises
+    ------
+    RuntimeError
+        If no module is running here.
+    CouplingError, TupleError
+        As `Context.send`, or `SharedBoundary.push`.
+    """
+    context = _context("IEL_send")
+    if to is None:
+        pushed: Sending = _boundary("IEL_send", value).push()
+        return pushed
+    return context.send(value, to, tag=tag)
+
+
+def IEL_recv(source: Any = None, tag: Tag | None = None, out: Any = None) -> Any:
+    """Receive a value; wait until one has been sent, for as long as the run lasts.
+
+    Parameters
+    ----------
+    source : str, tuple, Address or SharedBoundary, optional
+        Who sent it; by default anybody in the group. A shared boundary is pulled.
+    tag : str or tuple of str and int, optional
+    out : array, optional
+        Where it lands.
+
+    Returns
+    -------
+    object
+        What was sent; `out` if that is given; the array of a boundary.
+
+    Raises
+    ------
+    RuntimeError
+        If no module is running here; `RunStopped`, which is one, if the run is stopping.
+    CouplingError, TupleError
+        As `Context.recv`, or `SharedBoundary.pull`.
+    """
+    context = _context("IEL_recv")
+    if hasattr(source, "pull"):
+        source.pull()
+        return source.array
+    return context.recv(source, tag=tag, out=out)
+
+
+def IEL_move(value: object, to: To | None = None, tag: Tag | None = None) -> None:
+    """Send a value and wait until it has been received, for as long as the run lasts.
+
+    Parameters
+    ----------
+    value, to, tag
+        As in `IEL_send`; an array is not copied.
+
+    Raises
+    ------
+    RuntimeError
+        If no module is running here; `RunStopped`, which is one, if the run is stopping.
+    CouplingError, TupleError
+        As `Context.move`, or `SharedBoundary.push`.
+    """
+    context = _context("IEL_move")
+    if to is None:
+        _boundary("IEL_move", value).push().wait()
+    else:
+        context.move(value, to, tag=tag)
+
+
+def _boundary(name: str, value: Any) -> Any:
+    if not hasattr(value, "push"):
+        raise AddressError(f"{name}: say to whom, unless it is a shared boundary")
+    return value
+
+
 def _tuples(name: str) -> TupleClient:
+    return _context(name).tuples
+
+
+def _context(name: str) -> Context:
     try:
-        return current_context().tuples
+        return current_context()
     except RuntimeError as error:
         raise RuntimeError(f"{name}: {error}") from None

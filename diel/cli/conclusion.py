@@ -120,7 +120,8 @@ def _print_given_up(view: RunView) -> None:
     for record in view.given_up[:_GIVEN_UP_SHOWN]:
         where = f"group {record['group']}"
         if view.is_repeated(record["group"]):
-            where += f", iteration {'.'.join(map(str, record['iteration']))}"
+            group = view.groups[record["group"]]
+            where += f", {group.describe_iteration(record['iteration'])}"
         tries = f", {record['attempt']} attempts" if record["attempt"] > 1 else ""
         print(f"  {record['module']}.{record['copy']} ({where}{tries}): {record['error']}")
     if many > _GIVEN_UP_SHOWN:

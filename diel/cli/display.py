@@ -208,9 +208,10 @@ def _line_for_start(record: Record, view: RunView) -> str:
         inside = ", ".join(f"{module} x {count}" for module, count in record["copies"].items())
     if not view.is_repeated(name):
         return f"group {name} started: {inside}"
+    which = view.groups[name].describe_iteration(record["iteration"])
     if not any(record["iteration"]):
-        return f"group {name} started, {_path_words(record, view)}: {inside}"
-    return f"group {name}: {_path_words(record, view)}"
+        return f"group {name} started, {which}: {inside}"
+    return f"group {name}: {which}"
 
 
 def _line_for_finish(record: Record, view: RunView) -> str:
@@ -226,13 +227,6 @@ def _line_for_finish(record: Record, view: RunView) -> str:
     after = f"after {count} iteration{'s' if count > 1 else ''}"
     why = ": the tuple that ends it is there" if record["ended_by"] == "until" else ""
     return f"group {name} finished {after}{why}"
-
-
-def _path_words(record: Record, view: RunView) -> str:
-    """Say where in its iterations a group is, and those around it: ``iteration 2 of 5 (in 1)``."""
-    words = view.groups[record["group"]].describe_iteration()
-    around = record["iteration"][:-1]
-    return f"{words}, in iteration {'.'.join(str(one + 1) for one in around)}" if around else words
 
 
 class LiveDisplay:
@@ -317,9 +311,9 @@ class LiveDisplay:
         table = Table.grid(padding=(0, 1))
         for group in self._view.groups.values():
             done = f"{group.copies_finished}/{group.copies} copies" if group.copies else ""
-            state = group.describe_iteration() if group.repeats and group.iteration else ""
-            if group.state != "running" or not state:
-                state = group.state
+            state = group.state
+            if state == "running" and group.repeats:
+                state = group.describe_iteration(group.iteration[-1:])
             name = "  " * self._depth(group) + group.name
             table.add_row(marks[group.state], name, Text(state, style="dim"), Text(done))
         return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -19,6 +20,8 @@ _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_
 # Longer than rank 0 waits for the others before it aborts: the two at once can deadlock
 # Open MPI's launcher.
 _FINALIZE_TIMEOUT_S: Final = 9.0
+
+_GPU_AWARE_VARIABLE: Final = "DIEL_GPU_AWARE_MPI"
 
 
 def under_mpi() -> bool:
@@ -45,6 +48,25 @@ def world() -> MPI.Intracomm:
     if not MPI.Is_initialized():  # a caller may have set mpi4py.rc.initialize = False
         MPI.Init_thread()
     return MPI.COMM_WORLD
+
+
+def is_gpu_aware() -> bool:
+    """Whether the MPI library takes addresses in the memory of a GPU.
+
+    It is asked, by the extension that Open MPI and MPICH share; ``DIEL_GPU_AWARE_MPI``, 0 or 1,
+    overrules what it says.
+    """
+    said = os.environ.get(_GPU_AWARE_VARIABLE)
+    if said in ("0", "1"):
+        return said == "1"
+    for library in (None, "libmpi.so.40", "libmpi.so.12"):
+        try:
+            # Of those that are loaded: another one than mpi4py's must not come in by this.
+            loaded = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            return bool(loaded.MPIX_Query_cuda_support())
+        except (OSError, AttributeError):
+            continue
+    return False
 
 
 def finalize_and_exit(exit_code: int) -> NoReturn:

@@ -18,6 +18,12 @@ SERVER_TO_CLIENT: Final = 12
 SERVER_TO_CLIENT_PAYLOAD: Final = 13
 EXECUTIVE_TO_SERVER_LEAVE: Final = 14
 
+# Between the ranks of modules. A payload has a number of its own among those under way, from this
+# tag on: 2^15 - 1 is the largest tag that every MPI has (MPI-4.1, 8.1.2).
+DIRECT_HEAD: Final = 20
+DIRECT_PAYLOAD_FIRST: Final = 1024
+DIRECT_PAYLOADS: Final = 2**13
+
 
 def for_group(serial: int) -> int:
     """Return the tag with which a communicator with this number is made.

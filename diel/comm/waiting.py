@@ -22,14 +22,26 @@ _FIRST_SLEEP_S: Final = 20e-6
 _LONG_SLEEP_S: Final = 1e-3
 _IDLE_AFTER_S: Final = 1.0
 _IDLE_SLEEP_S: Final = 5e-3
+# While a payload of one's own is under way: MPI moves it only while it is called.
+_BRISK_SPIN_POLLS: Final = 5000
+_BRISK_SLEEP_S: Final = 50e-6
 
 
 class Patience:
-    """The pauses between the polls of one wait: none, then yields, then ever longer sleeps."""
+    """The pauses between the polls of one wait: none, then yields, then ever longer sleeps.
 
-    __slots__ = ("_polls", "_sleep_s", "_sleeping_since_s")
+    Parameters
+    ----------
+    brisk : bool, optional
+        Whether a payload may be under way meanwhile: yields for some milliseconds, then sleeps of
+        50 us only.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_brisk", "_polls", "_sleep_s", "_sleeping_since_s", "_spin_polls")
+
+    def __init__(self, brisk: bool = False) -> None:
+        self._brisk = brisk
+        self._spin_polls = _BRISK_SPIN_POLLS if brisk else _SPIN_POLLS
         self.reset()
 
     def reset(self) -> None:
@@ -49,9 +61,12 @@ class Patience:
         self._polls += 1
         if self._polls < _EAGER_POLLS:
             return False
-        if self._polls < _SPIN_POLLS:
+        if self._polls < self._spin_polls:
             os.sched_yield()
             return False
+        if self._brisk:
+            time.sleep(_BRISK_SLEEP_S)
+            return True
         if not self._sleeping_since_s:
             self._sleeping_since_s = time.perf_counter()
         elif self._sleep_s >= _LONG_SLEEP_S:
@@ -67,6 +82,8 @@ def wait_for(
     poll: Callable[[], Found | None],
     timeout_s: float | None = None,
     safe_point: Callable[[], None] | None = None,
+    *,
+    brisk: bool = False,
 ) -> Found | None:
     """Poll until something is found, politely.
 
@@ -79,6 +96,8 @@ def wait_for(
     safe_point : callable, optional
         Called now and then while waiting; what it raises ends the wait. This is how a rank in
         the middle of a wait learns that the run is stopping.
+    brisk : bool, optional
+        Whether a payload of one's own may be under way meanwhile, as in `Patience`.
 
     Returns
     -------
@@ -88,7 +107,7 @@ def wait_for(
     found = poll()
     if found is not None:
         return found
-    patience = Patience()
+    patience = Patience(brisk)
     deadline_s = None if timeout_s is None else time.perf_counter() + timeout_s
     while True:
         slept = patience.pause()

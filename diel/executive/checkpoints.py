@@ -48,8 +48,12 @@ class Checkpoints:
         self._clock = clock
         self._next_s = clock()
 
-    def save_if_due(self, finished: Mapping[str, Finished]) -> bool:
-        """Save, unless that would take more than its share of the time; say whether it did.
+    def is_due(self) -> bool:
+        """Whether a checkpoint at this moment leaves all of them within their share of the time."""
+        return self._clock() >= self._next_s
+
+    def save(self, finished: Mapping[str, Finished]) -> None:
+        """Save the run as it is.
 
         Parameters
         ----------
@@ -62,8 +66,6 @@ class Checkpoints:
             If the file cannot be written; earlier checkpoints are still there.
         """
         started_s = self._clock()
-        if started_s < self._next_s:
-            return False
         directory, tuples = self._recorder.directory, self._tuples()
         file = directory.checkpoint_file(self._number + 1)
         is_empty = tuples.is_empty()
@@ -85,4 +87,3 @@ class Checkpoints:
         directory.checkpoint_file(self._number - 2).unlink(missing_ok=True)
         ended_s = self._clock()
         self._next_s = ended_s + (ended_s - started_s) * (1 / _SHARE - 1)
-        return True

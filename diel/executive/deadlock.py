@@ -1,4 +1,4 @@
-"""When every running module waits for a tuple that nobody is left to put.
+"""When every running module waits for a tuple or a message that nobody is left to put or send.
 
 Pure: the driver feeds it the reports of ranks that have waited for a while, and, once all of them
 have, what the tuple servers hold. A rank that computes, waits in an MPI call of its own or runs an
@@ -8,10 +8,12 @@ executable reports nothing and so counts as working.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from diel.coupling.account import Account
 from diel.executive.messages import Waiting
 from diel.executive.plans import CopyPlan
 from diel.tuples.tags import decode_tag, format_tag
@@ -36,6 +38,7 @@ class WaitWatch:
 
     def __init__(self) -> None:
         self._waits: dict[int, Waits] = {}
+        self._sent_by_ended: Counter[tuple[int, int]] = Counter()
 
     def note(self, rank: int, plan: CopyPlan, report: Waiting, now_s: float) -> None:
         """Take in that a rank has waited for a while."""
@@ -50,6 +53,12 @@ class WaitWatch:
         """Who waits, by rank, as far as ranks have told."""
         return self._waits
 
+    def note_end(self, rank: int, serial: int, account: Account) -> None:
+        """Take in that a rank's part of a copy has ended, with the messages that it has sent."""
+        self.forget(rank)
+        self._sent_by_ended.pop((serial, rank), None)  # nobody waits for these any more
+        self._sent_by_ended.update(account.sent)
+
     def all_wait(self, running: Collection[int]) -> bool:
         """Whether every rank that runs a module has reported a wait without a timeout."""
         return bool(running) and all(
@@ -59,16 +68,53 @@ class WaitWatch:
     def is_deadlock(self, running: Iterable[int], surveys: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the servers confirm that nothing can happen any more.
 
-        Each rank's request lies at a server, or the rank waits for others of its module, and every
-        put that a rank had sent when it began to wait has been applied: no message is under way.
+        A rank's latest request lies at a server, or the rank waits for other ranks; every put that
+        a rank had sent when it began to wait has been applied, and every message to a rank that
+        waits for one has reached it: nothing is under way.
+
+        Notes
+        -----
+        Nobody tells rank 0 that a wait is over, so a report may be out of date. It is enough that
+        no rank can have been the first to go on. One that waited at a server would have another
+        request there, or none. One that waited for a message has received it from a rank that had
+        sent it before its own report, and then the counts differ, or that went on before; and so
+        for a payload whose receiver has taken it.
         """
-        waiting = {client for survey in surveys for client in survey["waiting"]}
-        for rank in running:
+        ranks = set(running)
+        waiting = {(client, serial) for survey in surveys for client, serial in survey["waiting"]}
+        for rank in ranks:
             report = self._waits[rank].report
             applied = [survey["puts_applied"].get(str(rank), 0) for survey in surveys]
-            if report.at_server and (rank not in waiting or applied != list(report.puts)):
+            if report.at_server:
+                if (rank, report.request) not in waiting or applied != list(report.puts):
+                    return False
+            elif not self._waits_in_vain(rank, report, ranks):
                 return False
         return True
+
+    def _waits_in_vain(self, rank: int, report: Waiting, running: set[int]) -> bool:
+        """Whether nothing is on its way that could end a wait for other ranks."""
+        account = report.account
+        if account.waits_for == "message":
+            me = (report.serial, rank)
+            sent = [self._waits[other].report.account.sent.get(me, 0) for other in running]
+            return sum(sent) + self._sent_by_ended[me] == account.received
+        if account.waits_for == "receipt":
+            me = (report.serial, rank)
+            return bool(account.receivers) and all(
+                receiver in running
+                and self._leaves_untaken(receiver, me, account.left.get(place, 0))
+                for place in account.receivers
+                for receiver in place[1:]
+            )
+        return True  # the end of its copy's other ranks
+
+    def _leaves_untaken(self, receiver: int, sender: tuple[int, int], left: int) -> bool:
+        """Whether a rank has taken no more of a sender's payloads than the sender knows of."""
+        report = self._waits[receiver].report
+        # A rank whose function has returned takes what it is sent, and drops it.
+        is_in_function = report.at_server or bool(report.account.waits_for)
+        return is_in_function and report.account.taken.get(sender, 0) == left
 
     def explain(
         self,

@@ -18,6 +18,7 @@ from diel.executive import messages
 from diel.executive.alarms import Alarms
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.chronicle import Chronicle
+from diel.executive.copies import policy_for
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
     CopyRankFailed,
@@ -53,6 +54,7 @@ from diel.workflow.durations import format_duration
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
+    from diel.coupling.address import Roster
     from diel.executive.messages import Report, Welcome
     from diel.executive.seating import Seating
     from diel.loading.spec import ModuleSpec
@@ -78,8 +80,6 @@ class Driver:
     parent : Parent
     recorder : Recorder
     groups : sequence of GroupPlan
-    specs : mapping of str to ModuleSpec
-        By module name.
     seating : Seating
         Which ranks a copy takes, and which GPUs a rank has.
     server_ranks : sequence of int
@@ -98,7 +98,6 @@ class Driver:
         recorder: Recorder,
         *,
         groups: Sequence[GroupPlan],
-        specs: Mapping[str, ModuleSpec],
         seating: Seating,
         server_ranks: Sequence[int],
         pool: Sequence[int],
@@ -109,7 +108,6 @@ class Driver:
         self._parent = parent
         self._recorder = recorder
         self._groups = {group.name: group for group in groups}
-        self._specs = specs
         self._server_ranks = tuple(server_ranks)
         self._pool = tuple(pool)
         self._announce = announce
@@ -123,10 +121,8 @@ class Driver:
         self._seating = seating
         self._scheduler = Scheduler(groups, pool, self._finished_before, choose=seating.choose)
         self._chronicle = Chronicle(recorder, self._groups)
-        self._time_limits_s = {
-            (group.name, module.module): module.time_limit_s
-            for group in groups
-            for module in group.modules
+        self._modules = {
+            (group.name, module.module): module for group in groups for module in group.modules
         }
         self._mailbox: Mailbox[Report] = Mailbox(
             parent.comm, sends=tags.EXECUTIVE_TO_WORKER, receives=tags.WORKER_TO_EXECUTIVE
@@ -144,7 +140,7 @@ class Driver:
         self._tuples_left = 0
         self._next_housekeeping_s = 0.0
         self._noticed: deque[Event] = deque()  # what no rank has reported
-        self._alarms: Alarms[Event] = Alarms()  # by the serial of a copy
+        self._alarms: Alarms[Event] = Alarms()  # by what it is for, and the serial of a copy
         self._waits = WaitWatch()
         self._status = Status(recorder.directory, self._waits)
         self._timesheet = Timesheet(
@@ -152,20 +148,27 @@ class Driver:
         )
         self._ended: dict[str, None] = {}  # copies, in order
         self._suspected = False
+        self._specs: Mapping[str, ModuleSpec] = {}
+        self._present_copies: dict[str, dict[str, CopyPlan]] = {}  # by group and name
         self._tuples: TupleClient | None = None
         number = 0 if resumption is None else resumption.number
         self._checkpoints = Checkpoints(recorder, self._tuple_client, number)
-        self._performers: dict[type, Callable[[Any], None]] = {
-            StartGroup: self._start_group,
-            RestartCopies: self._restart_copies,
+        self._orders: dict[type, Callable[[Any], None]] = {
+            StartGroup: self._start_copies,
+            RestartCopies: self._start_copies,
             LeaveCopy: self._leave_copy,
             MakeModuleComm: self._make_module_comm,
+        }
+        self._performers: dict[type, Callable[[Any], None]] = {
+            StartGroup: self._chronicle.group_started,
+            RestartCopies: self._chronicle.copies_restarted,
+            MakeModuleComm: self._chronicle.module_comm_made,
             LookForTag: self._look_for_tag,
             NoteNestStarted: self._chronicle.nest_started,
             NoteCopyFinished: self._note_copy_finished,
             NoteCopyFailed: self._note_copy_failed,
             NoteCopyGivenUp: self._note_copy_given_up,
-            NoteGroupFinished: self._note_group_finished,
+            NoteGroupFinished: self._chronicle.group_finished,
             StopRun: self._stop_run,
             EndRun: self._end_run,
         }
@@ -204,6 +207,7 @@ class Driver:
             self._tuple_client().restore(self._resumption.checkpoint)
         for rank in self._pool:
             self._mailbox.send(replace(welcome, gpus=self._seating.gpus_of(rank)), rank)
+        self._specs = welcome.specs
         self._perform(self._scheduler.start())
         while self._exit_code is None:
             self._perform(self._scheduler.handle(self._next_event()))
@@ -243,7 +247,7 @@ class Driver:
         if isinstance(report, messages.Recorded):
             self._recorder.record(report.event, **report.fields)
         elif isinstance(report, messages.RankFinished):
-            self._waits.forget(rank)
+            self._waits.note_end(rank, report.serial, report.account)
             if report.leftover_messages:
                 plan = self._scheduler.plan_of(report.serial)
                 self._warn(
@@ -253,10 +257,10 @@ class Driver:
                 )
             return CopyRankFinished(report.serial, rank, report.returned)
         elif isinstance(report, messages.RankFailed):
-            self._waits.forget(rank)
+            self._waits.note_end(rank, report.serial, report.account)
             return CopyRankFailed(report.serial, rank, report.error, report.host, report.detail)
         elif isinstance(report, messages.RankLeft):
-            self._waits.forget(rank)
+            self._waits.note_end(rank, report.serial, report.account)
             return CopyRankLeft(report.serial, rank)
         elif isinstance(report, messages.ModuleCommAsked):
             return ModuleCommAsked(report.serial, rank)
@@ -279,6 +283,9 @@ class Driver:
 
     def _note_wait(self, rank: int, report: messages.Waiting) -> None:
         plan = self._scheduler.plan_of(report.serial)
+        module = self._modules[plan.group, plan.module]
+        if module.time_limit_s is not None and policy_for(module, plan.attempt) != "stop":
+            report = replace(report, has_timeout=True)  # its end is no end of the run
         self._waits.note(rank, plan, report, time.monotonic())
         if report.what.startswith("tput"):
             text = f"{report.what} waits for room: the tuple server is full"
@@ -346,39 +353,59 @@ class Driver:
     # -- instructions -------------------------------------------------------------------------
 
     def _perform(self, instructions: Sequence[Instruction]) -> None:
+        # Orders first: ranks work while it is written down why. A crash in between only means that
+        # a resumed run does something again. But a checkpoint is of the moment before the orders.
+        if self._checkpoints.is_due() and any(
+            isinstance(one, NoteGroupFinished) for one in instructions
+        ):
+            self._write_down(instructions)
+            self._save_checkpoint()
+            self._order(instructions)
+        else:
+            self._order(instructions)
+            self._write_down(instructions)
+
+    def _order(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
-            self._performers[type(instruction)](instruction)
+            if type(instruction) in self._orders:
+                self._orders[type(instruction)](instruction)
 
-    def _start_group(self, instruction: StartGroup) -> None:
-        self._chronicle.group_started(instruction)
-        self._start_copies(instruction.copies)
+    def _write_down(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            if type(instruction) in self._performers:
+                self._performers[type(instruction)](instruction)
 
-    def _restart_copies(self, instruction: RestartCopies) -> None:
-        self._chronicle.copies_restarted(instruction)
-        self._start_copies(instruction.copies)
-
-    def _start_copies(self, plans: Sequence[CopyPlan]) -> None:
-        for plan in plans:
+    def _start_copies(self, instruction: StartGroup | RestartCopies) -> None:
+        roster = self._roster_of(instruction)
+        for plan in instruction.copies:
             copies_of = self._chronicle.copies_of(plan.group)
             gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
-            order = messages.RunCopy(plan, self._specs[plan.module], copies_of, gpus)
+            order = messages.RunCopy(plan, copies_of, roster, gpus)
             self._mailbox.send_to_all(order, plan.ranks)
             self._timesheet.note_order(plan)
-            limit_s = self._time_limits_s[plan.group, plan.module]
+            limit_s = self._modules[plan.group, plan.module].time_limit_s
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
                 event = TimeLimitPassed(plan.serial, error)
-                self._alarms.set(plan.serial, time.monotonic() + limit_s, event)
+                self._alarms.set(("limit", plan.serial), time.monotonic() + limit_s, event)
+
+    def _roster_of(self, instruction: StartGroup | RestartCopies) -> Roster:
+        """Return who is in a group from now on; those that restart are others than before."""
+        if isinstance(instruction, StartGroup):
+            self._present_copies[instruction.group] = {}
+        copies = self._present_copies[instruction.group]
+        copies.update((plan.name, plan) for plan in instruction.copies)
+        return messages.roster_of(instruction.group, list(copies.values()), self._specs)
 
     def _leave_copy(self, instruction: LeaveCopy) -> None:
         serial = instruction.plan.serial
         self._leaves.send_to_all(messages.LeaveCopy(serial), instruction.ranks)
         for rank in instruction.ranks:  # whatever they wait for is over
             self._waits.forget(rank)
-        self._alarms.set(serial, time.monotonic() + _LEAVE_TIMEOUT_S, LeaveIgnored(serial))
+        grace_ends_s = time.monotonic() + _LEAVE_TIMEOUT_S
+        self._alarms.set(("leave", serial), grace_ends_s, LeaveIgnored(serial))
 
     def _make_module_comm(self, instruction: MakeModuleComm) -> None:
-        self._chronicle.module_comm_made(instruction)
         self._mailbox.send_to_all(messages.MakeModuleComm(instruction.serial), instruction.ranks)
 
     def _look_for_tag(self, instruction: LookForTag) -> None:
@@ -386,12 +413,12 @@ class Driver:
         self._noticed.append(TagLooked(instruction.group, instruction.iteration, is_there))
 
     def _note_copy_finished(self, note: NoteCopyFinished) -> None:
-        self._alarms.call_off(note.plan.serial)
+        self._alarms.call_off(("limit", note.plan.serial))
         self._ended[note.plan.name] = None
         self._chronicle.copy_finished(note)
 
     def _note_copy_failed(self, note: NoteCopyFailed) -> None:
-        self._alarms.call_off(note.plan.serial)
+        self._alarms.call_off(("limit", note.plan.serial))
         record = self._chronicle.copy_failed(note)
         self._recorder.sync()
         if note.policy == "stop":
@@ -401,10 +428,9 @@ class Driver:
         self._ended[note.plan.name] = None
         self._chronicle.copy_given_up(note)
 
-    def _note_group_finished(self, note: NoteGroupFinished) -> None:
-        self._chronicle.group_finished(note)
+    def _save_checkpoint(self) -> None:
         try:
-            self._checkpoints.save_if_due(self._scheduler.finished)
+            self._checkpoints.save(self._scheduler.finished)
         except OSError as error:
             self._recorder.record(
                 "MessageLogged",

@@ -124,7 +124,6 @@ def lead(
         parent,
         recorder,
         groups=groups,
-        specs=specs,
         seating=seating,
         server_ranks=server_ranks(workflow),
         pool=pool,
@@ -140,6 +139,8 @@ def lead(
         refuse_when_full=workflow.tuple_space.when_full == "raise",
         spill=workflow.tuple_space.spill,
         server_ranks=server_ranks(workflow),
+        specs=specs,
+        boundaries=workflow.boundaries,
         traces_all=traces_all,
     )
     try:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from diel.comm.meter import NO_TIMES, Times
+from diel.coupling.account import Account
+from diel.coupling.address import CopyRanks, Roster
 from diel.executive.plans import CopyPlan
 from diel.loading.spec import ModuleSpec
+from diel.workflow.boundary import Boundary
 
 # -- from rank 0, EXECUTIVE_TO_WORKER ---------------------------------------------------------
 
@@ -30,9 +34,13 @@ class Welcome:
         Whether a put then raises, rather than waits.
     spill : bool
         Whether large payloads go to files before that.
+    specs : dict of str to ModuleSpec
+        Of all modules, by name.
     gpus : tuple of str, or None
         What the receiver may use for as long as it lives, as ``CUDA_VISIBLE_DEVICES`` names it;
         None if that is to be left as it is.
+    boundaries : tuple of Boundary
+        All that the file declares.
     traces_all : bool
         Whether every single call of the tuple space is to be kept for the trace.
     """
@@ -44,7 +52,9 @@ class Welcome:
     server_memory_bytes: int
     refuse_when_full: bool
     spill: bool
+    specs: dict[str, ModuleSpec]
     gpus: tuple[str, ...] | None = None
+    boundaries: tuple[Boundary, ...] = ()
     traces_all: bool = False
 
 
@@ -55,17 +65,18 @@ class RunCopy:
     Attributes
     ----------
     plan : CopyPlan
-    spec : ModuleSpec
     copies_of : dict
         Copies of each module in the group.
+    roster : Roster
+        Who can be spoken to.
     gpus : tuple of str, or None
         What the copy's program may see if the module is an executable; None if that is to be left
         as it is.
     """
 
     plan: CopyPlan
-    spec: ModuleSpec
     copies_of: dict[str, int]
+    roster: Roster
     gpus: tuple[str, ...] | None = None
 
 
@@ -112,6 +123,7 @@ class RankFinished:
     serial: int
     returned: Any
     leftover_messages: int = 0
+    account: Account = field(default_factory=Account)
     times: Times = NO_TIMES
 
 
@@ -127,12 +139,14 @@ class RankFailed:
         The exception in one line.
     detail : str
         Its traceback, or the last lines that an executable wrote to stderr.
+    account : Account
     """
 
     serial: int
     host: str
     error: str
     detail: str
+    account: Account = field(default_factory=Account)
     times: Times = NO_TIMES
 
 
@@ -149,6 +163,7 @@ class RankLeft:
     """I have left a copy, as I was told to."""
 
     serial: int
+    account: Account = field(default_factory=Account)
     times: Times = NO_TIMES
 
 
@@ -184,10 +199,14 @@ class Waiting:
         The tag or pattern in it.
     has_timeout : bool
     at_server : bool
-        Whether a tuple server has the request; otherwise I wait for other ranks of the module.
+        Whether a tuple server has the request; otherwise I wait for other ranks.
     puts : tuple of int
         How many puts I have sent to each server.
     waited_s : float
+    request : int
+        Serial of my latest request to a tuple server.
+    account : Account
+        My messages to and from other modules, and whether I wait for one.
     """
 
     serial: int
@@ -197,6 +216,8 @@ class Waiting:
     at_server: bool
     puts: tuple[int, ...]
     waited_s: float
+    request: int = 0
+    account: Account = field(default_factory=Account)
 
 
 @dataclass(frozen=True)
@@ -222,6 +243,18 @@ class ServerStatus:
     tuples: int
     size_bytes: int
     capacity_bytes: int
+
+
+def roster_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Roster:
+    """Return who can be spoken to in a group that starts."""
+    found: dict[str, list[CopyRanks]] = {}
+    for plan in sorted(copies, key=lambda one: one.copy_index):
+        found.setdefault(plan.module, []).append(CopyRanks(plan.serial, plan.ranks))
+    return Roster(
+        group,
+        {name: tuple(ones) for name, ones in found.items() if specs[name].function is not None},
+        tuple(name for name in found if specs[name].function is None),
+    )
 
 
 Report: TypeAlias = (

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
 from diel.comm.devices import VISIBLE_GPUS
+from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
 from diel.comm.meter import Meter, ServerMeter
-from diel.errors import CopyStopped, ModuleFailed, RunStopped
+from diel.coupling.account import Account
+from diel.coupling.address import Address
+from diel.errors import CopyStopped, ModuleFailed, RunStopped, TupleError
 from diel.executive.messages import (
     Goodbye,
     Leave,
@@ -176,6 +179,7 @@ class _Worker:
     def __init__(
         self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome, keeper: Timekeeper
     ) -> None:
+        from diel.coupling.channel import Channel
         from diel.tuples.client import TupleClient
         from diel.tuples.traced import TracedClient
         from diel.tuples.transport import MpiTransport
@@ -185,6 +189,7 @@ class _Worker:
         self._meter.after_wait = self._after_wait
         self._parent = parent
         self._mailbox = mailbox
+        self._specs = welcome.specs
         self._folder = Path(welcome.folder)
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
@@ -204,6 +209,9 @@ class _Worker:
             sends=tags.WORKER_TO_EXECUTIVE,
             receives=tags.EXECUTIVE_TO_WORKER_LEAVE_COPY,
         )
+        self._boundaries = welcome.boundaries
+        self._port = MpiPort(parent.comm)
+        self._channel = Channel(self._port, self._safe_point, self._warn, self._meter)
         self._serial = 0
         self._has_to_leave = False
         self._waiting_for: _Wait | None = None
@@ -222,7 +230,8 @@ class _Worker:
 
     def _safe_point(self) -> None:
         """End a wait if it shall end; tell rank 0 of one that has lasted a while."""
-        waiting = self._tuples.waiting_for or self._waiting_for
+        self._channel.poll()
+        waiting = self._tuples.waiting_for or self._channel.waiting_for or self._waiting_for
         if waiting is None:  # a server answers at once: only the end of everything is sooner
             self._parent.raise_if_stopped()
             return
@@ -241,14 +250,16 @@ class _Worker:
                     what=f"{operation}({format_tag(tag)})" if tag else operation,
                     tag=format_tag(tag),
                     has_timeout=timeout_s < math.inf,
-                    at_server=waiting is not self._waiting_for,
+                    at_server=waiting is self._tuples.waiting_for,
                     puts=tuple(self._tuples.puts),
                     waited_s=now_s - self._noticed_s,
+                    request=self._transport.latest_serial,
+                    account=self._channel.account(),
                 )
             )
 
     def _name_wait(self) -> tuple[str, object]:
-        waiting = self._tuples.waiting_for
+        waiting = self._tuples.waiting_for or self._channel.waiting_for
         return ("a tuple server", None) if waiting is None else waiting[:2]
 
     def _after_wait(self) -> None:
@@ -257,15 +268,13 @@ class _Worker:
             self._told_of = self._noticed = None
             self._report(WaitOver(self._serial))
 
-    def _between_copies(self) -> None:
-        self._parent.raise_if_stopped()
-        self._keeper.save_if_due()
-
     def work(self) -> Leave:
         while True:
             with self._meter.waiting("work"):
                 order = _next_order(self._mailbox, self._parent, self._between_copies)
             if isinstance(order, Leave):
+                self._channel.poll()  # what nobody received is said before this rank leaves
+                self._port.close()
                 self._transport.close()
                 return order
             if isinstance(order, RunCopy):
@@ -275,6 +284,11 @@ class _Worker:
                 self._keeper.save_if_due()
             else:  # it came when this rank had left the copy
                 assert isinstance(order, MakeModuleComm)
+
+    def _between_copies(self) -> None:
+        self._parent.raise_if_stopped()
+        self._channel.poll()  # drops what comes late for a copy that has ended
+        self._keeper.save_if_due()
 
     def _report(self, report: Report) -> None:
         self._mailbox.send(report, self._parent.EXECUTIVE_RANK)
@@ -287,37 +301,47 @@ class _Worker:
             try:
                 report = self._run_copy(order)
             except BaseException as error:  # a module may raise anything, SystemExit too
-                report = self._report_of(error, order.plan.serial)
+                report = self._report_of(error, order)
+            finally:
+                self._channel.abandon()  # has no effect after `close`
             about["ended"] = _ENDS[type(report)]
-        if not isinstance(report, RankFinished):
-            with contextlib.suppress(RunStopped):
+        if isinstance(report, (RankFailed, RankLeft)):
+            # Before the report: whoever runs after this copy finds what it held. A server that
+            # does not answer is not worth waiting for; the failure is.
+            with contextlib.suppress(RunStopped, TupleError):
                 self._tuples.start_over()
         return report
 
-    def _report_of(self, error: BaseException, serial: int) -> _Ended:
+    def _report_of(self, error: BaseException, order: RunCopy) -> _Ended:
         """Say how a copy ended here: what a stop leads to is no cause of its own."""
+        serial, account = order.plan.serial, self._account(order)
         try:
             self._raise_if_told()
         except CopyStopped:
-            return RankLeft(serial)
+            return RankLeft(serial, account)
         except RunStopped:
             return RankStopped(serial)
-        return RankFailed(serial, self._parent.host, _one_line(error), _detail(error))
+        return RankFailed(serial, self._parent.host, _one_line(error), _detail(error), account)
+
+    def _account(self, order: RunCopy) -> Account:
+        is_function = self._specs[order.plan.module].function is not None
+        return self._channel.account() if is_function else Account()
 
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
         with self._meter.communicating("make the copy's communicator"):
             comm = self._parent.create_communicator(plan.ranks, plan.serial)
-        run = self._run_function if order.spec.function is not None else self._run_executable
+        spec = self._specs[plan.module]
+        run = self._run_function if spec.function is not None else self._run_executable
         with _restored_process_state():
             os.chdir(self._folder)
             returned, leftovers = run(order, comm)
         # Its other ranks are the cores of a program: they work while it does.
-        leftovers += self._retire(comm, lends_core=order.spec.function is None)
-        return RankFinished(plan.serial, returned, leftovers)
+        leftovers += self._retire(comm, lends_core=spec.function is None)
+        return RankFinished(plan.serial, returned, leftovers, self._account(order))
 
     def _run_function(self, order: RunCopy, comm: Any) -> tuple[Any, int]:
-        plan, spec = order.plan, order.spec
+        plan, spec = order.plan, self._specs[order.plan.module]
         assert spec.function is not None
         place = Place(
             group=plan.group,
@@ -329,6 +353,8 @@ class _Worker:
             folder=self._folder,
             iteration=plan.iteration,
         )
+        address = Address(plan.module, plan.copy_index, comm.Get_rank())
+        self._channel.open(address, order.roster)
         log = self._directory.module_log(plan.module, plan.copy_index, comm.Get_rank())
         with log.open("a", encoding="utf-8", buffering=1) as file, _output_to(file):
             set_thread_environment(spec.threads)
@@ -344,11 +370,14 @@ class _Worker:
                 tuples=self._tuples,
                 record=self._recorder_for(order),
                 gpus=range(spec.gpus),
+                channel=self._channel,
+                boundaries=self._boundaries,
             )
             puts_before = tuple(self._tuples.puts)
             returned = plain(_call(function, context))
             if puts_before != tuple(self._tuples.puts):
                 self._tuples.flush()
+            self._channel.close()
             for complaint in self._limiter.exceeding(spec.threads):
                 context.log.warning("%s", complaint)
         leftovers = 0
@@ -388,7 +417,7 @@ class _Worker:
             self._waiting_for = None
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
-        plan, spec = order.plan, order.spec
+        plan, spec = order.plan, self._specs[order.plan.module]
         assert spec.executable is not None
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
             places = self._places(order)
@@ -430,10 +459,16 @@ class _Worker:
             "run_dir": self._directory.path,
             "folder": self._folder,
             "processes": len(plan.ranks),
-            "threads": order.spec.threads,
+            "threads": self._specs[plan.module].threads,
             "module": plan.module,
             "group": plan.group,
         }
+
+    def _warn(self, module: str, copy_index: int, text: str) -> None:
+        if self._parent.stop_was_announced():
+            return  # what a stop leads to is no cause
+        fields = {"module": module, "copy": copy_index, "level": "WARNING", "text": text}
+        self._report(Recorded("MessageLogged", fields))
 
     def _recorder_for(self, order: RunCopy) -> Any:
         who = {"module": order.plan.module, "copy": order.plan.copy_index}

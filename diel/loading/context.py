@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from diel.errors import BoundaryError, CouplingError
+
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from diel.coupling.address import Address, To
+    from diel.coupling.boundary import SharedBoundary
+    from diel.coupling.channel import Channel
+    from diel.coupling.sending import Sending
     from diel.tuples.client import TupleClient
+    from diel.tuples.tags import Tag
+    from diel.workflow.boundary import Boundary
 
 _PROGRESS_EVERY_S: Final = 0.1
 
@@ -164,7 +172,12 @@ class Context:
         tuples: TupleClient,
         record: Callable[..., None],
         gpus: Sequence[int] = (),
+        channel: Channel | None = None,
+        boundaries: Sequence[Boundary] = (),
     ) -> None:
+        self._channel = channel
+        self._declared = {boundary.name: boundary for boundary in boundaries}
+        self._boundaries: dict[str, SharedBoundary] = {}
         self._place = place
         self._comm = comm
         self._make_module_comm = make_module_comm
@@ -212,6 +225,150 @@ class Context:
     def module_comm_was_made(self) -> bool:
         """Whether `module_comm` has been used."""
         return self._module_comm is not None
+
+    @property
+    def address(self) -> Address:
+        """The address of this rank: its module, copy and rank."""
+        return self._speaks.address
+
+    def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
+        """Send a value to a rank of this group; never waits.
+
+        Messages of one tag from one rank to another are received in the order in which they were
+        sent.
+
+        Parameters
+        ----------
+        value : object
+            A NumPy or GPU array or bytes, which travel as they are, or what can be pickled.
+        to : str, tuple or Address
+            ``"heat"``, ``("heat", copy)`` or ``("heat", copy, rank)``; what is left out is 0.
+        tag : str or tuple of str and int, optional
+            `recv` receives messages with the same tag only; having none is like a tag of its own.
+        copy : bool, optional
+            By default the value is copied, if it is not small, and may be changed at once. If
+            False an array is sent from where it lies, and may be changed when the message has
+            left.
+
+        Returns
+        -------
+        Sending
+            ``wait()`` returns when the message has left, and ``done`` says whether it has: at
+            once for up to 2 KiB, when it has been received for more. Not to be waited for by need:
+            the end of the module's function does so.
+
+        Raises
+        ------
+        AddressError
+            If nobody in the group has this address.
+        PayloadError
+            If the value cannot be pickled.
+        TagError
+            If `tag` is no tag.
+        """
+        return self._speaks.send(value, to, tag=tag, copy=copy)
+
+    def recv(
+        self,
+        source: To | None = None,
+        *,
+        tag: Tag | None = None,
+        out: Any = None,
+        timeout: float | None = None,
+        with_source: bool = False,
+    ) -> Any:
+        """Receive a value, wait until one has been sent.
+
+        Parameters
+        ----------
+        source : str, tuple or Address, optional
+            Who sent it, as in `send`; by default anybody in the group.
+        tag : str or tuple of str and int, optional
+            Of the message.
+        out : array, optional
+            Of NumPy or on a GPU: where the message lands, an array of its dtype and shape.
+        timeout : float, seconds, optional
+            How long to wait at most; by default as long as the run lasts.
+        with_source : bool, optional
+            Return (address of the sender, value).
+
+        Returns
+        -------
+        object
+            What was sent; `out` if that is given. What was an array on a GPU is a NumPy array
+            without `out`.
+
+        Raises
+        ------
+        AddressError
+            If nobody in the group has this address.
+        CouplingTimeout
+            If no message came in time.
+        PayloadError
+            If the message does not fit `out`. It has not been taken then.
+        RunStopped
+            If the run is stopping.
+        """
+        return self._speaks.recv(source, tag=tag, out=out, timeout=timeout, with_source=with_source)
+
+    def move(
+        self, value: object, to: To, *, tag: Tag | None = None, timeout: float | None = None
+    ) -> None:
+        """Send a value and wait until it has been received; an array is not copied.
+
+        Parameters
+        ----------
+        value, to, tag
+            As in `send`.
+        timeout : float, seconds, optional
+            How long to wait at most. The message still can be received after that, and the value
+            must not be changed before.
+
+        Raises
+        ------
+        AddressError, PayloadError, TagError
+            As `send`.
+        CouplingTimeout
+            If nobody has received it in time.
+        RunStopped
+            If the run is stopping.
+
+        Notes
+        -----
+        If the receiver's function returns without having received the message, it is dropped with
+        a warning, and nobody waits for it any longer.
+        """
+        self._speaks.move(value, to, tag=tag, timeout=timeout)
+
+    def boundary(self, name: str) -> SharedBoundary:
+        """Return a shared boundary, the same object each time.
+
+        Parameters
+        ----------
+        name : str
+            Of a [[boundary]] of the workflow file.
+
+        Raises
+        ------
+        BoundaryError
+            If there is none, this rank has no part in it, or a module of it is not in this group.
+        """
+        if name not in self._boundaries:
+            from diel.coupling.boundary import SharedBoundary
+
+            if name not in self._declared:
+                known = ", ".join(self._declared) or "none"
+                raise BoundaryError(
+                    f'the workflow file has no [[boundary]] "{name}"; it has {known}'
+                )
+            self._boundaries[name] = SharedBoundary(self._declared[name], self._speaks)
+        return self._boundaries[name]
+
+    @property
+    def _speaks(self) -> Channel:
+        if self._channel is None:
+            raise CouplingError("this context was made without other ranks to speak to")
+        return self._channel
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:
         """Show how far this copy is.

@@ -27,7 +27,9 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 def set_thread_environment(threads: int) -> None:
     """Limit libraries that this process has yet to load."""
-    os.environ.update(thread_environment(threads))
+    for name, number in thread_environment(threads).items():
+        if os.environ.get(name) != number:
+            os.environ[name] = number
 
 
 class ThreadLimiter:

@@ -6,6 +6,7 @@ the end, and shows the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,12 +43,12 @@ class GroupView:
         """Whether it may run more than once in a row."""
         return self.iterations != 1
 
-    def describe_iteration(self) -> str:
-        """Say which iteration this is, as people count: ``iteration 3 of 5``."""
-        if not self.iteration:
-            return ""
+    def describe_iteration(self, iteration: Sequence[int]) -> str:
+        """Say which iteration one is, as people count: ``iteration 3 of 5, in iteration 1``."""
+        *around, own = iteration
         of = "" if self.iterations is None else f" of {self.iterations}"
-        return f"iteration {self.iteration[-1] + 1}{of}"
+        within = f", in iteration {'.'.join(str(one + 1) for one in around)}" if around else ""
+        return f"iteration {own + 1}{of}{within}"
 
 
 @dataclass

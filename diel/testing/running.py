@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import count, islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
+from diel.comm.direct import LocalExchange
+from diel.coupling.address import Address, CopyRanks, Roster
+from diel.coupling.channel import Channel
 from diel.errors import RunStopped
 from diel.loading.checking import OPTIONS_CLASS, parse_options
 from diel.loading.context import Context, running
@@ -19,6 +23,7 @@ from diel.loading.functions import find_function, import_code
 from diel.run.journal import Record, plain
 from diel.testing.space import TupleSpace
 from diel.tuples.tags import Tag, format_tag
+from diel.workflow.boundary import Boundary
 from diel.workflow.functions import FunctionLocation, locate
 
 Function: TypeAlias = "Callable[[Context], Any] | str"
@@ -27,6 +32,7 @@ Function: TypeAlias = "Callable[[Context], Any] | str"
 _GRACE_S: Final = 5.0
 """How long modules that shall stop have to do it; as in a run."""
 _TAGS_SHOWN: Final = 10
+_DROP_EVERY_S: Final = 0.01
 
 
 @dataclass
@@ -167,6 +173,7 @@ def run_modules(
     group: str = "group",
     run_dir: Path | None = None,
     folder: Path | None = None,
+    boundaries: Sequence[Mapping[str, Any]] = (),
     timeout: float = 60.0,
 ) -> dict[str, list[ModuleRun]]:
     """Run several function modules at the same time, each copy in a thread of its own.
@@ -179,6 +186,8 @@ def run_modules(
         Default: an empty one with one server.
     group, run_dir, folder
         What is in their contexts.
+    boundaries : sequence of mapping
+        Shared boundaries, each as a [[boundary]] of a workflow file: ``{"name": "wall", ...}``.
     timeout : float, seconds, optional
         How long they may take.
 
@@ -196,7 +205,9 @@ def run_modules(
     """
     given = {name: one if isinstance(one, Module) else Module(one) for name, one in modules.items()}
     copies_of = {name: one.copies for name, one in given.items()}
+    declared = tuple(Boundary.model_validate(one) for one in boundaries)
     with TupleSpace() if space is None else nullcontext(space) as there:
+        exchange, roster = LocalExchange(), _roster(group, copies_of)
         copies = [
             _Copy(
                 there,
@@ -209,6 +220,9 @@ def run_modules(
                 copies_of=copies_of,
                 run_dir=run_dir,
                 folder=folder,
+                exchange=exchange,
+                roster=roster,
+                boundaries=declared,
             )
             for name, one in given.items()
             for index in range(one.copies)
@@ -234,6 +248,8 @@ class _Copy:
         module: str | None,
         copy_index: int,
         folder: Path | None,
+        exchange: LocalExchange | None = None,
+        roster: Roster | None = None,
         **place: Any,
     ) -> None:
         home = Path.cwd() if folder is None else Path(folder).absolute()
@@ -246,6 +262,12 @@ class _Copy:
         self._is_stopped = False
         self._tuples = space.client(self._raise_if_stopped)
         self.result = ModuleRun(module, copy_index)
+        self._channel = None
+        if exchange is not None and roster is not None:
+            address = Address(module, copy_index)
+            port = exchange.port(roster.place(address)[1])
+            self._channel = Channel(port, self._safe_point, self._warn)
+            self._channel.open(address, roster)
         self._context = space.context(
             module=module,
             copy_index=copy_index,
@@ -253,6 +275,7 @@ class _Copy:
             options=options,
             tuples=self._tuples,
             record=self.result._record,
+            channel=self._channel,
             **place,
         )
 
@@ -265,6 +288,21 @@ class _Copy:
             if request.code not in (None, 0):
                 raise
         self._tuples.flush()
+        if self._channel is not None:
+            self._channel.close()
+
+    def drop_messages(self) -> None:
+        """Take what is sent to this copy after its end, so that nobody waits for that."""
+        if self._channel is not None:
+            self._channel.abandon()
+            self._channel.poll()
+
+    def _safe_point(self) -> None:
+        self._raise_if_stopped()
+        self._space.raise_if_closed()
+
+    def _warn(self, module: str, copy_index: int, text: str) -> None:
+        self.result._record("MessageLogged", level="WARNING", text=text)
 
     def stop(self) -> None:
         """Let what it waits for raise `RunStopped`, from any thread."""
@@ -277,6 +315,9 @@ class _Copy:
 
     def __str__(self) -> str:
         waits = self._tuples.waiting_for
+        if self._channel is not None and self._channel.waiting_for is not None:
+            operation, subject, _ = self._channel.waiting_for
+            return f"{self.name} waits for {operation}({subject!r})"
         if waits is None:
             return f"{self.name} does not wait in the tuple space"
         return f"{self.name} waits for {waits[0]}({format_tag(waits[1])})"
@@ -286,6 +327,8 @@ def _run_all(copies: list[_Copy], timeout_s: float, space: TupleSpace) -> None:
     """Run each copy in a thread; raise what went wrong first."""
     ended: SimpleQueue[tuple[_Copy, BaseException | None]] = SimpleQueue()
 
+    all_ended = threading.Event()
+
     def run(copy: _Copy) -> None:
         try:
             copy.run()
@@ -293,9 +336,16 @@ def _run_all(copies: list[_Copy], timeout_s: float, space: TupleSpace) -> None:
             ended.put((copy, error))
         else:
             ended.put((copy, None))
+        copy.drop_messages()
+        while not all_ended.wait(_DROP_EVERY_S):
+            copy.drop_messages()
+        copy.drop_messages()
 
-    for copy in copies:
-        threading.Thread(target=run, args=(copy,), name=copy.name, daemon=True).start()
+    threads = [
+        threading.Thread(target=run, args=(copy,), name=copy.name, daemon=True) for copy in copies
+    ]
+    for thread in threads:
+        thread.start()
     under_way = list(copies)
     first: BaseException | None = None
     deadline_s = time.monotonic() + timeout_s
@@ -309,8 +359,23 @@ def _run_all(copies: list[_Copy], timeout_s: float, space: TupleSpace) -> None:
         for copy in under_way:
             copy.stop()
         _let_end(under_way, ended)
+        all_ended.set()
+    for thread in threads:
+        thread.join(_GRACE_S if first is None else 0)
     if first is not None:
         raise first
+
+
+def _roster(group: str, copies_of: Mapping[str, int]) -> Roster:
+    """Return everybody in a group whose copies have one rank each."""
+    ranks = count()
+    return Roster(
+        group,
+        {
+            module: tuple(CopyRanks(rank + 1, (rank,)) for rank in islice(ranks, copies))
+            for module, copies in copies_of.items()
+        },
+    )
 
 
 def _let_end(

@@ -6,11 +6,12 @@ import shutil
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
+from diel.coupling.channel import Channel
 from diel.errors import RunStopped
 from diel.loading.context import Context, Place
 from diel.tuples import codec
@@ -21,6 +22,7 @@ from diel.tuples.store import TupleStore
 from diel.tuples.tags import Tag, decode_tag
 from diel.tuples.transport import LocalTransport
 from diel.workflow import model
+from diel.workflow.boundary import Boundary
 
 
 class TupleSpace:
@@ -58,8 +60,7 @@ class TupleSpace:
         """
 
         def stop_waiting() -> None:
-            if self._is_closed:
-                raise RunStopped("the test's tuple space was closed")
+            self.raise_if_closed()
             safe_point()
 
         return TupleClient(_Transport(self._transport, stop_waiting))
@@ -79,15 +80,19 @@ class TupleSpace:
         comm: Any = None,
         tuples: TupleClient | None = None,
         record: Callable[..., None] | None = None,
+        channel: Channel | None = None,
+        boundaries: Sequence[Boundary] = (),
     ) -> Context:
         """Return a context as a module receives it, by default on a client of its own.
 
         Parameters
         ----------
-        module, group, options, copies, copy_index, copies_of, iteration, run_dir, folder, comm, \
-tuples
-            What is in the context. A run directory that is not given is made, and removed with
-            the space.
+        module, group, options, copies, copy_index, copies_of, iteration
+            What is in the context.
+        run_dir, folder, comm, tuples
+            So are these. A run directory that is not given is made, and removed with the space.
+        channel, boundaries : optional
+            Its messages, and the boundaries that the workflow file would declare.
         record : callable, optional
             Receives what is said through the context: an event, and its fields as keywords.
         """
@@ -109,6 +114,8 @@ tuples
             threads=1,
             tuples=self.client() if tuples is None else tuples,
             record=(lambda event, **fields: None) if record is None else record,
+            channel=channel,
+            boundaries=boundaries,
         )
 
     def tuples(self) -> list[tuple[Tag, Any]]:
@@ -132,6 +139,11 @@ tuples
         self._is_closed = True
         self.wake()
         self._remove_run_dir()
+
+    def raise_if_closed(self) -> None:
+        """Raise `RunStopped` after `close`."""
+        if self._is_closed:
+            raise RunStopped("the test's tuple space was closed")
 
     def wake(self) -> None:
         """Let every client that waits look at its safe point."""

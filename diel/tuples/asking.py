@@ -260,12 +260,19 @@ class Asking:
 
         Nothing that it waits for, claims or subscribes to is left at the servers. A tuple that
         it was about to take goes back into the space, behind the others of its tag.
+
+        Raises
+        ------
+        TupleError
+            If a server does not answer.
+        RunStopped
+            If the run is stopping.
         """
         self.waiting_for = None
         late = dict(self._transport.cut_short)
         self._transport.cut_short.clear()
         for server in range(self._servers):
-            self._ask(server, Operation.START_OVER)
+            self._ask(server, Operation.START_OVER, timeout_s=0)
             self._accounts[server].credit_bytes = 0
         replies = [reply for _, reply in self._transport.kept(late)]
         for serial in late:

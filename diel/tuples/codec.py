@@ -45,7 +45,7 @@ def encode(value: object) -> tuple[int, bytes, Any]:
         return BYTES, b"", value
     if isinstance(value, np.ndarray) and _is_its_memory(value):
         array = np.ascontiguousarray(value).reshape(value.shape)
-        return ARRAY, array_meta(array), _memory(array)
+        return ARRAY, array_meta(array), memory_of(array)
     if isinstance(value, (bytes, bytearray)):
         return BYTES, b"", memoryview(value)
     if type(value) in (int, float):
@@ -67,7 +67,7 @@ def encode_as_pickle(value: object) -> tuple[int, bytes, bytes]:
         data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # whatever a __reduce__ raises
         raise PayloadError(
-            f"a {type(value).__name__} cannot be put into the tuple space: {error}"
+            f"a {type(value).__name__} cannot travel to another rank: {error}"
         ) from error
     return PICKLE, b"", data
 
@@ -91,7 +91,7 @@ def decode(kind: int, meta: bytes, buffer: bytes | bytearray | memoryview) -> An
     try:
         return pickle.loads(buffer)
     except Exception as error:  # whatever a __setstate__ raises
-        raise PayloadError(f"a tuple's value cannot be rebuilt on this rank: {error}") from error
+        raise PayloadError(f"a value cannot be rebuilt on this rank: {error}") from error
 
 
 def encode_number(value: float) -> tuple[int, bytes]:
@@ -121,6 +121,12 @@ def array_meta(array: np.ndarray[Any, Any]) -> bytes:
     return repr((descr, array.shape)).encode()
 
 
+def memory_of(array: np.ndarray[Any, Any]) -> memoryview:
+    """Return the memory of a C-contiguous array without Python objects, as bytes."""
+    # Through uint8, since a memoryview of datetime64 or a structured dtype is not to be had.
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
+
+
 def describe(kind: int, meta: bytes) -> str:
     """Say in words what an encoded value is."""
     if kind == ARRAY:
@@ -145,7 +151,7 @@ def receive_into(out: object) -> Encoded:
             "out= takes a writable, C-contiguous array without Python objects, a mask, or fields "
             "that overlap"
         )
-    return Encoded(ARRAY, array_meta(out), _memory(out))
+    return Encoded(ARRAY, array_meta(out), memory_of(out))
 
 
 def _is_its_memory(array: np.ndarray[Any, Any]) -> bool:
@@ -159,11 +165,6 @@ def _is_its_memory(array: np.ndarray[Any, Any]) -> bool:
         except ValueError:  # NumPy describes no fields that overlap or are out of order
             return False
     return True
-
-
-def _memory(array: np.ndarray[Any, Any]) -> memoryview:
-    # Through uint8, since a memoryview of datetime64 or a structured dtype is not to be had.
-    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
 
 
 def _parse_array_meta(meta: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -80,9 +80,9 @@ class Memory:
         self.released_bytes += cost_bytes
         return self._serve_askers() if self.askers else []
 
-    def asking_clients(self) -> list[int]:
-        """Return the clients that wait for room."""
-        return [client for client, _ in self.askers]
+    def asking(self) -> list[tuple[int, int]]:
+        """Return (client, serial) of each request that waits for room."""
+        return list(self.askers)
 
     def account_of(self, client: int) -> Account:
         """Return a client's account, a new one if it has none."""

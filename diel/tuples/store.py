@@ -642,7 +642,8 @@ class TupleStore:
             "held_bytes": self.memory.held_bytes,
             "tags": [(key.hex(), len(self.queues.of(key))) for key in self.queues][:1000],
             "waiting": sorted(
-                {waiter.client for waiter in self._waiters} | set(self.memory.asking_clients())
+                {(waiter.client, waiter.serial) for waiter in self._waiters}
+                | set(self.memory.asking())
             ),
             "claims": [(claim.client, claim.key.hex()) for claim in self._claims.values()],
         }

@@ -126,6 +126,11 @@ class _Inbox:
         self._serial = self._serial % _LARGEST_SERIAL + 1
         return self._serial
 
+    @property
+    def latest_serial(self) -> int:
+        """The number of the latest request."""
+        return self._serial
+
     def keep(self, serial: int) -> None:
         """Keep the reply to a request until somebody receives it."""
         self._kept.add(serial)

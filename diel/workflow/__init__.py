@@ -4,6 +4,9 @@
 
     load.py       reads a file and finds every problem in it at once
     model.py      what a valid file says: Workflow, Module, Group
+    scalars.py    types of single values: names, counts
+    boundary.py   what a [[boundary]] says, and boundary_checks.py what else has to be true of it
+    sections.py   boxes of index ranges
     functions.py  where a module's function is, found without importing anything
     source.py     the file as TOML reads it
     references.py what entries say about each other

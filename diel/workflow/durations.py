@@ -30,7 +30,7 @@ def duration_s(duration: float | str) -> float:
     else:
         seconds = float(duration)
     if not (0 < seconds < math.inf):
-        raise ValueError(f"a duration is longer than 0 s; got {duration!r}")
+        raise ValueError(f"a duration is longer than 0 s, and ends; got {seconds:g} s")
     return seconds
 
 

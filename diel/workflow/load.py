@@ -4,7 +4,7 @@
 
     read_draft(file)                a Draft: what is right so far, and what is wrong
       1. the file                   there, readable, UTF-8, TOML
-      2. tables and their shapes    [workflow], [tuple_space], [[module]], [[group]]
+      2. tables and their shapes    [workflow], [tuple_space], [[module]], [[group]], [[boundary]]
       3. each entry by itself       its model, its function or its program
       4. entries together           names, references, cycles
     Draft.finish(extra_problems)    the Workflow, or one WorkflowError with all problems
@@ -26,6 +26,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from diel.errors import Problem, WorkflowError
+from diel.workflow.boundary import Boundary
+from diel.workflow.boundary_checks import check_boundaries
 from diel.workflow.functions import FunctionLocation, FunctionNotFound, locate
 from diel.workflow.model import (
     NOTHING_TO_RUN,
@@ -42,9 +44,9 @@ from diel.workflow.references import check_references
 from diel.workflow.source import SourceProblem, read_document
 from diel.workflow.wording import did_you_mean, join_path, show_given, show_key
 
-TABLES = ("workflow", "tuple_space", "module", "group")
+TABLES = ("workflow", "tuple_space", "module", "group", "boundary")
 
-_Table = TypeVar("_Table", Module, Group)
+_Table = TypeVar("_Table", Module, Group, Boundary)
 AnyTable = TypeVar("AnyTable", WorkflowTable, TupleSpace)
 
 
@@ -65,6 +67,8 @@ class Draft:
     name : str
         The workflow's name.
     tuple_space : TupleSpace
+    boundaries : list of (int, Boundary)
+        As `modules`.
     document : dict
         The file as TOML reads it; empty if it cannot be read.
     """
@@ -77,6 +81,7 @@ class Draft:
     locations: dict[str, FunctionLocation] = field(default_factory=dict)
     name: str = ""
     tuple_space: TupleSpace = field(default_factory=TupleSpace)
+    boundaries: list[tuple[int, Boundary]] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def finish(self, extra_problems: Iterable[Problem] = ()) -> Workflow:
@@ -101,6 +106,7 @@ class Draft:
             modules=tuple(module for _, module in self.modules),
             groups=tuple(group for _, group in self.groups),
             tuple_space=self.tuple_space,
+            boundaries=tuple(boundary for _, boundary in self.boundaries),
             file=self.file,
         )
 
@@ -183,12 +189,16 @@ def _read_tables(draft: Draft) -> None:
     draft.tuple_space = _read_table(draft, "tuple_space", draft.tuple_space)
     draft.modules = _read_entries(draft, "module", Module)
     draft.groups = _read_entries(draft, "group", Group)
+    draft.boundaries = _read_entries(draft, "boundary", Boundary)
     for index, entry in _tables(document.get("module")):
         _check_what_runs(draft, index, entry)
     for index, entry in _tables(document.get("group")):
         if "modules" not in entry and "groups" not in entry:
             _check_nothing_to_run(draft, "group", index, entry)
-    problems.extend(check_references(document, unsure=_misspelt_tables(document)))
+    unsure = _misspelt_tables(document)
+    problems.extend(check_references(document, unsure))
+    modules = {module.name: module for _, module in draft.modules}
+    problems.extend(check_boundaries(draft.boundaries, document, modules, unsure))
 
 
 def _misspelt_tables(document: dict[str, Any]) -> set[str]:
@@ -262,7 +272,8 @@ def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
     path = f"module[{index}]"
     if function is None and executable is None:
         _check_nothing_to_run(draft, "module", index, entry)
-    is_provided = entry.get("name") in draft.locations
+    name = entry.get("name")
+    is_provided = isinstance(name, str) and name in draft.locations
     if isinstance(function, str) and not is_provided:
         try:
             location = locate(function, draft.file.parent)

@@ -5,8 +5,9 @@
     Workflow                   [workflow]   name
     ├── tuple_space            [tuple_space] ranks that serve tuples, and their memory
     ├── modules: Module...     [[module]]   what runs: a Python function or an executable
-    └── groups: Group...       [[group]]    which modules run together, or which groups, how often,
-                                            and after which other groups
+    ├── groups: Group...       [[group]]    which modules run together, or which groups, how often,
+    │                                       and after which other groups
+    └── boundaries: Boundary... [[boundary]] arrays that modules share (in `boundary`)
 
 The models hold what one table can say for itself. What needs a second table or the disk (a group
 that names an unknown module, a function that does not exist) is checked in `load`.
@@ -32,41 +33,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from diel.errors import Problem
+from diel.workflow.boundary import Boundary
 from diel.workflow.durations import duration_s
 from diel.workflow.placeholders import names_in
 from diel.workflow.programs import FACTS
+from diel.workflow.scalars import LONGEST_NAME, Count, FolderName, GpuCount, Name, Times
 from diel.workflow.wording import InWords
-
-# File names end at 255 bytes on most systems: leave room for what a log file or a run's folder
-# adds to the name.
-LONGEST_NAME = 100
-
-Name = Annotated[
-    str,
-    StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=LONGEST_NAME),
-    InWords(f'a name: a letter, then letters, digits, "_" or "-", {LONGEST_NAME} at most'),
-]
-FolderName = Annotated[
-    str,
-    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME),
-    InWords(
-        'a name for a folder: a letter or digit, then letters, digits, ".", "_" or "-", '
-        f"{LONGEST_NAME} at most"
-    ),
-]
-
-
-def _not_absurd(count: int) -> int:
-    if count > LARGEST_COUNT:
-        raise ValueError(f"{count:,} are more than any machine has")
-    return count
-
-
-LARGEST_COUNT = 2**24
-# CUDA itself ends at 64 devices in a process.
-LARGEST_GPU_COUNT = 64
-Count = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
-GpuCount = Annotated[int, Field(ge=0, le=LARGEST_GPU_COUNT)]
 
 _LONGEST_TAG_BYTES = 4096  # what a tuple server takes
 _TagField = Annotated[str, StringConstraints(min_length=1)] | int
@@ -251,7 +223,7 @@ class Module(_Table):
             '"continue" gives the copy up, and the rest goes on as if it had finished.'
         ),
     )
-    retries: Annotated[int, Field(ge=0), AfterValidator(_not_absurd)] = Field(
+    retries: Times = Field(
         default=0,
         description=(
             "How many times a copy that failed is started again; the whole module if it has used "
@@ -495,6 +467,9 @@ class Workflow(_Table):
     modules: tuple[Module, ...] = Field(description="Every [[module]], in file order.")
     groups: tuple[Group, ...] = Field(description="Every [[group]], in file order.")
     tuple_space: TupleSpace = Field(default=TupleSpace(), description="The table [tuple_space].")
+    boundaries: tuple[Boundary, ...] = Field(
+        default=(), description="Every [[boundary]], in file order."
+    )
     file: Path = Field(description="The workflow file, as an absolute path.")
 
     @property

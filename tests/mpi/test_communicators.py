@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from diel.comm import tags
+
 pytestmark = pytest.mark.mpi
 
 
@@ -56,3 +58,18 @@ def test_a_message_nobody_received_is_counted_and_does_not_reach_the_next(parent
             comm.isend("left behind", dest=1, tag=7)
         leftovers = parent.retire_communicator(comm)
         assert leftovers == (1 if serial % 2 == 0 and parent.rank == 1 else 0)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_making_one_does_not_meet_a_receive_that_waits_for_our_own_tags(parent):
+    """Clients keep one open for their server; Open MPI sends with the communicator's number."""
+    if parent.rank >= 2:
+        return
+    buffer = bytearray(100)
+    receive = parent.comm.Irecv(buffer, tag=tags.SERVER_TO_CLIENT)
+    for serial in range(2 * tags.SERVER_TO_CLIENT):
+        comm = parent.create_communicator([0, 1], serial)
+        assert parent.retire_communicator(comm) == 0
+    assert not receive.Test()
+    receive.Cancel()
+    receive.Wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,17 @@ import pytest
 from support import ROOT
 
 from diel.testing import TupleSpace
+from diel.workflow.boundary import Boundary
 
-PAGES = [ROOT / "docs" / "tuple-space.md"]
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PAGES = [ROOT / "docs" / "coupling.md", ROOT / "docs" / "tuple-space.md"]
 FENCE = re.compile(r"^```python(?: raises=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXCERPT = re.compile(r"^```py (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,19 @@ def test_the_snippets_of_a_page(page: Path, servers: int, tmp_path: Path) -> Non
 def test_no_snippet_is_overlooked(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert len(list(snippets(page))) == text.count("```python") > 10
+
+
+def test_excerpts_are_in_their_files() -> None:
+    found = [one for page in PAGES for one in EXCERPT.findall(page.read_text(encoding="utf-8"))]
+    assert len(found) == 2
+    for file, text in found:
+        assert text in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_boundaries_in_the_documentation_are_valid() -> None:
+    page = (ROOT / "docs" / "coupling.md").read_text(encoding="utf-8")
+    tables = [table for text in TOML.findall(page) for table in tomllib.loads(text)["boundary"]]
+    assert [Boundary.model_validate(table).name for table in tables] == ["wall"]
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)

@@ -7,9 +7,13 @@ import pytest
 
 from diel import errors
 from diel.errors import (
+    AddressError,
+    BoundaryError,
     CheckpointError,
     ClaimLost,
     CopyStopped,
+    CouplingError,
+    CouplingTimeout,
     DielError,
     DoorError,
     LaunchError,
@@ -52,6 +56,14 @@ TABLE = [
     (
         TupleTimeout("tget", "('a', ANY)", 2.5),
         {"operation": "tget", "tag": "('a', ANY)", "timeout_s": 2.5},
+        TimeoutError,
+    ),
+    (CouplingError("words"), {}, Exception),
+    (AddressError("words"), {}, ValueError),
+    (BoundaryError("words"), {}, ValueError),
+    (
+        CouplingTimeout("recv(from fluid.0 rank 0)", 2.5),
+        {"operation": "recv(from fluid.0 rank 0)", "timeout_s": 2.5},
         TimeoutError,
     ),
 ]

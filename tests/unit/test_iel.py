@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 from diel import ANY
-from diel.errors import RunStopped, TagError
-from diel.iel import IEL_dist_tget, IEL_dist_tput, IEL_tget, IEL_tput
+from diel.errors import AddressError, RunStopped, TagError
+from diel.iel import (
+    IEL_dist_tget,
+    IEL_dist_tput,
+    IEL_move,
+    IEL_recv,
+    IEL_send,
+    IEL_tget,
+    IEL_tput,
+)
 from diel.loading.context import current_context
 from diel.testing import TupleSpace, run_module, run_modules
 
@@ -61,6 +69,9 @@ def test_a_striped_tuple_lies_on_all_servers() -> None:
         lambda: IEL_tget("a"),
         lambda: IEL_dist_tput("a", b""),
         lambda: IEL_dist_tget("a"),
+        lambda: IEL_send(1, "a"),
+        lambda: IEL_recv(),
+        lambda: IEL_move(1, "a"),
         current_context,
     ],
 )
@@ -97,3 +108,38 @@ def test_the_error_says_which_call_it_was() -> None:
 def test_other_errors_are_those_of_the_tuple_space() -> None:
     with pytest.raises(TagError):
         run_module(lambda ctx: IEL_tput("", 1))
+
+
+WALL = {
+    "name": "wall",
+    "shape": [2, 5000],
+    "owners": [{"module": "ask", "section": [[0, 1], [0, 5000]]}],
+    "readers": [{"module": "answer", "section": [[0, 1], [0, 5000]]}],
+}
+
+
+def test_two_modules_speak_directly() -> None:
+    def ask(ctx: Any) -> Any:
+        IEL_send(FIELD, "answer", tag="field").wait()
+        IEL_move("moved", to=("answer", 0, 0))
+        wall = ctx.boundary("wall")
+        for step in range(3):
+            wall.owned[0][...] = step
+            IEL_send(wall) if step < 2 else IEL_move(wall)
+        return IEL_recv("answer")
+
+    def answer(ctx: Any) -> Any:
+        assert IEL_recv(tag="field", out=np.empty_like(FIELD)).sum() == FIELD.sum()
+        assert IEL_recv("ask") == "moved"
+        wall = ctx.boundary("wall")
+        seen = [IEL_recv(wall)[0, -1] for _ in range(3)]
+        IEL_send(seen, "ask")
+
+    runs = run_modules({"ask": ask, "answer": answer}, boundaries=[WALL])
+    assert runs["ask"][0].returned == [0, 1, 2]
+
+
+@pytest.mark.parametrize("call", [IEL_send, IEL_move])
+def test_without_an_address_only_a_boundary_is_sent(call: Any) -> None:
+    with pytest.raises(AddressError, match="say to whom, unless it is a shared boundary"):
+        run_modules({"a": lambda ctx: call(3)})

@@ -14,7 +14,13 @@ from pydantic import BaseModel, ValidationError
 from support import WORKFLOWS
 
 from diel import ANY
-from diel.errors import RunStopped, TupleSpaceFull, TupleTimeout
+from diel.errors import (
+    BoundaryError,
+    CouplingError,
+    RunStopped,
+    TupleSpaceFull,
+    TupleTimeout,
+)
 from diel.testing import Module, TupleSpace, run_module, run_modules
 
 SERVERS = [1, 3]
@@ -264,3 +270,55 @@ def test_a_space_has_the_limits_that_it_is_given() -> None:
 def test_a_function_that_is_not_there() -> None:
     with pytest.raises(LookupError, match="greet"):
         run_module("hello.py:gret", folder=WORKFLOWS)
+
+
+def test_modules_speak_directly_and_what_nobody_received_is_a_warning() -> None:
+    def left(ctx: Any) -> Any:
+        right = ("right", ctx.copy_index)
+        assert str(ctx.address) == f"left.{ctx.copy_index} rank 0"
+        ctx.send({"n": ctx.copy_index}, to=right)
+        ctx.send(np.ones(1000), to=right, tag="unread")
+        return ctx.recv(right, timeout=20)
+
+    def right(ctx: Any) -> None:
+        source, value = ctx.recv(with_source=True)
+        assert source.copy == ctx.copy_index
+        ctx.move(value["n"] + 10, to=source)
+
+    runs = run_modules({"left": Module(left, copies=2), "right": Module(right, copies=2)})
+    assert [run.returned for run in runs["left"]] == [10, 11]
+    for index, run in enumerate(runs["right"]):
+        assert run.warnings == [
+            f"a message from left.{index} rank 0 to rank 0 (tag 'unread') was never received"
+        ]
+
+
+def test_a_wait_for_a_message_is_explained_and_ends_with_the_others() -> None:
+    raised = []
+
+    def wait(ctx: Any) -> None:
+        try:
+            ctx.recv("compute", tag="never")
+        except RunStopped as error:
+            raised.append(error)
+            raise
+
+    def compute(ctx: Any) -> None:
+        if ctx.options.get("fail"):
+            raise ZeroDivisionError("the cause")
+
+    compute.__module__ = wait.__module__ = "elsewhere"
+    with pytest.raises(
+        TimeoutError, match=r"wait.0 waits for recv\(from compute.0 rank 0, tag='ne"
+    ):
+        run_modules({"wait": wait, "compute": compute}, timeout=0.2)
+    with pytest.raises(ZeroDivisionError, match="the cause"):
+        run_modules({"wait": wait, "compute": Module(compute, {"fail": True})})
+    assert len(raised) == 2
+
+
+def test_a_single_module_has_nobody_to_speak_to() -> None:
+    with pytest.raises(CouplingError, match="without other ranks to speak to"):
+        run_module(lambda ctx: ctx.send(1, to="other"))
+    with pytest.raises(BoundaryError, match=r'no \[\[boundary\]\] "wall"; it has none'):
+        run_module(lambda ctx: ctx.boundary("wall"))

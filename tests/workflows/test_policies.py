@@ -64,6 +64,19 @@ def computes(ctx):
 def fine(ctx):
     return "fine"
 
+def only_the_first_shares(ctx):
+    if ctx.copy_index == 0:
+        ctx.module_comm
+
+def waits_then_helps(ctx):
+    if ctx.tuples.increment(("waited", ctx.copy_index)) == 1:
+        ctx.tuples.tget("a tuple that the second attempt puts")
+    ctx.tuples.tput("a tuple that the second attempt puts", 1)
+    ctx.tuples.tput("help", 1)
+
+def needs_help(ctx):
+    return ctx.tuples.tget("help")
+
 def fails_beside_one_that_computes(ctx):
     if ctx.comm.rank == 0:
         raise ValueError("the flow diverged")
@@ -196,3 +209,24 @@ def test_a_rank_that_cannot_be_told_ends_the_run(tmp_path: Path) -> None:
     assert "it computes, or sits in an MPI call of its own" in finished.stderr
     assert records(tmp_path, "RanksAborted")[0]["ranks"] == [3]
     assert journal(tmp_path)[-1]["event"] == "RunEnded"
+
+
+def test_a_time_limit_that_is_yet_to_pass_is_no_deadlock(tmp_path: Path) -> None:
+    """All wait, but one of them will start again and then do better."""
+    toml = (
+        entry("helper", "waits_then_helps", time_limit=4, retries=1)
+        + entry("needy", "needs_help")
+        + group("g", "helper", "needy")
+    )
+    finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert returned(tmp_path)["needy.0"] == 1
+
+
+def test_a_communicator_that_not_all_ask_for_is_a_deadlock(tmp_path: Path) -> None:
+    toml = entry("shares", "only_the_first_shares", copies=2) + group("g", "shares")
+    finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
+    assert finished.status == 1, finished.output
+    assert finished.seconds < 15
+    assert "shares.0 has waited" in finished.stderr
+    assert "in ctx.module_comm for the module's other ranks" in finished.stderr

@@ -108,3 +108,16 @@ def test_patience_spins_first_then_sleeps_longer_and_longer(
     assert (max(first_second), max(slept)) == (1e-3, 5e-3)
     patience.reset()
     assert not patience.pause()
+
+
+def test_who_has_a_payload_under_way_sleeps_late_and_never_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    patience = Patience(brisk=True)
+    assert not any(patience.pause() for _ in range(4000))
+    while len(slept) < 2000:
+        patience.pause()
+    assert max(slept) <= 100e-6
+    assert wait_for(after(9000, "it"), brisk=True) == "it"

@@ -124,3 +124,48 @@ def test_messages_keep_their_order() -> None:
 
 def test_events_of_a_later_diel_are_passed_over() -> None:
     assert view_of(STARTED, record("SomethingNew", anything=1)) == view_of(STARTED)
+
+
+# -- iterations and failures that are passed over -------------------------------------------------
+
+NESTED = record(
+    "RunStarted",
+    100.0,
+    workflow="study",
+    ranks=4,
+    groups=["g", "nest", "end"],
+    iterations={"g": 3, "nest": None, "end": 1},
+    inside={"g": "nest"},
+)
+
+
+def test_iterations_are_followed() -> None:
+    view = view_of(NESTED)
+    group = view.groups["g"]
+    assert (group.inside, group.iterations) == ("nest", 3)
+    view.apply(record("GroupStarted", 101.0, group="nest", iteration=[4], groups=["g"]))
+    view.apply(record("GroupStarted", 101.0, group="g", iteration=[4, 1], copies={"a": 2}))
+    assert group.describe_iteration(group.iteration) == "iteration 2 of 3, in iteration 5"
+    assert view.groups["nest"].describe_iteration([4]) == "iteration 5"
+    view.apply(record("GroupFinished", 102.0, group="g", iteration=[4, 1], ended_by=None))
+    assert group.state == "running"
+    view.apply(record("GroupFinished", 103.0, group="g", iteration=[4, 2], ended_by="until"))
+    assert group.state == "finished"
+    assert [view.is_repeated(name) for name in ("g", "nest", "end")] == [True, True, False]
+
+
+def test_of_several_iterations_the_last_result_counts() -> None:
+    finished = [copy_finished("a", 0, number) for number in range(3)]
+    assert view_of(STARTED, GROUP, *finished).returned == [("a.0", 2)]
+
+
+def test_a_failure_that_is_passed_over_is_no_end() -> None:
+    failed = record("ModuleFailed", module="a", copy=1, policy="continue", error="it diverged")
+    given_up = record("CopyGivenUp", group="g", module="a", copy=1, attempt=1, error="it diverged")
+    view = view_of(STARTED, GROUP, failed, given_up)
+    assert view.failure is None
+    assert view.given_up == [given_up]
+    assert view.groups["g"].copies_finished == 1
+    ignored = record("LeaveIgnored", module="a", copy=0, explanation="...")
+    view.apply(ignored)
+    assert view.failure == ignored

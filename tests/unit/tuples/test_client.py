@@ -392,7 +392,7 @@ def test_update_that_raises_or_finds_nothing_changes_nothing(tuples: TupleClient
     tuples.tput("a", 1)
     with pytest.raises(ZeroDivisionError):
         tuples.update("a", lambda value: value / 0)
-    with pytest.raises(PayloadError, match="cannot be put"):
+    with pytest.raises(PayloadError, match="cannot travel"):
         tuples.update("a", lambda value: lambda: value)
     assert tuples.tget("a") == 1
 

@@ -143,7 +143,7 @@ class RaisesOnTheWay:
 
 @pytest.mark.parametrize("value", [lambda: 0, RaisesOnTheWay(there=False), memoryview(b"a")])
 def test_what_cannot_be_pickled_is_refused(value: object) -> None:
-    with pytest.raises(PayloadError, match=f"a {type(value).__name__} cannot be put"):
+    with pytest.raises(PayloadError, match=f"a {type(value).__name__} cannot travel"):
         codec.encode(value)
 
 

@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from diel.errors import Problem, WorkflowError
+from diel.executive.placement import needs, plan_groups, pool_ranks
+from diel.executive.scheduler import Scheduler
 from diel.workflow.load import load_workflow, read_draft
 from diel.workflow.model import Group, Module
 from diel.workflow.placeholders import PLACEHOLDERS
@@ -208,7 +210,7 @@ ONE_PROBLEM: dict[str, tuple[str, str, str, str]] = {
         MODULE + GROUP + "[extras]\nservers = 2",
         "extras",
         "unknown table extras",
-        "known tables: workflow, tuple_space, module, group",
+        "known tables: workflow, tuple_space, module, group, boundary",
     ),
     "no servers": (
         MODULE + GROUP + "[tuple_space]\nservers = 0",
@@ -815,10 +817,17 @@ def test_a_program_is_found_on_path(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 # --- anything at all ---------------------------------------------------------------------------
 
-LINES = GOOD.splitlines()
+NEST = """\
+[[group]]
+name = "study"
+groups = ["search", "report"]
+iterations = 3
+until = ["converged", 1]
+"""
+LINES = (GOOD + NEST).splitlines()
 VALUES = ["3", "0", "true", '""', "[]", "{}", '"x"', '["x"]', "[[1]]", "{ a = 1 }", "1.5", "nan"]
 VALUES += ["1979-05-27", "'fill'", '["search", "report"]', "[{}]", '"\\u0000"', '"a:b"', '"./:x"']
-KEYWORDS = ["name", "modules", "depends", "function", "executable", "copies", "options", "x"]
+KEYWORDS = [*Module.model_fields, *Group.model_fields, "x"]
 
 
 @st.composite
@@ -865,5 +874,8 @@ def test_any_file_is_a_workflow_or_a_workflow_error(folder: Path, text: str) -> 
             draft.finish()
         return
     workflow = draft.finish()
+    size = needs(workflow, cores=1).minimum
+    if size < 1000:  # what the reader accepts, the scheduler does
+        Scheduler(plan_groups(workflow, size, "w.toml"), pool_ranks(workflow, size)).start()
     used = {name for group in workflow.groups for name in group.modules}
     assert used == {module.name for module in workflow.modules}

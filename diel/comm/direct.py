@@ -1,0 +1,287 @@
+"""Messages from any rank to any other: a head, and perhaps a payload that waits for its receiver.
+
+::
+
+    sender                          receiver
+    offer(ticket, payload)
+    send(head)             ------>  poll() takes heads in as they come
+                                    looks at one, decides where its payload shall land
+                           ------>  receive(ticket, memory)
+
+A head is small and leaves at once. A payload has a ticket, which is in its head, and leaves when
+the receiver asks for it: a synchronous send, completed by the matching receive and never by a
+buffer. So large payloads land in their final place, in any order, and whoever sent one knows when
+it was received. Nothing here blocks; what is in a head is the affair of the rooms above.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from diel.comm import tags
+from diel.comm.mpi import is_gpu_aware
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+HEAD_BYTES: Final = 12288
+"""The largest head."""
+CHUNK_BYTES: Final = 2**30
+"""MPI counts the bytes of a message in 32 bits."""
+
+Memory: TypeAlias = Any
+"""Something that can be sliced and has the buffer protocol: bytes, a memoryview, MPI's buffer."""
+Transfer: TypeAlias = Callable[[], bool]
+"""Whether a payload has been received whole; moves it on, if it has not."""
+
+
+class Lane(Protocol):
+    """A message whose head and memory are the same each time."""
+
+    def start(self) -> None:
+        """Send it, as it is now; the one before has been received."""
+
+    def test(self) -> bool:
+        """Whether it has been received whole; moves it on, if it has not."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+class Port(Protocol):
+    """One rank's end."""
+
+    rank: int
+    gpu_aware: bool
+
+    def send(self, destination: int, head: bytes) -> None:
+        """Send a head."""
+
+    def offer(self, destination: int, ticket: int, payload: Memory) -> Transfer:
+        """Begin to send a payload, whose memory stays as it is until it has been received."""
+
+    def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
+        """Return what offers the same memory and sends the same head again and again."""
+
+    def poll(self) -> tuple[int, bytes] | None:
+        """Return (source, head) of the next message, or None."""
+
+    def receive(self, source: int, ticket: int, memory: Memory) -> Transfer:
+        """Begin to receive a payload into memory of its size."""
+
+    def device_memory(self, address: int, size_bytes: int) -> Memory:
+        """Return memory of a GPU, for an end that is `gpu_aware`."""
+
+
+class MpiPort:
+    """An end over MPI.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    """
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._byte = MPI.BYTE
+        self._comm = comm
+        self.rank: int = comm.Get_rank()
+        self.gpu_aware = is_gpu_aware()
+        self._leaving: deque[tuple[MPI.Request, bytes]] = deque()
+        self._status = MPI.Status()
+        self._buffer = bytearray(HEAD_BYTES)
+        self._view = memoryview(self._buffer)
+        # One receive is always open: a head lands in memory that is there and touched.
+        self._head = comm.Recv_init([self._buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.DIRECT_HEAD)
+        self._head.Start()
+
+    def close(self) -> None:
+        """Give the open receive back to MPI."""
+        self._head.Cancel()
+        self._head.Wait()
+        self._head.Free()
+
+    def send(self, destination: int, head: bytes) -> None:
+        """Send a head."""
+        request = self._comm.Isend([head, self._byte], destination, tags.DIRECT_HEAD)
+        if not request.Test():
+            self._leaving.append((request, head))
+
+    def offer(self, destination: int, ticket: int, payload: Memory) -> Transfer:
+        """Begin to send a payload, whose memory stays as it is until it has been received."""
+        tag = tags.DIRECT_PAYLOAD_FIRST + ticket
+        return self._whole(
+            [self._comm.Issend([piece, self._byte], destination, tag) for piece in _chunks(payload)]
+        )
+
+    def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
+        """Return what offers the same memory and sends the same head again and again."""
+        tag, to = tags.DIRECT_PAYLOAD_FIRST + ticket, destination
+        requests: list[Any] = [
+            self._comm.Ssend_init([piece, self._byte], to, tag) for piece in _chunks(payload)
+        ]
+        requests.append(self._comm.Send_init([head, self._byte], to, tags.DIRECT_HEAD))
+        return _MpiLane(requests)
+
+    def poll(self) -> tuple[int, bytes] | None:
+        """Return (source, head) of the next message, or None."""
+        while self._leaving and self._leaving[0][0].Test():
+            self._leaving.popleft()
+        status = self._status
+        if not self._head.Test(status):
+            return None
+        head = self._view[: status.Get_count(self._byte)].tobytes()
+        source = status.Get_source()
+        self._head.Start()
+        return source, head
+
+    def receive(self, source: int, ticket: int, memory: Memory) -> Transfer:
+        """Begin to receive a payload into memory of its size."""
+        tag = tags.DIRECT_PAYLOAD_FIRST + ticket
+        return self._whole(
+            [self._comm.Irecv([piece, self._byte], source, tag) for piece in _chunks(memory)]
+        )
+
+    def device_memory(self, address: int, size_bytes: int) -> Memory:
+        """Return memory of a GPU."""
+        return self._mpi.buffer.fromaddress(address, size_bytes)
+
+    def _whole(self, pieces: list[MPI.Request]) -> Transfer:
+        if len(pieces) == 1:
+            test: Transfer = pieces[0].Test
+            return test
+        return lambda: self._mpi.Request.Testall(pieces)
+
+
+class _MpiLane:
+    """A payload and its head as persistent requests."""
+
+    def __init__(self, requests: list[MPI.Prequest]) -> None:
+        self._requests = requests
+        self._starts = [request.Start for request in requests]
+        self._tests = [request.Test for request in requests]
+
+    def start(self) -> None:
+        for start in self._starts:
+            start()
+
+    def test(self) -> bool:
+        # One after the other: Testall of what is mostly done costs more than it saves.
+        return all(test() for test in self._tests)
+
+    def close(self) -> None:
+        for request in self._requests:
+            request.Free()
+
+
+def _chunks(memory: Memory) -> Iterator[Memory]:
+    """Cut memory into pieces for one message each; no memory is one empty piece."""
+    size = len(memory)
+    if size <= CHUNK_BYTES:
+        yield memory
+        return
+    for start in range(0, size, CHUNK_BYTES):
+        yield memory[start : start + CHUNK_BYTES]
+
+
+class LocalExchange:
+    """Where the ends within one process meet; they may be in several threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.heads: dict[int, deque[tuple[int, bytes]]] = {}
+        self.offers: dict[tuple[int, int, int], deque[_Offer]] = {}
+
+    def port(self, rank: int) -> LocalPort:
+        """Return the end of a rank."""
+        return LocalPort(self, rank)
+
+
+class _Offer:
+    """A payload in its sender's memory."""
+
+    def __init__(self, payload: Memory) -> None:
+        self.payload = payload
+        self.received = False
+
+
+class LocalPort:
+    """An end within this process.
+
+    Parameters
+    ----------
+    exchange : LocalExchange
+    rank : int
+    """
+
+    def __init__(self, exchange: LocalExchange, rank: int) -> None:
+        self._exchange = exchange
+        self.rank = rank
+        self.gpu_aware = False
+
+    def send(self, destination: int, head: bytes) -> None:
+        """Send a head."""
+        with self._exchange.lock:
+            self._exchange.heads.setdefault(destination, deque()).append((self.rank, head))
+
+    def offer(self, destination: int, ticket: int, payload: Memory) -> Transfer:
+        """Begin to send a payload, whose memory stays as it is until it has been received."""
+        offer = _Offer(payload)
+        with self._exchange.lock:
+            key = (self.rank, destination, ticket)
+            self._exchange.offers.setdefault(key, deque()).append(offer)
+        return lambda: offer.received
+
+    def lane(self, destination: int, head: bytes, ticket: int, payload: Memory) -> Lane:
+        """Return what offers the same memory and sends the same head again and again."""
+        return _LocalLane(self, destination, head, ticket, payload)
+
+    def poll(self) -> tuple[int, bytes] | None:
+        """Return (source, head) of the next message, or None."""
+        with self._exchange.lock:
+            heads = self._exchange.heads.get(self.rank)
+            return heads.popleft() if heads else None
+
+    def receive(self, source: int, ticket: int, memory: Memory) -> Transfer:
+        """Receive a payload into memory of its size."""
+        with self._exchange.lock:
+            offers = self._exchange.offers[(source, self.rank, ticket)]
+            offer = offers.popleft()
+            if not offers:
+                del self._exchange.offers[(source, self.rank, ticket)]
+        memoryview(memory)[:] = memoryview(offer.payload)
+        offer.received = True
+        return lambda: True
+
+    def device_memory(self, address: int, size_bytes: int) -> Memory:
+        """Refuse: threads of a process copy through the host."""
+        raise NotImplementedError
+
+
+class _LocalLane:
+    """A payload and its head, sent anew each time."""
+
+    def __init__(
+        self, port: LocalPort, destination: int, head: bytes, ticket: int, payload: Memory
+    ) -> None:
+        self._port = port
+        self._destination = destination
+        self._head = head
+        self._ticket = ticket
+        self._payload = payload
+        self._transfer: Transfer = lambda: True
+
+    def start(self) -> None:
+        self._transfer = self._port.offer(self._destination, self._ticket, self._payload)
+        self._port.send(self._destination, self._head)
+
+    def test(self) -> bool:
+        return self._transfer()
+
+    def close(self) -> None:
+        pass

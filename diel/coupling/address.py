@@ -1,0 +1,128 @@
+"""Who can be spoken to: the copies and ranks of the modules of one group."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from diel.errors import AddressError
+from diel.workflow.wording import did_you_mean
+
+
+class Address(NamedTuple):
+    """A rank of a copy of a module; `copy` and `rank` count from 0."""
+
+    module: str
+    copy: int = 0
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.copy} rank {self.rank}"
+
+
+To: TypeAlias = "str | tuple[str] | tuple[str, int] | tuple[str, int, int] | Address"
+"""``"heat"``, ``("heat", copy)`` or ``("heat", copy, rank)``; what is left out is 0."""
+
+
+@dataclass(frozen=True)
+class CopyRanks:
+    """Where a copy runs.
+
+    Attributes
+    ----------
+    serial : int
+        Different for every copy that is ever started in a run, and larger for later ones.
+    ranks : tuple of int
+        Of the parent communicator; the i-th is rank i of the copy.
+    """
+
+    serial: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Everybody in a group.
+
+    Attributes
+    ----------
+    group : str
+    copies : mapping of str to tuple of CopyRanks
+        The copies of each function module.
+    executables : tuple of str
+        The other modules: they cannot be spoken to.
+    """
+
+    group: str
+    copies: Mapping[str, tuple[CopyRanks, ...]]
+    executables: tuple[str, ...] = ()
+
+    def place(self, address: Address) -> tuple[int, int]:
+        """Return the serial of a copy and the world rank of its rank."""
+        copy = self.copies[address.module][address.copy]
+        return copy.serial, copy.ranks[address.rank]
+
+    def addresses(self) -> Iterator[tuple[int, int, Address]]:
+        """Yield (world rank, serial, address) of everybody."""
+        for module, copies in self.copies.items():
+            for index, copy in enumerate(copies):
+                for rank, world_rank in enumerate(copy.ranks):
+                    yield world_rank, copy.serial, Address(module, index, rank)
+
+    def resolve(self, to: To) -> Address:
+        """Return the address that somebody has written.
+
+        Raises
+        ------
+        AddressError
+            If it is none, or nobody is there.
+        """
+        address = _read(to)
+        if address.module not in self.copies:
+            raise AddressError(self._no_such_module(address.module))
+        copies = self.copies[address.module]
+        if not 0 <= address.copy < len(copies):
+            raise AddressError(
+                f"there is no copy {address.copy} of {address.module}: it has "
+                f"{_counted(len(copies), 'copy', 'copies')}, from 0"
+            )
+        ranks = len(copies[address.copy].ranks)
+        if not 0 <= address.rank < ranks:
+            raise AddressError(
+                f"there is no rank {address.rank} of {address.module}.{address.copy}: it has "
+                f"{_counted(ranks, 'rank', 'ranks')}, from 0"
+            )
+        return address
+
+    def _no_such_module(self, name: str) -> str:
+        if name in self.executables:
+            return (
+                f"{name} is an executable, which cannot be spoken to: use files, or the tuple space"
+            )
+        there = ", ".join(
+            f"{module} ({_counted(len(copies), 'copy', 'copies')} of "
+            f"{_counted(len(copies[0].ranks), 'rank', 'ranks')})"
+            for module, copies in self.copies.items()
+        )
+        near = did_you_mean(name, self.copies)
+        hint = f'; did you mean "{near}"?' if near else ""
+        return f'there is no module "{name}" in group "{self.group}", which has {there}{hint}'
+
+
+def _read(to: object) -> Address:
+    if isinstance(to, str):
+        return Address(to)
+    if isinstance(to, tuple) and 1 <= len(to) <= 3 and isinstance(to[0], str):
+        try:
+            return Address(to[0], *map(operator.index, to[1:]))
+        except TypeError:
+            pass
+    raise AddressError(
+        f'{to!r} is no address: write "module", ("module", copy) or ("module", copy, rank)'
+    )
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

@@ -1,0 +1,289 @@
+"""A shared boundary, as one rank sees it: ``ctx.boundary("wall")``.
+
+Each overlap of a section that one rank owns and one that another rank reads is a message of its
+own, directly between the two. Both know all sections, from the workflow file, so nothing is
+agreed upon at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from diel.coupling.address import Address, Roster
+from diel.coupling.channel import Channel
+from diel.coupling.heads import INLINE_BYTES, boundary_key
+from diel.coupling.sending import Sending
+from diel.errors import BoundaryError
+from diel.tuples import codec
+from diel.workflow.boundary import Part
+from diel.workflow.sections import Box, intersection, is_empty, slices
+
+if TYPE_CHECKING:
+    from diel.comm.direct import Transfer
+    from diel.coupling.outbox import OutboxLane
+    from diel.workflow.boundary import Boundary
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one rank sends to another in each exchange."""
+
+    owner: Address
+    reader: Address
+    box: Box
+    key: bytes
+
+
+def pieces(boundary: Boundary, roster: Roster) -> list[Piece]:
+    """Return everything that travels in an exchange; the same on all ranks, in the same order."""
+    owners = list(_shares(boundary, boundary.owners, roster))
+    readers = list(_shares(boundary, boundary.readers, roster))
+    found = []
+    for i, (owner, owned) in enumerate(owners):
+        for j, (reader, read) in enumerate(readers):
+            shared = intersection(owned, read) if owner != reader else None
+            if shared is not None:
+                key = boundary_key(boundary.name, i, j)
+                found.append(Piece(owner, reader, shared, key))
+    return found
+
+
+def _shares(
+    boundary: Boundary, parts: tuple[Part, ...], roster: Roster
+) -> Iterator[tuple[Address, Box]]:
+    for part in parts:
+        ranks_of = [len(copy.ranks) for copy in roster.copies.get(part.module, ())]
+        for copy, rank, box in part.shares(boundary.shape, ranks_of):
+            if not is_empty(box):
+                yield Address(part.module, copy, rank), box
+
+
+@dataclass
+class _Outgoing:
+    """A piece that this rank sends.
+
+    Attributes
+    ----------
+    piece : Piece
+    view : ndarray
+        Its place in the array.
+    meta : bytes
+    lane : OutboxLane or None
+        Sends it from its place, where that is contiguous and too large for a head.
+    packed : list of (ndarray, callable or None)
+        Buffers that it was copied into, and whether they are free again.
+    """
+
+    piece: Piece
+    view: Array
+    meta: bytes
+    lane: OutboxLane | None = None
+    packed: list[tuple[Array, Transfer | None]] = field(default_factory=list)
+
+    def buffer(self) -> Array:
+        """Return a buffer that is not under way; there are as many as pushes nobody has pulled."""
+        for index, (array, transfer) in enumerate(self.packed):
+            if transfer is None or transfer():
+                del self.packed[index]
+                return array
+        return np.empty(self.view.shape, self.view.dtype)
+
+
+@dataclass
+class _Incoming:
+    """A piece that this rank receives.
+
+    Attributes
+    ----------
+    piece : Piece
+    view, landing : ndarray
+        Its place in the array, and where it lands: the same if that is contiguous.
+    memory : memoryview
+        Of `landing`.
+    subject : object
+        What is waited for, in words.
+    """
+
+    piece: Piece
+    view: Array
+    landing: Array
+    memory: memoryview
+    subject: object
+
+
+class SharedBoundary:
+    """An array of which this rank owns sections, or reads those of others.
+
+    Parameters
+    ----------
+    boundary : Boundary
+        What the workflow file says of it.
+    channel : Channel
+
+    Attributes
+    ----------
+    name : str
+    array : ndarray
+        Of the declared shape, on every rank: indices mean the same everywhere. It begins as
+        zeros; what lies outside of a rank's own sections and those that it reads stays so.
+    owned, read : tuple of ndarray
+        Views of the sections that this rank owns and reads, in the order of the file.
+
+    Raises
+    ------
+    BoundaryError
+        If this rank has no part in it, or not all of its modules are in this group.
+    """
+
+    def __init__(self, boundary: Boundary, channel: Channel) -> None:
+        me, roster = channel.address, channel.roster
+        self.name = boundary.name
+        self._channel = channel
+        absent = [module for module in boundary.modules if module not in roster.copies]
+        if absent:
+            raise BoundaryError(
+                f'boundary "{self.name}" is shared with {", ".join(absent)}, and group '
+                f'"{roster.group}" has {", ".join(roster.copies)} only'
+            )
+        # Untouched pages of zeros take no memory.
+        self.array: Array = np.zeros(boundary.shape, boundary.dtype)
+        owned = _shares(boundary, boundary.owners, roster)
+        read = _shares(boundary, boundary.readers, roster)
+        self.owned = tuple(self.array[slices(box)] for owner, box in owned if owner == me)
+        self.read = tuple(self.array[slices(box)] for reader, box in read if reader == me)
+        if not self.owned and not self.read:
+            raise BoundaryError(
+                f'{me} has no part in boundary "{self.name}": name it among its owners or readers'
+            )
+        everything = pieces(boundary, roster)
+        self._outgoing = [self._send(one) for one in everything if one.owner == me]
+        self._incoming = [self._receive(one) for one in everything if one.reader == me]
+        self._lanes = [one.lane for one in self._outgoing if one.lane is not None]
+        self._readers = sorted({one.piece.reader for one in self._outgoing})
+
+    def _send(self, piece: Piece) -> _Outgoing:
+        view = self.array[slices(piece.box)]
+        meta = codec.array_meta(view)
+        if view.nbytes <= INLINE_BYTES or not view.flags.c_contiguous:
+            return _Outgoing(piece, view, meta)
+        encoded = codec.Encoded(codec.ARRAY, meta, codec.memory_of(view))
+        return _Outgoing(piece, view, meta, self._channel.lane(piece.reader, piece.key, encoded))
+
+    def _receive(self, piece: Piece) -> _Incoming:
+        view = self.array[slices(piece.box)]
+        landing = view if view.flags.c_contiguous else np.empty(view.shape, view.dtype)
+        memory = codec.memory_of(landing)
+        return _Incoming(piece, view, landing, memory, _Of(self.name, piece))
+
+    def push(self) -> Sending:
+        """Send what this rank owns to whoever reads it; never waits.
+
+        The sections are copied, so that the array may be changed at once. Each push is for one
+        pull of each reader; pushes that have not been pulled yet are kept, in order.
+
+        Returns
+        -------
+        Sending
+            Its ``wait()`` returns when all readers have what does not fit into a head.
+
+        Raises
+        ------
+        BoundaryError
+            If this rank owns nothing of it.
+        """
+        if not self.owned:
+            raise BoundaryError(f'{self._channel.address} owns nothing of boundary "{self.name}"')
+        transfers = [self._push_copy(one) for one in self._outgoing]
+        return Sending(self._channel, [one for one in transfers if one], self._readers)
+
+    def pull(self, timeout: float | None = None) -> None:
+        """Wait for the next push of every owner, and receive what this rank reads of it.
+
+        Parameters
+        ----------
+        timeout : float, seconds, optional
+            How long to wait; what has come by then stays for the next pull.
+
+        Raises
+        ------
+        BoundaryError
+            If this rank reads nothing of it.
+        CouplingTimeout
+            If an owner has not pushed in time.
+        RunStopped
+            If the run is stopping.
+        """
+        if not self.read:
+            raise BoundaryError(f'{self._channel.address} reads nothing of boundary "{self.name}"')
+        wait = self._channel.await_arrival
+        arrivals = [
+            (wait(one.piece.key, one.piece.owner, one.subject, timeout, "pull"), one.memory)
+            for one in self._incoming
+        ]
+        self._channel.take(arrivals)
+        for one in self._incoming:
+            if one.landing is not one.view:
+                one.view[...] = one.landing
+
+    def exchange(self, timeout: float | None = None) -> None:
+        """Push what this rank owns and pull what it reads; the array may be changed afterwards.
+
+        As a Sendrecv: sections that are contiguous memory are sent from where they lie, and it
+        returns when their readers have pulled them. The others may push and pull, or exchange.
+
+        Parameters
+        ----------
+        timeout : float, seconds, optional
+            For each of its waits.
+
+        Raises
+        ------
+        CouplingTimeout
+            If an owner has not pushed, or a reader not pulled, in time. What was pushed still
+            can be pulled; it must not be changed before.
+        RunStopped
+            If the run is stopping.
+        """
+        for one in self._outgoing:
+            if one.lane is None:
+                self._push_copy(one)
+            else:
+                if not one.lane.is_idle():  # an exchange before this one ended early
+                    self._await_lanes(timeout)
+                one.lane.send()
+        if self.read:
+            self.pull(timeout)
+        self._await_lanes(timeout)
+
+    def _push_copy(self, one: _Outgoing) -> Transfer | None:
+        buffer = one.buffer()
+        buffer[...] = one.view
+        encoded = codec.Encoded(codec.ARRAY, one.meta, codec.memory_of(buffer))
+        transfer = self._channel.post(one.piece.reader, one.piece.key, encoded)
+        one.packed.append((buffer, transfer))
+        return transfer
+
+    def _await_lanes(self, timeout: float | None) -> None:
+        for lane in self._lanes:
+            if not lane.is_idle():
+                self._channel.await_receipt(self._all_is_idle, self._readers, timeout)
+
+    def _all_is_idle(self) -> Literal[True] | None:
+        return True if all(lane.is_idle() for lane in self._lanes) else None
+
+
+class _Of:
+    """What a pull waits for; put into words only where somebody asks."""
+
+    def __init__(self, name: str, piece: Piece) -> None:
+        self._name = name
+        self._piece = piece
+
+    def __repr__(self) -> str:
+        return f'boundary "{self._name}" from {self._piece.owner}'

@@ -1,0 +1,387 @@
+"""Messages of one rank to and from the other ranks of its group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+import numpy as np
+
+from diel.comm.meter import Meter
+from diel.comm.waiting import wait_for
+from diel.coupling import values
+from diel.coupling.account import Account
+from diel.coupling.address import Address, Roster, To
+from diel.coupling.heads import key_of
+from diel.coupling.inbox import Arrival, Inbox
+from diel.coupling.outbox import Outbox, OutboxLane, Recipient
+from diel.coupling.sending import Sending
+from diel.errors import AddressError, CouplingTimeout, PayloadError
+from diel.tuples import codec
+from diel.tuples.tags import Tag, format_tag
+
+if TYPE_CHECKING:
+    from diel.comm.direct import Memory, Port, Transfer
+
+Found = TypeVar("Found")
+
+_QUICK_POLLS: Final = range(50)
+
+
+class Channel:
+    """One rank's messages.
+
+    It lasts as long as the rank and is opened for one copy of a module after the other. A message
+    names the copies that it is from and for, so one that was left over never reaches a later copy.
+
+    Parameters
+    ----------
+    port : Port
+    safe_point : callable, optional
+        Asked during waits; what it raises ends them.
+    warn : callable, optional
+        Told (module, copy, text) of messages that nobody received.
+    meter : Meter, optional
+        Told of waits that outlast a few quick polls, and of payloads that it has received.
+
+    Attributes
+    ----------
+    waiting_for : (str, object, float) or None
+        The call that waits, what for, and its timeout in seconds.
+    was_used : bool
+        Whether the copy has sent or received anything.
+    """
+
+    def __init__(
+        self,
+        port: Port,
+        safe_point: Callable[[], None] = lambda: None,
+        warn: Callable[[str, int, str], None] = lambda module, copy, text: None,
+        meter: Meter | None = None,
+    ) -> None:
+        self._port = port
+        self._meter = meter if meter is not None else Meter()
+        self._safe_point = safe_point
+        self._warn = warn
+        self.waiting_for: tuple[str, object, float] | None = None
+        self._waits_for: Literal["message", "receipt", ""] = ""
+        self._receivers: tuple[tuple[int, int], ...] = ()
+        self._me = Address("")
+        self._roster = Roster("", {})
+        self._inbox = Inbox(port, warn)
+        self._outbox = Outbox(port)
+        self._landing: object = None
+
+    # -- the copy that it is open for ---------------------------------------------------------
+
+    def open(self, me: Address, roster: Roster) -> None:
+        """Begin with a copy: from now on its messages are received, and no others."""
+        self._me, self._roster = me, roster
+        self._outbox.open(roster.place(me)[0])
+        self._inbox.open(me, roster)
+        self.poll()
+
+    def close(self) -> None:
+        """End with the copy: wait until its messages have left, drop those that it did not take.
+
+        Raises
+        ------
+        RunStopped
+            If the run is stopping.
+        """
+        self.poll()
+        self._inbox.close()
+        self.await_receipt(self._all_has_left, self._awaited(), None)
+        self._outbox.close()
+        self._inbox.tell_of_dropped()
+
+    def _all_has_left(self) -> Literal[True] | None:
+        self.poll()
+        return None if self._inbox.is_dropping or self._outbox.pending() else True
+
+    def _awaited(self) -> list[Address]:
+        """Return who has yet to receive a message of this copy."""
+        return sorted({recipient.address for recipient in self._outbox.pending()})
+
+    def abandon(self) -> None:
+        """End with a copy that failed, without waiting."""
+        if self._inbox.is_open:
+            self.poll()
+            self._inbox.close()
+            self._outbox.close()
+            self._inbox.tell_of_dropped()
+
+    @property
+    def address(self) -> Address:
+        """The address of this rank."""
+        return self._me
+
+    @property
+    def roster(self) -> Roster:
+        """Everybody in the group."""
+        return self._roster
+
+    @property
+    def was_used(self) -> bool:
+        """Whether the copy has sent or received anything."""
+        return bool(self._outbox.sent) or self._inbox.received > 0
+
+    def account(self) -> Account:
+        """Return what the copy has sent and received, and what it waits for."""
+        outbox, inbox = self._outbox, self._inbox
+        return Account(
+            sent=dict(outbox.sent),
+            received=inbox.received,
+            left=outbox.left(),
+            taken=dict(inbox.taken),
+            waits_for=self._waits_for,
+            receivers=self._receivers,
+        )
+
+    # -- what modules call --------------------------------------------------------------------
+
+    def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
+        """Send a value without waiting; see `Context.send`."""
+        receiver = self._roster.resolve(to)
+        transfer = self.post(receiver, key_of(tag), *values.encode(value, self._port, copy=copy))
+        return Sending(self, [] if transfer is None else [transfer], [receiver])
+
+    def move(
+        self, value: object, to: To, *, tag: Tag | None = None, timeout: float | None = None
+    ) -> None:
+        """Send a value and wait until it has been received; see `Context.move`."""
+        receiver = self._roster.resolve(to)
+        if receiver == self._me:
+            raise AddressError(f"{receiver} cannot move anything to itself: it would wait for ever")
+        outgoing = values.encode(value, self._port, copy=False)
+        transfer = self.post(receiver, key_of(tag), *outgoing, apart=True)
+        assert transfer is not None
+        Sending(self, [transfer], [receiver]).wait(timeout)
+
+    def recv(
+        self,
+        source: To | None = None,
+        *,
+        tag: Tag | None = None,
+        out: Any = None,
+        timeout: float | None = None,
+        with_source: bool = False,
+    ) -> Any:
+        """Receive a value, wait until there is one; see `Context.recv`."""
+        sender = None if source is None else self._roster.resolve(source)
+        target = None if out is None else values.target(out, self._port)
+        key = key_of(tag)
+        arrival = self.await_arrival(key, sender, _From(sender, tag), timeout)
+        if target is not None and (arrival.head.kind, arrival.head.meta) != (
+            codec.ARRAY,
+            target.meta,
+        ):
+            raise PayloadError(
+                f"recv({_From(sender, tag)!r}): the message is "
+                f"{codec.describe(arrival.head.kind, arrival.head.meta)}, and out= is "
+                f"{codec.describe(codec.ARRAY, target.meta)}; it has not been taken"
+            )
+        if target is not None:
+            self.take([(arrival, target.memory)], owner=out)
+            target.finish()
+            value = out
+        else:
+            value = self._take_value(arrival)
+        return (arrival.source, value) if with_source else value
+
+    def _take_value(self, arrival: Arrival) -> Any:
+        head = arrival.head
+        memory = np.empty(head.size_bytes, np.uint8).data  # not zeroed
+        self.take([(arrival, memory)])
+        return codec.decode(head.kind, head.meta, memory)
+
+    # -- for whoever knows what is in the memory: boundaries too ------------------------------
+
+    def post(
+        self,
+        receiver: Address,
+        key: bytes,
+        encoded: codec.Encoded,
+        owner: object = None,
+        *,
+        apart: bool = False,
+    ) -> Transfer | None:
+        """Send encoded memory.
+
+        Parameters
+        ----------
+        receiver : Address
+            In the roster.
+        key : bytes
+        encoded : Encoded
+            What is larger than a head holds stays as it is until it has been received.
+        owner : object, optional
+            Of its memory, kept as long.
+        apart : bool, optional
+            Send even a small payload apart, so that its receipt is known.
+
+        Returns
+        -------
+        callable or None
+            Whether it has been received; None if all of it was in the head, and has left.
+        """
+        self.poll()
+        self._await_ticket()
+        return self._outbox.send(self._recipient(receiver), key, encoded, owner, apart=apart)
+
+    def lane(self, receiver: Address, key: bytes, encoded: codec.Encoded) -> OutboxLane:
+        """Return what sends the same memory again and again, as it is at that time.
+
+        It lasts until the copy ends, and so does its ticket: its messages are received in order.
+        """
+        self._await_ticket()
+        return self._outbox.lane(self._recipient(receiver), key, encoded)
+
+    def _recipient(self, receiver: Address) -> Recipient:
+        return Recipient(receiver, *self._roster.place(receiver))
+
+    def _await_ticket(self) -> None:
+        if not self._outbox.has_ticket:
+            self.await_receipt(self._has_ticket, self._awaited(), None)
+
+    def _has_ticket(self) -> Literal[True] | None:
+        self.poll()
+        return True if self._outbox.has_ticket else None
+
+    def await_arrival(
+        self,
+        key: bytes,
+        source: Address | None,
+        subject: object,
+        timeout: float | None,
+        operation: str = "recv",
+    ) -> Arrival:
+        """Wait for a message and return it; it stays until it is taken.
+
+        Raises
+        ------
+        CouplingTimeout
+            If there is none in time.
+        """
+        self.poll()
+        arrival = self._inbox.find(key, source)
+        if arrival is not None:
+            return arrival
+        with self._waiting(operation, subject, timeout, "message"):
+            arrival = self._wait(lambda: self._look_for(key, source), timeout)
+        if arrival is None:
+            raise CouplingTimeout(f"{operation}({subject!r})", timeout or 0.0)
+        return arrival
+
+    def _look_for(self, key: bytes, source: Address | None) -> Arrival | None:
+        self.poll()
+        return self._inbox.find(key, source)
+
+    def await_receipt(
+        self,
+        poll: Callable[[], Literal[True] | None],
+        receivers: Sequence[Address],
+        timeout: float | None,
+    ) -> None:
+        """Wait until `poll` says that messages have been received.
+
+        Raises
+        ------
+        CouplingTimeout
+            If they have not in time.
+        """
+        if poll():
+            return
+        subject = _By(receivers)
+        places = tuple(self._roster.place(address) for address in receivers)
+        with self._waiting("receipt", subject, timeout, "receipt", places):
+            received = self._wait(poll, timeout)
+        if received is None:
+            raise CouplingTimeout(f"receipt({subject!r})", timeout or 0.0)
+
+    def take(self, arrivals: Sequence[tuple[Arrival, Memory]], owner: object = None) -> None:
+        """Take messages off the queue, each payload into memory of its size; wait for them."""
+        begun = [self._inbox.take(arrival, memory) for arrival, memory in arrivals]
+        transfers = [transfer for transfer in begun if transfer is not None]
+        if transfers:
+            # Kept if a stop ends the wait: MPI goes on writing there.
+            self._landing = (transfers, arrivals, owner)
+            since_s = self._meter.clock()
+            wait_for(_all_of(transfers), None, self._safe_point, brisk=True)
+            self._landing = None
+            size_bytes = sum(arrival.head.size_bytes for arrival, _ in arrivals)
+            self._meter.communicated(
+                since_s, f"receive from {arrivals[0][0].source}", None, size_bytes
+            )
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Take in what has come, and forget what has left; never waits."""
+        news = self._inbox.poll()
+        news |= self._outbox.forget_received()
+        if news and self.waiting_for is not None:
+            # Another wait to whoever compares: the account that was given is not true any more.
+            operation, subject, timeout_s = self.waiting_for
+            self.waiting_for = (operation, subject, timeout_s)
+
+    def _wait(self, poll: Callable[[], Found | None], timeout: float | None) -> Found | None:
+        if timeout != 0:
+            for _ in _QUICK_POLLS:
+                found = poll()
+                if found is not None:
+                    return found
+        since_s = self._meter.clock()
+        try:
+            return wait_for(poll, timeout, self._safe_point, brisk=self._outbox.is_under_way)
+        finally:
+            self._meter.waited(since_s)
+
+    @contextmanager
+    def _waiting(
+        self,
+        operation: str,
+        subject: object,
+        timeout: float | None,
+        waits_for: Literal["message", "receipt"],
+        receivers: tuple[tuple[int, int], ...] = (),
+    ) -> Iterator[None]:
+        self.waiting_for = (operation, subject, math.inf if timeout is None else timeout)
+        self._waits_for, self._receivers = waits_for, receivers
+        try:
+            yield
+        finally:
+            self.waiting_for, self._waits_for, self._receivers = None, "", ()
+
+
+def _all_of(transfers: list[Transfer]) -> Callable[[], Literal[True] | None]:
+    def poll() -> Literal[True] | None:
+        while transfers and transfers[-1]():
+            transfers.pop()
+        return None if transfers else True
+
+    return poll
+
+
+class _From:
+    """Whose message is waited for; put into words only where somebody asks."""
+
+    def __init__(self, source: Address | None, tag: object) -> None:
+        self._source = source
+        self._tag = tag
+
+    def __repr__(self) -> str:
+        source = "anybody" if self._source is None else str(self._source)
+        return f"from {source}" + ("" if self._tag is None else f", tag={format_tag(self._tag)}")
+
+
+class _By:
+    """Whose receipt is waited for."""
+
+    def __init__(self, receivers: Sequence[Address]) -> None:
+        self._receivers = receivers
+
+    def __repr__(self) -> str:
+        return "by " + ", ".join(map(str, self._receivers))

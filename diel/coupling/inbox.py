@@ -1,0 +1,163 @@
+"""What has come for a rank: kept for the copy that it is for, or dropped."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from diel.coupling.address import Address, Roster
+from diel.coupling.heads import Head, describe_key
+
+if TYPE_CHECKING:
+    from diel.comm.direct import Memory, Port, Transfer
+
+_RECENT_COPIES: Final = 8
+"""Copies that ran on this rank and whose names a late message may still be told by."""
+
+
+class Arrival(NamedTuple):
+    """A message whose head is here."""
+
+    source: Address
+    world_rank: int
+    head: Head
+
+
+class _Copy(NamedTuple):
+    """A copy that runs, or ran, on this rank; by world rank the serials and addresses around it."""
+
+    me: Address
+    people: dict[int, tuple[int, Address]]
+
+
+class Inbox:
+    """Messages that have reached one rank.
+
+    Parameters
+    ----------
+    port : Port
+    warn : callable
+        Told (module, copy, text) of messages that nobody received.
+
+    Attributes
+    ----------
+    received : int
+        Messages that have reached this copy, taken or not.
+    taken : Counter of (int, int)
+        Payloads that it has taken, by serial and world rank of their senders.
+    """
+
+    def __init__(self, port: Port, warn: Callable[[str, int, str], None]) -> None:
+        self._port = port
+        self._warn = warn
+        self._serial = 0
+        self._is_open = False
+        self._people: dict[int, tuple[int, Address]] = {}
+        self._recent: dict[int, _Copy] = {}
+        self._arrived: dict[bytes, deque[Arrival]] = {}
+        self._early: list[tuple[int, Head]] = []
+        self._dropping: deque[tuple[Transfer, Memory]] = deque()
+        self._dropped: Counter[tuple[int, int, str]] = Counter()
+        self.received = 0
+        self.taken: Counter[tuple[int, int]] = Counter()
+
+    def open(self, me: Address, roster: Roster) -> None:
+        """Begin with a copy: from now on its messages are kept, and no others."""
+        self._serial = roster.place(me)[0]
+        self._people = {
+            world_rank: (serial, address) for world_rank, serial, address in roster.addresses()
+        }
+        self._recent[self._serial] = _Copy(me, self._people)
+        while len(self._recent) > _RECENT_COPIES:
+            del self._recent[next(iter(self._recent))]
+        self.received, self.taken = 0, Counter()
+        self._is_open = True
+        early, self._early = self._early, []
+        for world_rank, head in early:
+            self._sort(world_rank, head)
+
+    def close(self) -> None:
+        """End with the copy: what it has not taken is dropped, and what comes from now on."""
+        self._is_open = False
+        arrived, self._arrived = self._arrived, {}
+        for queue in arrived.values():
+            for arrival in queue:
+                self._drop(arrival.world_rank, arrival.head)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages are kept."""
+        return self._is_open
+
+    @property
+    def is_dropping(self) -> bool:
+        """Whether payloads that nobody wants are under way."""
+        return bool(self._dropping)
+
+    def poll(self) -> bool:
+        """Take in what has come; return whether some of it is for this copy."""
+        before = self.received
+        found = self._port.poll()
+        while found is not None:
+            self._sort(found[0], Head.unpack(found[1]))
+            found = self._port.poll()
+        while self._dropping and self._dropping[0][0]():
+            self._dropping.popleft()
+        if self._dropped and not self._is_open:
+            self.tell_of_dropped()
+        return self.received > before
+
+    def find(self, key: bytes, source: Address | None) -> Arrival | None:
+        """Return the oldest message with this key, from this sender or from anybody."""
+        queue = self._arrived.get(key)
+        if not queue:
+            return None
+        if source is None or queue[0].source == source:
+            return queue[0]
+        return next((arrival for arrival in queue if arrival.source == source), None)
+
+    def take(self, arrival: Arrival, memory: Memory) -> Transfer | None:
+        """Take a message into memory of its size; return whether it is there, None if it is."""
+        head = arrival.head
+        queue = self._arrived[head.key]
+        queue.remove(arrival)
+        if not queue:
+            del self._arrived[head.key]
+        if not head.has_payload:
+            memoryview(memory)[:] = head.inline
+            return None
+        self.taken[head.from_serial, arrival.world_rank] += 1
+        transfer = self._port.receive(arrival.world_rank, head.ticket, memory)
+        return None if transfer() else transfer
+
+    def _sort(self, world_rank: int, head: Head) -> None:
+        if head.to_serial > self._serial:  # the order to start that copy is still on its way
+            self._early.append((world_rank, head))
+            return
+        serial, sender = self._people.get(world_rank, (-1, None))
+        is_wanted = self._is_open and (head.to_serial, head.from_serial) == (self._serial, serial)
+        if sender is None or not is_wanted:
+            self._drop(world_rank, head)
+            return
+        self.received += 1
+        arrival = Arrival(sender, world_rank, head)
+        self._arrived.setdefault(head.key, deque()).append(arrival)
+
+    def _drop(self, world_rank: int, head: Head) -> None:
+        """Receive a message that nobody wants, since its sender waits for that."""
+        self._dropped[head.to_serial, world_rank, describe_key(head.key)] += 1
+        if head.has_payload:
+            memory = bytearray(head.size_bytes)
+            transfer = self._port.receive(world_rank, head.ticket, memory)
+            self._dropping.append((transfer, memory))
+
+    def tell_of_dropped(self) -> None:
+        """Warn of what has been dropped."""
+        dropped, self._dropped = self._dropped, Counter()
+        for (serial, world_rank, what), count in dropped.items():
+            me, people = self._recent.get(serial, _Copy(Address("a copy of long ago"), {}))
+            _, sender = people.get(world_rank, (0, f"rank {world_rank} of the run"))
+            messages, were = ("a message", "was") if count == 1 else (f"{count} messages", "were")
+            text = f"{messages} from {sender} to rank {me.rank} ({what}) {were} never received"
+            self._warn(me.module, me.copy, text)

@@ -1,0 +1,332 @@
+"""Messages between ranks that meet in one thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.coupling.meeting import Meeting, pair, roster
+
+from diel.comm.tags import DIRECT_PAYLOADS
+from diel.coupling.address import Address
+from diel.coupling.heads import INLINE_BYTES, NO_TICKET, Head
+from diel.errors import AddressError, CouplingTimeout, PayloadError, RunStopped, TagError
+
+LARGE = np.arange(10_000.0)
+
+VALUES = [
+    None,
+    7,
+    -0.5,
+    2**80,
+    "text",
+    {"a": [1, 2]},
+    b"",
+    b"x" * INLINE_BYTES,
+    b"x" * (INLINE_BYTES + 1),
+    bytearray(b"mutable"),
+    "y" * 100_000,
+]
+ARRAYS = [
+    LARGE,
+    LARGE.reshape(100, 100).T,
+    LARGE[::3],
+    np.empty((0, 3), "f4"),
+    np.array(3.5),
+    np.array(["2026-01-01"], "M8[D]"),
+    np.zeros(3, [("x", "f8"), ("y", "i4")]),
+    np.ones((2, 3, 4), "c16"),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
+def test_values_arrive_as_they_were_sent(value: Any) -> None:
+    _, a, b = pair()
+    a.send(value, "b")
+    received = b.recv("a")
+    assert received == value
+    assert type(received) is (bytes if isinstance(value, bytearray) else type(value))
+
+
+@pytest.mark.parametrize("value", ARRAYS, ids=lambda value: f"{value.dtype}{value.shape}")
+@pytest.mark.parametrize("copy", [True, False])
+def test_arrays_arrive_as_they_were_sent(value: np.ndarray, copy: bool) -> None:
+    _, a, b = pair()
+    a.send(value, "b", copy=copy)
+    received = b.recv("a")
+    assert received.dtype == value.dtype
+    np.testing.assert_array_equal(received, value)
+    received[...] = 0  # is writable
+    a.send(value, "b")
+    out = np.empty(value.shape, value.dtype)
+    assert b.recv(out=out) is out
+    np.testing.assert_array_equal(out, value)
+
+
+@pytest.mark.parametrize("size", [4, 10_000])
+def test_what_was_sent_may_be_changed_at_once(size: int) -> None:
+    _, a, b = pair()
+    array, data = np.ones(size), bytearray(b"x" * size)
+    a.send(array, "b")
+    a.send(data, "b")
+    array[:], data[:] = 0, b"y" * size
+    assert (b.recv() == 1).all()
+    assert b.recv() == b"x" * size
+
+
+def test_without_a_copy_an_array_is_read_when_it_is_received() -> None:
+    _, a, b = pair()
+    array = np.ones(10_000)
+    sending = a.send(array, "b", copy=False)
+    assert not sending.done
+    array[:] = 2
+    assert (b.recv() == 2).all()
+    assert sending.done
+    sending.wait()
+    assert a.send(np.ones(3), "b", copy=False).done  # it was in the head
+
+
+def test_a_sending_can_be_waited_for() -> None:
+    _, a, b = pair()
+    sending = a.send(LARGE, "b")
+    with pytest.raises(CouplingTimeout, match=r"receipt\(by b.0 rank 0\): .* within 0.02 s"):
+        sending.wait(timeout=0.02)
+    thread = threading.Thread(target=b.recv)
+    thread.start()
+    sending.wait(timeout=30)
+    thread.join()
+    assert sending.done
+
+
+@pytest.mark.parametrize("value", [1, LARGE, np.empty(0)], ids=["small", "large", "empty"])
+def test_a_move_returns_when_it_has_been_received(value: Any) -> None:
+    _, a, b = pair()
+    with pytest.raises(CouplingTimeout):
+        a.move(value, "b", timeout=0.02)
+    np.testing.assert_array_equal(b.recv(), value)
+    thread = threading.Thread(target=lambda: a.move(value, "b"))
+    thread.start()
+    np.testing.assert_array_equal(b.recv("a", timeout=30), value)
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_nobody_moves_to_itself_but_may_send() -> None:
+    _, a, _ = pair()
+    with pytest.raises(AddressError, match="to itself"):
+        a.move(1, "a")
+    a.send(LARGE, "a")
+    np.testing.assert_array_equal(a.recv("a"), LARGE)
+
+
+def test_messages_keep_their_order_for_each_sender_and_tag() -> None:
+    meeting = Meeting(roster(a=(2, 2), b=(1, 1)))
+    receiver = meeting[Address("b")]
+    for step in range(3):
+        for copy in range(2):
+            for rank in range(2):
+                sender = meeting[Address("a", copy, rank)]
+                sender.send((copy, rank, step), "b", tag=("step", step % 2))
+                sender.send(np.full(1000, step), "b")
+    # Of one sender and one tag, whatever came before.
+    assert receiver.recv(("a", 1, 1), tag=("step", 1)) == (1, 1, 1)
+    assert receiver.recv(("a", 1), tag=("step", 0)) == (1, 0, 0)
+    assert [receiver.recv(("a", 0, 1))[0] for _ in range(3)] == [0, 1, 2]
+    # Of anybody, in the order in which they came.
+    source, value = receiver.recv(tag=("step", 0), with_source=True)
+    assert (source, value) == (Address("a", 0, 0), (0, 0, 0))
+    assert receiver.recv(Address("a", 0, 1), tag=("step", 0)) == (0, 1, 0)
+    with pytest.raises(CouplingTimeout):
+        receiver.recv(tag="step", timeout=0)
+
+
+def test_a_wrong_out_refuses_the_message_and_keeps_it() -> None:
+    _, a, b = pair()
+    a.send(LARGE, "b", tag="t")
+    a.send({"no": "array"}, "b")
+    for out in (np.empty(9_999), np.empty(10_000, "f4"), np.empty((100, 100))):
+        with pytest.raises(
+            PayloadError,
+            match=r"recv\(from a.0 rank 0, tag='t'\): the message is an"
+            r" array of dtype float64 and shape \(10000,\).*has not been taken",
+        ):
+            b.recv("a", tag="t", out=out)
+    for odd in ([0.0], LARGE[::2], np.empty(3, object)):
+        with pytest.raises(PayloadError, match="out= takes"):
+            b.recv("a", tag="t", out=odd)
+    with pytest.raises(PayloadError, match="a pickled Python object"):
+        b.recv(out=np.empty(3))
+    np.testing.assert_array_equal(b.recv("a", tag="t"), LARGE)
+    assert b.recv() == {"no": "array"}
+
+
+def test_what_cannot_be_sent_is_refused() -> None:
+    _, a, b = pair()
+    with pytest.raises(PayloadError, match="cannot travel"):
+        a.send(lambda: 0, "b")
+    with pytest.raises(TagError):
+        a.send(1, "b", tag="")
+    with pytest.raises(TagError):
+        b.recv(tag=1.5)  # type: ignore[arg-type]
+    assert not a.was_used
+
+
+def test_addresses() -> None:
+    people = roster(fluid=(2, 3), solid=(1, 1))
+    for to in ("fluid", ("fluid",), ("fluid", 0), ("fluid", 0, 0), Address("fluid")):
+        assert people.resolve(to) == Address("fluid", 0, 0)
+    assert people.resolve(("fluid", np.int64(1), 2)) == Address("fluid", 1, 2)
+    assert str(Address("fluid", 1, 2)) == "fluid.1 rank 2"
+    there = r'in group "g", which has fluid \(2 copies of 3 ranks\), solid \(1 copy of 1 rank\)'
+    for to, words in [
+        ("liquid", there),
+        ("flud", 'did you mean "fluid"'),
+        (("fluid", 2), "no copy 2 of fluid: it has 2 copies"),
+        (("fluid", -1), "no copy -1"),
+        (("fluid", 1, 3), "no rank 3 of fluid.1: it has 3 ranks"),
+        (("fluid", 1.0), "is no address"),
+        (("fluid", 0, 0, 0), "is no address"),
+        (3, "is no address"),
+        ((), "is no address"),
+    ]:
+        with pytest.raises(AddressError, match=words):
+            people.resolve(to)  # type: ignore[arg-type]
+
+
+def test_what_was_left_over_never_reaches_a_later_copy() -> None:
+    meeting, a, b = pair()
+    a.send("small", "b", tag="t")
+    a.send(LARGE, "b", tag="t")
+    a.abandon()
+    b.abandon()
+    assert meeting.warnings == [
+        "b.0: 2 messages from a.0 rank 0 to rank 0 (tag 't') were never received"
+    ]
+    a.send("late", "b", tag="t")  # as if it had been on its way
+    meeting.open(roster(3, a=(1, 1), b=(1, 1)))
+    with pytest.raises(CouplingTimeout):
+        b.recv("a", tag="t", timeout=0.02)
+    a.send("new", "b", tag="t")
+    assert b.recv("a", tag="t") == "new"
+    b.close()
+    assert len(meeting.warnings) == 2
+    assert "a message from a.0 rank 0 to rank 0 (tag 't') was never" in meeting.warnings[1]
+    assert not meeting.exchange.offers
+
+
+def test_a_message_for_a_copy_that_is_about_to_start_is_kept() -> None:
+    meeting, a, b = pair()
+    b.close()
+    later = roster(3, a=(1, 1), b=(1, 1))
+    a.close()
+    a.open(Address("a"), later)
+    a.send(LARGE, "b")
+    b.poll()
+    b.open(Address("b"), later)
+    np.testing.assert_array_equal(b.recv("a"), LARGE)
+    assert meeting.warnings == []
+
+
+def test_the_end_of_a_copy_waits_until_its_messages_have_left() -> None:
+    meeting, a, b = pair()
+    a.send(LARGE, "b")
+    thread = threading.Thread(target=a.close)
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    operation, subject, _ = a.waiting_for or ("", None, 0.0)
+    assert f"{operation}({subject!r})" == "receipt(by b.0 rank 0)"
+    b.close()  # drops it, and says so
+    thread.join(30)
+    assert not thread.is_alive()
+    assert meeting.warnings == [
+        "b.0: a message from a.0 rank 0 to rank 0 (no tag) was never received"
+    ]
+
+
+def test_a_stop_ends_a_wait() -> None:
+    meeting, a, _ = pair()
+
+    def stop() -> None:
+        raise RunStopped("the run is stopping")
+
+    a._safe_point = stop
+    with pytest.raises(RunStopped):
+        a.recv("b")
+    assert a.waiting_for is None
+    a.send(LARGE, "b")
+    with pytest.raises(RunStopped):
+        a.close()
+    assert meeting.warnings == []
+
+
+def test_the_account_says_what_a_deadlock_is_told_from() -> None:
+    _, a, b = pair()
+    seen: list[Any] = []
+
+    def look() -> None:
+        account = b.account()
+        seen.append((account.waits_for, account.received, b.waiting_for))
+        if len(seen) == 1:
+            a.send(1, "b", tag="another")
+
+    b._safe_point = look
+    with pytest.raises(CouplingTimeout):
+        b.recv("a", timeout=0.05)
+    assert seen[0][:2] == ("message", 0)
+    assert seen[-1][:2] == ("message", 1)
+    # What has come meanwhile makes it another wait, to whoever was told of the first one.
+    assert seen[0][2] is not seen[-1][2]
+    assert a.account().sent == {(2, 1): 1}
+    a.send(LARGE, "b")
+    assert (a.account().left, b.account().taken) == ({(2, 1): 0}, {})
+    b.recv("a")
+    assert (a.account().left, b.account().taken) == ({(2, 1): 1}, {(1, 0): 1})
+    assert b.account().waits_for == ""
+
+
+def test_tickets_are_used_again() -> None:
+    _, a, b = pair()
+    a._outbox._next_ticket = DIRECT_PAYLOADS - 2
+    for step in range(5):
+        a.send(np.full(1000, step), "b")
+    assert len(a._outbox._tickets) == 5
+    assert [b.recv()[0] for _ in range(5)] == [0, 1, 2, 3, 4]
+    for _ in range(10):
+        a.poll()
+    assert not a._outbox._tickets
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(NO_TICKET, DIRECT_PAYLOADS - 1),
+    st.binary(max_size=40),
+    st.binary(max_size=40),
+    st.binary(max_size=40),
+)
+def test_heads_are_read_as_they_were_written(
+    to: int, of: int, ticket: int, key: bytes, meta: bytes, inline: bytes
+) -> None:
+    head = Head(to, of, len(inline), ticket, 1, key, meta, inline)
+    assert Head.unpack(head.pack()) == head
+    assert head.has_payload == (ticket >= 0)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("pq"), st.sampled_from([1, 5000])), max_size=12), st.data()
+)
+def test_any_order_of_receiving_gets_each_tag_in_order(
+    sent: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    _, a, b = pair()
+    for number, (tag, size) in enumerate(sent):
+        a.send(np.full(size, number, "i8"), "b", tag=tag)
+    left = {tag: [n for n, (t, _) in enumerate(sent) if t == tag] for tag in "pq"}
+    while any(left.values()):
+        tag = data.draw(st.sampled_from([tag for tag in "pq" if left[tag]]))
+        assert b.recv("a", tag=tag)[0] == left[tag].pop(0)

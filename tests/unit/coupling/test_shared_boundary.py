@@ -1,0 +1,223 @@
+"""Shared boundaries between ranks that meet in one thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.coupling.meeting import Meeting, roster
+
+from diel.coupling.address import Address
+from diel.coupling.boundary import SharedBoundary, pieces
+from diel.errors import BoundaryError, CouplingTimeout
+from diel.workflow.boundary import Boundary
+
+LARGE = 4000  # float64: more than a head holds
+
+
+def declare(owners: list[Any], readers: list[Any], shape: tuple[int, ...], **more: Any) -> Boundary:
+    said = {"name": "wall", "shape": shape, "owners": owners, "readers": readers}
+    return Boundary.model_validate(said | more)
+
+
+def boundaries(meeting: Meeting, declared: Boundary) -> dict[Address, SharedBoundary]:
+    people = [address for _, _, address in meeting.roster.addresses()]
+    found = {}
+    for address in people:
+        try:
+            found[address] = SharedBoundary(declared, meeting[address])
+        except BoundaryError:
+            continue
+    return found
+
+
+def one_way(length: int) -> tuple[Meeting, SharedBoundary, SharedBoundary]:
+    meeting = Meeting(roster(fluid=(1, 1), solid=(1, 1)))
+    declared = declare([{"module": "fluid"}], [{"module": "solid"}], (length,))
+    found = boundaries(meeting, declared)
+    return meeting, found[Address("fluid")], found[Address("solid")]
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[Meeting, Boundary]:
+    """Draw modules of several copies and ranks, and who owns and reads what."""
+    sizes = {name: draw(st.tuples(st.integers(1, 3), st.integers(1, 3))) for name in ("a", "b")}
+    # Some of them too large for a head.
+    shape = draw(st.tuples(st.integers(1, 12), st.sampled_from([1, 2, 5, 800])))
+    axis = draw(st.integers(0, 1))
+    cut = draw(st.integers(0, shape[0]))
+    owners = []
+    for name, (start, stop) in (("a", (0, cut)), ("b", (cut, shape[0]))):
+        if start < stop:
+            section = [[start, stop], [0, shape[1]]]
+            owners.append({"module": name, "split": axis, "section": section})
+    readers = []
+    for name in draw(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=3)):
+        part: dict[str, Any] = {"module": name}
+        if draw(st.booleans()):
+            part["split"] = draw(st.integers(0, 1))
+        if draw(st.booleans()):
+            starts = [draw(st.integers(0, length - 1)) for length in shape]
+            part["section"] = [
+                [start, draw(st.integers(start + 1, length))]
+                for start, length in zip(starts, shape, strict=True)
+            ]
+        if draw(st.booleans()):
+            part["copy"] = draw(st.integers(0, sizes[name][0] - 1))
+        if "split" not in part and draw(st.booleans()):
+            part["rank"] = draw(st.integers(0, sizes[name][1] - 1))
+        readers.append(part)
+    return Meeting(roster(**sizes)), declare(owners, readers, shape, dtype="int32")
+
+
+def place(wall: SharedBoundary, view: np.ndarray[Any, Any]) -> tuple[slice, slice]:
+    """Return where a view lies in the array, by the address of its first item."""
+    first, start = (one.__array_interface__["data"][0] for one in (view, wall.array))
+    i, j = divmod((first - start) // wall.array.itemsize, wall.array.shape[1])
+    return slice(i, i + view.shape[0]), slice(j, j + view.shape[1])
+
+
+@given(worlds(), st.lists(st.sampled_from(["push", "lane"]), min_size=1, max_size=3))
+def test_everybody_reads_what_others_own_and_nothing_else(
+    world: tuple[Meeting, Boundary], manner: list[str]
+) -> None:
+    meeting, declared = world
+    found = boundaries(meeting, declared)
+    for step, how in enumerate(manner, start=1):
+        truth = 1000 * step + np.arange(np.prod(declared.shape), dtype="i4")
+        truth = truth.reshape(declared.shape)
+        for wall in found.values():
+            assert wall.array.shape == declared.shape
+            for view in wall.owned:
+                view[...] = truth[place(wall, view)]
+            if how == "push" and wall.owned:
+                wall.push()
+            elif wall.owned:  # what an exchange does first
+                for one in wall._outgoing:
+                    if one.lane is None:
+                        wall._push_copy(one)
+                    else:
+                        one.lane.send()
+        for wall in found.values():
+            if wall.read:
+                wall.pull(timeout=5)
+            for view in wall.read:
+                np.testing.assert_array_equal(view, truth[place(wall, view)])
+    for channel in meeting.channels.values():
+        channel.abandon()
+    assert meeting.warnings == []
+    assert not meeting.exchange.offers
+
+
+@given(worlds())
+def test_only_what_somebody_reads_travels_and_straight_to_them(
+    world: tuple[Meeting, Boundary],
+) -> None:
+    meeting, declared = world
+    everything = pieces(declared, meeting.roster)
+    assert len({(one.owner, one.reader, one.key) for one in everything}) == len(everything)
+    for one in everything:
+        assert one.owner != one.reader
+        assert one.owner.module in {part.module for part in declared.owners}
+        assert one.reader.module in {part.module for part in declared.readers}
+        for (start, stop), length in zip(one.box, declared.shape, strict=True):
+            assert 0 <= start < stop <= length
+
+
+@pytest.mark.parametrize("length", [3, LARGE])
+def test_each_pull_gets_the_next_push(length: int) -> None:
+    _, fluid, solid = one_way(length)
+    for step in range(4):
+        fluid.owned[0][:] = step
+        sending = fluid.push()
+        fluid.array[:] = -1  # it was copied
+    for step in range(4):
+        solid.pull()
+        assert (solid.array == step).all()
+    assert sending.done
+    with pytest.raises(CouplingTimeout, match=r'pull\(boundary "wall" from fluid.0 rank 0\)'):
+        solid.pull(timeout=0.02)
+    assert (solid.array == 3).all()
+    fluid.array[:] = 9
+    fluid.push()
+    solid.pull()  # nothing was lost by the timeout
+    assert (solid.array == 9).all()
+
+
+def test_buffers_are_used_again() -> None:
+    _, fluid, solid = one_way(LARGE)
+    for _ in range(10):
+        fluid.push()
+        solid.pull()
+    assert len(fluid._outgoing[0].packed) == 1
+    buffer = fluid._outgoing[0].packed[0][0]
+    fluid.push()
+    assert fluid._outgoing[0].packed[0][0] is buffer
+    fluid.push()
+    assert len(fluid._outgoing[0].packed) == 2
+
+
+@pytest.mark.parametrize("shape", [(2, LARGE), (LARGE, 2), (2, 3)])
+def test_an_exchange_in_threads(shape: tuple[int, int]) -> None:
+    """Sections that are contiguous memory, those that are not, and small ones."""
+    meeting = Meeting(roster(a=(1, 1), b=(1, 1)))
+    axis = int(shape[0] == LARGE)
+    halves = []
+    for index in range(2):
+        section = [[0, shape[0]], [0, shape[1]]]
+        section[axis] = [index, index + 1]
+        halves.append(section)
+    a, b = ({"module": name, "section": half} for name, half in zip("ab", halves, strict=True))
+    c, d = ({"module": name, "section": half} for name, half in zip("ba", halves, strict=True))
+    found = boundaries(meeting, declare([a, b], [c, d], shape))
+    errors: list[BaseException] = []
+
+    def work(address: Address, sign: int) -> None:
+        wall = found[address]
+        try:
+            for step in range(50):
+                wall.owned[0][...] = sign * step
+                wall.exchange(timeout=30)
+                assert (wall.read[0] == -sign * step).all()
+            meeting[address].close()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, args=(Address("a"), 1))
+    thread.start()
+    work(Address("b"), -1)
+    thread.join(30)
+    assert errors == []
+    assert not meeting.exchange.offers
+
+
+def test_an_exchange_that_nobody_joins_can_be_joined_later() -> None:
+    _, fluid, solid = one_way(LARGE)
+    fluid.array[:] = 5
+    with pytest.raises(CouplingTimeout, match=r"receipt\(by solid.0 rank 0\)"):
+        fluid.exchange(timeout=0.02)
+    with pytest.raises(CouplingTimeout):  # it does not send the same memory twice
+        fluid.exchange(timeout=0.02)
+    solid.pull(timeout=5)
+    assert (solid.array == 5).all()
+
+
+def test_who_has_no_part_is_told_so() -> None:
+    meeting = Meeting(roster(fluid=(1, 2), solid=(1, 1), other=(1, 1)))
+    declared = declare([{"module": "fluid", "rank": 0}], [{"module": "solid"}], (4,))
+    with pytest.raises(BoundaryError, match=r'other.0 rank 0 has no part in boundary "wall"'):
+        SharedBoundary(declared, meeting[Address("other")])
+    with pytest.raises(BoundaryError, match=r"fluid.0 rank 1 has no part"):
+        SharedBoundary(declared, meeting[Address("fluid", 0, 1)])
+    owner = SharedBoundary(declared, meeting[Address("fluid")])
+    with pytest.raises(BoundaryError, match=r"fluid.0 rank 0 reads nothing"):
+        owner.pull()
+    with pytest.raises(BoundaryError, match=r"solid.0 rank 0 owns nothing"):
+        SharedBoundary(declared, meeting[Address("solid")]).push()
+    alone = Meeting(roster(fluid=(1, 1)))
+    with pytest.raises(BoundaryError, match='shared with solid, and group "g" has fluid only'):
+        SharedBoundary(declared, alone[Address("fluid")])
