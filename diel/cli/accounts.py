@@ -13,13 +13,13 @@ _COPIES_NAMED: Final = 2
 _PARTS: Final = ("working", "waiting", "communicating")
 
 
-def print_accounts(view: RunView) -> None:
-    """Print a line for each rank, or for each module where there are many ranks."""
+def account_lines(view: RunView) -> list[str]:
+    """Return a line for each rank, or for each module where there are many ranks."""
     if view.accounts is None or not view.accounts["ranks"]:
-        return
+        return []
     ranks, modules = view.accounts["ranks"], view.accounts["modules"]
     table = _by_rank(ranks) if len(ranks) <= _RANKS_SHOWN else _by_module(ranks, modules)
-    print("\n" + "\n".join(f"  {line}" for line in aligned(table)) + "\n")
+    return ["", *(f"  {line}" for line in aligned(table)), ""]
 
 
 def _by_rank(ranks: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:

@@ -93,7 +93,7 @@ class Meter:
         self, *, keeps_all: bool = False, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.clock = clock
-        self.name_wait: Callable[[], tuple[str, object]] = lambda: ("a tuple server", None)
+        self.name_wait: Callable[[], tuple[str, object]] = lambda: ("a tuple server's answer", None)
         self.after_wait: Callable[[], None] = lambda: None
         self.left_out = 0
         self._keeps_all = keeps_all
@@ -196,11 +196,13 @@ class ServerMeter(Meter):
 
     def work(self) -> None:
         """From now on there are requests to handle."""
+        if self._state == "working":
+            return
         state, self._state = self._state, "working"
         self._worked_s = self.clock()
         if state == "waiting":
             self.waited(self._since_s, "requests")
-        elif state == "moving":
+        else:
             self.communicated(self._since_s, "payloads", None, self._moved_bytes)
             self._moved_bytes = 0
 

@@ -260,7 +260,7 @@ class _Worker:
 
     def _name_wait(self) -> tuple[str, object]:
         waiting = self._tuples.waiting_for or self._channel.waiting_for
-        return ("a tuple server", None) if waiting is None else waiting[:2]
+        return ("a tuple server's answer", None) if waiting is None else waiting[:2]
 
     def _after_wait(self) -> None:
         """Take back what rank 0 was told of a wait that is over; the next may be for the same."""
@@ -403,6 +403,9 @@ class _Worker:
             return self._parent.create_communicator(plan.module_ranks, plan.module_serial)
 
     def _retire(self, comm: Any, *, lends_core: bool = False) -> int:
+        if comm.Get_size() == 1:
+            with self._meter.communicating("free a communicator"):
+                return self._parent.retire_communicator(comm, self._safe_point)
         with self._waiting("the end of the copy's other ranks", counts=not lends_core):
             return self._parent.retire_communicator(comm, self._safe_point)
 

@@ -53,11 +53,16 @@ class _Iteration:
 class _Copy:
     name: str
     group: str
-    iteration: tuple[int, ...]
+    iteration: list[int]
     ranks: list[int]
     start_ns: int
+    life_ns: int
     attempt: int = 1
     end_ns: int = 0
+    told_ns: dict[int, int] = field(default_factory=dict)
+    """By rank: up to when that has told what it did in this life of the run."""
+    told_of: set[int] = field(default_factory=set)
+    """Ranks that have told how the copy ended."""
 
     def about(self) -> dict[str, Any]:
         return {"group": self.group, "iteration": self.iteration, "attempt": self.attempt}
@@ -98,15 +103,18 @@ class Storyline:
         self._copies: dict[tuple[str, str], _Copy] = {}
         self._cut_short: list[_Copy] = []
         self._notes: list[Event] = []
-        self._told: set[tuple[object, ...]] = set()
-        self._line_ends_ns: dict[int, int] = {}
+        self._life_ns = 0  # when the run began or was resumed
         last_ns = 0
         for record in records:
             if record["event"] in ("RunResumed", "RunEnded"):
                 self._cut(last_ns)
-            last_ns = round(record["time_s"] * 1e9)
+            last_ns = _nanoseconds(record["time_s"])
             self._apply(record, last_ns)
         self._cut(last_ns)
+        self._cut_on: dict[int, list[_Copy]] = {}
+        for copy in self._cut_short:
+            for rank in copy.ranks:
+                self._cut_on.setdefault(rank, []).append(copy)
         self._lanes = self._arrange()
 
     @property
@@ -117,7 +125,7 @@ class Storyline:
     @property
     def origin_ns(self) -> int:
         """When the run began, before any resumption."""
-        return round(self.starts[0] * 1e9)
+        return _nanoseconds(self.starts[0])
 
     def names(self) -> Iterator[Event]:
         """Yield what names the lines and orders them."""
@@ -134,14 +142,15 @@ class Storyline:
 
     def note(self, event: Event) -> None:
         """Take in an event that a rank has written."""
-        line = event["tid"]
-        end_ns = event["ts"] + event.get("dur", 0)
-        self._line_ends_ns[line] = max(end_ns, self._line_ends_ns.get(line, 0))
-        if event.get("cat") == "module":
+        rank, start_ns = event["tid"], event["ts"]
+        for copy in self._cut_on.get(rank, ()):
+            if not copy.life_ns <= start_ns <= copy.end_ns:
+                continue
+            end_ns = start_ns + event.get("dur", 0)
+            copy.told_ns[rank] = max(end_ns, copy.told_ns.get(rank, 0))
             about = event["args"]
-            self._told.add(
-                (line, event["name"], about["group"], *about["iteration"], about["attempt"])
-            )
+            if event["name"] == copy.name and copy.about().items() <= about.items():
+                copy.told_of.add(rank)
 
     def events(self) -> Iterator[Event]:
         """Yield what no rank has told: groups, what happened to copies, what was cut short."""
@@ -160,9 +169,9 @@ class Storyline:
         yield from self._notes
         for copy in self._cut_short:
             for rank in copy.ranks:
-                if (rank, copy.name, copy.group, *copy.iteration, copy.attempt) in self._told:
+                if rank in copy.told_of:
                     continue
-                start_ns = max(copy.start_ns, self._line_ends_ns.get(rank, 0))
+                start_ns = max(copy.start_ns, copy.told_ns.get(rank, 0))
                 end_ns = max(start_ns, copy.end_ns)
                 about = copy.about() | {"ended": "cut short"}
                 yield span_event(copy.name, "module", start_ns, end_ns, rank, about)
@@ -177,7 +186,8 @@ class Storyline:
             group, iteration = record["group"], tuple(record.get("iteration", ()))
             self._running[group] = _Iteration(group, iteration, now_ns)
             for name, ranks in record.get("placement", {}).items():
-                self._copies[group, name] = _Copy(name, group, iteration, ranks, now_ns)
+                copy = _Copy(name, group, list(iteration), ranks, now_ns, self._life_ns)
+                self._copies[group, name] = copy
         elif event == "GroupFinished":
             self._finish(record["group"], now_ns, str(record.get("ended_by") or ""))
         elif event in ("CopyFinished", "CopyGivenUp"):
@@ -203,6 +213,7 @@ class Storyline:
 
     def _start(self, record: Record) -> None:
         self.starts.append(record["time_s"])
+        self._life_ns = _nanoseconds(record["time_s"])
         self.workflow = record["workflow"]
         self._ranks = max(self._ranks, record["ranks"])
         self._inside = record.get("inside", {})
@@ -245,3 +256,8 @@ class Storyline:
             lanes[place].open.append(one)
             dealt[place].append(one)
         return dealt
+
+
+def _nanoseconds(time_s: float) -> int:
+    # A journal's times have microseconds; what a float has beyond is noise.
+    return round(time_s * 1e6) * 1000
