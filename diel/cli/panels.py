@@ -27,6 +27,20 @@ def head(view: RunView, state: str = "running", now_s: float | None = None) -> R
     return Text.assemble((view.name, "bold"), f" on {view.ranks} ranks, {seconds:.1f} s{said}")
 
 
+def failure(view: RunView) -> list[RenderableType]:
+    """Draw the root cause of a failure, in a line."""
+    from rich.text import Text
+
+    record = view.failure
+    if record is None:
+        return []
+    if "error" in record:
+        text = f"{record['module']}.{record['copy']} failed: {record['error']}"
+    else:
+        text = record["explanation"].splitlines()[0]
+    return [Text(text, style="red")]
+
+
 def groups(view: RunView, *, is_lively: bool = True) -> RenderableType:
     """Draw the groups: which run, in which iteration, with how many copies."""
     from rich.spinner import Spinner

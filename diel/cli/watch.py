@@ -132,6 +132,7 @@ class Watched:
                 now_s = view.started_s + (summarize(self.directory.path, now_s).duration_s or 0.0)
             parts = [
                 panels.head(view, self.state, now_s),
+                *panels.failure(view),
                 panels.groups(view, is_lively=is_lively and not self.has_ended),
                 *panels.copies(view, self._status, now_s),
             ]

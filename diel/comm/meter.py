@@ -199,12 +199,12 @@ class ServerMeter(Meter):
         if self._state == "working":
             return
         state, self._state = self._state, "working"
-        self._worked_s = self.clock()
         if state == "waiting":
             self.waited(self._since_s, "requests")
         else:
             self.communicated(self._since_s, "payloads", None, self._moved_bytes)
             self._moved_bytes = 0
+        self._worked_s = self.clock()  # the next span begins where this one ends, or later
 
     def moved(self, size_bytes: int) -> None:
         """Count a payload that came or went."""

@@ -39,7 +39,7 @@ class Timekeeper:
         self._directory = directory
         self._rank = rank
         self._part: TracePart | None = None
-        self._offset_s = clock_offset_s(meter.clock)
+        self._offset_ns = round(clock_offset_s(meter.clock) * 1e9)
         self._next_s = 0.0
 
     @contextlib.contextmanager
@@ -68,7 +68,7 @@ class Timekeeper:
         times = self.meter.times()
         self._save()
         if self.meter.left_out:
-            now_ns = round((self.meter.clock() + self._offset_s) * 1e9)
+            now_ns = round(self.meter.clock() * 1e9) + self._offset_ns
             text = f"{self.meter.left_out:,} later events are left out"
             self._write([span_event(text, "note", now_ns, now_ns, self._rank, {})])
         if self._part is not None:
@@ -79,7 +79,7 @@ class Timekeeper:
     def _save(self) -> None:
         spans = self.meter.take_spans()
         if spans:
-            self._write([event_of(span, self._rank, self._offset_s) for span in spans])
+            self._write([event_of(span, self._rank, self._offset_ns) for span in spans])
 
     def _write(self, events: list[Event]) -> None:
         with contextlib.suppress(OSError):
@@ -100,8 +100,16 @@ def clock_offset_s(clock: Callable[[], float]) -> float:
     return min(tries)[1]
 
 
-def event_of(span: Span, rank: int, offset_s: float) -> Event:
-    """Return a span as an event of a trace, in nanoseconds since 1970."""
+def event_of(span: Span, rank: int, offset_ns: int) -> Event:
+    """Return a span as an event of a trace, in nanoseconds since 1970.
+
+    Parameters
+    ----------
+    span : Span
+    rank : int
+    offset_ns : int
+        From the meter's clock to 1970.
+    """
     tag = span.about
     if isinstance(tag, bytes):
         tag = decode_tag(tag) if tag and not is_piece(tag) else None
@@ -117,6 +125,6 @@ def event_of(span: Span, rank: int, offset_s: float) -> Event:
         about["bytes"] = span.size_bytes
     if len(name) > _LONGEST_NAME:
         name = f"{name[: _LONGEST_NAME - 3]}..."
-    start_ns = round((span.start_s + offset_s) * 1e9)
-    end_ns = round((span.end_s + offset_s) * 1e9)
+    start_ns = round(span.start_s * 1e9) + offset_ns
+    end_ns = round(span.end_s * 1e9) + offset_ns
     return span_event(name, span.kind, start_ns, end_ns, rank, about)

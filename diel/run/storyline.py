@@ -194,9 +194,9 @@ class Storyline:
             self._copies.pop((record["group"], f"{record['module']}.{record['copy']}"), None)
         elif event == "CopiesRestarted":
             for index in record["copies"]:
-                copy = self._copies.get((record["group"], f"{record['module']}.{index}"))
-                if copy is not None:
-                    copy.start_ns, copy.attempt = now_ns, record["attempt"]
+                again = self._copies.get((record["group"], f"{record['module']}.{index}"))
+                if again is not None:
+                    again.start_ns, again.attempt = now_ns, record["attempt"]
         if event in _NOTES:
             about = {name: value for name, value in record.items() if name not in _HIDDEN}
             self._notes.append(

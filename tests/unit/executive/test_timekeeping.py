@@ -115,7 +115,7 @@ def test_a_disk_that_cannot_be_written_costs_the_trace_alone(tmp_path: Path) -> 
     ],
 )
 def test_how_spans_are_called(span: Span, name: str, about: dict[str, Any]) -> None:
-    event = event_of(span, 4, 1000.0)
+    event = event_of(span, 4, 1000 * 10**9)
     assert (event["name"], event["args"]) == (name, about)
     assert (event["ts"], event["dur"], event["tid"]) == (1000 * 10**9, 10**9, 4)
 

@@ -15,7 +15,7 @@ from diel.run.storyline import span_event
 from diel.run.trace import TracePart, merge_trace, save_trace
 
 START_S = 1_700_000_000.25
-START_NS = round(START_S * 1e9)
+START_NS = 1_700_000_000_250_000_000
 
 
 class Run:
