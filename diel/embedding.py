@@ -42,13 +42,20 @@ class Executive:
         The workflow file.
     runs : path, optional
         Where run directories are made.
+    trace : bool, optional
+        Whether to keep every single call of the tuple space in the trace, as ``diel run --trace``.
     """
 
     def __init__(
-        self, file: str | os.PathLike[str], *, runs: str | os.PathLike[str] = "runs"
+        self,
+        file: str | os.PathLike[str],
+        *,
+        runs: str | os.PathLike[str] = "runs",
+        trace: bool = False,
     ) -> None:
         self._file = os.fspath(file)
         self._runs = Path(runs)
+        self._trace = trace
         self._functions: dict[str, Callable[[Any], Any]] = {}
 
     def add_module(self, function: Callable[[Any], Any], name: str | None = None) -> Executive:
@@ -119,6 +126,7 @@ class Executive:
                 runs=self._runs,
                 run_dir=None,
                 provided=provided,
+                traces_all=self._trace,
                 face_for=lambda directory: face_for_rank_0(directory, silent=False),
             )
         except DielError as error:

@@ -123,6 +123,19 @@ def _runs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON list")
 
 
+def _watch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run_dir", nargs="?", type=Path, metavar="RUN_DIR",
+        help="the run's directory, or a folder of runs, of which the newest is shown "
+        "(default: runs)",
+    )  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="print how it stands, and leave")
+
+
+def _trace_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
+
+
 COMMANDS = (
     Command(
         "graph",
@@ -163,5 +176,21 @@ COMMANDS = (
         "they ended.",
         _runs_arguments,
         "diel.cli.runs:runs",
+    ),
+    Command(
+        "watch",
+        "watch a run of another terminal",
+        "Show a run as it goes on: groups, copies, who waits for what, tuples and results. It "
+        "reads the run's directory, from whatever machine sees that, and ends with the run.",
+        _watch_arguments,
+        "diel.cli.watch:watch",
+    ),
+    Command(
+        "trace",
+        "write trace.json of a run that goes on or was killed",
+        "Write trace.json anew from what the ranks have left in a run's directory. A run that "
+        "ends by itself has done that already.",
+        _trace_arguments,
+        "diel.cli.trace:trace",
     ),
 )

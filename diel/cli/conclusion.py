@@ -7,6 +7,7 @@ import re
 import sys
 from typing import Any, Final
 
+from diel.cli.accounts import account_lines
 from diel.run.directory import RunDirectory
 from diel.run.journal import Record
 from diel.run.results import best_row, rank_rows
@@ -84,6 +85,8 @@ def print_conclusion(
     if view.returned and not tables:
         _print_returned(view)
     _print_given_up(view)
+    for line in account_lines(view):
+        print(line)
     seconds = view.ended_s - view.started_s
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
     print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")

@@ -11,11 +11,12 @@ from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from diel.cli import panels
 from diel.cli.conclusion import describe_best, print_conclusion, print_failure
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader, Record
 from diel.run.results import TableName
-from diel.run.view import GroupView, RunView
+from diel.run.view import RunView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -287,55 +288,5 @@ class LiveDisplay:
         if not self._view.started_s:
             return Text("starting the MPI ranks ...", style="dim")
         with self._changing:
-            return Group(self._head(), self._groups(), *self._bars())
-
-    def _head(self) -> RenderableType:
-        from rich.text import Text
-
-        seconds = time.time() - self._view.started_s
-        return Text.assemble(
-            (self._view.name, "bold"), f" on {self._view.ranks} ranks, {seconds:.1f} s"
-        )
-
-    def _groups(self) -> RenderableType:
-        from rich.spinner import Spinner
-        from rich.table import Table
-        from rich.text import Text
-
-        marks: dict[str, RenderableType] = {
-            "waiting": Text("·", style="dim"),
-            "running": Spinner("dots", style="cyan"),
-            "finished": Text("✓", style="green"),
-            "stopped": Text("✗", style="red"),
-        }
-        table = Table.grid(padding=(0, 1))
-        for group in self._view.groups.values():
-            done = f"{group.copies_finished}/{group.copies} copies" if group.copies else ""
-            state = group.state
-            if state == "running" and group.repeats:
-                state = group.describe_iteration(group.iteration[-1:])
-            name = "  " * self._depth(group) + group.name
-            table.add_row(marks[group.state], name, Text(state, style="dim"), Text(done))
-        return table
-
-    def _depth(self, group: GroupView) -> int:
-        return 1 + self._depth(self._view.groups[group.inside]) if group.inside else 0
-
-    def _bars(self) -> list[RenderableType]:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table.grid(padding=(0, 1))
-        for results in self._view.results.values():
-            done, total = len(results.rows), results.expected
-            table.add_row(
-                f"{results.module}: results",
-                ProgressBar(total=total, completed=done, width=40),
-                f"{done}/{total}" if total is not None else str(done),
-                Text(describe_best(results)),
-            )
-        for who, (reached, whole, text) in self._view.progress.items():
-            bar = ProgressBar(total=whole, completed=reached, width=40)
-            table.add_row(who, bar, f"{reached:g}/{whole:g}" if whole else f"{reached:g}", text)
-        return [table] if table.row_count else []
+            view = self._view
+            return Group(panels.head(view), panels.groups(view), *panels.bars(view))

@@ -82,6 +82,10 @@ def _parser() -> argparse.ArgumentParser:
         "--allow-run-as-root", action="store_true",
         help="pass this on to Open MPI, which otherwise refuses to run as root",
     )  # fmt: skip
+    run.add_argument(
+        "--trace", action="store_true",
+        help="keep every single call of the tuple space in trace.json, not the long ones alone",
+    )  # fmt: skip
     run.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
 
     check = commands.add_parser(

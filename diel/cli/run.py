@@ -12,6 +12,7 @@ from diel.comm.mpi import finalize_and_exit, under_mpi, world
 from diel.errors import DielError, LaunchError
 from diel.run.directory import RunDirectory
 from diel.run.resuming import order_resumption, resumption
+from diel.run.trace import save_trace
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
@@ -96,6 +97,8 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     else:
         what = ["--resume", directory.path]
     rank_line = [sys.executable, "-c", _RANK, "run", *what, "--run-dir", directory.path]
+    if options.trace:
+        rank_line.append("--trace")
     with display_for(directory) as display:
         launched = launch.Launched(
             [*line, *map(str, rank_line)],
@@ -104,7 +107,10 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
             launch.environment_for(implementation, os.environ),
         )
         status = launched.wait(display.refresh)
-    return display.conclude(status)
+    exit_code = display.conclude(status)
+    if complaint := save_trace(directory):
+        print(f"diel: {complaint}", file=sys.stderr, flush=True)
+    return exit_code
 
 
 # -- inside MPI -----------------------------------------------------------------------------------
@@ -154,6 +160,8 @@ def _lead_or_follow(parent: Parent, options: argparse.Namespace, signals: StopSi
         runs=options.runs,
         run_dir=run_dir,
         resumes=options.resume is not None,
+        traces_all=options.trace,
+        merges_trace=not launched_by_us,
         face_for=face_for,
     )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import numpy as np
 
+from diel.comm.meter import Meter
 from diel.comm.waiting import wait_for
 from diel.coupling import values
 from diel.coupling.account import Account
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
+_QUICK_POLLS: Final = range(50)
+
 
 class Channel:
     """One rank's messages.
@@ -40,6 +43,8 @@ class Channel:
         Asked during waits; what it raises ends them.
     warn : callable, optional
         Told (module, copy, text) of messages that nobody received.
+    meter : Meter, optional
+        Told of waits that outlast a few quick polls, and of payloads that it has received.
 
     Attributes
     ----------
@@ -54,8 +59,10 @@ class Channel:
         port: Port,
         safe_point: Callable[[], None] = lambda: None,
         warn: Callable[[str, int, str], None] = lambda module, copy, text: None,
+        meter: Meter | None = None,
     ) -> None:
         self._port = port
+        self._meter = meter if meter is not None else Meter()
         self._safe_point = safe_point
         self._warn = warn
         self.waiting_for: tuple[str, object, float] | None = None
@@ -304,8 +311,13 @@ class Channel:
         if transfers:
             # Kept if a stop ends the wait: MPI goes on writing there.
             self._landing = (transfers, arrivals, owner)
+            since_s = self._meter.clock()
             wait_for(_all_of(transfers), None, self._safe_point, brisk=True)
             self._landing = None
+            size_bytes = sum(arrival.head.size_bytes for arrival, _ in arrivals)
+            self._meter.communicated(
+                since_s, f"receive from {arrivals[0][0].source}", None, size_bytes
+            )
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -319,7 +331,16 @@ class Channel:
             self.waiting_for = (operation, subject, timeout_s)
 
     def _wait(self, poll: Callable[[], Found | None], timeout: float | None) -> Found | None:
-        return wait_for(poll, timeout, self._safe_point, brisk=self._outbox.is_under_way)
+        if timeout != 0:
+            for _ in _QUICK_POLLS:
+                found = poll()
+                if found is not None:
+                    return found
+        since_s = self._meter.clock()
+        try:
+            return wait_for(poll, timeout, self._safe_point, brisk=self._outbox.is_under_way)
+        finally:
+            self._meter.waited(since_s)
 
     @contextmanager
     def _waiting(

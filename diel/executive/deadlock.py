@@ -48,6 +48,11 @@ class WaitWatch:
         """Take in that a rank goes on, or shall."""
         self._waits.pop(rank, None)
 
+    @property
+    def waits(self) -> Mapping[int, Waits]:
+        """Who waits, by rank, as far as ranks have told."""
+        return self._waits
+
     def note_end(self, rank: int, serial: int, account: Account) -> None:
         """Take in that a rank's part of a copy has ended, with the messages that it has sent."""
         self.forget(rank)

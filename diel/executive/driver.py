@@ -48,6 +48,8 @@ from diel.executive.events import (
 from diel.executive.nest import Finished
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
+from diel.executive.status import Status
+from diel.executive.timesheet import Timesheet
 from diel.workflow.durations import format_duration
 
 if TYPE_CHECKING:
@@ -140,6 +142,10 @@ class Driver:
         self._noticed: deque[Event] = deque()  # what no rank has reported
         self._alarms: Alarms[Event] = Alarms()  # by what it is for, and the serial of a copy
         self._waits = WaitWatch()
+        self._status = Status(recorder.directory, self._waits)
+        self._timesheet = Timesheet(
+            self._server_ranks, self._pool, lambda rank: parent.roster[rank][0]
+        )
         self._ended: dict[str, None] = {}  # copies, in order
         self._suspected = False
         self._specs: Mapping[str, ModuleSpec] = {}
@@ -207,6 +213,7 @@ class Driver:
             self._perform(self._scheduler.handle(self._next_event()))
         exit_code = self._exit_code
         self._farewell(stopping=exit_code != 0)
+        self._recorder.record("TimeAccounted", **self._timesheet.tell())
         self._recorder.record("RunEnded", exit_code=exit_code, tuples_left=self._tuples_left)
         self._recorder.close()
         return exit_code
@@ -236,6 +243,7 @@ class Driver:
         return self._mailbox.poll() or bool(self._noticed) or None
 
     def _to_event(self, rank: int, report: Report) -> Event | None:
+        self._note_times(rank, report)
         if isinstance(report, messages.Recorded):
             self._recorder.record(report.event, **report.fields)
         elif isinstance(report, messages.RankFinished):
@@ -263,7 +271,15 @@ class Driver:
         elif isinstance(report, messages.Goodbye):
             self._present.discard(rank)
             self._tuples_left += report.tuples_left
+        elif isinstance(report, messages.ServerStatus):
+            self._status.note_server(rank, report)
         return None
+
+    def _note_times(self, rank: int, report: Report) -> None:
+        if isinstance(report, messages.Goodbye):
+            self._timesheet.note_total(rank, report.times)
+        elif isinstance(report, messages.COPY_ENDED):
+            self._timesheet.note_copy(rank, report.serial, report.times)
 
     def _note_wait(self, rank: int, report: messages.Waiting) -> None:
         plan = self._scheduler.plan_of(report.serial)
@@ -324,6 +340,7 @@ class Driver:
             return
         self._next_housekeeping_s = now_s + _HOUSEKEEPING_EVERY_S
         self._housekeeping()
+        self._status.write_if_due(now_s)
         if self._exit_code is not None or self._noticed:
             return
         if self._recorder.directory.stop_requested():
@@ -365,6 +382,7 @@ class Driver:
             gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
             order = messages.RunCopy(plan, copies_of, roster, gpus)
             self._mailbox.send_to_all(order, plan.ranks)
+            self._timesheet.note_order(plan)
             limit_s = self._modules[plan.group, plan.module].time_limit_s
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
@@ -472,3 +490,5 @@ class Driver:
             rank, report = arrival
             if isinstance(report, (messages.Recorded, messages.Goodbye)):
                 self._to_event(rank, report)
+            else:
+                self._note_times(rank, report)

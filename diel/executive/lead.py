@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,7 @@ from diel.loading.threads import set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
 from diel.run.resuming import resumption
+from diel.run.trace import save_trace
 from diel.workflow.load import Draft, read_draft
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ def lead(
     run_dir: Path | None,
     resumes: bool = False,
     provided: Mapping[str, FunctionLocation] | None = None,
+    traces_all: bool = False,
+    merges_trace: bool = True,
     face_for: Callable[[RunDirectory], Face],
 ) -> int:
     """Run a workflow file as rank 0; every other rank is in `diel.executive.worker.follow`.
@@ -76,6 +80,10 @@ def lead(
         Whether a run goes on there from its last checkpoint; `order_resumption` was called.
     provided : mapping of str to FunctionLocation, optional
         Functions of modules that the file need not name, by module.
+    traces_all : bool, optional
+        Whether to keep every single call of the tuple space for the trace.
+    merges_trace : bool, optional
+        Whether to write ``trace.json``; whoever launched the ranks may do that instead.
     face_for : callable
         Makes the face once the run directory is known.
 
@@ -133,6 +141,7 @@ def lead(
         server_ranks=server_ranks(workflow),
         specs=specs,
         boundaries=workflow.boundaries,
+        traces_all=traces_all,
     )
     try:
         exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups, nodes))
@@ -143,6 +152,8 @@ def lead(
         dismiss_all(parent)
         raise RunDirectoryError(refusal) from error
     face.conclude()
+    if merges_trace and (complaint := save_trace(directory)):
+        print(f"diel: {complaint}", file=sys.stderr, flush=True)
     driver.abort_missing(exit_code)
     return exit_code
 
@@ -175,6 +186,7 @@ def _facts(
         },
         "iterations": {group.name: group.iterations for group in groups},
         "inside": {name: group.name for group in groups for name in group.groups},
+        "servers": list(server_ranks(workflow)),
         "threads": {module.name: module.threads for module in workflow.modules},
         "nodes": [
             {"host": node.host, "ranks": list(node.ranks), "gpus": list(node.gpus)}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from diel.comm.meter import NO_TIMES, Times
 from diel.coupling.account import Account
 from diel.coupling.address import CopyRanks, Roster
 from diel.executive.plans import CopyPlan
@@ -42,6 +43,8 @@ class Welcome:
         None if that is to be left as it is.
     boundaries : tuple of Boundary
         All that the file declares.
+    traces_all : bool
+        Whether every single call of the tuple space is to be kept for the trace.
     """
 
     run_dir: str
@@ -54,6 +57,7 @@ class Welcome:
     specs: dict[str, ModuleSpec]
     gpus: tuple[str, ...] | None = None
     boundaries: tuple[Boundary, ...] = ()
+    traces_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class LeaveCopy:
 
 
 # -- to rank 0, WORKER_TO_EXECUTIVE -----------------------------------------------------------
+# `times` is what a rank has spent on a copy or, in its goodbye, from its welcome on.
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,7 @@ class RankFinished:
     returned: Any
     leftover_messages: int = 0
     account: Account = field(default_factory=Account)
+    times: Times = NO_TIMES
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,7 @@ class RankFailed:
     error: str
     detail: str
     account: Account = field(default_factory=Account)
+    times: Times = NO_TIMES
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,7 @@ class RankStopped:
     """My part of a copy ended because the run is stopping: a consequence, never a cause."""
 
     serial: int
+    times: Times = NO_TIMES
 
 
 @dataclass(frozen=True)
@@ -158,6 +166,11 @@ class RankLeft:
 
     serial: int
     account: Account = field(default_factory=Account)
+    times: Times = NO_TIMES
+
+
+COPY_ENDED = (RankFinished, RankFailed, RankStopped, RankLeft)
+"""How a rank's part of a copy may end."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +182,7 @@ class ModuleCommAsked:
 
 @dataclass(frozen=True)
 class WaitOver:
-    """I go on; said only after `Waiting`, where no tuple server could tell."""
+    """I go on; said only after `Waiting`."""
 
     serial: int
 
@@ -222,6 +235,16 @@ class Goodbye:
     """I am about to finalize MPI; a server tells how many tuples nobody took."""
 
     tuples_left: int = 0
+    times: Times = NO_TIMES
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """What I, a tuple server, hold; said now and then, if it has changed."""
+
+    tuples: int
+    size_bytes: int
+    capacity_bytes: int
 
 
 def roster_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Roster:
@@ -238,5 +261,5 @@ def roster_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, Module
 
 Report: TypeAlias = (
     "RankFinished | RankFailed | RankStopped | RankLeft | ModuleCommAsked | Waiting | WaitOver "
-    "| Recorded | Goodbye"
+    "| Recorded | Goodbye | ServerStatus"
 )

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
@@ -17,6 +18,7 @@ from diel.comm import tags
 from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
+from diel.comm.meter import Meter, ServerMeter
 from diel.coupling.account import Account
 from diel.coupling.address import Address
 from diel.errors import CopyStopped, ModuleFailed, RunStopped, TupleError
@@ -34,12 +36,14 @@ from diel.executive.messages import (
     Recorded,
     Report,
     RunCopy,
+    ServerStatus,
     Stop,
     Waiting,
     WaitOver,
     Welcome,
 )
 from diel.executive.plans import CopyPlan
+from diel.executive.timekeeping import Timekeeper
 from diel.loading.checking import parse_options
 from diel.loading.context import Context, Place, running
 from diel.loading.functions import find_function, import_code
@@ -60,6 +64,15 @@ if TYPE_CHECKING:
 
 _GOODBYE_TIMEOUT_S = 1.0
 _TELL_AFTER_S = 1.0
+_TELL_STATUS_EVERY_S = 0.5
+
+_Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
+_ENDS = {
+    RankFinished: "finished",
+    RankFailed: "failed",
+    RankStopped: "stopped",
+    RankLeft: "left",
+}
 
 _Wait: TypeAlias = "tuple[str, object, float]"
 """The call, the tag in it, and its timeout in seconds."""
@@ -80,6 +93,8 @@ def follow(parent: Parent) -> int:
     mailbox: Mailbox[Order] = Mailbox(
         parent.comm, sends=tags.WORKER_TO_EXECUTIVE, receives=tags.EXECUTIVE_TO_WORKER
     )
+    goodbye = Goodbye()
+    keeper: Timekeeper | None = None
     try:
         order = _next_order(mailbox, parent)
         if isinstance(order, Welcome):
@@ -88,12 +103,16 @@ def follow(parent: Parent) -> int:
                 os.environ[VISIBLE_GPUS] = ",".join(order.gpus)
             if parent.rank in order.server_ranks:
                 return _serve_tuples(parent, mailbox, order)
-            order = _Worker(parent, mailbox, order).work()
+            meter = Meter(keeps_all=order.traces_all)
+            keeper = Timekeeper(RunDirectory(order.run_dir), parent.rank, meter)
+            order = _Worker(parent, mailbox, order, keeper).work()
         assert isinstance(order, Leave)
         exit_code = order.exit_code
     except RunStopped:
         exit_code = _exit_code_of_stop(parent)
-    mailbox.send(Goodbye(), parent.EXECUTIVE_RANK)
+    if keeper is not None:
+        goodbye = Goodbye(times=keeper.close())
+    mailbox.send(goodbye, parent.EXECUTIVE_RANK)
     mailbox.flush(_GOODBYE_TIMEOUT_S)
     return exit_code
 
@@ -120,11 +139,26 @@ def _serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> 
     from diel.tuples.spill import SpillFolder
     from diel.tuples.store import TupleStore
 
-    folder = RunDirectory(welcome.run_dir).spill / f"server-{parent.rank}"
+    directory = RunDirectory(welcome.run_dir)
+    folder = directory.spill / f"server-{parent.rank}"
     spill = SpillFolder(folder) if welcome.spill else None
     store = TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
-    server = TupleServer(parent.comm, store)
+    meter = ServerMeter(keeps_all=welcome.traces_all)
+    keeper = Timekeeper(directory, parent.rank, meter)
+    server = TupleServer(parent.comm, store, meter=meter)
     last: list[Order] = []
+    told, next_s = ServerStatus(0, 0, welcome.server_memory_bytes), 0.0
+
+    def now_and_then() -> None:
+        nonlocal told, next_s
+        if (now_s := time.monotonic()) < next_s:
+            return
+        next_s = now_s + _TELL_STATUS_EVERY_S
+        status = replace(told, tuples=store.tuples_held, size_bytes=store.memory.held_bytes)
+        if status != told:
+            told = status
+            mailbox.send(status, parent.EXECUTIVE_RANK)
+        keeper.save_if_due()
 
     def should_leave() -> bool:
         # A stop is for the modules; the server serves until all of them are gone.
@@ -133,8 +167,9 @@ def _serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> 
             last.append(arrival[1])
         return arrival is not None
 
-    server.serve(should_leave)
-    mailbox.send(Goodbye(tuples_left=store.tuples_held), parent.EXECUTIVE_RANK)
+    server.serve(should_leave, now_and_then)
+    goodbye = Goodbye(tuples_left=store.tuples_held, times=keeper.close())
+    mailbox.send(goodbye, parent.EXECUTIVE_RANK)
     mailbox.flush(_GOODBYE_TIMEOUT_S)
     return last[0].exit_code if isinstance(last[0], Leave) else 0
 
@@ -142,11 +177,17 @@ def _serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> 
 class _Worker:
     """One rank of the pool."""
 
-    def __init__(self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> None:
+    def __init__(
+        self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome, keeper: Timekeeper
+    ) -> None:
         from diel.coupling.channel import Channel
         from diel.tuples.client import TupleClient
+        from diel.tuples.traced import TracedClient
         from diel.tuples.transport import MpiTransport
 
+        self._keeper, self._meter = keeper, keeper.meter
+        self._meter.name_wait = self._name_wait
+        self._meter.after_wait = self._after_wait
         self._parent = parent
         self._mailbox = mailbox
         self._specs = welcome.specs
@@ -156,10 +197,16 @@ class _Worker:
         self._logs = OpenLog()
         self._found: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
         transport = MpiTransport(
-            parent.comm, welcome.server_ranks, self._safe_point, parent.raise_if_stopped
+            parent.comm,
+            welcome.server_ranks,
+            self._safe_point,
+            parent.raise_if_stopped,
+            self._meter,
         )
         self._transport = transport
-        self._tuples: TupleClient = TupleClient(transport)
+        self._tuples: TupleClient = (
+            TracedClient(transport, self._meter) if welcome.traces_all else TupleClient(transport)
+        )
         self._leaves: Mailbox[LeaveCopy] = Mailbox(
             parent.comm,
             sends=tags.WORKER_TO_EXECUTIVE,
@@ -167,7 +214,7 @@ class _Worker:
         )
         self._boundaries = welcome.boundaries
         self._port = MpiPort(parent.comm)
-        self._channel = Channel(self._port, self._safe_point, self._warn)
+        self._channel = Channel(self._port, self._safe_point, self._warn, self._meter)
         self._serial = 0
         self._has_to_leave = False
         self._waiting_for: _Wait | None = None
@@ -214,43 +261,61 @@ class _Worker:
                 )
             )
 
+    def _name_wait(self) -> tuple[str, object]:
+        waiting = self._tuples.waiting_for or self._channel.waiting_for
+        return ("a tuple server's answer", None) if waiting is None else waiting[:2]
+
+    def _after_wait(self) -> None:
+        """Take back what rank 0 was told of a wait that is over; the next may be for the same."""
+        if self._told_of is not None:
+            self._told_of = self._noticed = None
+            self._report(WaitOver(self._serial))
+
     def work(self) -> Leave:
         while True:
-            order = _next_order(self._mailbox, self._parent, self._between_copies)
+            with self._meter.waiting("work"):
+                order = _next_order(self._mailbox, self._parent, self._between_copies)
             if isinstance(order, Leave):
                 self._channel.poll()  # what nobody received is said before this rank leaves
                 self._port.close()
                 self._transport.close()
                 return order
             if isinstance(order, RunCopy):
-                self._report(self._perform(order))
+                before = self._meter.times()
+                report = self._perform(order)
+                self._report(replace(report, times=self._meter.times().minus(before)))
+                self._keeper.save_if_due()
             else:  # it came when this rank had left the copy
                 assert isinstance(order, MakeModuleComm)
 
     def _between_copies(self) -> None:
         self._parent.raise_if_stopped()
         self._channel.poll()  # drops what comes late for a copy that has ended
+        self._keeper.save_if_due()
 
     def _report(self, report: Report) -> None:
         self._mailbox.send(report, self._parent.EXECUTIVE_RANK)
 
-    def _perform(self, order: RunCopy) -> Report:
+    def _perform(self, order: RunCopy) -> _Ended:
         self._serial, self._has_to_leave = order.plan.serial, False
         self._waiting_for = self._told_of = None
-        try:
-            return self._run_copy(order)
-        except BaseException as error:  # a module may raise anything, SystemExit too
-            report = self._report_of(error, order)
-        finally:
-            self._channel.abandon()  # has no effect after `close`
-        if not isinstance(report, RankStopped):
+        with self._keeper.copy(order.plan) as about:
+            report: _Ended
+            try:
+                report = self._run_copy(order)
+            except BaseException as error:  # a module may raise anything, SystemExit too
+                report = self._report_of(error, order)
+            finally:
+                self._channel.abandon()  # has no effect after `close`
+            about["ended"] = _ENDS[type(report)]
+        if isinstance(report, (RankFailed, RankLeft)):
             # Before the report: whoever runs after this copy finds what it held. A server that
             # does not answer is not worth waiting for; the failure is.
             with contextlib.suppress(RunStopped, TupleError):
                 self._tuples.start_over()
         return report
 
-    def _report_of(self, error: BaseException, order: RunCopy) -> Report:
+    def _report_of(self, error: BaseException, order: RunCopy) -> _Ended:
         """Say how a copy ended here: what a stop leads to is no cause of its own."""
         serial, account = order.plan.serial, self._account(order)
         try:
@@ -267,13 +332,15 @@ class _Worker:
 
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
-        comm = self._parent.create_communicator(plan.ranks, plan.serial)
+        with self._meter.communicating("make the copy's communicator"):
+            comm = self._parent.create_communicator(plan.ranks, plan.serial)
         spec = self._specs[plan.module]
         run = self._run_function if spec.function is not None else self._run_executable
         with _restored_process_state():
             os.chdir(self._folder)
             returned, leftovers = run(order, comm)
-        leftovers += self._retire(comm)
+        # Its other ranks are the cores of a program: they work while it does.
+        leftovers += self._retire(comm, lends_core=spec.function is None)
         return RankFinished(plan.serial, returned, leftovers, self._account(order))
 
     def _run_function(self, order: RunCopy, comm: Any) -> tuple[Any, int]:
@@ -343,22 +410,25 @@ class _Worker:
                     # Those who have been told to make it cannot do so without this rank.
                     if self._mailbox.poll() is None:
                         raise
-        return self._parent.create_communicator(plan.module_ranks, plan.module_serial)
+        with self._meter.communicating("make ctx.module_comm"):
+            return self._parent.create_communicator(plan.module_ranks, plan.module_serial)
 
-    def _retire(self, comm: Any) -> int:
-        with self._waiting("the end of the copy's other ranks"):
+    def _retire(self, comm: Any, *, lends_core: bool = False) -> int:
+        if comm.Get_size() == 1:
+            with self._meter.communicating("free a communicator"):
+                return self._parent.retire_communicator(comm, self._safe_point)
+        with self._waiting("the end of the copy's other ranks", counts=not lends_core):
             return self._parent.retire_communicator(comm, self._safe_point)
 
     @contextlib.contextmanager
-    def _waiting(self, what: str) -> Iterator[None]:
+    def _waiting(self, what: str, *, counts: bool = True) -> Iterator[None]:
         """Let rank 0 know of a wait for other ranks, if it lasts, and of its end."""
-        waiting = self._waiting_for = (what, "", math.inf)
+        self._waiting_for = (what, "", math.inf)
         try:
-            yield
+            with self._meter.waiting(what, counts=counts):
+                yield
         finally:
             self._waiting_for = None
-        if self._told_of is waiting:
-            self._report(WaitOver(self._serial))
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
         # Imported where a program is run: ranks that run none start sooner.

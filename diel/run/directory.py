@@ -9,6 +9,9 @@
         results-2.csv       those of a second table, if there is one
         logs/<module>.<copy>.<rank>.log
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
+        status.json         who waits and what the tuple servers hold, while the run goes on
+        trace.json          what each rank did and when, for https://ui.perfetto.dev
+        trace/rank-<rank>.jsonl     what that is made of
         checkpoints/        the tuple space as it was when a group had finished an iteration
         spill/              payloads that tuple servers wrote to disk, while the run goes on
         stop                made by whoever wants the run to stop
@@ -39,6 +42,9 @@ class RunDirectory:
         self.launcher_log = self.logs / "launcher.log"
         self.spill = self.path / "spill"
         self.checkpoints = self.path / "checkpoints"
+        self.status = self.path / "status.json"
+        self.trace = self.path / "trace.json"
+        self.trace_parts = self.path / "trace"
         self.stop_request = self.path / "stop"
 
     @classmethod
@@ -78,6 +84,10 @@ class RunDirectory:
     def module_log(self, module: str, copy_index: int, copy_rank: int) -> Path:
         """Return the log file of one rank of one copy of a module."""
         return self.logs / f"{module}.{copy_index}.{copy_rank}.log"
+
+    def trace_part(self, rank: int) -> Path:
+        """Return the file of what one rank did and when."""
+        return self.trace_parts / f"rank-{rank}.jsonl"
 
     def request_stop(self) -> None:
         """Ask the run to stop; rank 0 looks for this now and then."""

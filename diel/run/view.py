@@ -63,6 +63,17 @@ class ResultsView:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass
+class CopyView:
+    """A copy of a module that runs: of which group, on which ranks, since when."""
+
+    name: str
+    group: str
+    ranks: list[int]
+    started_s: float
+    attempt: int = 1
+
+
 @dataclass(frozen=True)
 class _Saved:
     """What a view held at a checkpoint: of each table, the rows expected and those there."""
@@ -85,6 +96,8 @@ class RunView:
     given_up: list[Record] = field(default_factory=list)
     messages: list[tuple[str, str, str]] = field(default_factory=list)
     placement: dict[int, str] = field(default_factory=dict)
+    running: dict[str, CopyView] = field(default_factory=dict)
+    accounts: Record | None = None
     failure: Record | None = None
     exit_code: int | None = None
     resumed: int = 0
@@ -143,6 +156,8 @@ class RunView:
         self._returned = dict(saved.returned)
         self.progress.clear()
         self.placement.clear()
+        self.running.clear()
+        self.accounts = None
         self.failure, self.exit_code, self.ended_s, self.refusal = None, None, 0.0, ""
         self.resumed += 1
 
@@ -155,12 +170,14 @@ class RunView:
         group.iteration = tuple(record.get("iteration", ()))
         for who, ranks in record.get("placement", {}).items():
             self.placement.update(dict.fromkeys(ranks, f"module {who}"))
+            self.running[who] = CopyView(who, group.name, ranks, record["time_s"])
         group.copies, group.copies_finished = sum(record.get("copies", {}).values()), 0
 
     def _on_CopyFinished(self, record: Record) -> None:
         self.groups[record["group"]].copies_finished += 1
         who = f"{record['module']}.{record['copy']}"
         self.progress.pop(who, None)
+        self.running.pop(who, None)
         if record["returned"] is not None:
             self._returned[record["group"], who] = record["returned"]
 
@@ -178,7 +195,14 @@ class RunView:
         self.groups[record["group"]].copies_finished += 1
         who = f"{record['module']}.{record['copy']}"
         self.progress.pop(who, None)
+        self.running.pop(who, None)
         self.given_up.append(record)
+
+    def _on_CopiesRestarted(self, record: Record) -> None:
+        for index in record["copies"]:
+            copy = self.running.get(f"{record['module']}.{index}")
+            if copy is not None:
+                copy.attempt, copy.started_s = record["attempt"], record["time_s"]
 
     def _on_DeadlockFound(self, record: Record) -> None:
         self._note_failure(record)
@@ -216,7 +240,11 @@ class RunView:
         who = f"{record['module']}.{record['copy']}"
         self.messages.append((record["level"], who, record["text"]))
 
+    def _on_TimeAccounted(self, record: Record) -> None:
+        self.accounts = record
+
     def _on_RunEnded(self, record: Record) -> None:
+        self.running.clear()
         self.exit_code, self.ended_s = record["exit_code"], record["time_s"]
         for group in self.groups.values():
             if group.state == "running":

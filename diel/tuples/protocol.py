@@ -189,6 +189,12 @@ def payload_to_come(message: Buffer) -> int:
     return size
 
 
+def tag_bytes(message: bytes) -> bytes:
+    """Return the key in a message that carries a tuple."""
+    key_bytes: int = PUT_HEAD.unpack_from(message)[6]
+    return message[KEY_AT : KEY_AT + key_bytes]
+
+
 def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
     """Take a reply apart; `payload` is the one that came after it, if any."""
     if len(message) < KEY_AT:

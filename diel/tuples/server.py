@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from diel.comm import tags
+from diel.comm.meter import ServerMeter
 from diel.comm.waiting import Patience
 from diel.tuples.blocks import BlockPool
 from diel.tuples.protocol import (
@@ -55,6 +56,9 @@ class TupleServer:
     store : TupleStore, optional
     clock : callable, optional
         Returns seconds; the store itself has no clock.
+    meter : ServerMeter, optional
+        Told when there is nothing to do, and when payloads alone are under way; its clock is this
+        one's.
     """
 
     def __init__(
@@ -62,20 +66,27 @@ class TupleServer:
         comm: MPI.Intracomm,
         store: TupleStore | None = None,
         clock: Callable[[], float] = time.monotonic,
+        meter: ServerMeter | None = None,
     ) -> None:
         from mpi4py import MPI
 
         self._mpi = MPI
         self._comm = comm
         self._clock = clock
+        self._meter = meter if meter is not None else ServerMeter()
         self._pool = BlockPool()
         self._transfers: dict[int, _Transfer] = {}
         self._sending: deque[tuple[MPI.Request, Payload]] = deque()
         self.store = store if store is not None else TupleStore()
 
-    def serve(self, should_leave: Callable[[], bool]) -> None:
-        """Serve until `should_leave`, which is asked when there is nothing else to do."""
-        MPI = self._mpi
+    def serve(
+        self, should_leave: Callable[[], bool], now_and_then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Serve until `should_leave`, which is asked when there is nothing else to do.
+
+        `now_and_then` is called however much there is to do.
+        """
+        MPI, meter = self._mpi, self._meter
         # One receive is always open: a message lands in memory that is there and touched.
         buffer = bytearray(MESSAGE_BYTES)
         receive = self._comm.Recv_init([buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.CLIENT_TO_SERVER)
@@ -87,7 +98,7 @@ class TupleServer:
         count_of, source_of, isend = status.Get_count, status.Get_source, self._comm.Isend
         transfers = self._transfers
         patience = Patience()
-        polls, handled = _POLLS, 0
+        polls, handled, now_s = _POLLS, 0, clock()
         try:
             while True:
                 for _ in polls:
@@ -97,8 +108,14 @@ class TupleServer:
                     polls = _FEW_POLLS
                     if self._finish_transfers() or self._expire():
                         patience.reset()
-                    elif not self._moving() and patience.pause() and should_leave():
-                        return
+                    elif self._moving():
+                        meter.move()
+                    else:
+                        meter.wait(now_s)
+                        if patience.pause():
+                            now_and_then()
+                            if should_leave():
+                                return
                     continue
                 message = view[: count_of(byte)].tobytes()
                 client = source_of()
@@ -106,7 +123,7 @@ class TupleServer:
                 if message[1] or transfers:
                     self._accept(client, message)
                 else:  # nearly always
-                    for receiver, reply, payload in handle(client, message, clock()):
+                    for receiver, reply, payload in handle(client, message, now_s := clock()):
                         sending = isend(reply, receiver, reply_tag)
                         if not sending.Test():
                             self._sending.append((sending, reply))
@@ -117,12 +134,15 @@ class TupleServer:
                 elif polls is _FEW_POLLS:
                     polls = _POLLS
                     patience.reset()
+                    meter.work()
                 handled += 1
                 if handled >= _MESSAGES_IN_A_ROW:
                     handled = 0
                     self._finish_transfers()
                     self._expire()
+                    now_and_then()
         finally:
+            meter.work()
             receive.Cancel()
             receive.Wait()
             receive.Free()
@@ -137,7 +157,9 @@ class TupleServer:
             if replies:
                 self._send(replies)
             return
+        self._meter.work()  # what was not to do is over
         size = payload_to_come(message)
+        self._meter.moved(size)
         payload = self._pool.take(size)
         pieces = [
             self._comm.Irecv([piece, self._mpi.BYTE], client, tags.CLIENT_TO_SERVER_PAYLOAD)
@@ -186,6 +208,7 @@ class TupleServer:
                 self._send_payload(client, payload)
 
     def _send_payload(self, client: int, payload: Payload) -> None:
+        self._meter.moved(len(payload or b""))
         for piece in chunks(payload):
             request = self._comm.Isend(
                 [piece, self._mpi.BYTE], client, tags.SERVER_TO_CLIENT_PAYLOAD

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from diel.comm import tags
+from diel.comm.meter import Meter
 from diel.comm.waiting import Patience
 from diel.errors import TupleError
 from diel.tuples.protocol import (
@@ -23,6 +24,7 @@ from diel.tuples.protocol import (
     Reply,
     chunks,
     payload_to_come,
+    tag_bytes,
     unpack_reply,
 )
 from diel.tuples.store import Outs as Replies
@@ -172,6 +174,8 @@ class MpiTransport(_Inbox):
     transfer_safe_point : callable, optional
         Asked instead while a payload is under way, which cannot be left half done unless
         everything ends.
+    meter : Meter, optional
+        Told of waits that outlast a few quick polls, and of payloads that travel apart.
     """
 
     def __init__(
@@ -180,6 +184,7 @@ class MpiTransport(_Inbox):
         servers: Sequence[int],
         safe_point: Callable[[], None],
         transfer_safe_point: Callable[[], None] | None = None,
+        meter: Meter | None = None,
     ) -> None:
         from mpi4py import MPI
 
@@ -190,6 +195,7 @@ class MpiTransport(_Inbox):
         self._server_of = {rank: server for server, rank in enumerate(servers)}
         self._safe_point = safe_point
         self._transfer_safe_point = transfer_safe_point or safe_point
+        self._meter = meter if meter is not None else Meter()
         self._sending: deque[tuple[MPI.Request, bytes]] = deque()
         self._buffer = bytearray(MESSAGE_BYTES)
         self._view = memoryview(self._buffer)
@@ -217,16 +223,22 @@ class MpiTransport(_Inbox):
         else:
             self._start_sending(message, rank)
         if payload is not None:
+            since_s = self._meter.clock()
             self._finish(self._start_payload(payload, rank))
+            self._meter.communicated(since_s, "send", tag_bytes(message), len(payload))
 
     def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
         """Send (server, message, payload) to several servers at the same time."""
+        since_s, size_bytes = self._meter.clock(), 0
         pieces = []
         for server, message, payload in parts:
             self.send(server, message)
             if payload is not None:
+                size_bytes += len(payload)
                 pieces += self._start_payload(payload, self._ranks[server])
         self._finish(pieces)
+        if pieces:
+            self._meter.communicated(since_s, "send pieces", None, size_bytes)
 
     def _start_payload(self, payload: Payload, rank: int) -> list[MPI.Request]:
         return [
@@ -262,7 +274,7 @@ class MpiTransport(_Inbox):
                 if message[1] or _SERIAL_OF(message)[0] != serial:
                     server, reply, pieces = self._take_reply((serial,), None)
                     if pieces is not None:
-                        self._finish(pieces)
+                        self._finish_receiving(pieces, reply)
                     if reply.serial == serial:
                         self._early[serial] = (server, reply)
                         break
@@ -287,7 +299,7 @@ class MpiTransport(_Inbox):
                 raise
             server, reply, pieces = self._take_reply(serials, outs)
             if pieces is not None:
-                self._finish(pieces)
+                self._finish_receiving(pieces, reply)
             if reply[1] in serials:
                 return server, reply
             self._sort(server, reply)
@@ -306,7 +318,11 @@ class MpiTransport(_Inbox):
             else:
                 self._finish(pieces or [])
                 self._sort(server, reply)
+        since_s = self._meter.clock()
         self._finish(under_way)
+        if under_way:
+            size_bytes = sum(len(reply.payload or b"") for _, reply in found)
+            self._meter.communicated(since_s, "receive pieces", None, size_bytes)
         return found
 
     def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
@@ -315,7 +331,7 @@ class MpiTransport(_Inbox):
         while early is None and self._reply.Test(self._status):
             server, reply, pieces = self._take_reply(serials, None)
             if pieces is not None:
-                self._finish(pieces)
+                self._finish_receiving(pieces, reply)
             if reply.serial in serials:
                 early = server, reply
             else:
@@ -330,12 +346,16 @@ class MpiTransport(_Inbox):
                 return
         patience = Patience()
         deadline_s = time.monotonic() + timeout_s + _SERVER_GRACE_S if timeout_s < math.inf else 0
-        while not test(status):
-            if patience.pause():
-                self._safe_point()
-                if deadline_s and time.monotonic() > deadline_s:
-                    ranks = ", ".join(map(str, self._ranks))
-                    raise TupleError(f"the tuple server (rank {ranks}) does not answer")
+        since_s = self._meter.clock()
+        try:
+            while not test(status):
+                if patience.pause():
+                    self._safe_point()
+                    if deadline_s and time.monotonic() > deadline_s:
+                        ranks = ", ".join(map(str, self._ranks))
+                        raise TupleError(f"the tuple server (rank {ranks}) does not answer")
+        finally:
+            self._meter.waited(since_s)
 
     def _take_reply(
         self, serials: Collection[int], outs: Outs
@@ -358,6 +378,11 @@ class MpiTransport(_Inbox):
             for piece in chunks(payload)
         ]
         return server, unpack_reply(message, payload), pieces
+
+    def _finish_receiving(self, pieces: list[MPI.Request], reply: Reply) -> None:
+        since_s = self._meter.clock()
+        self._finish(pieces)
+        self._meter.communicated(since_s, "receive", reply.key, len(reply.payload or b""))
 
     def _finish(self, pieces: list[MPI.Request]) -> None:
         # Without sleeping: MPI moves a payload only while it is called.

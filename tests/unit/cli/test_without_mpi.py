@@ -66,6 +66,8 @@ print("fine")
     [
         [],
         *([name] for name in ("run", "check", "graph", "schema", "new-module", "sbatch", "runs")),
+        ["watch"],
+        ["trace"],
         ["tuple", "put"],
     ],
 )

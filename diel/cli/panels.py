@@ -1,0 +1,147 @@
+"""Pieces of a run that a terminal shows, each drawn from a `RunView`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from diel.cli.conclusion import describe_best
+from diel.cli.runs import show_duration
+from diel.run.status import StatusView
+from diel.run.view import CopyView, GroupView, RunView
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_COPIES_SHOWN: Final = 16
+_RANKS_NAMED: Final = 4
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def head(view: RunView, state: str = "running", now_s: float | None = None) -> RenderableType:
+    """Draw which run this is, and how long it has taken."""
+    from rich.text import Text
+
+    seconds = (view.ended_s or now_s or time.time()) - view.started_s
+    said = "" if state == "running" else f", {state}"
+    return Text.assemble((view.name, "bold"), f" on {view.ranks} ranks, {seconds:.1f} s{said}")
+
+
+def failure(view: RunView) -> list[RenderableType]:
+    """Draw the root cause of a failure, in a line."""
+    from rich.text import Text
+
+    record = view.failure
+    if record is None:
+        return []
+    if "error" in record:
+        text = f"{record['module']}.{record['copy']} failed: {record['error']}"
+    else:
+        text = record["explanation"].splitlines()[0]
+    return [Text(text, style="red")]
+
+
+def groups(view: RunView, *, is_lively: bool = True) -> RenderableType:
+    """Draw the groups: which run, in which iteration, with how many copies."""
+    from rich.spinner import Spinner
+    from rich.table import Table
+    from rich.text import Text
+
+    marks: dict[str, RenderableType] = {
+        "waiting": Text("·", style="dim"),
+        "running": Spinner("dots", style="cyan") if is_lively else Text("▸"),
+        "finished": Text("✓", style="green"),
+        "stopped": Text("✗", style="red"),
+    }
+    table = Table.grid(padding=(0, 1))
+    for group in view.groups.values():
+        done = f"{group.copies_finished}/{group.copies} copies" if group.copies else ""
+        state = group.state
+        if state == "running" and group.repeats:
+            state = group.describe_iteration(group.iteration[-1:])
+        name = "  " * _depth(group, view) + group.name
+        table.add_row(marks[group.state], name, Text(state, style="dim"), Text(done))
+    return table
+
+
+def _depth(group: GroupView, view: RunView) -> int:
+    return 1 + _depth(view.groups[group.inside], view) if group.inside else 0
+
+
+def bars(view: RunView) -> list[RenderableType]:
+    """Draw how far results and copies are, where they tell."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    for results in view.results.values():
+        done, total = len(results.rows), results.expected
+        table.add_row(
+            f"{results.module}: results",
+            ProgressBar(total=total, completed=done, width=40),
+            f"{done}/{total}" if total is not None else str(done),
+            Text(describe_best(results)),
+        )
+    for who, (reached, whole, text) in view.progress.items():
+        bar = ProgressBar(total=whole, completed=reached, width=40)
+        table.add_row(who, bar, f"{reached:g}/{whole:g}" if whole else f"{reached:g}", text)
+    return [table] if table.row_count else []
+
+
+def copies(view: RunView, status: StatusView, now_s: float) -> list[RenderableType]:
+    """Draw the copies that run: on which ranks, for how long, and what they wait for."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    shown = list(view.running.values())[:_COPIES_SHOWN]
+    for copy in shown:
+        attempt = f", attempt {copy.attempt}" if copy.attempt > 1 else ""
+        table.add_row(
+            f"  {copy.name}",
+            Text(_ranks(copy.ranks), style="dim"),
+            show_duration(max(0.0, now_s - copy.started_s)) + attempt,
+            Text(_waits(copy, status, now_s), style="yellow"),
+        )
+    if len(view.running) > len(shown):
+        table.add_row(f"  ... and {len(view.running) - len(shown)} more copies")
+    return [table] if shown else []
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    named = ", ".join(map(str, ranks[:_RANKS_NAMED]))
+    return f"ranks {named}" + (", ..." if len(ranks) > _RANKS_NAMED else "")
+
+
+def _waits(copy: CopyView, status: StatusView, now_s: float) -> str:
+    """Say what a copy waits for; of several of its ranks, what the first does and how many do."""
+    waiting = [wait for wait in status.waiting if wait.rank in copy.ranks]
+    if not waiting:
+        return ""
+    first = waiting[0]
+    who = "" if len(copy.ranks) == 1 else f"{len(waiting)} of {len(copy.ranks)} ranks: "
+    return f"waits: {who}{first.what}, {show_duration(max(0.0, now_s - first.since_s))}"
+
+
+def servers(status: StatusView) -> list[RenderableType]:
+    """Draw what the tuple servers hold."""
+    from rich.text import Text
+
+    return [
+        Text(
+            f"  tuple server on rank {server.rank}: {server.tuples:,} tuples, "
+            f"{show_bytes(server.size_bytes)} of {show_bytes(server.capacity_bytes)}"
+        )
+        for server in status.servers
+    ]
+
+
+def show_bytes(size_bytes: int) -> str:
+    """Write a size in the largest unit of which it has one: ``1.5 MiB``."""
+    size, unit = float(size_bytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:,.0f} {_UNITS[unit]}" if unit == 0 else f"{size:,.1f} {_UNITS[unit]}"

@@ -1,0 +1,211 @@
+"""What a rank spends its time on: working, waiting, communicating.
+
+Nobody measures work: it is what is left. Only waits that go on after a few quick polls are
+measured, and transfers of payloads that travel apart; an operation that is answered at once costs
+microseconds, two looks at the clock would be a part of that, and it counts as work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+SpanKind: TypeAlias = Literal["module", "tuples", "wait", "transfer"]
+
+SPANS_KEPT: Final = 100_000
+"""Of a rank, from its start to its end."""
+NOTABLE_S: Final = 1e-3
+"""Shorter waits are added up, and not kept as spans."""
+
+
+class Times(NamedTuple):
+    """Seconds that a rank has spent."""
+
+    working_s: float = 0.0
+    waiting_s: float = 0.0
+    communicating_s: float = 0.0
+
+    @property
+    def total_s(self) -> float:
+        """All of them."""
+        return sum(self)
+
+    def plus(self, other: Times) -> Times:
+        """Return the sum of two."""
+        return Times(*(one + more for one, more in zip(self, other, strict=True)))
+
+    def minus(self, earlier: Times) -> Times:
+        """Return what has been spent since `earlier`."""
+        return Times(*(now - then for now, then in zip(self, earlier, strict=True)))
+
+
+NO_TIMES: Final = Times()
+
+
+class Span(NamedTuple):
+    """Something that took a while.
+
+    Attributes
+    ----------
+    kind : str
+    start_s, end_s : float
+        On the meter's clock.
+    what : str
+        In a few words.
+    about : object
+        A tag, the bytes of one, or None; of a module's run a dictionary.
+    size_bytes : int or None
+        How much was put, taken or carried, where that is known.
+    """
+
+    kind: SpanKind
+    start_s: float
+    end_s: float
+    what: str
+    about: object = None
+    size_bytes: int | None = None
+
+
+class Meter:
+    """Adds up the waits and transfers of one rank, and keeps the longer ones until they are taken.
+
+    Parameters
+    ----------
+    keeps_all : bool, optional
+        Whether short waits are kept as well.
+    clock : callable, optional
+        Returns seconds.
+
+    Attributes
+    ----------
+    clock : callable
+    name_wait : callable
+        Returns what the rank waits for at this moment in a tuple space, and the tag of that.
+    after_wait : callable
+        Called at the end of a wait that was not a short one.
+    left_out : int
+        Spans that were not kept, since there were too many.
+    """
+
+    def __init__(
+        self, *, keeps_all: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.clock = clock
+        self.name_wait: Callable[[], tuple[str, object]] = lambda: ("a tuple server's answer", None)
+        self.after_wait: Callable[[], None] = lambda: None
+        self.left_out = 0
+        self._keeps_all = keeps_all
+        self._room = SPANS_KEPT
+        self._spans: list[Span] = []
+        self._started_s = clock()
+        self._waiting_s = 0.0
+        self._communicating_s = 0.0
+
+    def waited(self, since_s: float, what: str | None = None, *, counts: bool = True) -> None:
+        """Count a wait that ends now; `name_wait` says what for, unless `what` does.
+
+        One that does not count is kept, and its time is work.
+        """
+        now_s = self.clock()
+        if counts:
+            self._waiting_s += now_s - since_s
+        is_notable = now_s - since_s >= NOTABLE_S
+        if is_notable or self._keeps_all:
+            name, tag = self.name_wait() if what is None else (what, None)
+            self.keep(Span("wait", since_s, now_s, name, tag))
+            if is_notable:
+                self.after_wait()
+
+    def communicated(
+        self, since_s: float, what: str, about: object = None, size_bytes: int | None = None
+    ) -> None:
+        """Count a transfer that ends now."""
+        now_s = self.clock()
+        self._communicating_s += now_s - since_s
+        self.keep(Span("transfer", since_s, now_s, what, about, size_bytes))
+
+    @contextlib.contextmanager
+    def waiting(self, what: str, *, counts: bool = True) -> Iterator[None]:
+        """Count a wait, as `waited`."""
+        since_s = self.clock()
+        try:
+            yield
+        finally:
+            self.waited(since_s, what, counts=counts)
+
+    @contextlib.contextmanager
+    def communicating(self, what: str) -> Iterator[None]:
+        """Count what is done to communicate; only what takes a while is kept."""
+        since_s = self.clock()
+        try:
+            yield
+        finally:
+            now_s = self.clock()
+            self._communicating_s += now_s - since_s
+            if self._keeps_all or now_s - since_s >= NOTABLE_S:
+                self.keep(Span("transfer", since_s, now_s, what))
+
+    def keep(self, span: Span) -> None:
+        """Keep a span, if there is room."""
+        if self._room:
+            self._room -= 1
+            self._spans.append(span)
+        else:
+            self.left_out += 1
+
+    def take_spans(self) -> list[Span]:
+        """Return the spans that were kept since the last call, those that ended earlier first."""
+        spans, self._spans = self._spans, []
+        return spans
+
+    def times(self) -> Times:
+        """Return what the time since the start was spent on."""
+        total_s = self.clock() - self._started_s
+        working_s = max(0.0, total_s - self._waiting_s - self._communicating_s)
+        return Times(working_s, self._waiting_s, self._communicating_s)
+
+
+class ServerMeter(Meter):
+    """The meter of a tuple server, which goes from one state to the next.
+
+    Its transfers overlap, so they have no spans of their own: a span is a time in which there were
+    some.
+    """
+
+    def __init__(
+        self, *, keeps_all: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(keeps_all=keeps_all, clock=clock)
+        self._state: Literal["working", "waiting", "moving"] = "working"
+        self._since_s = self._worked_s = self.clock()
+        self._moved_bytes = 0
+
+    def wait(self, since_s: float) -> None:
+        """There has been nothing to do since then; on the meter's clock."""
+        if self._state != "waiting":
+            self.work()
+            self._state, self._since_s = "waiting", max(since_s, self._worked_s)
+
+    def move(self) -> None:
+        """From now on payloads are under way, and nothing else."""
+        if self._state != "moving":
+            self.work()
+            self._state, self._since_s = "moving", self.clock()
+
+    def work(self) -> None:
+        """From now on there are requests to handle."""
+        if self._state == "working":
+            return
+        state, self._state = self._state, "working"
+        if state == "waiting":
+            self.waited(self._since_s, "requests")
+        else:
+            self.communicated(self._since_s, "payloads", None, self._moved_bytes)
+            self._moved_bytes = 0
+        self._worked_s = self.clock()  # the next span begins where this one ends, or later
+
+    def moved(self, size_bytes: int) -> None:
+        """Count a payload that came or went."""
+        self._moved_bytes += size_bytes

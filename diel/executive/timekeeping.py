@@ -1,0 +1,130 @@
+"""What a rank does and when: its time account, and its part of the run's trace."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from diel.comm.meter import Meter, Span, Times
+from diel.run.storyline import span_event
+from diel.run.trace import Event, TracePart
+from diel.tuples.distributed import is_piece
+from diel.tuples.tags import decode_tag, format_tag
+
+if TYPE_CHECKING:
+    from diel.executive.plans import CopyPlan
+    from diel.run.directory import RunDirectory
+
+_SAVE_EVERY_S: Final = 0.5
+_LONGEST_NAME: Final = 120
+_CLOCK_LOOKS: Final = 5
+
+
+class Timekeeper:
+    """Brings what a rank's meter keeps into the run directory, now and then.
+
+    A disk that is full costs the trace, never the run.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    rank : int
+    meter : Meter
+    """
+
+    def __init__(self, directory: RunDirectory, rank: int, meter: Meter) -> None:
+        self.meter = meter
+        self._directory = directory
+        self._rank = rank
+        self._part: TracePart | None = None
+        self._offset_ns = round(clock_offset_s(meter.clock) * 1e9)
+        self._next_s = 0.0
+
+    @contextlib.contextmanager
+    def copy(self, plan: CopyPlan) -> Iterator[dict[str, Any]]:
+        """Keep the run of a module on this rank; how it ended is to be put into the dictionary."""
+        about: dict[str, Any] = {
+            "group": plan.group,
+            "iteration": plan.iteration,
+            "attempt": plan.attempt,
+        }
+        since_s = self.meter.clock()
+        try:
+            yield about
+        finally:
+            self.meter.keep(Span("module", since_s, self.meter.clock(), plan.name, about))
+
+    def save_if_due(self) -> None:
+        """Write what has been kept, if some time has passed since the last time."""
+        now_s = self.meter.clock()
+        if now_s >= self._next_s:
+            self._next_s = now_s + _SAVE_EVERY_S
+            self._save()
+
+    def close(self) -> Times:
+        """Write the rest; return how the rank spent its time."""
+        times = self.meter.times()
+        self._save()
+        if self.meter.left_out:
+            now_ns = round(self.meter.clock() * 1e9) + self._offset_ns
+            text = f"{self.meter.left_out:,} later events are left out"
+            self._write([span_event(text, "note", now_ns, now_ns, self._rank, {})])
+        if self._part is not None:
+            with contextlib.suppress(OSError):
+                self._part.close()
+        return times
+
+    def _save(self) -> None:
+        spans = self.meter.take_spans()
+        if spans:
+            self._write([event_of(span, self._rank, self._offset_ns) for span in spans])
+
+    def _write(self, events: list[Event]) -> None:
+        with contextlib.suppress(OSError):
+            if self._part is None:
+                self._part = TracePart(self._directory, self._rank)
+            self._part.write(events)
+
+
+def clock_offset_s(clock: Callable[[], float]) -> float:
+    """Return what to add to a clock's seconds for seconds since 1970.
+
+    A rank may lose its core between two looks at clocks: of several tries the shortest counts.
+    """
+    tries = []
+    for _ in range(_CLOCK_LOOKS):
+        before_s, now_s, after_s = clock(), time.time(), clock()
+        tries.append((after_s - before_s, now_s - (before_s + after_s) / 2))
+    return min(tries)[1]
+
+
+def event_of(span: Span, rank: int, offset_ns: int) -> Event:
+    """Return a span as an event of a trace, in nanoseconds since 1970.
+
+    Parameters
+    ----------
+    span : Span
+    rank : int
+    offset_ns : int
+        From the meter's clock to 1970.
+    """
+    tag = span.about
+    if isinstance(tag, bytes):
+        tag = decode_tag(tag) if tag and not is_piece(tag) else None
+    about: dict[str, Any] = dict(tag) if isinstance(tag, Mapping) else {}
+    name = span.what
+    if tag is not None and not isinstance(tag, Mapping):
+        about["tag"] = format_tag(tag)
+        name = f"{name}({about['tag']})"
+    if span.kind == "wait":
+        about["what"] = span.what
+        name = f"wait: {name}"
+    if span.size_bytes is not None:
+        about["bytes"] = span.size_bytes
+    if len(name) > _LONGEST_NAME:
+        name = f"{name[: _LONGEST_NAME - 3]}..."
+    start_ns = round(span.start_s * 1e9) + offset_ns
+    end_ns = round(span.end_s * 1e9) + offset_ns
+    return span_event(name, span.kind, start_ns, end_ns, rank, about)

@@ -1,0 +1,263 @@
+"""What a journal adds to a trace: the names of the lines, the groups, and what was cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from diel.run.journal import Record
+
+Event: TypeAlias = "dict[str, Any]"
+
+EXECUTIVE: Final = 0
+"""Its line; the line of every rank has the rank's number."""
+_NOTES: Final = {
+    "ModuleFailed": "failed: {module}.{copy}",
+    "CopiesRestarted": "starts again: {module}",
+    "CopyGivenUp": "given up: {module}.{copy}",
+    "CheckpointSaved": "checkpoint {number}",
+    "DeadlockFound": "deadlock",
+    "LeaveIgnored": "leave ignored: {module}.{copy}",
+    "StopOrdered": "stop: {reason}",
+    "RunResumed": "resumed",
+}
+_HIDDEN: Final = ("time_s", "event", "detail", "explanation", "finished", "returned")
+
+
+def span_event(
+    name: str, category: str, start_ns: int, end_ns: int, line: int, about: Mapping[str, Any]
+) -> Event:
+    """Return a complete event: on which line, from when to when, in nanoseconds."""
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "ts": start_ns,
+        "dur": max(0, end_ns - start_ns),
+        "tid": line,
+        "args": dict(about),
+    }
+
+
+@dataclass
+class _Iteration:
+    group: str
+    iteration: tuple[int, ...]
+    start_ns: int
+    end_ns: int = 0
+    ended_by: str = ""
+
+
+@dataclass
+class _Copy:
+    name: str
+    group: str
+    iteration: list[int]
+    ranks: list[int]
+    start_ns: int
+    life_ns: int
+    attempt: int = 1
+    end_ns: int = 0
+    told_ns: dict[int, int] = field(default_factory=dict)
+    """By rank: up to when that has told what it did in this life of the run."""
+    told_of: set[int] = field(default_factory=set)
+    """Ranks that have told how the copy ended."""
+
+    def about(self) -> dict[str, Any]:
+        return {"group": self.group, "iteration": self.iteration, "attempt": self.attempt}
+
+
+@dataclass
+class _Lane:
+    """A line of the executive: iterations on it lie in one another, or one after the other."""
+
+    open: list[_Iteration] = field(default_factory=list)
+
+    def takes(self, one: _Iteration, around: str) -> bool:
+        while self.open and self.open[-1].end_ns <= one.start_ns:
+            self.open.pop()
+        if not self.open:
+            return True
+        top = self.open[-1]
+        return top.group == around and one.end_ns <= top.end_ns
+
+
+class Storyline:
+    """A journal as events of a trace, in nanoseconds since 1970.
+
+    Parameters
+    ----------
+    records : sequence of dict
+        All of a journal, resumptions included.
+    """
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.workflow = ""
+        self.starts: list[float] = []
+        self._ranks = 0
+        self._names: dict[int, str] = {EXECUTIVE: "rank 0: executive"}
+        self._inside: dict[str, str] = {}
+        self._iterations: list[_Iteration] = []
+        self._running: dict[str, _Iteration] = {}
+        self._copies: dict[tuple[str, str], _Copy] = {}
+        self._cut_short: list[_Copy] = []
+        self._notes: list[Event] = []
+        self._life_ns = 0  # when the run began or was resumed
+        last_ns = 0
+        for record in records:
+            if record["event"] in ("RunResumed", "RunEnded"):
+                self._cut(last_ns)
+            last_ns = _nanoseconds(record["time_s"])
+            self._apply(record, last_ns)
+        self._cut(last_ns)
+        self._cut_on: dict[int, list[_Copy]] = {}
+        for copy in self._cut_short:
+            for rank in copy.ranks:
+                self._cut_on.setdefault(rank, []).append(copy)
+        self._lanes = self._arrange()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the run ever did."""
+        return bool(self.starts)
+
+    @property
+    def origin_ns(self) -> int:
+        """When the run began, before any resumption."""
+        return _nanoseconds(self.starts[0])
+
+    def names(self) -> Iterator[Event]:
+        """Yield what names the lines and orders them."""
+        yield {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": self.workflow}}
+        lines = {EXECUTIVE: self._names[EXECUTIVE]}
+        for lane in range(1, len(self._lanes)):
+            lines[self._line_of(lane)] = "executive: groups side by side"
+        for rank in range(1, self._ranks):
+            lines[rank] = self._names.get(rank, f"rank {rank}")
+        for place, (line, name) in enumerate(lines.items()):
+            yield {"ph": "M", "name": "thread_name", "tid": line, "args": {"name": name}}
+            order = {"sort_index": place}
+            yield {"ph": "M", "name": "thread_sort_index", "tid": line, "args": order}
+
+    def note(self, event: Event) -> None:
+        """Take in an event that a rank has written."""
+        rank, start_ns = event["tid"], event["ts"]
+        for copy in self._cut_on.get(rank, ()):
+            if not copy.life_ns <= start_ns <= copy.end_ns:
+                continue
+            end_ns = start_ns + event.get("dur", 0)
+            copy.told_ns[rank] = max(end_ns, copy.told_ns.get(rank, 0))
+            about = event["args"]
+            if event["name"] == copy.name and copy.about().items() <= about.items():
+                copy.told_of.add(rank)
+
+    def events(self) -> Iterator[Event]:
+        """Yield what no rank has told: groups, what happened to copies, what was cut short."""
+        for lane, iterations in enumerate(self._lanes):
+            for one in iterations:
+                number = f" {'.'.join(map(str, one.iteration))}" if one.iteration else ""
+                about = {"iteration": one.iteration, "ended_by": one.ended_by}
+                yield span_event(
+                    f"group {one.group}{number}",
+                    "group",
+                    one.start_ns,
+                    one.end_ns,
+                    self._line_of(lane),
+                    about,
+                )
+        yield from self._notes
+        for copy in self._cut_short:
+            for rank in copy.ranks:
+                if rank in copy.told_of:
+                    continue
+                start_ns = max(copy.start_ns, copy.told_ns.get(rank, 0))
+                end_ns = max(start_ns, copy.end_ns)
+                about = copy.about() | {"ended": "cut short"}
+                yield span_event(copy.name, "module", start_ns, end_ns, rank, about)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _apply(self, record: Record, now_ns: int) -> None:
+        event = record["event"]
+        if event == "RunStarted":
+            self._start(record)
+        elif event == "GroupStarted":
+            group, iteration = record["group"], tuple(record.get("iteration", ()))
+            self._running[group] = _Iteration(group, iteration, now_ns)
+            for name, ranks in record.get("placement", {}).items():
+                copy = _Copy(name, group, list(iteration), ranks, now_ns, self._life_ns)
+                self._copies[group, name] = copy
+        elif event == "GroupFinished":
+            self._finish(record["group"], now_ns, str(record.get("ended_by") or ""))
+        elif event in ("CopyFinished", "CopyGivenUp"):
+            self._copies.pop((record["group"], f"{record['module']}.{record['copy']}"), None)
+        elif event == "CopiesRestarted":
+            for index in record["copies"]:
+                again = self._copies.get((record["group"], f"{record['module']}.{index}"))
+                if again is not None:
+                    again.start_ns, again.attempt = now_ns, record["attempt"]
+        if event in _NOTES:
+            about = {name: value for name, value in record.items() if name not in _HIDDEN}
+            self._notes.append(
+                {
+                    "ph": "i",
+                    "s": "t",
+                    "name": _NOTES[event].format(**record),
+                    "cat": "run",
+                    "ts": now_ns,
+                    "tid": EXECUTIVE,
+                    "args": about,
+                }
+            )
+
+    def _start(self, record: Record) -> None:
+        self.starts.append(record["time_s"])
+        self._life_ns = _nanoseconds(record["time_s"])
+        self.workflow = record["workflow"]
+        self._ranks = max(self._ranks, record["ranks"])
+        self._inside = record.get("inside", {})
+        for rank in record.get("servers", ()):
+            self._names[rank] = f"rank {rank}: tuple server"
+        for node in record.get("nodes", ()):
+            for rank in node["ranks"]:
+                self._names[rank] = f"rank {rank} on {node['host']}"
+
+    def _finish(self, group: str, now_ns: int, ended_by: str) -> None:
+        one = self._running.pop(group, None)
+        if one is not None:
+            one.end_ns, one.ended_by = now_ns, ended_by
+            self._iterations.append(one)
+
+    def _cut(self, now_ns: int) -> None:
+        """Everything that runs ends here: the run was stopped or killed."""
+        for group in list(self._running):
+            self._finish(group, now_ns, "cut short")
+        for copy in self._copies.values():
+            copy.end_ns = now_ns
+            self._cut_short.append(copy)
+        self._copies.clear()
+
+    # -- lines --------------------------------------------------------------------------------
+
+    def _line_of(self, lane: int) -> int:
+        return EXECUTIVE if lane == 0 else self._ranks + lane - 1
+
+    def _arrange(self) -> list[list[_Iteration]]:
+        """Deal the iterations out to as few lines as keep those apart that ran side by side."""
+        lanes: list[_Lane] = []
+        dealt: list[list[_Iteration]] = []
+        for one in sorted(self._iterations, key=lambda it: (it.start_ns, -it.end_ns)):
+            around = self._inside.get(one.group, "")
+            place = next((i for i, lane in enumerate(lanes) if lane.takes(one, around)), len(lanes))
+            if place == len(lanes):
+                lanes.append(_Lane())
+                dealt.append([])
+            lanes[place].open.append(one)
+            dealt[place].append(one)
+        return dealt
+
+
+def _nanoseconds(time_s: float) -> int:
+    # A journal's times have microseconds; what a float has beyond is noise.
+    return round(time_s * 1e6) * 1000

@@ -1,0 +1,51 @@
+"""Rank 0 writes who waits and what servers hold, where that changes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from diel.executive.deadlock import WaitWatch
+from diel.executive.messages import ServerStatus, Waiting
+from diel.executive.plans import CopyPlan
+from diel.executive.status import Status
+from diel.run.directory import RunDirectory
+from diel.run.status import ServerView, WaitView, read_status
+
+PLAN = CopyPlan(1, "g", "m", 2, 3, (4,), 9, (4,))
+WAITING = Waiting(
+    serial=1,
+    what="tget('a')",
+    tag="'a'",
+    has_timeout=not math.inf,
+    at_server=True,
+    puts=(),
+    waited_s=1.5,
+)
+
+
+def test_what_has_changed_is_written_now_and_then(tmp_path: Path) -> None:
+    directory, waits = RunDirectory(tmp_path), WaitWatch()
+    status = Status(directory, waits)
+    status.write_if_due(10.0, lambda: 1010.0)
+    assert not directory.status.exists()  # there is nothing to say
+    waits.note(4, PLAN, WAITING, 10.1)
+    status.note_server(1, ServerStatus(3, 700, 1000))
+    status.write_if_due(10.2, lambda: 1010.2)
+    assert not directory.status.exists()  # not so soon
+    status.write_if_due(11.0, lambda: 1011.03)
+    found = read_status(directory)
+    assert found.waiting == [WaitView(4, "m.2", "tget('a')", 1008.6)]
+    assert found.servers == [ServerView(1, 3, 700, 1000)]
+    directory.status.unlink()
+    status.write_if_due(12.0, lambda: 1012.0)
+    assert not directory.status.exists()  # nothing is new
+    waits.forget(4)
+    status.write_if_due(13.0, lambda: 1013.0)
+    assert read_status(directory).waiting == []
+
+
+def test_a_folder_that_is_gone_does_not_end_a_run(tmp_path: Path) -> None:
+    status = Status(RunDirectory(tmp_path / "gone"), WaitWatch())
+    status.note_server(1, ServerStatus(3, 700, 1000))
+    status.write_if_due(1.0)
