@@ -323,7 +323,7 @@ class Driver:
     def _tuple_client(self) -> TupleClient:
         if self._tuples is None:
             from diel.tuples.client import TupleClient
-            from diel.tuples.transport import MpiTransport
+            from diel.tuples.mpi_transport import MpiTransport
 
             transport = MpiTransport(self._parent.comm, self._server_ranks, lambda: None)
             self._tuples = TupleClient(transport)

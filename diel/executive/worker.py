@@ -182,8 +182,8 @@ class _Worker:
     ) -> None:
         from diel.coupling.channel import Channel
         from diel.tuples.client import TupleClient
+        from diel.tuples.mpi_transport import MpiTransport
         from diel.tuples.traced import TracedClient
-        from diel.tuples.transport import MpiTransport
 
         self._keeper, self._meter = keeper, keeper.meter
         self._meter.name_wait = self._name_wait

@@ -9,9 +9,9 @@ import pytest
 
 from diel.comm.meter import Meter, ServerMeter, Span
 from diel.tuples.client import TupleClient
+from diel.tuples.mpi_transport import MpiTransport
 from diel.tuples.server import TupleServer
 from diel.tuples.tags import decode_tag
-from diel.tuples.transport import MpiTransport
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -13,10 +13,10 @@ from diel.comm.waiting import wait_for
 from diel.errors import PayloadError, RunStopped, TupleSpaceFull, TupleTimeout
 from diel.tuples import protocol
 from diel.tuples.client import TupleClient
+from diel.tuples.mpi_transport import MpiTransport
 from diel.tuples.server import TupleServer
 from diel.tuples.store import TupleStore
 from diel.tuples.tags import ANY
-from diel.tuples.transport import MpiTransport
 
 pytestmark = pytest.mark.mpi(min_size=2)
 

@@ -37,7 +37,7 @@ MPI_FILES = {
     "diel/comm/parent.py",
     "diel/executive/lead.py",
     "diel/tuples/server.py",
-    "diel/tuples/transport.py",
+    "diel/tuples/mpi_transport.py",
 }
 
 

@@ -11,7 +11,7 @@ from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.recorder import Recorder
 from diel.tuples.client import TupleClient
-from diel.tuples.transport import LocalTransport
+from diel.tuples.local_transport import LocalTransport
 
 
 class Clock:

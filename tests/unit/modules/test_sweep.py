@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from diel.errors import TupleTimeout
 from diel.tuples.client import TupleClient
+from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore
-from diel.tuples.transport import LocalTransport
 from modules import master, trainer
 from modules.space import Space
 from modules.trial import Outcome, Trial, result_tag, trial_seed, trial_tag

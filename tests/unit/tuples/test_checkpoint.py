@@ -16,9 +16,9 @@ from diel import ANY
 from diel.errors import CheckpointError, TupleSpaceFull
 from diel.tuples import checkpoint, store
 from diel.tuples.client import TupleClient
+from diel.tuples.local_transport import LocalTransport
 from diel.tuples.protocol import Operation
 from diel.tuples.store import TupleStore
-from diel.tuples.transport import LocalTransport
 
 SERVERS = [1, 3]
 VALUES: list[tuple[Any, Any]] = [

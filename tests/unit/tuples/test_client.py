@@ -23,10 +23,10 @@ from diel.errors import (
 )
 from diel.tuples import store as store_module
 from diel.tuples.client import TupleClient
+from diel.tuples.local_transport import LocalTransport
 from diel.tuples.protocol import Reply
 from diel.tuples.store import TupleStore
 from diel.tuples.subscriptions import Subscription
-from diel.tuples.transport import LocalTransport
 
 PATIENCE_S = 20  # for what should come at once
 

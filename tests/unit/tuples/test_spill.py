@@ -9,10 +9,10 @@ import pytest
 
 from diel.errors import TupleSpaceFull, TupleTimeout
 from diel.tuples.client import TupleClient
+from diel.tuples.local_transport import LocalTransport
 from diel.tuples.spill import Spilled, SpillFolder
 from diel.tuples.store import TupleStore
 from diel.tuples.tags import ANY
-from diel.tuples.transport import LocalTransport
 
 CAPACITY = 2**20
 

@@ -1,0 +1,126 @@
+"""A client's requests within one process: for tests, and for `diel.testing`."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+
+from diel.tuples.protocol import PLAIN, Payload, Reply, unpack_reply
+from diel.tuples.store import Outs as Replies
+from diel.tuples.store import TupleStore
+from diel.tuples.transport import Inbox, Outs, question_head
+
+
+class LocalTransport(Inbox):
+    """Reaches stores in the same process; clients may be threads, each with a transport.
+
+    Parameters
+    ----------
+    stores : sequence of TupleStore, optional
+        Default: a single new one.
+    """
+
+    def __init__(self, stores: Sequence[TupleStore] | None = None) -> None:
+        super().__init__()
+        self._stores = tuple(stores) if stores is not None else (TupleStore(),)
+        self._client = 0
+        self._changed = threading.Condition()
+        self._mail: dict[int, deque[tuple[int, Reply]]] = {0: deque()}
+        self.servers = len(self._stores)
+
+    def another_client(self) -> LocalTransport:
+        """Return a transport for a further client of the same stores."""
+        with self._changed:
+            other = LocalTransport(self._stores)
+            other._changed, other._mail = self._changed, self._mail
+            other._client = len(self._mail)
+            self._mail[other._client] = deque()
+            return other
+
+    def send(self, server: int, message: bytes, payload: Payload = None) -> None:
+        """Apply a request."""
+        copy = None if payload is None else bytes(payload)  # the caller may change its own
+        with self._changed:
+            store = self._stores[server]
+            now_s = time.monotonic()
+            self._deliver(server, store.expire(now_s))
+            self._deliver(server, store.handle(self._client, message, now_s, copy))
+
+    def sender(self, server: int) -> Callable[[bytes], None]:
+        """Return what applies messages without a payload."""
+        return functools.partial(self.send, server)
+
+    def ask_quickly(self, server: int, operation: int, rest: bytes) -> tuple[int, bytes | None]:
+        """Ask; the reply is to be had with `receive`."""
+        serial = self.next_serial()
+        self.send(server, question_head(operation, 0, PLAIN, serial) + rest)
+        return serial, None
+
+    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
+        """Send (server, message, payload) to several servers."""
+        for server, message, payload in parts:
+            self.send(server, message, payload)
+
+    def receive_all(self, serials: Collection[int], outs: Outs = None) -> list[tuple[int, Reply]]:
+        """Wait for the replies to all of some requests."""
+        for serial in serials:
+            self.keep(serial)
+        missing = set(serials)
+        found = []
+        while missing:
+            found.append(self.receive(missing, outs=outs))
+            missing.discard(found[-1][1].serial)
+            self.drop(found[-1][1].serial)
+        return found
+
+    def receive(
+        self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
+    ) -> tuple[int, Reply]:
+        """Wait for the reply to one of some requests; return (server, reply)."""
+        with self._changed:
+            while True:
+                mail = self._mail[self._client]
+                while mail:
+                    self._sort_any(*mail.popleft(), serials)
+                found = self._take_early(serials)
+                if found is not None:
+                    return found
+                try:
+                    self._wait_for_change()
+                except BaseException:
+                    self._note_cut_short(serials)
+                    raise
+
+    def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+        """Return the reply to one of some requests, as `receive`, if it is here."""
+        with self._changed:
+            now_s = time.monotonic()
+            for server, store in enumerate(self._stores):
+                self._deliver(server, store.expire(now_s))
+            mail = self._mail[self._client]
+            while mail:
+                self._sort_any(*mail.popleft(), serials)
+            return self._take_early(serials)
+
+    def _sort_any(self, server: int, reply: Reply, serials: Collection[int]) -> None:
+        if reply.serial in serials or reply.serial in self._kept:
+            self._early[reply.serial] = (server, reply)
+
+    def _wait_for_change(self) -> None:
+        now_s = time.monotonic()
+        for server, store in enumerate(self._stores):
+            self._deliver(server, store.expire(now_s))
+        if not self._mail[self._client]:
+            next_s = min(store.next_deadline_s() for store in self._stores)
+            self._changed.wait(max(0.0, min(next_s - now_s, 1.0)))
+
+    def _deliver(self, server: int, replies: Replies) -> None:
+        for client, message, payload in replies:
+            copy = None if payload is None else bytearray(payload)
+            self._mail[client].append((server, unpack_reply(message, copy)))
+        if replies:
+            self._changed.notify_all()

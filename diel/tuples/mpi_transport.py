@@ -1,0 +1,277 @@
+"""A client's requests over MPI."""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from diel.comm import tags
+from diel.comm.meter import Meter
+from diel.comm.waiting import Patience
+from diel.errors import TupleError
+from diel.tuples.protocol import (
+    MESSAGE_BYTES,
+    PLAIN,
+    PREFIX,
+    Payload,
+    Reply,
+    chunks,
+    payload_to_come,
+    tag_bytes,
+    unpack_reply,
+)
+from diel.tuples.transport import LARGEST_SERIAL, Inbox, Outs, question_head
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# The server decides about timeouts. A client gives up by itself only when the server has been
+# silent for this much longer, which means that it is gone.
+_SERVER_GRACE_S: Final = 30.0
+_QUICK_POLLS: Final = range(50)
+_TO_SERVER: Final = tags.CLIENT_TO_SERVER
+_SERIAL_OF: Final = struct.Struct("<4xI").unpack_from
+_EAGER_BYTES: Final = 2048
+"""Messages up to this size leave at once: by default both MPIs copy those of 4 KiB and more."""
+
+
+class MpiTransport(Inbox):
+    """Talks to tuple servers over MPI.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    servers : sequence of int
+        The servers' ranks.
+    safe_point : callable
+        Asked now and then during waits; what it raises ends them.
+    transfer_safe_point : callable, optional
+        Asked instead while a payload is under way, which cannot be left half done unless
+        everything ends.
+    meter : Meter, optional
+        Told of waits that outlast a few quick polls, and of payloads that travel apart.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        servers: Sequence[int],
+        safe_point: Callable[[], None],
+        transfer_safe_point: Callable[[], None] | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        from mpi4py import MPI
+
+        super().__init__()
+        self._mpi = MPI
+        self._comm = comm
+        self._ranks = tuple(servers)
+        self._server_of = {rank: server for server, rank in enumerate(servers)}
+        self._safe_point = safe_point
+        self._transfer_safe_point = transfer_safe_point or safe_point
+        self._meter = meter if meter is not None else Meter()
+        self._sending: deque[tuple[MPI.Request, bytes]] = deque()
+        self._buffer = bytearray(MESSAGE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._byte = MPI.BYTE
+        self._status = MPI.Status()
+        # One receive is always open: a reply lands in memory that is there and touched.
+        self._reply = comm.Recv_init(
+            [self._buffer, MPI.BYTE], MPI.ANY_SOURCE, tags.SERVER_TO_CLIENT
+        )
+        self._test, self._send = self._reply.Test, comm.Send
+        self._reply.Start()
+        self.servers = len(self._ranks)
+
+    def close(self) -> None:
+        """Give the open receive back to MPI."""
+        self._reply.Cancel()
+        self._reply.Wait()
+        self._reply.Free()
+
+    def send(self, server: int, message: bytes, payload: Payload = None) -> None:
+        """Send a request; return when the payload may be changed."""
+        rank = self._ranks[server]
+        if len(message) <= _EAGER_BYTES and not self._sending:
+            self._comm.Send(message, rank, tags.CLIENT_TO_SERVER)
+        else:
+            self._start_sending(message, rank)
+        if payload is not None:
+            since_s = self._meter.clock()
+            self._finish(self._start_payload(payload, rank))
+            self._meter.communicated(since_s, "send", tag_bytes(message), len(payload))
+
+    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
+        """Send (server, message, payload) to several servers at the same time."""
+        since_s, size_bytes = self._meter.clock(), 0
+        pieces = []
+        for server, message, payload in parts:
+            self.send(server, message)
+            if payload is not None:
+                size_bytes += len(payload)
+                pieces += self._start_payload(payload, self._ranks[server])
+        self._finish(pieces)
+        if pieces:
+            self._meter.communicated(since_s, "send pieces", None, size_bytes)
+
+    def _start_payload(self, payload: Payload, rank: int) -> list[MPI.Request]:
+        return [
+            self._comm.Isend([piece, self._mpi.BYTE], rank, tags.CLIENT_TO_SERVER_PAYLOAD)
+            for piece in chunks(payload)
+        ]
+
+    def _start_sending(self, message: bytes, rank: int) -> None:
+        while self._sending and self._sending[0][0].Test():
+            self._sending.popleft()
+        sending = self._comm.Isend(message, rank, tags.CLIENT_TO_SERVER)
+        if not sending.Test():
+            self._sending.append((sending, message))
+
+    def sender(self, server: int) -> Callable[[bytes], None]:
+        """Return what sends to a server messages of a few kibibytes without a payload."""
+        send, rank = self._send, self._ranks[server]
+
+        def send_small(message: bytes) -> None:
+            send(message, rank, _TO_SERVER)
+
+        return send_small
+
+    def ask_quickly(self, server: int, operation: int, rest: bytes) -> tuple[int, bytes | None]:
+        """Ask, and look for the reply for a short while; see `Transport`."""
+        self._serial = serial = self._serial % LARGEST_SERIAL + 1
+        message = question_head(operation, 0, PLAIN, serial) + rest
+        self._send(message, self._ranks[server], _TO_SERVER)
+        test, status = self._test, self._status
+        for _ in _QUICK_POLLS:
+            if test(status):
+                message = self._view[: status.Get_count(self._byte)].tobytes()
+                if message[1] or _SERIAL_OF(message)[0] != serial:
+                    server, reply, pieces = self._take_reply((serial,), None)
+                    if pieces is not None:
+                        self._finish_receiving(pieces, reply)
+                    if reply.serial == serial:
+                        self._early[serial] = (server, reply)
+                        break
+                    self._sort(server, reply)
+                    continue
+                self._reply.Start()
+                return serial, message
+        return serial, None
+
+    def receive(
+        self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
+    ) -> tuple[int, Reply]:
+        """Wait for the reply to one of some requests; return (server, reply)."""
+        early = self._take_early(serials) if self._early else None
+        if early is not None:
+            return early
+        while True:
+            try:
+                self._await_message(timeout_s)
+            except BaseException:
+                self._note_cut_short(serials)
+                raise
+            server, reply, pieces = self._take_reply(serials, outs)
+            if pieces is not None:
+                self._finish_receiving(pieces, reply)
+            if reply[1] in serials:
+                return server, reply
+            self._sort(server, reply)
+
+    def receive_all(self, serials: Collection[int], outs: Outs = None) -> list[tuple[int, Reply]]:
+        """Wait for the replies to all of some requests, whose payloads come at the same time."""
+        missing = set(serials)
+        found, under_way = [], []
+        while missing:
+            self._await_message(math.inf)
+            server, reply, pieces = self._take_reply(missing, outs)
+            under_way += pieces or []
+            if reply.serial in missing:
+                missing.discard(reply.serial)
+                found.append((server, reply))
+            else:
+                self._finish(pieces or [])
+                self._sort(server, reply)
+        since_s = self._meter.clock()
+        self._finish(under_way)
+        if under_way:
+            size_bytes = sum(len(reply.payload or b"") for _, reply in found)
+            self._meter.communicated(since_s, "receive pieces", None, size_bytes)
+        return found
+
+    def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+        """Return the reply to one of some requests, as `receive`, if it is here."""
+        early = self._take_early(serials)
+        while early is None and self._reply.Test(self._status):
+            server, reply, pieces = self._take_reply(serials, None)
+            if pieces is not None:
+                self._finish_receiving(pieces, reply)
+            if reply.serial in serials:
+                early = server, reply
+            else:
+                self._sort(server, reply)
+        return early
+
+    def _await_message(self, timeout_s: float) -> None:
+        """Wait until the open receive has a message."""
+        test, status = self._test, self._status
+        for _ in _QUICK_POLLS:
+            if test(status):
+                return
+        patience = Patience()
+        deadline_s = time.monotonic() + timeout_s + _SERVER_GRACE_S if timeout_s < math.inf else 0
+        since_s = self._meter.clock()
+        try:
+            while not test(status):
+                if patience.pause():
+                    self._safe_point()
+                    if deadline_s and time.monotonic() > deadline_s:
+                        ranks = ", ".join(map(str, self._ranks))
+                        raise TupleError(f"the tuple server (rank {ranks}) does not answer")
+        finally:
+            self._meter.waited(since_s)
+
+    def _take_reply(
+        self, serials: Collection[int], outs: Outs
+    ) -> tuple[int, Reply, list[MPI.Request] | None]:
+        """Return server, reply, and the requests of a payload that is still on its way."""
+        status = self._status
+        message = self._view[: status.Get_count(self._byte)].tobytes()
+        server = self._server_of[status.Get_source()]
+        self._reply.Start()
+        if not message[1]:
+            return server, unpack_reply(message), None
+        size = payload_to_come(message)
+        serial = PREFIX.unpack_from(message)[3]
+        out = outs.get(serial) if outs and serial in serials else None
+        payload: Payload = out if out is not None and len(out) == size else _fresh(size)
+        pieces = [
+            self._comm.Irecv(
+                [piece, self._byte], self._ranks[server], tags.SERVER_TO_CLIENT_PAYLOAD
+            )
+            for piece in chunks(payload)
+        ]
+        return server, unpack_reply(message, payload), pieces
+
+    def _finish_receiving(self, pieces: list[MPI.Request], reply: Reply) -> None:
+        since_s = self._meter.clock()
+        self._finish(pieces)
+        self._meter.communicated(since_s, "receive", reply.key, len(reply.payload or b""))
+
+    def _finish(self, pieces: list[MPI.Request]) -> None:
+        # Without sleeping: MPI moves a payload only while it is called.
+        polls = 0
+        while not self._mpi.Request.Testall(pieces):
+            polls += 1
+            if polls % 1000 == 0:
+                self._transfer_safe_point()
+
+
+def _fresh(size_bytes: int) -> memoryview:
+    import numpy as np  # not zeroed, unlike a bytearray
+
+    return np.empty(size_bytes, np.uint8).data
