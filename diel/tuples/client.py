@@ -6,34 +6,30 @@ import json
 import math
 import operator
 import os
-import time
 from collections.abc import Callable
 from typing import Any, Final, Literal, overload
 
-import numpy as np
-
 from diel.errors import PayloadError
 from diel.tuples import checkpoint, codec
-from diel.tuples.asking import ANYWHERE, Asking, cost_of, seconds
+from diel.tuples.asking import ANYWHERE, cost_of, seconds
 from diel.tuples.claims import Claim
 from diel.tuples.distributed import STRIPED, Layout
 from diel.tuples.protocol import (
     BODY_AT,
     KEY_AT,
     LENGTHS,
-    LONGEST_META_BYTES,
     QUERY_HEAD,
     SIZE,
     SMALL_BYTES,
     TUPLE_OVERHEAD_BYTES,
     Operation,
-    Payload,
     Reply,
     Status,
     pack_put,
     unpack_frames,
     unpack_reply,
 )
+from diel.tuples.striping import Striping
 from diel.tuples.subscriptions import Subscription
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 from diel.tuples.watching import Watch
@@ -45,7 +41,7 @@ _PUT: Final = int(Operation.PUT)
 _TAKE: Final = int(Operation.TAKE)
 
 
-class TupleClient(Asking):
+class TupleClient(Striping):
     """The tuple space, as one rank sees it.
 
     A tag is a string or a tuple of strings and integers. Values are NumPy arrays and bytes,
@@ -475,90 +471,7 @@ class TupleClient(Asking):
         survey: dict[str, Any] = json.loads(bytes(self._ask(server, Operation.SURVEY).payload))
         return survey
 
-    # -- striped over all servers -------------------------------------------------------------
-
-    def dist_tput(self, tag: Tag, value: object, *, timeout: float | None = None) -> None:
-        """Put a tuple whose payload is spread over all servers.
-
-        For large arrays: the servers share the memory and the transfer. It becomes visible when
-        every server has its piece, and is taken like any other tuple.
-
-        Parameters
-        ----------
-        tag : str or tuple of str and int
-        value : object
-            A NumPy array or bytes; any other object is pickled first.
-        timeout : float, seconds, optional
-            How long to wait for room at most, on each server.
-
-        Raises
-        ------
-        TagError, PayloadError, TupleSpaceFull, TupleTimeout
-            As `tput`; then nothing was put.
-        """
-        key, server = self._place(tag)
-        kind, meta, buffer = self._encode(value)
-        payload = memoryview(buffer)
-        layout = Layout.plan(len(payload), self._servers)
-        message, _ = pack_put(Operation.PUT, 0, 0, kind | STRIPED, key, meta, layout.pack())
-        parts = self._pack_pieces(layout, payload)
-        # All credit first: what is sent cannot be refused any more.
-        self._spend_together([*parts, (server, message, None)], tag, timeout)
-        for one, _, _ in parts:
-            self._accounts[one].puts += 1
-        self._transport.send_all(parts)
-        self._ask_all(Operation.FLUSH, [(one, b"") for one, _, _ in parts])
-        self._accounts[server].puts += 1
-        self._transport.send(server, message)
-
-    def dist_tget(
-        self,
-        tag: Pattern,
-        *,
-        timeout: float | None = None,
-        out: object = None,
-        with_tag: bool = False,
-    ) -> Any:
-        """Take a tuple, its pieces from all servers at the same time; otherwise as `tget`.
-
-        `tget` does the same: how a tuple lies in the space is its own affair.
-        """
-        return self._get(Operation.TAKE, "dist_tget", tag, timeout, out, with_tag)
-
-    def dist_tread(
-        self,
-        tag: Pattern,
-        *,
-        timeout: float | None = None,
-        out: object = None,
-        with_tag: bool = False,
-    ) -> Any:
-        """Copy a tuple, its pieces from all servers at the same time; otherwise as `tread`."""
-        return self._get(Operation.READ, "dist_tread", tag, timeout, out, with_tag)
-
-    def _pack_pieces(self, layout: Layout, payload: memoryview) -> list[tuple[int, bytes, Payload]]:
-        """Return (server, message, payload that travels apart) for each piece."""
-        parts = []
-        for key, piece in zip(layout.piece_keys(), layout.cut(payload), strict=True):
-            message, apart = pack_put(Operation.PUT, 0, 0, codec.BYTES, key, b"", piece)
-            parts.append((self._route(key), message, apart))
-        return parts
-
-    def _fetch_pieces(
-        self, operation: int, layout: Layout, target: memoryview | None
-    ) -> memoryview | None:
-        """Take or read all pieces into one buffer; None if somebody else has taken them."""
-        if target is None:
-            target = np.empty(layout.size_bytes, np.uint8).data
-        cuts = layout.cut(target)
-        places = [(self._route(key), key) for key in layout.piece_keys()]
-        replies = self._ask_all(operation, places, cuts)
-        for reply, cut in zip(replies, cuts, strict=True):
-            if reply.status != Status.OK:
-                return None
-            if reply.payload is not cut:
-                cut[:] = reply.payload
-        return target
+    # -- the whole space ----------------------------------------------------------------------
 
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
         """Write all tuples of the space into a file; they stay in the space.
@@ -618,41 +531,6 @@ class TupleClient(Asking):
         return checkpoint.restore(path, self._put_again, self.flush)
 
     # -- inside -------------------------------------------------------------------------------
-
-    def _get(
-        self,
-        operation: Operation,
-        name: str,
-        tag: Pattern,
-        timeout: float | None,
-        out: object,
-        with_tag: bool,
-    ) -> Any:
-        timeout_s = math.inf if timeout is None else seconds(timeout)
-        target = None if out is None else codec.receive_into(out)
-        if target is not None and len(target.meta) > LONGEST_META_BYTES:
-            raise PayloadError(f"{name}({format_tag(tag)}): out= has a dtype of too many fields")
-        deadline_s = time.monotonic() + timeout_s
-        left_s = timeout_s
-        while True:
-            _, reply = self._match(operation, name, tag, left_s, target)
-            if reply.status:
-                self._raise_for(reply, name, tag, timeout_s, target)
-            payload = reply.payload
-            if reply.kind & STRIPED:
-                into = None if target is None else target.buffer
-                payload = self._fetch_pieces(operation, Layout.unpack(payload), into)
-                if payload is None:
-                    left_s = max(0.0, deadline_s - time.monotonic())
-                    continue  # it was taken while we read it: look for the next
-            break
-        if target is None:
-            value = codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
-        else:
-            if payload is not target.buffer:
-                target.buffer[:] = payload
-            value = out
-        return (decode_tag(reply.key), value) if with_tag else value
 
     def _value_of_late(self, serial: int, message: bytes | None, tag: object) -> Any:
         """Return the value that a `tget` gets that had to wait, or where it is not bytes."""
