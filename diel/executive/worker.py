@@ -181,7 +181,6 @@ class _Worker:
     ) -> None:
         from diel.coupling.channel import Channel
         from diel.tuples.client import TupleClient
-        from diel.tuples.traced import TracedClient
         from diel.tuples.transport import MpiTransport
 
         self._keeper, self._meter = keeper, keeper.meter
@@ -201,9 +200,11 @@ class _Worker:
             self._meter,
         )
         self._transport = transport
-        self._tuples: TupleClient = (
-            TracedClient(transport, self._meter) if welcome.traces_all else TupleClient(transport)
-        )
+        self._tuples: TupleClient = TupleClient(transport)
+        if welcome.traces_all:
+            from diel.tuples.traced import TracedClient
+
+            self._tuples = TracedClient(transport, self._meter)
         self._leaves: Mailbox[LeaveCopy] = Mailbox(
             parent.comm,
             sends=tags.WORKER_TO_EXECUTIVE,
