@@ -60,11 +60,10 @@ def our_starts_per_s(iterations: int, folder: Path) -> float:
     _run([sys.executable, "-m", "diel", "run", "--allow-run-as-root", file, "--runs", runs])
     (journal,) = runs.glob("*/journal.jsonl")
     records = [json.loads(line) for line in journal.read_text().splitlines()]
-    started_s = [one["time_s"] for one in records if one["event"] == "GroupStarted"]
     finished_s = [one["time_s"] for one in records if one["event"] == "GroupFinished"]
     if len(finished_s) != iterations:
         raise RuntimeError(f"{len(finished_s)} of {iterations} iterations have run")
-    return iterations / (finished_s[-1] - started_s[0])
+    return (iterations - 1) / (finished_s[-1] - finished_s[0])
 
 
 def bare_starts_per_s(iterations: int) -> float:

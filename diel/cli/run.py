@@ -81,9 +81,10 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
             f"say -n {ranks} if you mean it, or run it on a cluster"
         )
     mpiexec = launch.find_mpiexec()
+    implementation = launch.mpi_implementation(mpiexec)
     line = launch.mpiexec_line(
         mpiexec,
-        launch.mpi_implementation(mpiexec),
+        implementation,
         ranks=ranks,
         cores=cores,
         as_root=os.geteuid() == 0,
@@ -99,7 +100,12 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     if options.trace:
         rank_line.append("--trace")
     with display_for(directory) as display:
-        launched = launch.Launched([*line, *map(str, rank_line)], directory, workflow.max_threads)
+        launched = launch.Launched(
+            [*line, *map(str, rank_line)],
+            directory,
+            workflow.max_threads,
+            launch.environment_for(implementation, os.environ),
+        )
         status = launched.wait(display.refresh)
     exit_code = display.conclude(status)
     if complaint := save_trace(directory):

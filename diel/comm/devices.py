@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -59,6 +58,8 @@ def _count_by_question(environment: Mapping[str, str]) -> int:
     tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if tool is None:
         return 0
+    import subprocess  # not for every rank that starts
+
     try:
         answer = subprocess.run(
             [tool, "-L"],

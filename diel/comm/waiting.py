@@ -25,6 +25,10 @@ _IDLE_SLEEP_S: Final = 5e-3
 # While a payload of one's own is under way: MPI moves it only while it is called.
 _BRISK_SPIN_POLLS: Final = 5000
 _BRISK_SLEEP_S: Final = 50e-6
+# A caller's slower checks take several calls of MPI: too often, and they would cost more than the
+# wait itself. So they come after a twentieth of the time that was waited, within these bounds.
+_CHECK_EVERY_S: Final = (4e-3, 50e-3)
+_CHECK_SHARE: Final = 0.05
 
 
 class Patience:
@@ -37,7 +41,14 @@ class Patience:
         50 us only.
     """
 
-    __slots__ = ("_brisk", "_polls", "_sleep_s", "_sleeping_since_s", "_spin_polls")
+    __slots__ = (
+        "_brisk",
+        "_next_check_s",
+        "_polls",
+        "_sleep_s",
+        "_sleeping_since_s",
+        "_spin_polls",
+    )
 
     def __init__(self, brisk: bool = False) -> None:
         self._brisk = brisk
@@ -49,6 +60,7 @@ class Patience:
         self._polls = 0
         self._sleep_s = _FIRST_SLEEP_S
         self._sleeping_since_s = 0.0
+        self._next_check_s = 0.0
 
     def pause(self) -> bool:
         """Pause before the next poll.
@@ -56,7 +68,8 @@ class Patience:
         Returns
         -------
         bool
-            Whether it slept: the moment for a caller's slower checks.
+            Whether this is the moment for a caller's slower checks: it slept, and the last such
+            moment is a while ago.
         """
         self._polls += 1
         if self._polls < _EAGER_POLLS:
@@ -64,18 +77,27 @@ class Patience:
         if self._polls < self._spin_polls:
             os.sched_yield()
             return False
-        if self._brisk:
-            time.sleep(_BRISK_SLEEP_S)
-            return True
+        time.sleep(_BRISK_SLEEP_S if self._brisk else self._next_sleep_s())
+        now_s = time.perf_counter()
+        if now_s < self._next_check_s:
+            return False
+        if not self._sleeping_since_s:
+            self._sleeping_since_s = now_s
+        least_s, most_s = _CHECK_EVERY_S
+        share_s = _CHECK_SHARE * (now_s - self._sleeping_since_s)
+        self._next_check_s = now_s + min(max(least_s, share_s), most_s)
+        return True
+
+    def _next_sleep_s(self) -> float:
+        # A tenth more each time: whoever is waited for is noticed a tenth of the wait late.
         if not self._sleeping_since_s:
             self._sleeping_since_s = time.perf_counter()
         elif self._sleep_s >= _LONG_SLEEP_S:
             idle = time.perf_counter() - self._sleeping_since_s > _IDLE_AFTER_S
             self._sleep_s = _IDLE_SLEEP_S if idle else _LONG_SLEEP_S
         else:
-            self._sleep_s = min(1.5 * self._sleep_s, _LONG_SLEEP_S)
-        time.sleep(self._sleep_s)
-        return True
+            self._sleep_s = min(1.1 * self._sleep_s, _LONG_SLEEP_S)
+        return self._sleep_s
 
 
 def wait_for(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from diel.errors import AddressError
-from diel.workflow.wording import did_you_mean
+from diel.workflow.nearest import did_you_mean
 
 
 class Address(NamedTuple):

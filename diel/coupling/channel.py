@@ -81,7 +81,6 @@ class Channel:
         self._me, self._roster = me, roster
         self._outbox.open(roster.place(me)[0])
         self._inbox.open(me, roster)
-        self.poll()
 
     def close(self) -> None:
         """End with the copy: wait until its messages have left, drop those that it did not take.
@@ -91,6 +90,10 @@ class Channel:
         RunStopped
             If the run is stopping.
         """
+        if not self.was_used:  # nearly always; a look at MPI would take as long as all the rest
+            self._inbox.close()
+            self._outbox.close()
+            return
         self.poll()
         self._inbox.close()
         self.await_receipt(self._all_has_left, self._awaited(), None)

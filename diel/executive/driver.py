@@ -355,9 +355,8 @@ class Driver:
     def _perform(self, instructions: Sequence[Instruction]) -> None:
         # Orders first: ranks work while it is written down why. A crash in between only means that
         # a resumed run does something again. But a checkpoint is of the moment before the orders.
-        if self._checkpoints.is_due() and any(
-            isinstance(one, NoteGroupFinished) for one in instructions
-        ):
+        kinds = {type(one) for one in instructions}
+        if NoteGroupFinished in kinds and EndRun not in kinds and self._checkpoints.is_due():
             self._write_down(instructions)
             self._save_checkpoint()
             self._order(instructions)
@@ -371,9 +370,10 @@ class Driver:
                 self._orders[type(instruction)](instruction)
 
     def _write_down(self, instructions: Sequence[Instruction]) -> None:
-        for instruction in instructions:
-            if type(instruction) in self._performers:
-                self._performers[type(instruction)](instruction)
+        with self._recorder.batch():
+            for instruction in instructions:
+                if type(instruction) in self._performers:
+                    self._performers[type(instruction)](instruction)
 
     def _start_copies(self, instruction: StartGroup | RestartCopies) -> None:
         roster = self._roster_of(instruction)

@@ -34,6 +34,7 @@ _BATCH_VARIABLES: Final = (
     "PE_HOSTFILE",
     "COBALT_JOBID",
 )
+_OPEN_MPI_TRANSPORTS: Final = ("OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl")
 _HOST_FILE: Final = ("HOSTFILE", "HOST_FILE", "hostfile")
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S: Final = 0.05
@@ -63,9 +64,32 @@ def node_of_all(pool: Sequence[int], environment: Mapping[str, str]) -> Node | N
     Node or None
         None if mpiexec may start ranks elsewhere: in a batch job, or with a host file.
     """
-    if any(name in _BATCH_VARIABLES or name.endswith(_HOST_FILE) for name in environment):
+    if not _is_one_machine(environment):
         return None
     return Node(platform.node() or "this machine", tuple(pool), visible_gpus(environment))
+
+
+def environment_for(implementation: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what mpiexec shall find in its environment besides.
+
+    Where all ranks are on this machine, Open MPI need not look for networks: its search through
+    libfabric takes more than a second, most of what the start of a job takes.
+
+    Parameters
+    ----------
+    implementation : str
+        From `mpi_implementation`.
+    environment : mapping
+        Of this process; what it says about Open MPI's transports is left as it is.
+    """
+    is_free = not any(name.startswith(_OPEN_MPI_TRANSPORTS) for name in environment)
+    if implementation == "Open MPI" and is_free and _is_one_machine(environment):
+        return {"OMPI_MCA_btl": "^ofi"}
+    return {}
+
+
+def _is_one_machine(environment: Mapping[str, str]) -> bool:
+    return not any(name in _BATCH_VARIABLES or name.endswith(_HOST_FILE) for name in environment)
 
 
 def find_mpiexec() -> Path:
@@ -167,9 +191,17 @@ class Launched:
         Receives what mpiexec and the ranks write by themselves in ``logs/launcher.log``.
     threads : int
         BLAS/OpenMP threads, set in the environment before NumPy is imported.
+    added : mapping of str to str, optional
+        Further variables.
     """
 
-    def __init__(self, command: Sequence[str], directory: RunDirectory, threads: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: RunDirectory,
+        threads: int,
+        added: Mapping[str, str] | None = None,
+    ) -> None:
         self._command = command[0]
         self._directory = directory
         with directory.launcher_log.open("ab") as log:
@@ -177,7 +209,7 @@ class Launched:
                 self._program = Kept(
                     command,
                     directory=Path.cwd(),
-                    environment={**os.environ, **thread_environment(threads)},
+                    environment={**os.environ, **thread_environment(threads), **(added or {})},
                     added={},
                     stdin=subprocess.DEVNULL,
                     stdout=log,

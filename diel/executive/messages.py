@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm.meter import NO_TIMES, Times
 from diel.coupling.account import Account
 from diel.coupling.address import CopyRanks, Roster
 from diel.executive.plans import CopyPlan
 from diel.loading.spec import ModuleSpec
-from diel.workflow.boundary import Boundary
+
+if TYPE_CHECKING:
+    from diel.workflow.boundary import Boundary
 
 # -- from rank 0, EXECUTIVE_TO_WORKER ---------------------------------------------------------
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from diel.executive.gpus import Demand, Node, deal
 from diel.executive.plans import GroupPlan, ModulePlan
 
 Seats: TypeAlias = "tuple[tuple[int, ...], ...]"
 """The ranks of each copy: those of the group's first module, then those of the second, ..."""
+
+_CHOICES_REMEMBERED: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Seating:
         self.nodes = tuple(nodes)
         self.needs = dict(needs)
         self._node_of = {rank: index for index, node in enumerate(nodes) for rank in node.ranks}
+        # A group that iterates finds the same ranks free again and again.
+        self._chosen: dict[tuple[str, tuple[int, ...]], Seats | None] = {}
         self._uses_gpus = any(need.gpus for need in self.needs.values())
         self._gpus: dict[int, tuple[str, ...]] = {}
         if self._uses_gpus:
@@ -94,6 +98,14 @@ class Seating:
             The ranks of each copy, module by module in the group's order; None as long as these
             ranks will not do.
         """
+        asked = plan.name, tuple(free)
+        if asked not in self._chosen:
+            if len(self._chosen) >= _CHOICES_REMEMBERED:
+                self._chosen.clear()
+            self._chosen[asked] = self._choose(plan, free)
+        return self._chosen[asked]
+
+    def _choose(self, plan: GroupPlan, free: Sequence[int]) -> Seats | None:
         table = _Table(self.nodes, self._node_of, self._gpu_count, free)
         chosen: dict[int, list[tuple[int, ...]]] = {}
         for index in sorted(range(len(plan.modules)), key=lambda i: -self._need(plan, i).gpus):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import math
 import os
 import random
@@ -13,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from diel.comm import tags
 from diel.comm.devices import VISIBLE_GPUS
@@ -47,18 +46,20 @@ from diel.executive.plans import CopyPlan
 from diel.executive.timekeeping import Timekeeper
 from diel.loading.checking import parse_options
 from diel.loading.context import Context, Place, running
-from diel.loading.door import Door
-from diel.loading.executables import command_of, run_executable
 from diel.loading.functions import find_function, import_code
+from diel.loading.output import OpenLog
 from diel.loading.threads import ThreadLimiter, set_thread_environment, thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
 from diel.tuples.tags import format_tag
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from mpi4py import MPI
 
     from diel.comm.parent import Parent
+    from diel.loading.spec import ModuleSpec
     from diel.tuples.client import TupleClient
 
 _GOODBYE_TIMEOUT_S = 1.0
@@ -192,6 +193,8 @@ class _Worker:
         self._folder = Path(welcome.folder)
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
+        self._logs = OpenLog()
+        self._found: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
         transport = MpiTransport(
             parent.comm,
             welcome.server_ranks,
@@ -357,10 +360,9 @@ class _Worker:
         address = Address(plan.module, plan.copy_index, comm.Get_rank())
         self._channel.open(address, order.roster)
         log = self._directory.module_log(plan.module, plan.copy_index, comm.Get_rank())
-        with log.open("a", encoding="utf-8", buffering=1) as file, _output_to(file):
+        with _output_to(self._logs.open(log)):
             set_thread_environment(spec.threads)
-            code = import_code(spec.function, self._folder)
-            function = find_function(spec.function, code)
+            code, function = self._find_function(spec)
             self._limiter.apply(spec.threads)
             context = Context(
                 place,
@@ -385,6 +387,15 @@ class _Worker:
         if context.module_comm_was_made:
             leftovers = self._retire(context.module_comm)
         return returned, leftovers
+
+    def _find_function(self, spec: ModuleSpec) -> tuple[ModuleType, Callable[[Any], Any]]:
+        """Return a module's function and its code, from the last time if it has run here before."""
+        assert spec.function is not None
+        found = self._found.get(spec.name)
+        if found is None or sys.modules.get(found[0].__name__) is not found[0]:
+            code = import_code(spec.function, self._folder)
+            found = self._found[spec.name] = code, find_function(spec.function, code)
+        return found
 
     def _make_module_comm(self, plan: CopyPlan) -> MPI.Intracomm:
         """Make the communicator of all copies once all of their ranks want it.
@@ -421,6 +432,10 @@ class _Worker:
             self._waiting_for = None
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
+        # Imported where a program is run: ranks that run none start sooner.
+        from diel.loading.door import Door
+        from diel.loading.executables import command_of, run_executable
+
         plan, spec = order.plan, self._specs[order.plan.module]
         assert spec.executable is not None
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
@@ -518,9 +533,13 @@ def _environment() -> dict[bytes, bytes]:
 
 
 @contextlib.contextmanager
-def _output_to(file: io.TextIOBase) -> Iterator[None]:
-    with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        yield
+def _output_to(file: TextIO) -> Iterator[None]:
+    try:
+        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            yield
+    finally:
+        if not file.closed:  # a module may close its standard output
+            file.flush()
 
 
 def _one_line(error: BaseException) -> str:

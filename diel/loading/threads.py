@@ -38,19 +38,25 @@ class ThreadLimiter:
     def __init__(self) -> None:
         self._controller: Any = None
         self._modules_seen = 0
+        self._verified = 0  # all pools were found to have so many threads
 
     def apply(self, threads: int) -> None:
         """Limit every pool that is loaded, and libraries that are loaded later."""
         set_thread_environment(threads)
+        if self._verified == threads and len(sys.modules) == self._modules_seen:
+            return
         if any(pool["num_threads"] != threads for pool in self._pools()):
             self._controller.limit(limits=threads)
 
     def exceeding(self, threads: int) -> list[str]:
         """Return, in words, the pools that have more threads than they should."""
+        pools = self._pools()
+        is_right = all(pool["num_threads"] == threads for pool in pools)
+        self._verified = threads if is_right else 0
         return [
             f"{pool['internal_api']} has {pool['num_threads']} threads, not {threads}: "
             f"{pool['filepath']}"
-            for pool in self._pools()
+            for pool in pools
             if pool["num_threads"] > threads
         ]
 

@@ -7,6 +7,8 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final, TypeAlias
 
@@ -41,6 +43,7 @@ class JournalWriter:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # A file name with bytes that are no UTF-8, say, may turn up in a message.
         self._file = open(path, "a", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._in_batch = False
         deadline_s = time.monotonic() + _LOCK_S
         while not _lock(self._file):
             if time.monotonic() > deadline_s:
@@ -53,7 +56,7 @@ class JournalWriter:
         _drop_unfinished_line(Path(path))
 
     def write(self, event: str, **fields: Any) -> Record:
-        """Append one record; it is in the file when this returns.
+        """Append one record; it is in the file when this returns, but within a `batch`.
 
         Parameters
         ----------
@@ -64,8 +67,19 @@ class JournalWriter:
         """
         record = {"time_s": round(time.time(), 6), "event": event, **fields}
         self._file.write(_ENCODER.encode(plain(record)) + "\n")
-        self._file.flush()
+        if not self._in_batch:
+            self._file.flush()
         return record
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Write several records at once: all are in the file at the end of the block."""
+        self._in_batch = True
+        try:
+            yield
+        finally:
+            self._in_batch = False
+            self._file.flush()
 
     def __enter__(self) -> JournalWriter:
         return self
@@ -75,6 +89,7 @@ class JournalWriter:
 
     def sync(self) -> None:
         """Return when everything written so far has reached the disk."""
+        self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:

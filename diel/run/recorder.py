@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from diel.run.directory import RunDirectory
@@ -65,6 +66,10 @@ class Recorder:
         elif event == "ResultAdded":
             self._results[table_name(fields["module"], fields["row"])].write(fields["row"])
         return record
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Return a block whose records are written at once, at its end."""
+        return self._journal.batch()
 
     def sync(self) -> None:
         """Return when the journal has reached the disk."""

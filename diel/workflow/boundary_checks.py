@@ -8,8 +8,9 @@ from typing import Any
 from diel.errors import Problem
 from diel.workflow.boundary import Boundary, Part
 from diel.workflow.model import Module
+from diel.workflow.nearest import did_you_mean
 from diel.workflow.sections import intersection, outside, show_box, whole
-from diel.workflow.wording import did_you_mean, show
+from diel.workflow.wording import show
 
 
 def check_boundaries(

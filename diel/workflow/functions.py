@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
 
-from diel.workflow.wording import did_you_mean
+from diel.workflow.nearest import did_you_mean
 
 SHIPPED = "modules"
 SHIPPED_ROOT = Path(__file__).absolute().parents[2]

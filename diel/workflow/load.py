@@ -38,11 +38,12 @@ from diel.workflow.model import (
     WorkflowTable,
     folder_name,
 )
+from diel.workflow.nearest import did_you_mean
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references
 from diel.workflow.source import SourceProblem, read_document
-from diel.workflow.wording import did_you_mean, join_path, show_given, show_key
+from diel.workflow.wording import join_path, show_given, show_key
 
 TABLES = ("workflow", "tuple_space", "module", "group", "boundary")
 

@@ -15,10 +15,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from diel.errors import Problem
+from diel.workflow.nearest import did_you_mean
 from diel.workflow.wording import (
     Spot,
     describe,
-    did_you_mean,
     example,
     item_of,
     join_path,

@@ -12,8 +12,8 @@ from typing import Any
 
 from diel.errors import Problem
 from diel.workflow.graph import find_cycle
+from diel.workflow.nearest import did_you_mean
 from diel.workflow.nesting import check_nesting, listed
-from diel.workflow.wording import did_you_mean
 
 
 @dataclass(frozen=True)

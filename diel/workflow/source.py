@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diel.errors import Problem
-from diel.workflow.wording import did_you_mean
+from diel.workflow.nearest import did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -13,7 +13,6 @@ import types
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -246,13 +245,6 @@ def join_path(prefix: str, steps: Iterable[str | int]) -> str:
         else:
             path += f".{show_key(step)}" if path else show_key(step)
     return path
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name nearest to a misspelt one, None if none is near."""
-    by_lower = {one.lower(): one for one in known}
-    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[near[0]] if near else None
 
 
 def example(spot: Spot, given: Any) -> str | None:

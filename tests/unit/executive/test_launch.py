@@ -208,6 +208,13 @@ def test_a_launcher_that_outlives_its_run_is_killed(
     assert launched.wait(lambda: 0) == 128 + signal.SIGTERM
 
 
+def test_on_one_machine_open_mpi_need_not_look_for_networks() -> None:
+    assert launch.environment_for("Open MPI", {}) == {"OMPI_MCA_btl": "^ofi"}
+    assert launch.environment_for("Open MPI", {"OMPI_MCA_btl": "self,tcp"}) == {}
+    assert launch.environment_for("Open MPI", {"SLURM_JOB_ID": "7"}) == {}
+    assert launch.environment_for("MPICH", {}) == {}
+
+
 # -- where ranks will be --------------------------------------------------------------------------
 
 

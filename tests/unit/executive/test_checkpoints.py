@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from diel.executive.checkpoints import Checkpoints
+from diel.executive.nest import Finished
+from diel.run.directory import RunDirectory
+from diel.run.journal import JournalReader
+from diel.run.recorder import Recorder
+from diel.tuples.client import TupleClient
+from diel.tuples.transport import LocalTransport
+
+
+class Clock:
+    """A clock on which saving takes as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.step_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    (tmp_path / "w.toml").write_text("")
+    recorder = Recorder(RunDirectory.create(tmp_path / "runs", "w", tmp_path / "w.toml"))
+    yield recorder
+    recorder.close()
+
+
+def test_tuples_and_what_is_finished_are_saved(recorder: Recorder) -> None:
+    tuples = TupleClient(LocalTransport())
+    checkpoints = Checkpoints(recorder, lambda: tuples, number=4)
+    checkpoints.save({"a": Finished((0,), False)})
+    tuples.tput("x", 7)
+    checkpoints.save({"a": Finished((1,), True)})
+    first, second = JournalReader(recorder.directory.journal).new_records()
+    assert (first["number"], first["file"]) == (5, None)  # there was nothing to save
+    assert (second["number"], second["file"]) == (6, "000006.tuples")
+    assert second["finished"] == {"a": [[1], True]}
+    other = TupleClient(LocalTransport())
+    assert other.restore(recorder.directory.checkpoint_file(6)) == 1
+    assert other.tget("x", timeout=0) == 7
+
+
+def test_the_last_two_are_kept(recorder: Recorder) -> None:
+    tuples = TupleClient(LocalTransport())
+    tuples.tput("x", 7)
+    checkpoints = Checkpoints(recorder, lambda: tuples)
+    for _ in range(4):
+        checkpoints.save({})
+    names = sorted(file.name for file in recorder.directory.checkpoints.iterdir())
+    assert names == ["000003.tuples", "000004.tuples"]
+
+
+def test_they_take_a_twentieth_of_the_time_at_most(recorder: Recorder) -> None:
+    clock = Clock()
+    tuples = TupleClient(LocalTransport())
+    checkpoints = Checkpoints(recorder, lambda: tuples, clock=clock)
+    assert checkpoints.is_due()
+    clock.step_s = 0.5
+    checkpoints.save({})
+    clock.step_s = 0.0
+    ended_s = clock.now_s
+    clock.now_s = ended_s + 9.4
+    assert not checkpoints.is_due()
+    clock.now_s = ended_s + 9.6
+    assert checkpoints.is_due()
+
+
+def test_a_full_disk_is_asked_again_later(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    tuples = TupleClient(LocalTransport())
+    tuples.tput("x", 7)
+    checkpoints = Checkpoints(recorder, lambda: tuples, clock=clock)
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tuples, "checkpoint", fail)
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.save({})
+    assert not checkpoints.is_due()
+    clock.now_s += 61
+    assert checkpoints.is_due()
+    assert JournalReader(recorder.directory.journal).new_records() == []
