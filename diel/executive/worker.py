@@ -183,7 +183,6 @@ class _Worker:
         from diel.coupling.channel import Channel
         from diel.tuples.client import TupleClient
         from diel.tuples.mpi_transport import MpiTransport
-        from diel.tuples.traced import TracedClient
 
         self._keeper, self._meter = keeper, keeper.meter
         self._meter.name_wait = self._name_wait
@@ -204,9 +203,11 @@ class _Worker:
             self._meter,
         )
         self._transport = transport
-        self._tuples: TupleClient = (
-            TracedClient(transport, self._meter) if welcome.traces_all else TupleClient(transport)
-        )
+        self._tuples: TupleClient = TupleClient(transport)
+        if welcome.traces_all:
+            from diel.tuples.traced import TracedClient
+
+            self._tuples = TracedClient(transport, self._meter)
         self._leaves: Mailbox[LeaveCopy] = Mailbox(
             parent.comm,
             sends=tags.WORKER_TO_EXECUTIVE,
