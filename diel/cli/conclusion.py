@@ -16,13 +16,15 @@ from diel.run.view import ResultsView, RunView
 FAILED: Final = 1
 _TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 12
+_RETURNED_CHARACTERS: Final = 1000
 _LAUNCHER_LINES: Final = 15
 _GIVEN_UP_SHOWN: Final = 10
 _EXPLAINED: Final = {
     "DeadlockFound": "deadlock: every module waits for a tuple that nobody puts",
     "LeaveIgnored": "a copy that had failed could not be ended",
 }
-_LOST_RANK: Final = r"process rank (\d+)"
+# As Open MPI names it after a signal, and after an exit.
+_LOST_RANK: Final = r"process rank (\d+)|Process name: \[.*,(\d+)\]"
 
 
 def print_failure(failure: Record) -> None:
@@ -107,9 +109,15 @@ def _print_returned(view: RunView) -> None:
 
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     for who, value in view.returned[:_RETURNED_SHOWN]:
-        console.print(f"{who} returned {value}")
+        console.print(f"{who} returned {_shortened(str(value))}")
     if len(view.returned) > _RETURNED_SHOWN:
         print(f"... and {len(view.returned) - _RETURNED_SHOWN} more, in the journal")
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _RETURNED_CHARACTERS:
+        return text
+    return f"{text[:_RETURNED_CHARACTERS]} ... ({len(text):,} characters, in the journal)"
 
 
 def _print_given_up(view: RunView) -> None:
@@ -181,7 +189,7 @@ def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) ->
     )
     if directory.launcher_log.exists():
         log = directory.launcher_log.read_text(errors="replace")
-        for rank in dict.fromkeys(re.findall(_LOST_RANK, log)):
+        for rank in dict.fromkeys(one or other for one, other in re.findall(_LOST_RANK, log)):
             who = view.who_is_on(int(rank))
             print(f"  the launcher lost rank {rank}: {who}", file=sys.stderr)
         lines = log.splitlines()

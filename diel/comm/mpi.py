@@ -72,7 +72,8 @@ def is_gpu_aware() -> bool:
 def finalize_and_exit(exit_code: int) -> NoReturn:
     """Finalize MPI and leave the process; leave anyway if Finalize hangs.
 
-    Finalize waits for ranks that may be gone: a watchdog ends the process after 9 s.
+    Finalize waits for ranks that may be gone, and Python for threads that a module has left behind:
+    a watchdog ends the process after 9 s.
     """
     from mpi4py import MPI
 
@@ -86,5 +87,4 @@ def finalize_and_exit(exit_code: int) -> NoReturn:
     sys.stderr.flush()
     if not MPI.Is_finalized():
         MPI.Finalize()
-    watchdog.cancel()
     sys.exit(exit_code)

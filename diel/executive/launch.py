@@ -222,8 +222,9 @@ class Launched:
     def wait(self, refresh: Callable[[], int | None]) -> int:
         """Wait for mpiexec to end, whatever it takes.
 
-        Ctrl-C, SIGTERM and SIGHUP ask the run to stop through its directory; after 8 s come
-        signals.
+        Ctrl-C, SIGTERM and SIGHUP ask the run to stop through its directory; 8 s after whoever has
+        asked come signals. That may be a rank: when one has been killed, mpiexec asks the others
+        to end, and now and then never ends itself.
 
         Parameters
         ----------
@@ -255,8 +256,12 @@ class Launched:
                 now_s = time.monotonic()
                 if asked_to_stop:
                     asked_to_stop = False
-                    self._directory.request_stop()
-                    end_at_s = end_at_s or now_s + _POLITE_STOP_S
+                    try:
+                        self._directory.request_stop()
+                    except OSError:  # somebody has removed the folder: nobody can be asked
+                        end_at_s = now_s
+                if end_at_s is None and self._directory.stop_requested():
+                    end_at_s = now_s + _POLITE_STOP_S
                 if exit_code is not None and not after_end:
                     after_end = True
                     end_at_s = now_s + (_AFTER_FAILURE_S if exit_code else _AFTER_SUCCESS_S)

@@ -16,43 +16,21 @@ The distribution ships a package called ``modules``, a name that users choose to
 
 from __future__ import annotations
 
-import ast
-import builtins
 import importlib
 import keyword
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
 
+from diel.workflow.definitions import ANYTHING, FunctionNotFound, check_defined, names_in
 from diel.workflow.nearest import did_you_mean
 
 SHIPPED = "modules"
 SHIPPED_ROOT = Path(__file__).absolute().parents[2]
 
 FORMS = 'write "package.module:function", or "./file.py:function" for a file beside this one'
-
-
-class FunctionNotFound(LookupError):
-    """A module names a function that is not there.
-
-    Attributes
-    ----------
-    message : str
-        What is wrong.
-    remedy : str
-        What to do next; may be empty.
-    """
-
-    def __init__(self, message: str, remedy: str = "") -> None:
-        super().__init__(message, remedy)
-        self.message = message
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        return f"{self.message} ({self.remedy})" if self.remedy else self.message
 
 
 @dataclass(frozen=True)
@@ -122,8 +100,8 @@ def _locate_in_file(spec: str, where: str, function: str, folder: Path) -> Funct
     file = folder / where
     if not file.is_file():
         raise FunctionNotFound(f"there is no file {file}", _near_file(file))
-    names = _names_in(file)
-    _check_defined(function, names, file)
+    names = names_in(file)
+    check_defined(function, names, file)
     return FunctionLocation(
         spec=spec,
         function=function,
@@ -147,9 +125,9 @@ def _locate_in_module(
 ) -> FunctionLocation:
     found = _find_module(parts, folder)
     file = Path(found.origin).absolute() if found.has_location and found.origin else None
-    names = _names_in(file) if file and file.suffix == ".py" and file.is_file() else _ANYTHING
+    names = names_in(file) if file and file.suffix == ".py" and file.is_file() else ANYTHING
     if file is not None:
-        _check_defined(function, names, file)
+        check_defined(function, names, file)
     depth = len(parts) + (file is not None and file.stem == "__init__")
     return FunctionLocation(
         spec=spec,
@@ -252,104 +230,3 @@ def _module_names(places: Sequence[str]) -> Iterator[str]:
             for one in Path(place).iterdir():
                 if one.stem.isidentifier() and (one.suffix == ".py" or one.is_dir()):
                     yield one.stem
-
-
-@dataclass(frozen=True)
-class _Names:
-    """What a file defines at its top level.
-
-    ``defined`` says of each name whether it is a ``function``, ``async``, a ``value`` that cannot
-    be called, or may be ``anything``. In an ``is_open`` file there may be more names than can be
-    read off.
-    """
-
-    defined: dict[str, str]
-    classes: frozenset[str] = frozenset()
-    is_open: bool = False
-
-
-_ANYTHING = _Names({}, is_open=True)
-
-
-def _names_in(file: Path) -> _Names:
-    try:
-        with warnings.catch_warnings():
-            # Python warns of dubious escapes while parsing; that is between it and the author.
-            warnings.simplefilter("ignore")
-            tree = ast.parse(file.read_bytes(), filename=str(file))
-    except SyntaxError as error:
-        text = f": {error.text.strip()}" if error.text else ""
-        place = f"{file}:{error.lineno}" if error.lineno else f"{file}"
-        raise FunctionNotFound(
-            f"{place}: {error.msg}{text}", "correct the syntax error in this file"
-        ) from None
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
-        raise FunctionNotFound(f"cannot read {file}: {error}") from None
-    defined: dict[str, str] = {}
-    for name, kind in _definitions(tree.body):
-        # What is defined in two ways, as in try/except, is what a reader would hope for.
-        if name not in defined or kind in ("function", "anything"):
-            defined[name] = kind
-    classes = {one.name for one in _statements(tree.body) if isinstance(one, ast.ClassDef)}
-    return _Names(defined, frozenset(classes), bool({"*", "__getattr__"} & set(defined)))
-
-
-def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Walk the statements that run at import, into if, try, with and loops."""
-    for statement in body:
-        yield statement
-        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            for block in ("body", "handlers", "orelse", "finalbody", "cases"):
-                inner = getattr(statement, block, None)
-                if isinstance(inner, list):
-                    yield from _statements(inner)
-
-
-def _definitions(body: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
-    for statement in _statements(body):
-        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-            yield statement.name, "function"
-        elif isinstance(statement, ast.AsyncFunctionDef):
-            yield statement.name, "async"
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            for alias in statement.names:
-                yield alias.asname or alias.name.partition(".")[0], "anything"
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            kind = "value" if isinstance(statement.value, _VALUES) else "anything"
-            for target in targets:
-                for inner in ast.walk(target):
-                    if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                        yield inner.id, kind if inner is target else "anything"
-
-
-_VALUES = (ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Tuple)
-
-
-def _check_defined(function: str, names: _Names, file: Path) -> None:
-    kind = names.defined.get(function)
-    if kind == "async":
-        raise FunctionNotFound(
-            f"{function} in {file} is an async function", 'make it a plain function: "def"'
-        )
-    if kind == "value" and not names.is_open:
-        raise FunctionNotFound(
-            f"{function} in {file} is a value, not a function", _listing(function, names)
-        )
-    if kind is None and not names.is_open:
-        raise FunctionNotFound(
-            f"there is no function {function} in {file}", _listing(function, names)
-        )
-
-
-def _listing(function: str, names: _Names) -> str:
-    callable_names = [name for name, kind in names.defined.items() if kind != "value"]
-    near = did_you_mean(function, callable_names)
-    if near:
-        return f'did you mean "{near}"?'
-    own = [
-        name
-        for name, kind in names.defined.items()
-        if kind == "function" and not name.startswith("_") and not hasattr(builtins, name)
-    ]
-    return f"it defines {', '.join(own[:6])}" if own else "define it at the top level of the file"

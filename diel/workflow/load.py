@@ -28,7 +28,8 @@ from pydantic import ValidationError
 from diel.errors import Problem, WorkflowError
 from diel.workflow.boundary import Boundary
 from diel.workflow.boundary_checks import check_boundaries
-from diel.workflow.functions import FunctionLocation, FunctionNotFound, locate
+from diel.workflow.definitions import FunctionNotFound
+from diel.workflow.functions import FunctionLocation, locate
 from diel.workflow.model import (
     NOTHING_TO_RUN,
     Group,
@@ -144,7 +145,19 @@ def read_draft(
     else:
         _provide(draft, provided or {})
         _read_tables(draft)
+        if provided is not None:
+            _point_to_the_program(draft)
     return draft
+
+
+def _point_to_the_program(draft: Draft) -> None:
+    """Say of modules that nothing runs that the program around this could add a function."""
+    nothing = NOTHING_TO_RUN["module"]
+    remedy = f"add its function in the program that runs this file, or {nothing.remedy}"
+    draft.problems = [
+        Problem(one.path, one.message, remedy) if one.message == nothing.message else one
+        for one in draft.problems
+    ]
 
 
 def _provide(draft: Draft, provided: Mapping[str, FunctionLocation]) -> None:

@@ -100,8 +100,13 @@ def test_a_failure_is_known_to_every_rank(tmp_path: Path) -> None:
             "has added a function",
         ),
         (PYTHON, FILE.replace("greeting =", "greting ="), "unknown key greting"),
+        (
+            PYTHON.replace('.add_module(listen, "listener")', ""),
+            FILE,
+            "add its function in the program that runs this file",
+        ),
     ],
-    ids=["unknown module", "two functions", "options"],
+    ids=["unknown module", "two functions", "options", "no function"],
 )
 def test_what_cannot_be_run_is_said_once(
     program: str, file: str, words: str, tmp_path: Path

@@ -289,6 +289,18 @@ def test_without_results_what_modules_returned_is_shown(
     assert "... and 3 more, in the journal" in out
 
 
+def test_what_is_long_is_shown_in_part(
+    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal.start()
+    journal.add("CopyFinished", group="g", module="m", copy=0, returned="x" * 2_000_000)
+    journal.end(0)
+    _, out = conclude(directory, capsys)
+    assert out.startswith("m.0 returned xxx")
+    assert "xxx ... (2,000,000 characters, in the journal)" in out
+    assert len(out) < 2000
+
+
 def test_a_run_that_ended_without_a_word(
     directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:

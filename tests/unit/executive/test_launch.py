@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -198,6 +199,24 @@ def test_a_run_that_does_not_stop_is_killed(
     assert launched.wait(CtrlC()) == 128 + signal.SIGKILL
     assert time.monotonic() - started_s < 10
     assert directory.stop_requested()
+
+
+def test_a_stop_that_a_rank_has_asked_for_has_the_same_limit(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a rank was killed, and mpiexec has told the others and then hangs."""
+    monkeypatch.setattr(launch, "_POLITE_STOP_S", 0.3)
+    launched = launch.Launched(["sleep", "60"], directory, threads=1)
+    directory.request_stop()
+    assert launched.wait(lambda: None) == 128 + signal.SIGTERM
+
+
+def test_a_run_whose_folder_is_gone_can_be_stopped(directory: RunDirectory) -> None:
+    launched = launch.Launched(["sleep", "60"], directory, threads=1)
+    shutil.rmtree(directory.path)
+    started_s = time.monotonic()
+    assert launched.wait(CtrlC()) != 0
+    assert time.monotonic() - started_s < 10
 
 
 def test_a_launcher_that_outlives_its_run_is_killed(

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from diel.workflow import functions
-from diel.workflow.functions import FORMS, FunctionNotFound, locate
+from diel.workflow.definitions import FunctionNotFound
+from diel.workflow.functions import FORMS, locate
 
 # Importing this file fails: whoever finds its names did so by reading it.
 TOPS = """\
@@ -39,9 +40,27 @@ finally:
     def in_finally(ctx): ...
 with open("x") as f:
     def in_with(ctx): ...
-def outer():
+def outer(ctx):
     def hidden(): ...
     global late
+"""
+
+
+UNFIT = """\
+def flows(ctx):
+    for step in range(3):
+        yield step
+def bare(): ...
+def two(ctx, other): ...
+def keyword(ctx, *, other): ...
+def fine(ctx, other=1, *, third=2): ...
+def spread(*arguments): ...
+def outer(ctx):
+    def inner():
+        yield 1
+    return list(inner())
+@wraps
+def wrapped(): ...
 """
 
 
@@ -105,6 +124,13 @@ def test_what_cannot_be_called(folder: Path) -> None:
         f"waits in {file} is an async function",
         'make it a plain function: "def"',
     )
+    with_yield = write(folder / "unfit.py", UNFIT)
+    for name, what in {"flows": "has a yield in it", "bare": "takes no argument"}.items():
+        assert failure("unfit:" + name, folder)[0].startswith(f"{name} in {with_yield} {what}")
+    for name in ("two", "keyword"):
+        assert failure("unfit:" + name, folder)[0].endswith("needs more than one argument")
+    for name in ("fine", "spread", "outer", "wrapped"):
+        assert locate("unfit:" + name, folder).function == name
     assert failure("tops:number", folder)[0] == f"number in {file} is a value, not a function"
 
 
