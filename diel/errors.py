@@ -54,7 +54,14 @@ class Problem:
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""
         remedy = f" ({self.remedy})" if self.remedy else ""
-        return f"{where}{self.message}{remedy}"
+        return _on_one_line(f"{where}{self.message}{remedy}")
+
+
+def _on_one_line(text: str) -> str:
+    """Escape what is not printable: a file may hold line ends and a terminal's control codes."""
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 class DielError(Exception):

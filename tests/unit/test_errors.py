@@ -106,3 +106,8 @@ def test_the_messages() -> None:
     assert str(WorkflowError("w.toml", PROBLEMS[1:])) == "w.toml: 1 problem\n  is empty"
     timeout = TupleTimeout("tread", "'a'", 0.5)
     assert str(timeout) == "tread('a'): nothing matched within 0.5 s"
+
+
+def test_a_problem_is_one_line_whatever_a_file_holds() -> None:
+    problem = Problem("module[0].function", '"./a\n.py" \x1b[31m is not there', "é is fine")
+    assert str(problem) == r'module[0].function: "./a\n.py" \x1b[31m is not there (é is fine)'

@@ -1,0 +1,228 @@
+"""Thousands of spoilt workflow files: each is a workflow, or one error that says what is wrong.
+
+The files are those of ``workflows/``, those in the documents, and one that has every key. What is
+drawn is the same every time; a failure names the file and the seed, for ``mutated(good, seed)``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft7Validator
+from support import ROOT, WORKFLOWS
+
+from diel.cli.main import main
+from diel.errors import WorkflowError
+from diel.executive.placement import needs, plan_groups
+from diel.executive.sbatch import job_for
+from diel.loading.checking import finish
+from diel.workflow.load import read_draft
+from diel.workflow.model import Workflow
+from diel.workflow.problems import keys_of
+from diel.workflow.schema import workflow_schema
+from diel.workflow.tables import tables
+
+from .mutations import mutated
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PAGES = ("README.md", "docs/modules.md", "docs/executables.md")
+MEANT_TO_BE_WRONG = "wrong.toml"
+EVERY_KEY = """\
+[workflow]
+name = "everything"
+[tuple_space]
+servers = 2
+memory = "64 MiB"
+when_full = "raise"
+spill = true
+[[module]]
+name = "solver"
+function = "./hello.py:answer"
+processes = 2
+copies = 3
+threads = 2
+gpus = 1
+placement = "spread"
+on_failure = "continue"
+retries = 2
+time_limit = "10 min"
+[[module]]
+name = "filler"
+function = "./hello.py:greet"
+copies = "fill"
+options = { deep = { list = [1, 2.5, "three"] } }
+[[module]]
+name = "program"
+executable = ["sh", "-c", "echo {copy} of {copies}"]
+launcher = ["env"]
+directory = "{run_dir}/{module}.{copy}"
+environment = { SEED = "{copy}", WIDTH = 64 }
+stdin = "hello.py"
+copies = 2
+[[group]]
+name = "work"
+modules = ["solver", "program"]
+iterations = 3
+until = ["done", 1]
+[[group]]
+name = "rest"
+modules = ["filler"]
+depends = ["work"]
+[[group]]
+name = "outer"
+groups = ["work", "rest"]
+iterations = 2
+[[boundary]]
+name = "wall"
+dtype = "float32"
+shape = [64, 2]
+owners = [{ module = "solver", copy = 0, section = [[0, 64], [0, 1]], split = 0 }]
+readers = [{ module = "solver", copy = 1, rank = 1, section = [[0, 32], [0, 1]] }]
+"""
+SEEDS = range(240)
+MOST_RANKS_DRAWN = 2000
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    for page in PAGES:
+        blocks = re.findall(r"```toml\n(# \S+\.toml\n.*?)```", (ROOT / page).read_text(), re.S)
+        for block in blocks:
+            name = block.split()[1]
+            if name != MEANT_TO_BE_WRONG:
+                yield f"{page}, {name}", block
+
+
+GOOD = {
+    "every key": EVERY_KEY,
+    **{file.name: file.read_text() for file in sorted(WORKFLOWS.glob("*.toml"))},
+    **dict(documented()),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the files that the good ones name."""
+    folder = tmp_path_factory.mktemp("mutated")
+    for file in WORKFLOWS.glob("*.py"):
+        shutil.copy(file, folder)
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        for name, body in re.findall(r"```python\n# (\S+\.py)\n(.*?)```", text, re.S):
+            (folder / name).write_text(body)
+    data = folder / "heart" / "processed.cleveland.data"
+    data.parent.mkdir()
+    data.touch()  # which nobody reads here
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DIEL_DATA", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def validator() -> Draft7Validator:
+    return Draft7Validator(workflow_schema())
+
+
+def load(file: Path) -> Workflow | WorkflowError:
+    try:
+        return finish(read_draft(file))
+    except WorkflowError as error:
+        return error
+
+
+def write(folder: Path, data: bytes) -> Path:
+    file = folder / "w.toml"
+    file.write_bytes(data)
+    return file
+
+
+def test_the_file_with_every_key_has_every_key_and_is_good(folder: Path) -> None:
+    document = tomllib.loads(EVERY_KEY)
+    for table in tables():
+        given = document[table.key]
+        entries = given if isinstance(given, list) else [given]
+        assert {key for one in entries for key in one} == set(keys_of(table.model)), table.key
+    assert isinstance(load(write(folder, EVERY_KEY.encode())), Workflow)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_spoilt_file_is_a_workflow_or_a_clear_error(name: str, folder: Path) -> None:
+    refused = 0
+    for seed in SEEDS:
+        data = mutated(GOOD[name], seed)
+        try:
+            found = load(write(folder, data))
+        except BaseException as error:
+            raise AssertionError(f"{name}, seed {seed}: {error!r} for\n{data!r}") from error
+        if isinstance(found, WorkflowError):
+            refused += 1
+            check_problems(found, f"{name}, seed {seed}")
+    assert 0.2 * len(SEEDS) < refused < len(SEEDS)  # of both there were some
+
+
+def check_problems(error: WorkflowError, which: str) -> None:
+    assert error.problems, which
+    assert len(set(map(str, error.problems))) == len(error.problems), f"{which}: {error}"
+    for problem in error.problems:
+        assert re.fullmatch(r'|(\w|[-.\[\]]|"([^"\\]|\\.)*")+', problem.path), (
+            f"{which}: {problem!r}"
+        )
+        assert problem.message.strip(), which
+        assert "Traceback" not in str(problem), which
+        assert str(problem).isprintable(), f"{which}: {problem!r}"
+
+
+def accepted(folder: Path, least: int) -> Iterator[tuple[str, bytes, Workflow]]:
+    """Yield spoilt files that are workflows all the same, and other ones than the good file."""
+    found = 0
+    for seed in SEEDS:
+        for name, good in GOOD.items():
+            data = mutated(good, 10_000 + seed)
+            workflow = load(write(folder, data))
+            if data.decode(errors="replace") == good or not isinstance(workflow, Workflow):
+                continue
+            found += 1
+            yield f"{name}, seed {10_000 + seed}", data, workflow
+            if found == least:
+                return
+    raise AssertionError(f"only {found} files were accepted")
+
+
+def test_what_is_accepted_is_planned_drawn_and_submitted(
+    folder: Path, validator: Draft7Validator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All commands agree on it, and on how many ranks it takes."""
+    for which, data, workflow in accepted(folder, 60):
+        assert not list(validator.iter_errors(tomllib.loads(data.decode()))), which
+        need = needs(workflow, cores=3)
+        assert 0 < need.minimum <= need.moment, which
+        plans = plan_groups(workflow, need.minimum, "w.toml")
+        assert [plan.name for plan in plans] == [group.name for group in workflow.groups], which
+        file = write(folder, data)
+        for how in ("text", "dot", "mermaid"):
+            drawn = printed(capsys, which, "graph", "--format", how, file)
+            for group in workflow.groups:
+                assert group.name in drawn, which
+        if need.moment > MOST_RANKS_DRAWN:
+            continue
+        job = job_for(workflow, "w.toml", ranks=need.moment, per_node=need.moment)
+        printed(capsys, which, "check", "--ranks", need.moment, "--per-node", need.moment, file)
+        script = printed(capsys, which, "sbatch", "--ranks", need.moment, file)
+        assert f"#SBATCH --ntasks={need.moment}\n" in script, which
+        assert job.ranks == need.moment, which
+
+
+def printed(capsys: pytest.CaptureFixture[str], which: str, *arguments: object) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert caught.value.code == 0, f"{which}: {arguments}\n{err}"
+    return out
