@@ -90,11 +90,11 @@ class Channel:
         RunStopped
             If the run is stopping.
         """
-        if not self.was_used:  # nearly always; a look at MPI would take as long as all the rest
+        self.poll()
+        if not self.was_used:  # nearly always; further looks at MPI would take as long as the rest
             self._inbox.close()
             self._outbox.close()
             return
-        self.poll()
         self._inbox.close()
         self.await_receipt(self._all_has_left, self._awaited(), None)
         self._outbox.close()
