@@ -226,7 +226,11 @@ def _line_for_finish(record: Record, view: RunView) -> str:
         return ""  # it will be back with the next iteration around it
     count = record["iteration"][-1] + 1
     after = f"after {count} iteration{'s' if count > 1 else ''}"
-    why = ": the tuple that ends it is there" if record["ended_by"] == "until" else ""
+    why = ""
+    if record["ended_by"] == "until":
+        why = ": the tuple that ends it is there"
+    elif group.has_until:
+        why = ", its limit: the tuple that would have ended it never came"
     return f"group {name} finished {after}{why}"
 
 

@@ -185,6 +185,7 @@ def _facts(
             if group.modules
         },
         "iterations": {group.name: group.iterations for group in groups},
+        "until": [group.name for group in groups if group.until is not None],
         "inside": {name: group.name for group in groups for name in group.groups},
         "servers": list(server_ranks(workflow)),
         "threads": {module.name: module.threads for module in workflow.modules},

@@ -24,6 +24,8 @@ class GroupView:
         The group around it, if there is one.
     iterations : int or None
         How many there are at most in a row; None for any number.
+    has_until : bool
+        Whether a tuple may end it sooner.
     iteration : tuple of int
         Counted from 0: a number for each group around, outermost first, and one for itself.
     """
@@ -31,6 +33,7 @@ class GroupView:
     name: str
     inside: str = ""
     iterations: int | None = 1
+    has_until: bool = False
     iteration: tuple[int, ...] = ()
     state: str = "waiting"  # waiting, running, finished, stopped
     copies: int = 0
@@ -133,8 +136,9 @@ class RunView:
         self.name, self.ranks = record["workflow"], record["ranks"]
         self.started_s = record["time_s"]
         iterations, inside = record.get("iterations", {}), record.get("inside", {})
+        until = record.get("until", [])
         self.groups = {
-            name: GroupView(name, inside.get(name, ""), iterations.get(name, 1))
+            name: GroupView(name, inside.get(name, ""), iterations.get(name, 1), name in until)
             for name in record["groups"]
         }
         for name, (iteration, is_last) in record.get("finished", {}).items():

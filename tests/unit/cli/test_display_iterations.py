@@ -33,6 +33,7 @@ class Journal:
             groups=["loop", "nest", "end"],
             iterations={"loop": 50, "nest": 2, "end": 1},
             inside={"loop": "nest"},
+            until=["nest"],
             mpi="Open MPI v5",
         )
 
@@ -95,6 +96,18 @@ def test_iterations_are_shown_now_and_then(
         "group end finished",
     ]
     assert len(lines) < 15
+
+
+def test_a_limit_that_came_before_the_tuple_is_said(
+    directory: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(directory)
+    journal.add("GroupFinished", group="nest", iteration=[1], ended_by="iterations")
+    PlainDisplay(directory).refresh()
+    assert printed(capsys)[-1] == (
+        "group nest finished after 2 iterations, its limit: the tuple that would have ended it "
+        "never came"
+    )
 
 
 def test_failures_that_do_not_end_the_run_are_told_as_they_happen_and_at_the_end(
