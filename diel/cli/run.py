@@ -100,13 +100,16 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     if options.trace:
         rank_line.append("--trace")
     with display_for(directory) as display:
-        launched = launch.Launched(
-            [*line, *map(str, rank_line)],
-            directory,
-            workflow.max_threads,
-            launch.environment_for(implementation, os.environ),
-        )
-        status = launched.wait(display.refresh)
+        for _ in range(launch.ATTEMPTS):
+            launched = launch.Launched(
+                [*line, *map(str, rank_line)],
+                directory,
+                workflow.max_threads,
+                launch.environment_for(implementation, os.environ),
+            )
+            status = launched.wait(display.refresh)
+            if not launch.started_nothing(directory):
+                break
     exit_code = display.conclude(status)
     if complaint := save_trace(directory):
         print(f"diel: {complaint}", file=sys.stderr, flush=True)

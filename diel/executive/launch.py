@@ -45,6 +45,21 @@ _POLITE_STOP_S: Final = 8.0
 _TERMINATION_S: Final = 1.0
 
 
+ATTEMPTS: Final = 3
+# Open MPI's launcher fails so once in hundreds of starts, when another job of the same user is just
+# removing the folder in which it keeps its sockets.
+_BAD_LUCK: Final = "PMIx server's listener thread failed to start"
+
+
+def started_nothing(directory: RunDirectory) -> bool:
+    """Whether mpiexec ended by bad luck before it had started a rank, and may be tried again."""
+    if directory.stop_requested() or (
+        directory.journal.exists() and directory.journal.stat().st_size
+    ):
+        return False
+    return _BAD_LUCK in directory.launcher_log.read_text(errors="replace")
+
+
 def available_cores() -> int:
     """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0))

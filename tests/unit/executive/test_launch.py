@@ -227,6 +227,19 @@ def test_a_launcher_that_outlives_its_run_is_killed(
     assert launched.wait(lambda: 0) == 128 + signal.SIGTERM
 
 
+def test_only_bad_luck_before_any_rank_is_tried_again(directory: RunDirectory) -> None:
+    directory.launcher_log.write_text("There are not enough slots available\n")
+    assert not launch.started_nothing(directory)
+    with directory.launcher_log.open("a") as log:
+        log.write("The PMIx server's listener thread failed to start. We cannot\ncontinue.\n")
+    assert launch.started_nothing(directory)
+    directory.journal.write_text("{}\n")
+    assert not launch.started_nothing(directory)
+    directory.journal.unlink()
+    directory.request_stop()
+    assert not launch.started_nothing(directory)
+
+
 def test_on_one_machine_open_mpi_need_not_look_for_networks() -> None:
     assert launch.environment_for("Open MPI", {}) == {"OMPI_MCA_btl": "^ofi"}
     assert launch.environment_for("Open MPI", {"OMPI_MCA_btl": "self,tcp"}) == {}
