@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from diel.comm.waiting import wait_for
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Incoming = TypeVar("Incoming")
+
+
+# Whether a message has left is only asked when there are many: where ranks share cores, MPI gives
+# the core away at each question that has to be answered with no.
+_KEPT_MESSAGES: Final = 16
+_KEPT_BYTES: Final = 1 << 20
 
 
 @dataclass
@@ -46,6 +52,7 @@ class Mailbox(Generic[Incoming]):
         self._send_tag = sends
         self._receive_tag = receives
         self._sending: deque[tuple[MPI.Request, bytes]] = deque()
+        self._kept_bytes = 0
         self._arriving: deque[_Arrival] = deque()
 
     def send(self, message: object, destination: int) -> None:
@@ -58,11 +65,12 @@ class Mailbox(Generic[Incoming]):
         for destination in destinations:
             request = self._comm.Isend([data, self._mpi.BYTE], destination, self._send_tag)
             self._sending.append((request, data))
-        self._forget_sent()
+            self._kept_bytes += len(data)
+        if len(self._sending) > _KEPT_MESSAGES or self._kept_bytes > _KEPT_BYTES:
+            self._forget_sent()
 
     def poll(self) -> tuple[int, Incoming] | None:
         """Return (source, message) of the next message that is here whole, or None."""
-        self._forget_sent()
         status = self._mpi.Status()
         message = self._comm.Improbe(self._mpi.ANY_SOURCE, self._receive_tag, status)
         if message is not None:
@@ -93,5 +101,5 @@ class Mailbox(Generic[Incoming]):
 
     def _forget_sent(self) -> bool:
         while self._sending and self._sending[0][0].Test():
-            self._sending.popleft()
+            self._kept_bytes -= len(self._sending.popleft()[1])
         return not self._sending
