@@ -10,10 +10,11 @@ from typing import NoReturn
 
 from diel import __version__
 from diel.cli.commands import add_commands, count, positive
-from diel.cli.output import protect_standard_streams
+from diel.cli.output import protect_standard_streams, why_output_was_lost
 from diel.cli.tuple import add_tuple_command
 from diel.errors import DielError
 
+FAILED = 1
 BAD_INPUT = 2
 
 
@@ -32,7 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options = _parser().parse_args(arguments)
     try:
         if hasattr(options, "perform"):
-            sys.exit(options.perform(options))
+            status = options.perform(options)
+            # What such a command prints is all that it is for.
+            if not status and (reason := why_output_was_lost()) is not None:
+                print(f"diel: {reason}", file=sys.stderr, flush=True)
+                status = FAILED
+            sys.exit(status)
         if options.command == "check":
             from diel.cli.check import check
 

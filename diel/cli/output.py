@@ -6,6 +6,7 @@ A run goes on without anybody who watches, so what cannot be shown is dropped.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ class _ForgivingStream:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self.lost: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -36,7 +38,9 @@ class _ForgivingStream:
     def _forgiven(self) -> Any:
         try:
             yield
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EPIPE:  # a reader that leaves has seen enough
+                self.lost = error
             # What lies in the stream's buffer must not fail again at the end of the process.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -54,6 +58,13 @@ def protect_standard_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
         if not isinstance(stream, _ForgivingStream):
             setattr(sys, name, _ForgivingStream(stream))
+
+
+def why_output_was_lost() -> str | None:
+    """Return why standard output did not take all that was printed, None if it did."""
+    sys.stdout.flush()
+    lost = getattr(sys.stdout, "lost", None)
+    return None if lost is None else f"standard output could not be written: {lost.strerror}"
 
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from diel.errors import LaunchError
@@ -67,6 +69,26 @@ def is_gpu_aware() -> bool:
         except (OSError, AttributeError):
             continue
     return False
+
+
+@contextlib.contextmanager
+def kept_from_ending() -> Iterator[None]:
+    """Let ``MPI.Finalize()`` raise meanwhile: a module would end MPI under everybody's feet.
+
+    Many a program that becomes a module has that call in its last line.
+    """
+    from mpi4py import MPI
+
+    finalize = MPI.Finalize
+
+    def refuse() -> NoReturn:
+        raise RuntimeError("MPI.Finalize() would end MPI for the whole run: leave it to diel")
+
+    setattr(MPI, "Finalize", refuse)  # noqa: B010 - an assignment is an error to mypy
+    try:
+        yield
+    finally:
+        setattr(MPI, "Finalize", finalize)  # noqa: B010
 
 
 def finalize_and_exit(exit_code: int) -> NoReturn:

@@ -344,7 +344,7 @@ class Driver:
         if self._exit_code is not None or self._noticed:
             return
         if self._recorder.directory.stop_requested():
-            self._noticed.append(StopAsked("a stop was asked for"))
+            self._noticed.append(StopAsked(self._recorder.directory.why_stop()))
             return
         self._noticed.extend(self._alarms.due(now_s))
         if not self._noticed and (deadlock := self._look_for_deadlock()) is not None:

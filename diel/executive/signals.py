@@ -32,8 +32,8 @@ class StopSignals:
     def __init__(
         self, leave: Callable[[int], object] = os._exit, patience_s: float = _PATIENCE_S
     ) -> None:
-        self._ask_to_stop: Callable[[], None] | None = None
-        self._is_told = False
+        self._ask_to_stop: Callable[[str], object] | None = None
+        self._why = ""  # from the first signal on
         self._changing = threading.Lock()
         self._leave = leave
         self._patience_s = patience_s
@@ -46,12 +46,12 @@ class StopSignals:
                 signal.signal(number, _stay)
         threading.Thread(target=self._watch, name="diel-signals", daemon=True).start()
 
-    def stop_with(self, ask_to_stop: Callable[[], None]) -> None:
-        """Say what asks the run to stop: called at the first signal, by a thread of its own."""
+    def stop_with(self, ask_to_stop: Callable[[str], object]) -> None:
+        """Say what asks the run to stop: told the reason at the first signal, by a thread."""
         with self._changing:
             self._ask_to_stop = ask_to_stop
-            if self._is_told:
-                ask_to_stop()
+            if self._why:
+                ask_to_stop(self._why)
 
     def _watch(self) -> None:
         number = 0
@@ -61,9 +61,10 @@ class StopSignals:
         deadline.daemon = True
         deadline.start()
         with self._changing:
-            self._is_told = True
+            name = signal.Signals(number).name
+            self._why = f"{name} came: somebody ends the job, or its launcher, having lost a rank"
             if self._ask_to_stop is not None:
-                self._ask_to_stop()
+                self._ask_to_stop(self._why)
 
 
 def _stay(number: int, frame: object) -> None:

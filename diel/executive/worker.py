@@ -19,6 +19,7 @@ from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
 from diel.comm.meter import Meter, ServerMeter
+from diel.comm.mpi import kept_from_ending
 from diel.coupling.account import Account
 from diel.coupling.address import Address
 from diel.errors import CopyStopped, ModuleFailed, RunStopped, TupleError
@@ -500,7 +501,7 @@ class _Worker:
 
 def _call(function: Any, context: Context) -> Any:
     try:
-        with running(context):
+        with running(context), kept_from_ending():
             return function(context)
     except SystemExit as request:
         if request.code not in (None, 0):

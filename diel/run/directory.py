@@ -19,11 +19,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
 
 from diel.errors import RunDirectoryError
+
+_STOP = "a stop was asked for"
 
 
 class RunDirectory:
@@ -89,9 +92,13 @@ class RunDirectory:
         """Return the file of what one rank did and when."""
         return self.trace_parts / f"rank-{rank}.jsonl"
 
-    def request_stop(self) -> None:
-        """Ask the run to stop; rank 0 looks for this now and then."""
-        self.stop_request.touch()
+    def request_stop(self, why: str = _STOP) -> None:
+        """Ask the run to stop; rank 0 looks for this now and then. The first reason counts."""
+        with (
+            contextlib.suppress(FileExistsError),
+            self.stop_request.open("x", encoding="utf-8") as file,
+        ):
+            file.write(why)
 
     def checkpoint_file(self, number: int) -> Path:
         """Return the file of the first, second, ... checkpoint."""
@@ -104,6 +111,11 @@ class RunDirectory:
     def stop_requested(self) -> bool:
         """Whether somebody asked the run to stop."""
         return self.stop_request.exists()
+
+    def why_stop(self) -> str:
+        """Return the reason that `request_stop` was given."""
+        # Empty if it is just being written, or if somebody has made the file by hand.
+        return self.stop_request.read_text(encoding="utf-8") or _STOP
 
 
 def _make_unused(parent: Path, stem: str) -> Path:

@@ -25,7 +25,7 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, Pat
 from pathlib import Path
 
 from diel.workflow.definitions import ANYTHING, FunctionNotFound, check_defined, names_in
-from diel.workflow.nearest import did_you_mean
+from diel.workflow.nearest import did_you_mean, near_file_name
 
 SHIPPED = "modules"
 SHIPPED_ROOT = Path(__file__).absolute().parents[2]
@@ -116,7 +116,7 @@ def _locate_in_file(spec: str, where: str, function: str, folder: Path) -> Funct
 def _near_file(file: Path) -> str:
     if not file.parent.is_dir():
         return f"there is no folder {file.parent} either"
-    near = did_you_mean(file.name, sorted(one.name for one in file.parent.glob("*.py")))
+    near = near_file_name(file.name, sorted(one.name for one in file.parent.glob("*.py")))
     return f'did you mean "{near}"?' if near else "paths are relative to the workflow file's folder"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diel.errors import Problem
-from diel.workflow.nearest import did_you_mean
+from diel.workflow.nearest import near_file_name
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,7 +47,7 @@ def near_file(file: Path) -> str:
         names = sorted(one.name for one in file.parent.iterdir() if one.is_file())
     except OSError:
         return f"there is no folder {file.parent} either"
-    near = did_you_mean(file.name, names)
+    near = near_file_name(file.name, names)
     return f'did you mean "{near}"?' if near else ""
 
 

@@ -348,6 +348,15 @@ def test_a_signal_stops_the_run_and_its_children(number: signal.Signals, tmp_pat
     assert journal(tmp_path)[-1]["exit_code"] == 130
 
 
+def test_a_module_cannot_end_mpi_for_all(tmp_path: Path) -> None:
+    finalizes = "from mpi4py import MPI\ndef run(ctx):\n    MPI.Finalize()\n"
+    workflow(tmp_path, one_group(entry("bad", "run", copies=2)), m=finalizes)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1, finished.output
+    assert "MPI.Finalize() would end MPI for the whole run: leave it to diel" in finished.stderr
+    assert "MPI.Finalize()\n" in finished.stderr  # the module's own line
+
+
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)"])
 def test_a_killed_rank_is_reported(end: str, tmp_path: Path) -> None:
     kill = f"import os, signal\ndef run(ctx):\n    {end}\n"

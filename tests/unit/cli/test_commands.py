@@ -113,3 +113,19 @@ def test_output_that_cannot_be_written_is_dropped(place: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_output_that_is_lost_is_a_failure() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        finished = subprocess.run(
+            [sys.executable, "-m", "diel", "schema"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert finished.returncode == 1
+    assert finished.stderr == (
+        "diel: standard output could not be written: No space left on device\n"
+    )

@@ -10,7 +10,7 @@ import os, sys, time
 from diel.executive.signals import StopSignals
 
 signals = StopSignals(patience_s=float(sys.argv[1]))
-signals.stop_with(lambda: os.write(1, b"asked\\n"))
+signals.stop_with(lambda why: os.write(1, f"asked: {why[:7]}\\n".encode()))
 os.write(1, b"ready\\n")
 if sys.argv[2] == "python":
     deadline_s = time.monotonic() + 20
@@ -40,10 +40,10 @@ def told(number: signal.Signals, where: str, patience_s: float = 0.3) -> tuple[i
 
 def test_a_signal_asks_once_and_ends_the_process_later() -> None:
     status, words, seconds = told(signal.SIGTERM, "python")
-    assert (status, words) == (128 + 15, "asked\n")
+    assert (status, words) == (128 + 15, "asked: SIGTERM\n")
     assert 0.2 < seconds < 10
 
 
 def test_in_the_middle_of_a_long_call_too() -> None:
     status, words, _ = told(signal.SIGINT, "c")
-    assert (status, words) == (128 + 2, "asked\n")
+    assert (status, words) == (128 + 2, "asked: SIGINT \n")

@@ -71,6 +71,10 @@ def test_a_relative_path_outlives_a_change_of_directory(
 def test_a_stop_can_be_asked_for_more_than_once(tmp_path: Path, workflow: Path) -> None:
     run = RunDirectory.create(tmp_path, "w", workflow)
     assert not run.stop_requested()
-    run.request_stop()
+    run.request_stop("enough")
     run.request_stop()
     assert RunDirectory(run.path).stop_requested()
+    assert RunDirectory(run.path).why_stop() == "enough"
+    run.withdraw_stop()
+    run.stop_request.touch()
+    assert run.why_stop() == "a stop was asked for"

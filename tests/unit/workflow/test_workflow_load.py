@@ -135,6 +135,9 @@ def test_a_missing_file(folder: Path) -> None:
         "", "there is no such file", 'did you mean "study.toml"?'
     )
     assert only(folder / "zzz") == Problem("", "there is no such file")
+    assert only(folder / "gone.toml") == Problem(
+        "", "there is no such file"
+    )  # only the ending is near
     assert only(folder / "no" / "a.toml") == Problem(
         "", "there is no such file", f"there is no folder {folder / 'no'} either"
     )
