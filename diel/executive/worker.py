@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import random
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from diel.comm import tags
 from diel.comm.devices import VISIBLE_GPUS
 from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
-from diel.comm.meter import Meter, ServerMeter
+from diel.comm.meter import Meter
 from diel.comm.mpi import kept_from_ending
 from diel.coupling.account import Account
 from diel.coupling.address import Address
@@ -37,19 +36,20 @@ from diel.executive.messages import (
     Recorded,
     Report,
     RunCopy,
-    ServerStatus,
     Stop,
     Waiting,
     WaitOver,
     Welcome,
 )
 from diel.executive.plans import CopyPlan
+from diel.executive.serving import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.timekeeping import Timekeeper
 from diel.loading.checking import parse_options
 from diel.loading.context import Context, Place, running
 from diel.loading.functions import find_function, import_code
 from diel.loading.output import OpenLog
-from diel.loading.threads import ThreadLimiter, set_thread_environment, thread_environment
+from diel.loading.surroundings import output_to, restored_process_state
+from diel.loading.threads import ThreadLimiter, set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
 from diel.tuples.tags import format_tag
@@ -63,9 +63,7 @@ if TYPE_CHECKING:
     from diel.loading.spec import ModuleSpec
     from diel.tuples.client import TupleClient
 
-_GOODBYE_TIMEOUT_S = 1.0
 _TELL_AFTER_S = 1.0
-_TELL_STATUS_EVERY_S = 0.5
 
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
 _ENDS = {
@@ -103,7 +101,7 @@ def follow(parent: Parent) -> int:
             if order.gpus is not None:
                 os.environ[VISIBLE_GPUS] = ",".join(order.gpus)
             if parent.rank in order.server_ranks:
-                return _serve_tuples(parent, mailbox, order)
+                return serve_tuples(parent, mailbox, order)
             meter = Meter(keeps_all=order.traces_all)
             keeper = Timekeeper(RunDirectory(order.run_dir), parent.rank, meter)
             order = _Worker(parent, mailbox, order, keeper).work()
@@ -114,7 +112,7 @@ def follow(parent: Parent) -> int:
     if keeper is not None:
         goodbye = Goodbye(times=keeper.close())
     mailbox.send(goodbye, parent.EXECUTIVE_RANK)
-    mailbox.flush(_GOODBYE_TIMEOUT_S)
+    mailbox.flush(GOODBYE_TIMEOUT_S)
     return exit_code
 
 
@@ -122,7 +120,7 @@ def _exit_code_of_stop(parent: Parent) -> int:
     stops: Mailbox[Stop] = Mailbox(
         parent.comm, sends=tags.WORKER_TO_EXECUTIVE, receives=tags.EXECUTIVE_TO_ALL_STOP
     )
-    arrival = stops.wait(_GOODBYE_TIMEOUT_S)
+    arrival = stops.wait(GOODBYE_TIMEOUT_S)
     return 1 if arrival is None else arrival[1].exit_code
 
 
@@ -132,47 +130,6 @@ def _next_order(
     arrival = mailbox.wait(safe_point=safe_point or parent.raise_if_stopped)
     assert arrival is not None  # without a timeout there is always one
     return arrival[1]
-
-
-def _serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> int:
-    # Imported after the thread limits are set: it imports NumPy.
-    from diel.tuples.server import TupleServer
-    from diel.tuples.spill import SpillFolder
-    from diel.tuples.store import TupleStore
-
-    directory = RunDirectory(welcome.run_dir)
-    folder = directory.spill / f"server-{parent.rank}"
-    spill = SpillFolder(folder) if welcome.spill else None
-    store = TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
-    meter = ServerMeter(keeps_all=welcome.traces_all)
-    keeper = Timekeeper(directory, parent.rank, meter)
-    server = TupleServer(parent.comm, store, meter=meter)
-    last: list[Order] = []
-    told, next_s = ServerStatus(0, 0, welcome.server_memory_bytes), 0.0
-
-    def now_and_then() -> None:
-        nonlocal told, next_s
-        if (now_s := time.monotonic()) < next_s:
-            return
-        next_s = now_s + _TELL_STATUS_EVERY_S
-        status = replace(told, tuples=store.tuples_held, size_bytes=store.memory.held_bytes)
-        if status != told:
-            told = status
-            mailbox.send(status, parent.EXECUTIVE_RANK)
-        keeper.save_if_due()
-
-    def should_leave() -> bool:
-        # A stop is for the modules; the server serves until all of them are gone.
-        arrival = mailbox.poll()
-        if arrival is not None:
-            last.append(arrival[1])
-        return arrival is not None
-
-    server.serve(should_leave, now_and_then)
-    goodbye = Goodbye(tuples_left=store.tuples_held, times=keeper.close())
-    mailbox.send(goodbye, parent.EXECUTIVE_RANK)
-    mailbox.flush(_GOODBYE_TIMEOUT_S)
-    return last[0].exit_code if isinstance(last[0], Leave) else 0
 
 
 class _Worker:
@@ -338,7 +295,7 @@ class _Worker:
             comm = self._parent.create_communicator(plan.ranks, plan.serial)
         spec = self._specs[plan.module]
         run = self._run_function if spec.function is not None else self._run_executable
-        with _restored_process_state():
+        with restored_process_state():
             os.chdir(self._folder)
             returned, leftovers = run(order, comm)
         # Its other ranks are the cores of a program: they work while it does.
@@ -361,7 +318,7 @@ class _Worker:
         address = Address(plan.module, plan.copy_index, comm.Get_rank())
         self._channel.open(address, order.roster)
         log = self._directory.module_log(plan.module, plan.copy_index, comm.Get_rank())
-        with _output_to(self._logs.open(log)):
+        with output_to(self._logs.open(log)):
             set_thread_environment(spec.threads)
             code, function = self._find_function(spec)
             self._limiter.apply(spec.threads)
@@ -433,56 +390,18 @@ class _Worker:
             self._waiting_for = None
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
-        # Imported where a program is run: ranks that run none start sooner.
-        from diel.loading.door import Door
-        from diel.loading.executables import command_of, run_executable
-
-        plan, spec = order.plan, self._specs[order.plan.module]
-        assert spec.executable is not None
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
-            places = self._places(order)
-            facts = {
-                "DIEL_RUN_DIR": places["run_dir"],
-                "DIEL_WORKFLOW_DIR": places["folder"],
-                "DIEL_GROUP": plan.group,
-                "DIEL_MODULE": plan.module,
-                "DIEL_COPY": plan.copy_index,
-                "DIEL_COPIES": plan.copies,
-                "DIEL_ITERATION": places["iteration"],
-                "DIEL_PROCESSES": len(plan.ranks),
-                "DIEL_THREADS": spec.threads,
-                **thread_environment(spec.threads),
-            }
-            if order.gpus is not None:
-                facts[VISIBLE_GPUS] = ",".join(order.gpus)
-            with Door(self._tuples) as door:
-                ending = run_executable(
-                    command_of(spec.executable, places, {**facts, **door.facts}),
-                    run_dir=self._directory.path,
-                    log=self._directory.module_log(plan.module, plan.copy_index, 0),
-                    safe_point=self._raise_if_told,
-                    meanwhile=door.serve,
-                    door=door.address,
-                )
-            if ending.left_behind:
-                text = f"{ending.left_behind} process(es) that it had left behind were ended"
+            # Imported where a program is run: ranks that run none start sooner.
+            from diel.executive.programs import run_program
+
+            spec = self._specs[order.plan.module]
+            left_behind = run_program(
+                order, spec, self._directory, self._folder, self._tuples, self._raise_if_told
+            )
+            if left_behind:
+                text = f"{left_behind} process(es) that it had left behind were ended"
                 self._recorder_for(order)("MessageLogged", level="WARNING", text=text)
         return None, 0
-
-    def _places(self, order: RunCopy) -> dict[str, object]:
-        """Return what the placeholders of an executable stand for."""
-        plan = order.plan
-        return {
-            "copy": plan.copy_index,
-            "copies": plan.copies,
-            "iteration": ".".join(map(str, plan.iteration)),
-            "run_dir": self._directory.path,
-            "folder": self._folder,
-            "processes": len(plan.ranks),
-            "threads": self._specs[plan.module].threads,
-            "module": plan.module,
-            "group": plan.group,
-        }
 
     def _warn(self, module: str, copy_index: int, text: str) -> None:
         if self._parent.stop_was_announced():
@@ -507,40 +426,6 @@ def _call(function: Any, context: Context) -> Any:
         if request.code not in (None, 0):
             raise
         return None
-
-
-@contextlib.contextmanager
-def _restored_process_state() -> Iterator[None]:
-    """Give the rank back its working directory, environment and random state afterwards."""
-    directory, environment = os.getcwd(), _environment()
-    state = random.getstate()
-    numpy_random = sys.modules.get("numpy.random")
-    numpy_state = numpy_random.get_state() if numpy_random else None
-    try:
-        yield
-    finally:
-        os.chdir(directory)
-        if _environment() != environment:
-            os.environb.clear()
-            os.environb.update(environment)
-        random.setstate(state)
-        if numpy_random and numpy_state is not None:
-            numpy_random.set_state(numpy_state)
-
-
-def _environment() -> dict[bytes, bytes]:
-    # What os.environ holds, without decoding all of it for every copy that runs.
-    return dict(os.environ._data)  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def _output_to(file: TextIO) -> Iterator[None]:
-    try:
-        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            yield
-    finally:
-        if not file.closed:  # a module may close its standard output
-            file.flush()
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,0 +1,61 @@
+"""A rank that serves tuples, until rank 0 lets it leave."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from diel.comm.meter import ServerMeter
+from diel.executive.messages import Goodbye, Leave, Order, ServerStatus, Welcome
+from diel.executive.timekeeping import Timekeeper
+from diel.run.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from diel.comm.mailbox import Mailbox
+    from diel.comm.parent import Parent
+
+GOODBYE_TIMEOUT_S: Final = 1.0
+_TELL_STATUS_EVERY_S: Final = 0.5
+
+
+def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> int:
+    """Serve tuples until rank 0 lets this rank leave; return the exit code of the run."""
+    # Imported after the thread limits are set: it imports NumPy.
+    from diel.tuples.server import TupleServer
+    from diel.tuples.spill import SpillFolder
+    from diel.tuples.store import TupleStore
+
+    directory = RunDirectory(welcome.run_dir)
+    folder = directory.spill / f"server-{parent.rank}"
+    spill = SpillFolder(folder) if welcome.spill else None
+    store = TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
+    meter = ServerMeter(keeps_all=welcome.traces_all)
+    keeper = Timekeeper(directory, parent.rank, meter)
+    server = TupleServer(parent.comm, store, meter=meter)
+    last: list[Order] = []
+    told, next_s = ServerStatus(0, 0, welcome.server_memory_bytes), 0.0
+
+    def now_and_then() -> None:
+        nonlocal told, next_s
+        if (now_s := time.monotonic()) < next_s:
+            return
+        next_s = now_s + _TELL_STATUS_EVERY_S
+        status = replace(told, tuples=store.tuples_held, size_bytes=store.memory.held_bytes)
+        if status != told:
+            told = status
+            mailbox.send(status, parent.EXECUTIVE_RANK)
+        keeper.save_if_due()
+
+    def should_leave() -> bool:
+        # A stop is for the modules; the server serves until all of them are gone.
+        arrival = mailbox.poll()
+        if arrival is not None:
+            last.append(arrival[1])
+        return arrival is not None
+
+    server.serve(should_leave, now_and_then)
+    goodbye = Goodbye(tuples_left=store.tuples_held, times=keeper.close())
+    mailbox.send(goodbye, parent.EXECUTIVE_RANK)
+    mailbox.flush(GOODBYE_TIMEOUT_S)
+    return last[0].exit_code if isinstance(last[0], Leave) else 0
