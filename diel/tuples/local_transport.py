@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
 from diel.tuples.protocol import PLAIN, Payload, Reply, unpack_reply
-from diel.tuples.store import Outs as Replies
+from diel.tuples.requests import Outs as Replies
 from diel.tuples.store import TupleStore
 from diel.tuples.transport import Inbox, Outs, question_head
 

@@ -22,7 +22,8 @@ from diel.tuples.protocol import (
     chunks,
     payload_to_come,
 )
-from diel.tuples.store import Outs, TupleStore
+from diel.tuples.requests import Outs
+from diel.tuples.store import TupleStore
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -16,12 +16,12 @@ import json
 import math
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
 
 from diel.tuples import codec
-from diel.tuples.distributed import STRIPED, is_piece
+from diel.tuples.distributed import STRIPED
 from diel.tuples.memory import Memory
 from diel.tuples.protocol import (
     BODY,
@@ -41,22 +41,19 @@ from diel.tuples.protocol import (
     tuple_reply,
 )
 from diel.tuples.queues import Entry, Queues
-from diel.tuples.spill import Spilled, SpillFolder, loaded
-from diel.tuples.tags import Fields, fields_match, is_wildcard, split_fields
+from diel.tuples.requests import FIXED_BYTES, NOTHING, Outs, Query, cost_of
+from diel.tuples.spill import SpillFolder, loaded
+from diel.tuples.spilling import Spillable
+from diel.tuples.subscribers import Subscribers
+from diel.tuples.tags import is_wildcard, split_fields
 from diel.tuples.waiters import Waiter, Waiters
 
 COLLECT_BYTES: Final = 64 * 2**20
 """A reply to COLLECT holds about so much at most; the client asks again for the rest."""
 
 
-Outs: TypeAlias = "Sequence[tuple[int, bytes, Payload]]"
-"""Messages on their way: to which client, and a payload that travels apart; mostly `Out`."""
-
-_NOTHING: Final[tuple[Out, ...]] = ()
-
 # Members of an IntEnum are slow to reach and to compare: these are for what every tuple passes.
 _OK: Final = int(Status.OK)
-_FIXED_BYTES: Final = TUPLE_OVERHEAD_BYTES + BODY_AT
 _SERIAL_AND_KEY_BYTES: Final = struct.Struct("<4xI8x8xxxH").unpack_from  # of a question
 _QUERY_KEY_AT: Final = QUERY_HEAD.size
 _KEY_BYTES_AT: Final = BODY_AT + 2
@@ -69,19 +66,6 @@ _CLAIM: Final = int(Operation.CLAIM)
 _WATCH: Final = int(Operation.WATCH)
 
 
-class _Query(NamedTuple):
-    """A request that asks for something, taken apart."""
-
-    client: int
-    operation: int
-    serial: int
-    argument: int
-    timeout_s: float
-    kind: int
-    key: bytes
-    meta: bytes
-
-
 @dataclass(slots=True)
 class _Claim:
     """A tuple that is out with a client; it has a lease or stays as long as its holder lives."""
@@ -90,16 +74,6 @@ class _Claim:
     key: bytes
     entry: Entry
     lease_ends_s: float
-
-
-@dataclass(slots=True)
-class _Subscription:
-    """Copies of future tuples for one client, and its request for the next one, if it waits."""
-
-    client: int
-    key: bytes
-    pattern: Fields | None
-    backlog: deque[Entry] = field(default_factory=deque)
 
 
 class TupleStore:
@@ -123,18 +97,17 @@ class TupleStore:
         spill: SpillFolder | None = None,
     ) -> None:
         self._numbers = 0
-        self._spill = spill
-        self._spillable: deque[tuple[int, bytes]] = deque()  # numbers and tags, oldest first
-        self._spillable_checked_at = 1000
         self.queues = Queues()
         self._by_key, self._buckets = self.queues.by_key, self.queues.buckets
         self.memory = Memory(capacity_bytes, refuse_when_full)
         self._waiters = Waiters()
         self._claims: dict[int, _Claim] = {}
-        self._subscriptions: dict[tuple[int, int], _Subscription] = {}
+        self._spillable = None if spill is None else Spillable(spill, self.queues, self.memory)
+        self._subscribers = Subscribers(self.memory, self._waiters, self._next_number)
+        self._subscriptions = self._subscribers.by_name
         self._dumps: dict[int, deque[Entry]] = {}
         self._now_s = 0.0
-        self._operations: dict[int, Callable[[_Query, float], Outs]] = {
+        self._operations: dict[int, Callable[[Query, float], Outs]] = {
             Operation.TAKE: self._get,
             Operation.READ: self._get,
             Operation.CLAIM: self._get,
@@ -146,9 +119,9 @@ class TupleStore:
             Operation.RENEW: self._renew,
             Operation.COUNT: self._count,
             Operation.COLLECT: self._collect,
-            Operation.SUBSCRIBE: self._subscribe,
-            Operation.NEXT: self._next,
-            Operation.UNSUBSCRIBE: self._unsubscribe,
+            Operation.SUBSCRIBE: self._subscribers.subscribe,
+            Operation.NEXT: self._subscribers.next,
+            Operation.UNSUBSCRIBE: self._subscribers.unsubscribe,
             Operation.ASK_CREDIT: self._ask_credit,
             Operation.RETURN_CREDIT: self._return_credit,
             Operation.FLUSH: self._flush,
@@ -156,6 +129,10 @@ class TupleStore:
             Operation.SURVEY: self._survey,
             Operation.START_OVER: self._start_over,
         }
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
 
     @property
     def tuples_held(self) -> int:
@@ -196,7 +173,7 @@ class TupleStore:
                 del self._by_key[key]
                 _, version, body, _ = entry
                 memory = self.memory
-                memory.released_bytes += _FIXED_BYTES + len(body)
+                memory.released_bytes += FIXED_BYTES + len(body)
                 reply = client, _PREFIX_OF(0, 0, 0, serial, version) + body, None
                 return (reply, *memory.release(0)) if memory.askers else (reply,)
         if operation <= _LAST_WITH_A_TUPLE:
@@ -207,7 +184,7 @@ class TupleStore:
         meta_at = QUERY_HEAD.size + key_bytes
         key = message[QUERY_HEAD.size : meta_at]
         meta = message[meta_at : meta_at + meta_bytes]
-        query = _Query(client, operation, serial, argument, timeout_s, kind, key, meta)
+        query = Query(client, operation, serial, argument, timeout_s, kind, key, meta)
         return self._operations[operation](query, now_s)
 
     def expire(self, now_s: float) -> Outs:
@@ -236,8 +213,7 @@ class TupleStore:
         replies: list[Out] = []
         for waiter in [waiter for waiter in self._waiters if waiter.client == client]:
             self._waiters.remove(waiter)
-        for name in [name for name in self._subscriptions if name[0] == client]:
-            replies += self._drop_subscription(name)
+        replies += self._subscribers.client_died(client)
         self._dumps.pop(client, None)
         replies += self.memory.client_died(client)
         held = [name for name, claim in self._claims.items() if claim.client == client]
@@ -275,16 +251,16 @@ class TupleStore:
             self.queues.append(key, (number, number, body, payload))
         else:
             self._by_key[key] = (number, number, body, payload)
-        if payload is not None and self._spill is not None:
-            self._may_spill(number, key)
-        return _NOTHING
+        if payload is not None and self._spillable is not None:
+            self._spillable.add(number, key)
+        return NOTHING
 
     def _apply_tuple(self, client: int, message: bytes, payload: Payload) -> Outs:
         """Put a tuple under a condition, which its client wants to hear about."""
         key_bytes = BODY.unpack_from(message, BODY_AT)[1]
         key = message[KEY_AT : KEY_AT + key_bytes]
         body = message[BODY_AT:]
-        cost = _cost((0, 0, body, payload))
+        cost = cost_of((0, 0, body, payload))
         self.memory.arrived(client, cost)
         serial, argument = PREFIX.unpack_from(message)[3:]
         if message[0] == Operation.REPLACE:
@@ -297,11 +273,11 @@ class TupleStore:
     def _put(self, key: bytes, body: bytes, payload: Payload) -> Outs:
         self._numbers = number = self._numbers + 1
         entry = (number, number, body, payload)
-        replies = self._tell_subscribers(key, entry)
+        replies = self._subscribers.tell(key, entry)
         taken_by, more = self._offer_to_waiters(key, entry)
         if taken_by is None:
             self.queues.append(key, entry)
-        released = self.memory.release(_cost(entry)) if taken_by == _TAKE else ()
+        released = self.memory.release(cost_of(entry)) if taken_by == _TAKE else ()
         return [*replies, *more, *released]
 
     def _offer_to_waiters(self, key: bytes, entry: Entry) -> tuple[int | None, list[Out]]:
@@ -315,7 +291,7 @@ class TupleStore:
                 return waiter.operation, replies
         return None, replies
 
-    def _offer(self, asker: Waiter | _Query, key: bytes, entry: Entry) -> tuple[Out, bool]:
+    def _offer(self, asker: Waiter | Query, key: bytes, entry: Entry) -> tuple[Out, bool]:
         """Answer a request with a tuple; say whether that takes the tuple away.
 
         A request that names the only payload it can receive (``out=``) and meets another one is
@@ -341,7 +317,7 @@ class TupleStore:
 
     # -- getting ------------------------------------------------------------------------------
 
-    def _get(self, query: _Query, now_s: float) -> Outs:
+    def _get(self, query: Query, now_s: float) -> Outs:
         key = query.key
         pattern = None
         if b"*" in key:  # perhaps a wildcard, perhaps a star in a string
@@ -357,7 +333,7 @@ class TupleStore:
             self.queues.take_first(found)
             if query.operation == _CLAIM:
                 return (reply,)  # its memory is still held
-            released = self.memory.release(_cost(entry))
+            released = self.memory.release(cost_of(entry))
             return (reply, *released) if released else (reply,)
         if query.timeout_s <= 0:
             return (answer(query.client, query.serial, Status.TIMEOUT),)
@@ -374,19 +350,19 @@ class TupleStore:
             query.argument,
         )
         self._waiters.add(waiter, now_s + query.timeout_s)
-        return _NOTHING
+        return NOTHING
 
-    def _cancel(self, query: _Query, now_s: float) -> Outs:
+    def _cancel(self, query: Query, now_s: float) -> Outs:
         waiter = self._waiters.find(query.client, query.argument)
         if waiter is not None:
             self._waiters.remove(waiter)
-        return _NOTHING
+        return NOTHING
 
-    def _count(self, query: _Query, now_s: float) -> Outs:
+    def _count(self, query: Query, now_s: float) -> Outs:
         count = len(self._matching(query.key))
         return (answer(query.client, query.serial, Status.OK, count),)
 
-    def _collect(self, query: _Query, now_s: float) -> Outs:
+    def _collect(self, query: Query, now_s: float) -> Outs:
         """Take all tuples that match; `argument` limits them, 0 for no limit.
 
         The reply's meta is not empty where there are more than fit into it.
@@ -401,9 +377,9 @@ class TupleStore:
                 more = b"+"
                 break
             self.queues.remove(key, entry)
-            released += self.memory.release(_cost(entry))
+            released += self.memory.release(cost_of(entry))
             taken.append(entry)
-            size += _cost(entry)
+            size += cost_of(entry)
         frames = pack_frames([(body, loaded(payload)) for _, _, body, payload in taken])
         message, payload = pack_put(
             Status.OK, query.serial, len(taken), codec.BYTES, b"", more, frames
@@ -418,10 +394,10 @@ class TupleStore:
 
     # -- changing -----------------------------------------------------------------------------
 
-    def _increment(self, query: _Query, now_s: float) -> Outs:
+    def _increment(self, query: Query, now_s: float) -> Outs:
         """Add the number in `meta`, of `kind`, to the oldest tuple; without one it becomes it."""
         # The message is as long as the put of a number, so a client spends what it may leave.
-        cost = _FIXED_BYTES + BODY.size + len(query.key) + 8
+        cost = FIXED_BYTES + BODY.size + len(query.key) + 8
         self.memory.arrived(query.client, cost)
         entry = self.queues.first(query.key)
         total = codec.decode_number(query.kind, query.meta)
@@ -460,26 +436,26 @@ class TupleStore:
                 self._numbers += 1
                 changed = (entry[0], self._numbers, body, payload)
                 self.queues.replace(key, entry, changed)
-                return Status.OK, _cost(entry)
+                return Status.OK, cost_of(entry)
         return Status.CONFLICT, cost
 
     # -- claims -------------------------------------------------------------------------------
 
-    def _acknowledge(self, query: _Query, now_s: float) -> Outs:
+    def _acknowledge(self, query: Query, now_s: float) -> Outs:
         claim = self._claim_of(query)
         if claim is None:
             return (answer(query.client, query.serial, Status.GONE),)
         del self._claims[query.argument]
-        released = self.memory.release(_cost(claim.entry))
+        released = self.memory.release(cost_of(claim.entry))
         return [answer(query.client, query.serial, Status.OK), *released]
 
-    def _give_back(self, query: _Query, now_s: float) -> Outs:
+    def _give_back(self, query: Query, now_s: float) -> Outs:
         if self._claim_of(query) is None:
             return (answer(query.client, query.serial, Status.GONE),)
         returned = self._return_claim(query.argument)
         return [answer(query.client, query.serial, Status.OK), *returned]
 
-    def _renew(self, query: _Query, now_s: float) -> Outs:
+    def _renew(self, query: Query, now_s: float) -> Outs:
         """Let a lease end `timeout_s` from now."""
         claim = self._claim_of(query)
         if claim is None:
@@ -487,7 +463,7 @@ class TupleStore:
         claim.lease_ends_s = now_s + query.timeout_s
         return (answer(query.client, query.serial, Status.OK),)
 
-    def _claim_of(self, query: _Query) -> _Claim | None:
+    def _claim_of(self, query: Query) -> _Claim | None:
         claim = self._claims.get(query.argument)
         return claim if claim is not None and claim.client == query.client else None
 
@@ -503,137 +479,37 @@ class TupleStore:
         taken_by, replies = self._offer_to_waiters(claim.key, claim.entry)
         if taken_by is None:
             self.queues.restore(claim.key, claim.entry)
-            if claim.entry[3] is not None and self._spill is not None:
-                self._may_spill(claim.entry[0], claim.key)
+            if claim.entry[3] is not None and self._spillable is not None:
+                self._spillable.add(claim.entry[0], claim.key)
         elif taken_by == _TAKE:
-            replies += self.memory.release(_cost(claim.entry))
+            replies += self.memory.release(cost_of(claim.entry))
         return replies
 
     def _is_claimed(self, key: bytes) -> bool:
         return any(claim.key == key for claim in self._claims.values())
 
-    # -- subscriptions ------------------------------------------------------------------------
-
-    def _subscribe(self, query: _Query, now_s: float) -> Outs:
-        fields = split_fields(query.key)
-        pattern = fields if any(map(is_wildcard, fields)) else None
-        name = (query.client, query.serial)
-        self._subscriptions[name] = _Subscription(query.client, query.key, pattern)
-        return (answer(query.client, query.serial, Status.OK),)
-
-    def _next(self, query: _Query, now_s: float) -> Outs:
-        """Give a subscription, named by `argument`, its next tuple."""
-        subscription = self._subscriptions.get((query.client, query.argument))
-        if subscription is None:
-            return (answer(query.client, query.serial, Status.GONE),)
-        if subscription.backlog:
-            entry = subscription.backlog.popleft()
-            released = self.memory.release(_cost(entry))
-            return [self._copy_for(query.client, query.serial, entry), *released]
-        if query.timeout_s <= 0:
-            return (answer(query.client, query.serial, Status.TIMEOUT),)
-        self._numbers += 1
-        waiter = Waiter(
-            self._numbers,
-            query.client,
-            query.serial,
-            Operation.NEXT,
-            _next_key(query.client, query.argument),
-            None,
-            -1,
-            b"",
-            query.argument,
-        )
-        self._waiters.add(waiter, now_s + query.timeout_s)
-        return _NOTHING
-
-    def _tell_subscribers(self, key: bytes, entry: Entry) -> list[Out]:
-        replies: list[Out] = []
-        if is_piece(key):
-            return replies
-        fields = split_fields(key) if self._subscriptions else ()
-        for (client, serial), subscription in self._subscriptions.items():
-            if subscription.key != key and (
-                subscription.pattern is None or not fields_match(subscription.pattern, fields)
-            ):
-                continue
-            waiter = self._waiters.first_on(_next_key(client, serial))
-            if waiter is not None:
-                self._waiters.remove(waiter)
-                replies.append(self._copy_for(client, waiter.serial, entry))
-            else:
-                subscription.backlog.append(entry)
-                self.memory.hold(_cost(entry))
-        return replies
-
-    def _unsubscribe(self, query: _Query, now_s: float) -> Outs:
-        released = self._drop_subscription((query.client, query.argument))
-        return [answer(query.client, query.serial, Status.OK), *released]
-
-    def _drop_subscription(self, name: tuple[int, int]) -> list[Out]:
-        subscription = self._subscriptions.pop(name, None)
-        released: list[Out] = []
-        if subscription is not None:
-            while (waiter := self._waiters.first_on(_next_key(*name))) is not None:
-                self._waiters.remove(waiter)
-            for entry in subscription.backlog:
-                released += self.memory.release(_cost(entry))
-        return released
-
-    @staticmethod
-    def _copy_for(client: int, serial: int, entry: Entry) -> Out:
-        number, _, body, payload = entry
-        return tuple_reply(client, serial, number, body, loaded(payload))
-
     # -- the rest -----------------------------------------------------------------------------
 
-    def _ask_credit(self, query: _Query, now_s: float) -> Outs:
-        if self._spill is not None:
-            self._make_room(self.memory.missing_bytes(query.argument))
+    def _ask_credit(self, query: Query, now_s: float) -> Outs:
+        if self._spillable is not None:
+            self._spillable.make_room(self.memory.missing_bytes(query.argument))
         return self.memory.ask(
             query.client, query.serial, query.argument, now_s + query.timeout_s, query.timeout_s
         )
 
-    def _return_credit(self, query: _Query, now_s: float) -> Outs:
+    def _return_credit(self, query: Query, now_s: float) -> Outs:
         self.memory.arrived(query.client, query.argument)
         return self.memory.release(query.argument)
 
-    def _may_spill(self, number: int, key: bytes) -> None:
-        """Remember a large payload; forget, now and then, those that are gone."""
-        self._spillable.append((number, key))
-        if len(self._spillable) > self._spillable_checked_at:
-            self._spillable = deque(
-                place
-                for place in self._spillable
-                if any(entry[0] == place[0] for entry in self.queues.of(place[1]))
-            )
-            self._spillable_checked_at = max(1000, 2 * len(self._spillable))
-
-    def _make_room(self, missing_bytes: int) -> None:
-        """Write the oldest large payloads that lie here to files, until there is room."""
-        assert self._spill is not None
-        while missing_bytes > 0 and self._spillable:
-            number, key = self._spillable.popleft()
-            for entry in self.queues.of(key):
-                if entry[0] != number or entry[3] is None or isinstance(entry[3], Spilled):
-                    continue
-                spilled = self._spill.write(entry[3])
-                if spilled is None:
-                    self._spillable.appendleft((number, key))
-                    return  # the disk is full too
-                self.queues.replace(key, entry, (*entry[:3], spilled))
-                self.memory.hold(-len(spilled))
-                missing_bytes -= len(spilled)
-
-    def _flush(self, query: _Query, now_s: float) -> Outs:
+    def _flush(self, query: Query, now_s: float) -> Outs:
         return (answer(query.client, query.serial, Status.OK),)
 
-    def _start_over(self, query: _Query, now_s: float) -> Outs:
+    def _start_over(self, query: Query, now_s: float) -> Outs:
         """Forget what a client waits for, holds and has credit for; it lives and begins anew."""
         forgotten = self.client_died(query.client, now_s)
         return [*forgotten, answer(query.client, query.serial, Status.OK)]
 
-    def _survey(self, query: _Query, now_s: float) -> Outs:
+    def _survey(self, query: Query, now_s: float) -> Outs:
         """Tell what is here and who waits, for whoever explains a deadlock."""
         survey = {
             "puts_applied": {
@@ -651,7 +527,7 @@ class TupleStore:
         message, payload = pack_put(Status.OK, query.serial, 0, codec.BYTES, b"", b"", data)
         return (Out(query.client, message, payload),)
 
-    def _dump(self, query: _Query, now_s: float) -> Outs:
+    def _dump(self, query: Query, now_s: float) -> Outs:
         """Copy all tuples, oldest first, in pieces; `argument` is 0 for the first piece."""
         if query.argument == 0:
             everything = sorted(self.entries(), key=lambda item: item[1][0])
@@ -661,7 +537,7 @@ class TupleStore:
         size = 0
         while rest and size < COLLECT_BYTES:
             piece.append(rest.popleft())
-            size += _cost(piece[-1])
+            size += cost_of(piece[-1])
         if not rest:
             self._dumps.pop(query.client, None)
         frames = pack_frames([(body, loaded(payload)) for _, _, body, payload in piece])
@@ -669,15 +545,3 @@ class TupleStore:
             Status.OK, query.serial, len(piece), codec.BYTES, b"", b"", frames
         )
         return (Out(query.client, message, payload),)
-
-
-def _cost(entry: Entry) -> int:
-    """Return the bytes that a tuple counts for; a client counts the same for its message."""
-    payload = entry[3]
-    in_memory = payload is not None and not isinstance(payload, Spilled)
-    return _FIXED_BYTES + len(entry[2]) + (len(payload) if in_memory else 0)
-
-
-def _next_key(client: int, serial: int) -> bytes:
-    # No tag begins so: the requests of a subscription wait apart from those for tuples.
-    return b"#%d/%d" % (client, serial)
