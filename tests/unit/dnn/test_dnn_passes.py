@@ -23,7 +23,7 @@ def test_constants_are_folded_and_factors_of_one_left_out():
     values = np.arange(6.0).reshape(2, 3)
     for passes in (["constant_folding"], []):
         (got,) = graph.evaluate([y], {x: values}, passes=passes)
-        np.testing.assert_array_equal(got, values + [3, 4, 5])
+        np.testing.assert_array_equal(got, values + np.array([3, 4, 5]))
 
 
 def test_a_factor_of_one_that_broadcasts_stays():
