@@ -17,20 +17,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dnn.callbacks import (
+        BestCheckpoint,
+        Callback,
+        EarlyStopping,
+        Epoch,
+        ProgressBar,
+        Pruning,
+    )
+    from dnn.checkpoint import load_checkpoint, save_checkpoint
     from dnn.data import (
         Dataset,
         batches,
+        class_weights,
         impute,
         load_breast_cancer,
         load_cleveland,
+        load_csv,
         load_dataset,
         load_digits,
         load_idx,
         load_mnist,
+        prefetch,
         standardise,
         train_validation_split,
+        train_validation_test_split,
     )
     from dnn.errors import (
+        CheckpointError,
         ConfigurationError,
         DataError,
         DnnError,
@@ -46,20 +60,34 @@ if TYPE_CHECKING:
     from dnn.optimizers import SGD, Optimizer
 
 _HOMES = {
+    "callbacks": (
+        "BestCheckpoint",
+        "Callback",
+        "EarlyStopping",
+        "Epoch",
+        "ProgressBar",
+        "Pruning",
+    ),
+    "checkpoint": ("load_checkpoint", "save_checkpoint"),
     "data": (
         "Dataset",
         "batches",
+        "class_weights",
         "impute",
         "load_breast_cancer",
         "load_cleveland",
+        "load_csv",
         "load_dataset",
         "load_digits",
         "load_idx",
         "load_mnist",
+        "prefetch",
         "standardise",
         "train_validation_split",
+        "train_validation_test_split",
     ),
     "errors": (
+        "CheckpointError",
         "ConfigurationError",
         "DataError",
         "DnnError",
@@ -79,11 +107,16 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "SGD",
     "Activation",
+    "BestCheckpoint",
+    "Callback",
+    "CheckpointError",
     "ConfigurationError",
     "DataError",
     "Dataset",
     "DnnError",
     "DtypeError",
+    "EarlyStopping",
+    "Epoch",
     "FullyConnected",
     "History",
     "Input",
@@ -94,19 +127,27 @@ __all__ = [
     "MissingDependencyError",
     "NeuralNetwork",
     "Optimizer",
+    "ProgressBar",
+    "Pruning",
     "ShapeError",
     "SoftmaxCrossEntropy",
     "batches",
+    "class_weights",
     "impute",
     "load_breast_cancer",
+    "load_checkpoint",
     "load_cleveland",
+    "load_csv",
     "load_dataset",
     "load_digits",
     "load_idx",
     "load_mnist",
     "mlp",
+    "prefetch",
+    "save_checkpoint",
     "standardise",
     "train_validation_split",
+    "train_validation_test_split",
 ]
 
 
