@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from dnn.losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
-    from dnn.optimizers import SGD, Optimizer
+    from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
 
 _HOMES = {
     "callbacks": (
@@ -100,13 +100,16 @@ _HOMES = {
     "losses": ("Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
     "model": ("History", "NeuralNetwork"),
     "nets": ("mlp",),
-    "optimizers": ("SGD", "Optimizer"),
+    "optimizers": ("SGD", "AdaGrad", "Adam", "AdamW", "Optimizer", "RMSProp"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "SGD",
     "Activation",
+    "AdaGrad",
+    "Adam",
+    "AdamW",
     "BestCheckpoint",
     "Callback",
     "CheckpointError",
@@ -129,6 +132,7 @@ __all__ = [
     "Optimizer",
     "ProgressBar",
     "Pruning",
+    "RMSProp",
     "ShapeError",
     "SoftmaxCrossEntropy",
     "batches",

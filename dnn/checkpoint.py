@@ -5,7 +5,6 @@
     tensors     parameter/<name>              each parameter
                 state/<name>                  running statistics
                 optimizer/<buffer>/<name>     what the optimizer remembers of each parameter
-                scalar/<name>                 what it counts
     metadata    dnn                           JSON: version, architecture, optimizer, seed, history
 
 Random numbers need no more than the seed: each is a function of it and of the epoch or the step
@@ -65,6 +64,7 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         "architecture": _architecture(model),
         "optimizer": type(model.optimizer).__name__,
         "seed": model.seed,
+        "steps": model._update.steps_done,
         "history": dataclasses.asdict(model.history),
         "checksum": _checksum(arrays),
     }
@@ -125,7 +125,7 @@ def load_checkpoint(
     for name, array in wanted.items():
         array[...] = found[name]
     if not parameters_only:
-        model.resume(about["seed"], History(**about["history"]))
+        model.resume(about["seed"], about["steps"], History(**about["history"]))
 
 
 def _arrays(model: NeuralNetwork) -> dict[str, Array]:

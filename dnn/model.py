@@ -100,7 +100,6 @@ class NeuralNetwork:
         ops = ops_for(device)
         self._network = Network(layers, loss_of(loss), seed, np.dtype(dtype), ops)
         self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
-        self._network.gradient_scale[...] = self._update.gradient_scale
         self._history = History()
 
     @property
@@ -259,9 +258,10 @@ class NeuralNetwork:
         for name, array in self._network.states.items():
             array[...] = snapshot.states[name]
 
-    def resume(self, seed: int, history: History) -> None:
+    def resume(self, seed: int, steps: int, history: History) -> None:
         """Take over the seed and the past of a checkpoint."""
         self.seed = seed
+        self._update.steps_done = steps
         self._history = history
 
     def save(self, path: str | PathLike[str]) -> None:
