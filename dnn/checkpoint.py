@@ -58,7 +58,7 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         If safetensors is not installed.
     """
     library = require_safetensors()
-    arrays = {name: np.ascontiguousarray(array) for name, array in _arrays(model).items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in _arrays(model).items()}
     about = {
         "version": VERSION,
         "architecture": _architecture(model),
@@ -151,12 +151,13 @@ def _architecture(model: NeuralNetwork) -> dict[str, Any]:
 def _layer(layer: Layer) -> dict[str, Any]:
     """Describe a layer by its parameters and by whatever plain values it holds."""
     about: dict[str, Any] = {"name": layer.name}
-    for parameter in layer.parameters:
-        about[parameter.node.name.rsplit(".", 1)[-1]] = list(parameter.node.shape)
     for name, value in sorted(vars(layer).items()):
         plain = _plain(value)
         if name not in _NOT_ARCHITECTURE and not name.startswith("_") and plain is not None:
             about[name] = plain
+    for parameter in layer.parameters:
+        name = parameter.node.name.rsplit(".", 1)[-1]
+        about[f"shape of the {name}"] = list(parameter.node.shape)
     return about
 
 
@@ -175,15 +176,15 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None
     for name in ("dtype", "loss"):
         if there[name] != here[name]:
             return f"its {name} is {there[name]} there and {here[name]} here"
-    for theirs, ours in zip(there["layers"], here["layers"], strict=False):
+    if len(there["layers"]) != len(here["layers"]):
+        return f"it has {len(there['layers'])} layers there and {len(here['layers'])} here"
+    for theirs, ours in zip(there["layers"], here["layers"], strict=True):
         if theirs["name"] != ours["name"]:
             return f"a layer is {theirs['name']} there and {ours['name']} here"
-        for name in sorted({*theirs, *ours}):
+        for name in {**theirs, **ours}:
             if theirs.get(name) != ours.get(name):
                 where = f"{name} of {ours['name']}"
                 return f"{where} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
-    if len(there["layers"]) != len(here["layers"]):
-        return f"there are {len(there['layers'])} layers there and {len(here['layers'])} here"
     return None
 
 

@@ -42,10 +42,11 @@ class ProgressBar(Callback):
         self._progress = progress.Progress(
             progress.TextColumn("epoch"),
             progress.MofNCompleteColumn(),
-            progress.BarColumn(),
+            progress.BarColumn(bar_width=None),
             progress.TimeRemainingColumn(),
             progress.TextColumn("{task.fields[values]}"),
             console=console,
+            expand=True,
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("epoch", total=epochs, values="")
@@ -56,8 +57,12 @@ class ProgressBar(Callback):
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
         """Move on by one epoch."""
+        # Short names: a terminal of 80 columns shows the bar too.
         shown = {"loss": epoch.loss}
-        shown.update({f"validation {name}": value for name, value in epoch.validation.items()})
+        if epoch.validation:
+            shown["validation"] = epoch.validation["loss"]
+        if "accuracy" in epoch.validation:
+            shown["accuracy"] = epoch.validation["accuracy"]
         values = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
         self._progress.update(self._task, advance=1, values=values)
         return None
