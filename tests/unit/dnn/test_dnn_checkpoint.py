@@ -147,7 +147,7 @@ def test_a_checkpoint_of_another_architecture(other, difference, tmp_path):
 
 def test_an_optimizer_that_remembers_something_else(tmp_path):
     written(tmp_path / "c", optimizer=SGD(0.1))
-    with pytest.raises(CheckpointError, match="velocity/fully_connected_1.weight is missing"):
+    with pytest.raises(CheckpointError, match=r"velocity/fully_connected_1\.weight is missing"):
         network(optimizer=SGD(0.1, 0.9)).load(tmp_path / "c")
 
 
