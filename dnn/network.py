@@ -50,6 +50,8 @@ class BatchPlan:
     loss : array, shape ()
     outputs : array, shape (batch, ...)
         None in a plan for training, where later nodes take its memory.
+    weight : array, shape (batch,)
+        To be filled too; None in a plan whose samples count alike.
     """
 
     plan: Plan
@@ -58,11 +60,14 @@ class BatchPlan:
     target: Array
     loss: Array
     outputs: Array | None
+    weight: Array | None = None
 
-    def load(self, x: Array, target: Array, rows: Array) -> None:
+    def load(self, x: Array, target: Array, weight: Array | None, rows: Array) -> None:
         """Gather the rows of a batch, rows being of shape (batch,)."""
         self.ops.take_rows(x, rows, self.x)
         self.ops.take_rows(target, rows, self.target)
+        if weight is not None and self.weight is not None:
+            self.ops.take_rows(weight, rows, self.weight)
 
 
 class Network:
@@ -115,6 +120,8 @@ class Network:
         for node, parameter in zip(self._variables, declared, strict=True):
             generator = stream(seed, "initialise", node.name)
             self.parameters[node.name][...] = parameter.initializer(generator, node.shape, dtype)
+        # Running statistics and the like, by name: changed by training, but not by gradients.
+        self.states: dict[str, Array] = {}
         # What gradients are multiplied by as they are computed, an array of shape ().
         self.gradient_scale = ops.asarray(np.ones((), dtype))
         self._arena = Arena(ops)
@@ -147,6 +154,10 @@ class Network:
         """Return the plan that computes loss and gradients of a batch."""
         return self._plan("training", batch)
 
+    def weighted_training_plan(self, batch: int) -> BatchPlan:
+        """Return the training plan in which each sample has a weight."""
+        return self._plan("weighted training", batch)
+
     def evaluation_plan(self, batch: int) -> BatchPlan:
         """Return the plan that computes outputs and loss of a batch."""
         return self._plan("evaluation", batch)
@@ -164,13 +175,21 @@ class Network:
         x = placeholder((batch, *self.input_shape), self.dtype, "x")
         outputs = self.outputs(x)
         target = self.loss.target(outputs)
-        loss = self.loss.value(outputs, target)
+        weight = None
+        if kind == "weighted training":
+            weight = placeholder((batch,), self.dtype, "weight")
+            loss = self.loss.weighted_value(outputs, target, weight)
+        else:
+            loss = self.loss.value(outputs, target)
         if kind == "probability":
             outputs = self.loss.probabilities(outputs)
         wanted = [x, target, loss]
+        if weight is not None:
+            wanted.append(weight)
         into = []
         arrays = {node: self.parameters[node.name] for node in self._variables}
-        if kind == "training":
+        trains = kind in ("training", "weighted training")
+        if trains:
             scale = variable((), self.dtype, "gradient_scale")
             arrays[scale] = self.gradient_scale
             slopes = gradients(loss, self._variables, scale)
@@ -183,5 +202,6 @@ class Network:
         else:
             wanted.append(outputs)
         plan = Plan(wanted, self.ops, arrays, into, self._arena, self.passes)
-        shown = None if kind == "training" else plan[outputs]
-        return BatchPlan(plan, self.ops, plan[x], plan[target], plan[loss], shown)
+        shown = None if trains else plan[outputs]
+        weights = None if weight is None else plan[weight]
+        return BatchPlan(plan, self.ops, plan[x], plan[target], plan[loss], shown, weights)
