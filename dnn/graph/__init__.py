@@ -12,6 +12,7 @@ In the order in which a graph lives:
 from dnn.graph.gradients import gradients
 from dnn.graph.node import Node, constant, placeholder, variable
 from dnn.graph.operations import (
+    assign,
     broadcast_to,
     divide,
     exp,
@@ -29,6 +30,7 @@ from dnn.graph.operations import (
     sum,
     tanh,
     transpose,
+    uniform_noise,
 )
 from dnn.graph.plan import Arena, Plan, evaluate
 
@@ -36,6 +38,7 @@ __all__ = [
     "Arena",
     "Node",
     "Plan",
+    "assign",
     "broadcast_to",
     "constant",
     "divide",
@@ -57,5 +60,6 @@ __all__ = [
     "sum",
     "tanh",
     "transpose",
+    "uniform_noise",
     "variable",
 ]

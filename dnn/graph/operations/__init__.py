@@ -7,6 +7,8 @@
 | `shapes` | reshape, transpose, broadcast_to, sum_to (sum, mean) |
 | `linear` | matmul |
 | `classification` | one_hot, log_softmax (softmax), softmax_cross_entropy |
+| `noise` | uniform_noise |
+| `states` | copy, assign |
 """
 
 from dnn.graph.operations.activations import relu, sigmoid, tanh
@@ -18,9 +20,12 @@ from dnn.graph.operations.classification import (
 )
 from dnn.graph.operations.elementwise import divide, exp, log, square
 from dnn.graph.operations.linear import matmul
+from dnn.graph.operations.noise import uniform_noise
 from dnn.graph.operations.shapes import broadcast_to, mean, reshape, sum, sum_to, transpose
+from dnn.graph.operations.states import assign
 
 __all__ = [
+    "assign",
     "broadcast_to",
     "divide",
     "exp",
@@ -39,4 +44,5 @@ __all__ = [
     "sum_to",
     "tanh",
     "transpose",
+    "uniform_noise",
 ]

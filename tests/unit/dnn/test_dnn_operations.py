@@ -82,6 +82,7 @@ CASES = {
     "exp": (one_shape(), graph.exp, None, np.exp),
     "log": (one_shape(), graph.log, positive, np.log),
     "square": (one_shape(), graph.square, None, np.square),
+    "copy": (one_shape(), lambda x: apply("copy", x), None, np.copy),
     "relu": (one_shape(), graph.relu, away_from_zero, lambda x: np.maximum(x, 0)),
     "positive": (
         one_shape(),
@@ -104,7 +105,7 @@ CASES = {
     ),
     "softmax_cross_entropy": (rows_and_classes(), cross_entropy, None, None),
 }
-NO_GRADIENT = {"one_hot"}
+NO_GRADIENT = {"assign", "one_hot", "uniform_noise"}
 
 
 def test_every_operation_of_the_table_is_checked():
