@@ -16,6 +16,7 @@ from dnn.graph.operations import (
     abs,
     add,
     argmax,
+    assign,
     axpy,
     bias_add,
     broadcast_to,
@@ -47,6 +48,7 @@ from dnn.graph.operations import (
     minimum,
     multiply,
     negative,
+    normalise,
     one_hot,
     power,
     prod,
@@ -67,6 +69,7 @@ from dnn.graph.operations import (
     tanh,
     tile,
     transpose,
+    uniform_noise,
     where,
 )
 from dnn.graph.passes import Graph, explain, graph_of, optimise
@@ -80,6 +83,7 @@ __all__ = [
     "abs",
     "add",
     "argmax",
+    "assign",
     "axpy",
     "bias_add",
     "broadcast_to",
@@ -116,6 +120,7 @@ __all__ = [
     "minimum",
     "multiply",
     "negative",
+    "normalise",
     "one_hot",
     "optimise",
     "placeholder",
@@ -139,6 +144,7 @@ __all__ = [
     "tanh",
     "tile",
     "transpose",
+    "uniform_noise",
     "variable",
     "where",
 ]

@@ -16,10 +16,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from dnn.backend import ALIGNMENT_BYTES
+from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import PLACEHOLDER, Node
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["Layout", "assignments_last", "lay_out"]
 
 
 @dataclass
@@ -74,7 +75,7 @@ def lay_out(
     -------
     Layout
     """
-    layout = Layout(list(order) if order is not None else topological_order(outputs))
+    layout = Layout(assignments_last(topological_order(outputs) if order is None else order))
     layout.views = _views(layout.order, external, strided)
     last_reader = _last_readers(layout, outputs if reuse else layout.order)
     space = _Space()
@@ -108,6 +109,19 @@ def lay_out(
     return layout
 
 
+def assignments_last(order: Sequence[Node]) -> list[Node]:
+    """Move what writes into variables behind everything that may read them."""
+    late = [node for node in order if node.operation is not None and node.operation.assigns]
+    if not late:
+        return list(order)
+    moved = set(late)
+    for node in order:
+        for x in node.inputs:
+            if x in moved:
+                raise ConfigurationError(f"{node!r} reads {x!r}: read what is assigned instead")
+    return [*(node for node in order if node not in moved), *late]
+
+
 def node_bytes(node: Node) -> int:
     """Return what a node takes in the arena, in bytes."""
     return _bytes(node.size * node.dtype.itemsize)
@@ -132,10 +146,7 @@ def _views(
         if node.operation is None or not node.operation.view or node in external:
             continue
         base = node.inputs[0]
-        if node.operation.view_of_any:
-            views.add(node)
-            scattered.add(node)
-        elif base in scattered and _only_units_change(base, node):
+        if node.operation.view_of_any or (base in scattered and _only_units_change(base, node)):
             views.add(node)
             scattered.add(node)
         elif base in apart:
