@@ -66,7 +66,7 @@ class BatchPlan:
     weight: Array | None = None
 
     def load(self, x: Array, target: Array, weight: Array | None, rows: Array) -> None:
-        """Gather the rows of a batch, rows being of shape (batch,), or (K, batch) for K networks."""
+        """Gather the rows of a batch; `rows` of shape (batch,), for K networks (K, batch)."""
         self.ops.take_rows(x, rows, self.x)
         self.ops.take_rows(target, rows, self.target)
         if weight is not None and self.weight is not None:
@@ -163,7 +163,7 @@ class Network:
         for parameter in declared:
             node = parameter.node
             array = buffer[node.name]
-            parts = [array] if self.models is None else array
+            parts = [array] if self.models is None else [array[k, ...] for k in range(len(seeds))]
             for seed, part in zip(seeds, parts, strict=True):
                 generator = stream(seed, "initialise", node.name)
                 part[...] = parameter.initializer(generator, node.shape, self.dtype)
