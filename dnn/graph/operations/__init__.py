@@ -7,6 +7,7 @@
 | `shapes` | reshape, transpose, broadcast_to, sum_to (sum, mean) |
 | `linear` | matmul |
 | `classification` | one_hot, log_softmax (softmax), softmax_cross_entropy |
+| `normalisation` | normalise |
 | `noise` | uniform_noise |
 | `states` | copy, assign |
 """
@@ -21,10 +22,12 @@ from dnn.graph.operations.classification import (
 from dnn.graph.operations.elementwise import divide, exp, log, square
 from dnn.graph.operations.linear import matmul
 from dnn.graph.operations.noise import uniform_noise
+from dnn.graph.operations.normalisation import Normalised, normalise
 from dnn.graph.operations.shapes import broadcast_to, mean, reshape, sum, sum_to, transpose
 from dnn.graph.operations.states import assign
 
 __all__ = [
+    "Normalised",
     "assign",
     "broadcast_to",
     "divide",
@@ -33,6 +36,7 @@ __all__ = [
     "log_softmax",
     "matmul",
     "mean",
+    "normalise",
     "one_hot",
     "relu",
     "reshape",
