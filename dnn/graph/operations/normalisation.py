@@ -10,7 +10,16 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.errors import ShapeError
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, apply, broadcast, describe, register
+from dnn.graph.operation import (
+    Arrays,
+    Operation,
+    Step,
+    apply,
+    broadcast,
+    describe,
+    register,
+    stack_all,
+)
 from dnn.graph.operations.elementwise import sqrt, square
 from dnn.graph.operations.shapes import mean, sum_to
 
@@ -43,6 +52,11 @@ class Normalise(Operation):
             given = ", ".join(describe(node) for node in inputs)
             raise ShapeError(self.name, f"{given} do not fit", *(node.shape for node in inputs))
         return shape, dtype
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, *stack_all(inputs, stacked, models))
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         _, centred, inverse = arrays.inputs

@@ -10,7 +10,15 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
 from dnn.graph.node import VARIABLE, Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, apply, describe, register
+from dnn.graph.operation import (
+    Arrays,
+    Operation,
+    Step,
+    aligned,
+    apply,
+    describe,
+    register,
+)
 
 __all__ = ["assign"]
 
@@ -23,6 +31,11 @@ class Copy(Operation):
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         return inputs[0].shape, inputs[0].dtype
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, *inputs)
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         return [(ops.copy, (arrays.inputs[0], arrays.out))]
@@ -58,6 +71,15 @@ class Assign(Operation):
             message = f"{describe(value)} does not fit into {describe(state)}"
             raise ShapeError("assign", message, state.shape, value.shape)
         return state.shape, state.dtype
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        state, value = inputs
+        if not stacked[0]:
+            message = f"assign: {state!r} is shared by all models, and {value!r} is of each its own"
+            raise ConfigurationError(message)
+        return apply(self.name, state, aligned(value, stacked[1], node.ndim))
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         return [(ops.copy, (arrays.inputs[1], arrays.out))]
