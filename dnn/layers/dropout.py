@@ -46,5 +46,4 @@ class Dropout(Layer):
         """Return `x`, in training with gaps."""
         if not self.training:
             return x
-        kept = 1.0 - self.dropped
-        return x * (operations.positive(kept - self.uniform_noise(x.shape)) * (1.0 / kept))
+        return operations.dropout(x, self.uniform_noise(x.shape), self.dropped)

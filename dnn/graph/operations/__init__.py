@@ -12,7 +12,7 @@
 | `linear` | matmul (dot, linear, bias_add, gemm, gemv, axpy, scal) |
 | `classification` | one_hot, log_softmax (softmax), softmax_cross_entropy |
 | `normalisation` | normalise |
-| `noise` | uniform_noise |
+| `noise` | uniform_noise (dropout) |
 | `states` | copy, assign |
 
 In brackets: functions that only compose operations.
@@ -22,6 +22,7 @@ from dnn.graph.operations.activations import (
     elu,
     gelu,
     leaky_relu,
+    positive,
     relu,
     sigmoid,
     softplus,
@@ -58,7 +59,7 @@ from dnn.graph.operations.elementwise import (
     subtract,
 )
 from dnn.graph.operations.linear import axpy, bias_add, dot, gemm, gemv, linear, matmul, scal
-from dnn.graph.operations.noise import uniform_noise
+from dnn.graph.operations.noise import dropout, uniform_noise
 from dnn.graph.operations.normalisation import Normalised, normalise
 from dnn.graph.operations.reductions import argmax, max, min, prod
 from dnn.graph.operations.shapes import (
@@ -90,6 +91,7 @@ __all__ = [
     "concat",
     "divide",
     "dot",
+    "dropout",
     "elu",
     "equal",
     "exp",
@@ -116,6 +118,7 @@ __all__ = [
     "normalise",
     "one_hot",
     "part",
+    "positive",
     "power",
     "prod",
     "relu",

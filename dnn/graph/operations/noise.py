@@ -12,8 +12,9 @@ from dnn.backend import Ops, philox
 from dnn.errors import DtypeError, ShapeError
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step, apply, describe, register
+from dnn.graph.operations.activations import positive
 
-__all__ = ["uniform_noise"]
+__all__ = ["dropout", "uniform_noise"]
 
 
 @register
@@ -40,18 +41,16 @@ class UniformNoise(Operation):
         seeds = node.inputs[0].shape
         return philox.workspaces(seeds, node.size // max(1, int(np.prod(seeds))))
 
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        """K seeds behind one another give what each gives alone."""
+        return apply(self.name, *inputs, **node.attributes)
+
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         seed, step = arrays.inputs
         stream = node.attributes["stream"]
         return [(ops.uniform_noise, (seed, step, stream, *arrays.workspace, arrays.out))]
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        seed, step = inputs
-        if stacked[1]:
-            return super().with_models(node, inputs, stacked, models)
-        return apply(self.name, seed, step, **node.attributes)
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return None, None
@@ -90,3 +89,21 @@ def uniform_noise(
     Philox-4x32-10, see `dnn.backend.philox`: integers alone, so equal bit for bit on every device.
     """
     return apply("uniform_noise", seed, step, stream=int(stream), shape=tuple(shape), dtype=dtype)
+
+
+def dropout(x: Node, noise: Node, rate: float | Node) -> Node:
+    """Set each element to 0 with probability `rate`, and divide the others by ``1 - rate``.
+
+    Parameters
+    ----------
+    x : Node
+    noise : Node of the shape of `x`
+        From `uniform_noise`.
+    rate : float or Node, in 0 .. 1 without 1
+
+    Returns
+    -------
+    Node, of the mean of `x`
+    """
+    kept = 1.0 - rate
+    return x * (positive(kept - noise) * (1.0 / kept))

@@ -32,13 +32,13 @@ class Copy(Operation):
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         return inputs[0].shape, inputs[0].dtype
 
-    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        return [(ops.copy, (arrays.inputs[0], arrays.out))]
-
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
     ) -> Node:
-        return apply(self.name, inputs[0])
+        return apply(self.name, *inputs)
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        return [(ops.copy, (arrays.inputs[0], arrays.out))]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (dy,)
@@ -72,14 +72,17 @@ class Assign(Operation):
             raise ShapeError("assign", message, state.shape, value.shape)
         return state.shape, state.dtype
 
-    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        return [(ops.copy, (arrays.inputs[1], arrays.out))]
-
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
     ) -> Node:
         state, value = inputs
+        if not stacked[0]:
+            message = f"assign: {state!r} is shared by all models, and {value!r} is of each its own"
+            raise ConfigurationError(message)
         return apply(self.name, state, aligned(value, stacked[1], node.ndim))
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        return [(ops.copy, (arrays.inputs[1], arrays.out))]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return None, None
