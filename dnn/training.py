@@ -112,10 +112,10 @@ class Trainer:
         order = self._ops.asarray(order)
         samples, targets, weights = self._data
         size, losses, update = self.batch_size, self._losses, self._update.run
-        plan = self._whole
+        plan, partial = self._whole, self.rows // size
         load, run, loss = plan.load, plan.plan.run, plan.loss
         for step in range(self.steps):
-            if step == self.rows // size:  # the last batch, and a partial one
+            if step == partial:  # the last batch
                 assert self._rest is not None
                 plan = self._rest
                 load, run, loss = plan.load, plan.plan.run, plan.loss
