@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         Output,
         Residual,
     )
-    from dnn.losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
+    from dnn.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
     from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
@@ -119,7 +119,7 @@ _HOMES = {
         "Output",
         "Residual",
     ),
-    "losses": ("Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
+    "losses": ("BinaryCrossEntropy", "Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
     "model": ("History", "NeuralNetwork"),
     "nets": ("mlp",),
     "optimizers": ("SGD", "AdaGrad", "Adam", "AdamW", "Optimizer", "RMSProp"),
@@ -134,6 +134,7 @@ __all__ = [
     "AdamW",
     "BatchNorm",
     "BestCheckpoint",
+    "BinaryCrossEntropy",
     "Callback",
     "CheckpointError",
     "ConfigurationError",

@@ -39,7 +39,7 @@ def evaluate(network: Network, samples: Array, targets: Array) -> dict[str, floa
             total += float(step.loss) * len(step.x)
     result = {"loss": total / len(samples)}
     if network.loss.classifies:
-        predicted = outputs.argmax(axis=-1)
+        predicted = network.loss.predicted(outputs)
         result["accuracy"] = metrics.accuracy(targets, predicted)
         result["mcc"] = metrics.matthews_correlation(targets, predicted)
     return result
@@ -59,14 +59,15 @@ def outputs_of(network: Network, samples: Array, kind: Kind) -> Array:
     -------
     array, shape (n, ...)
     """
-    outputs = np.empty((len(samples), *network.output_shape), network.dtype)
+    parts: list[Array] = []
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for rows, step in _slices(network, kind, len(samples)):
             step.x[...] = samples[rows]
             step.target[...] = 0
             step.plan.run()
-            outputs[rows] = step.outputs
-    return outputs
+            assert step.outputs is not None
+            parts.append(step.outputs.copy())
+    return np.concatenate(parts)
 
 
 def _slices(network: Network, kind: Kind, samples: int) -> Iterator[tuple[slice, BatchPlan]]:

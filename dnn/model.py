@@ -56,7 +56,7 @@ class NeuralNetwork:
     layers : sequence of Layer
         The first is an `Input`; `dnn.nets` makes such lists.
     loss : str or Loss
-        ``"softmax_cross_entropy"`` or ``"mean_squared_error"``.
+        ``"softmax_cross_entropy"``, ``"binary_cross_entropy"`` or ``"mean_squared_error"``.
     optimizer : Optimizer, optional
         ``SGD()`` if left out.
     seed : int, not negative
@@ -174,7 +174,8 @@ class NeuralNetwork:
         batch_size = check_count("batch_size", batch_size)
         samples, targets = self._check("x", x, y)
         network = self._network
-        classes = network.output_shape[-1] if network.loss.classifies else None
+        loss, outputs = network.loss, network.output_shape
+        classes = loss.class_count(outputs) if loss.classifies else None
         weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
         held_out = None
         if isinstance(validation, tuple):
@@ -331,7 +332,7 @@ class NeuralNetwork:
             If the samples do not fit the network, or contain NaN or infinity.
         """
         outputs = outputs_of(self._network, self._check_samples("x", x), "evaluation")
-        return outputs.argmax(axis=-1) if self._network.loss.classifies else outputs
+        return self._network.loss.predicted(outputs)
 
     def predict_class(self, x: npt.ArrayLike) -> Array:
         """Return the class of each sample; parameters and errors as in `predict`.

@@ -185,6 +185,21 @@ class Ops:
         np.add.reduce(terms, axis=(-2, -1), out=out, keepdims=False)
         np.divide(out, -float(terms.shape[-2]), out)
 
+    @staticmethod
+    def binary_cross_entropy(logits: Array, target: Array, terms: Array, out: Array) -> None:
+        """``log(1 + exp(logits)) - target logits``; `terms` is workspace.
+
+        In the form ``max(x, 0) - target x + log(1 + exp(-|x|))``.
+        """
+        np.abs(logits, terms)
+        np.negative(terms, terms)
+        np.exp(terms, terms)
+        np.log1p(terms, terms)
+        np.maximum(logits, 0.0, out=out)
+        np.add(terms, out, terms)
+        np.multiply(logits, target, out)
+        np.subtract(terms, out, out)
+
     # Linear algebra.
 
     gemm = staticmethod(np.matmul)

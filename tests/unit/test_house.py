@@ -233,6 +233,7 @@ def test_the_public_names_of_dnn() -> None:
         "AdamW",
         "BatchNorm",
         "BestCheckpoint",
+        "BinaryCrossEntropy",
         "Callback",
         "CheckpointError",
         "ConfigurationError",

@@ -41,16 +41,18 @@ class UniformNoise(Operation):
         seeds = node.inputs[0].shape
         return philox.workspaces(seeds, node.size // max(1, int(np.prod(seeds))))
 
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        """K seeds behind one another give what each gives alone."""
-        return apply(self.name, *inputs, **node.attributes)
-
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         seed, step = arrays.inputs
         stream = node.attributes["stream"]
         return [(ops.uniform_noise, (seed, step, stream, *arrays.workspace, arrays.out))]
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        seed, step = inputs
+        if stacked[1]:
+            return super().with_models(node, inputs, stacked, models)
+        return apply(self.name, seed, step, **node.attributes)
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return None, None
