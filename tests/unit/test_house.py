@@ -243,6 +243,7 @@ def test_the_public_names_of_dnn() -> None:
         "Dropout",
         "DtypeError",
         "EarlyStopping",
+        "Ensemble",
         "Epoch",
         "Flatten",
         "FullyConnected",

@@ -53,14 +53,14 @@ class Normalise(Operation):
             raise ShapeError(self.name, f"{given} do not fit", *(node.shape for node in inputs))
         return shape, dtype
 
-    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        _, centred, inverse = arrays.inputs
-        return [(ops.multiply, (centred, inverse, arrays.out))]
-
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
     ) -> Node:
         return apply(self.name, *stack_all(inputs, stacked, models))
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        _, centred, inverse = arrays.inputs
+        return [(ops.multiply, (centred, inverse, arrays.out))]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         inverse = node.inputs[2]
