@@ -30,6 +30,9 @@ class Ops:
 
     device = "cpu"
 
+    passes: tuple[str, ...] = ()
+    """Passes over graphs that pay with this class, besides those that pay with any."""
+
     # Memory.
 
     @staticmethod

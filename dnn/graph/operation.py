@@ -44,12 +44,15 @@ class Operation:
         The result is a view of input 0 wherever that input is contiguous or `view_of_any`.
     view_of_any : bool
         The result is a view of input 0 even if that is not contiguous.
+    pure : bool
+        It does nothing but write its result, so passes may leave it out or do it once for two.
     """
 
     name: ClassVar[str]
     overwrites: ClassVar[tuple[int, ...]] = ()
     view: ClassVar[bool] = False
     view_of_any: ClassVar[bool] = False
+    pure: ClassVar[bool] = True
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         """Return shape and type of the result, or raise `ShapeError` or `DtypeError`."""
