@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +17,12 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError
-from dnn.graph.gradients import gradients
+from dnn.graph import operations
+from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.node import Node, Shape, placeholder, variable
 from dnn.graph.plan import Arena, Plan
 from dnn.layers import Input, Layer
+from dnn.layers.layer import NoiseSource, Parameter, build_all
 from dnn.losses import Loss
 from dnn.parameters import FlatBuffer, segments_of
 from dnn.seeds import stream
@@ -74,7 +75,7 @@ class Network:
         The first is an `Input`.
     loss : Loss
     seed : int
-        Of the parameters' first values.
+        Of the parameters' first values, and of noise.
     dtype : numpy.dtype
     ops : Ops
     passes : sequence of str, optional
@@ -86,6 +87,12 @@ class Network:
         If the first layer is no `Input`, or a layer is already part of a network.
     ShapeError
         If a layer does not take the output of the one before it.
+
+    Attributes
+    ----------
+    states : dict of str to array
+        What training changes besides the parameters, by name: running statistics, and the seed and
+        the step that random numbers depend on.
     """
 
     def __init__(
@@ -112,9 +119,20 @@ class Network:
         segments = segments_of(self._variables)
         self.parameters = FlatBuffer(segments, dtype, ops)
         self.gradients = FlatBuffer(segments, dtype, ops)
-        for node, parameter in zip(self._variables, declared, strict=True):
-            generator = stream(seed, "initialise", node.name)
-            self.parameters[node.name][...] = parameter.initializer(generator, node.shape, dtype)
+        self._start(self.parameters, declared, seed)
+        kept = [state for layer in self.layers for state in layer.states]
+        self._state_nodes = [state.node for state in kept]
+        self.state_buffer = FlatBuffer(segments_of(self._state_nodes), dtype, ops)
+        self._start(self.state_buffer, kept, seed)
+        self._noise = NoiseSource(
+            variable((), np.uint64, "noise.seed"), variable((), np.uint64, "noise.step")
+        )
+        noise_seed = stream(seed, "noise").integers(2**64, dtype=np.uint64)
+        self.states: dict[str, Array] = {
+            **{node.name: self.state_buffer[node.name] for node in self._state_nodes},
+            self._noise.seed.name: ops.asarray(np.array(noise_seed)),
+            self._noise.step.name: ops.asarray(np.zeros((), np.uint64)),
+        }
         # What gradients are multiplied by as they are computed, an array of shape ().
         self.gradient_scale = ops.asarray(np.ones((), dtype))
         self._arena = Arena(ops)
@@ -122,20 +140,18 @@ class Network:
 
     def _build(self) -> list[LayerSummary]:
         """Name and build each layer, with the shape that the layer before it puts out."""
-        summaries = []
-        counts: Counter[str] = Counter()
-        x = placeholder((1, *self.input_shape), self.dtype, "x")
-        for layer in self.layers:
-            if layer.parameters:
-                raise ConfigurationError(f"{layer.name} is already part of a network")
-            counts[layer.kind()] += 1
-            layer.name = f"{layer.kind()}_{counts[layer.kind()]}"
-            layer.dtype = self.dtype
-            layer.build(x.shape[1:])
-            x = layer.forward(x)
-            size = sum(parameter.node.size for parameter in layer.parameters)
-            summaries.append(LayerSummary(layer.name, x.shape[1:], size))
-        return summaries
+        shapes = build_all(self.layers, self.input_shape, self.dtype)
+        return [
+            LayerSummary(layer.name, shape, sum(p.node.size for p in layer.parameters))
+            for layer, shape in zip(self.layers, shapes, strict=True)
+        ]
+
+    def _start(self, buffer: FlatBuffer, declared: Sequence[Parameter], seed: int) -> None:
+        """Fill a buffer with what each of its segments starts from."""
+        for parameter in declared:
+            node = parameter.node
+            generator = stream(seed, "initialise", node.name)
+            buffer[node.name][...] = parameter.initializer(generator, node.shape, self.dtype)
 
     def outputs(self, x: Node) -> Node:
         """Compose all layers."""
@@ -162,6 +178,9 @@ class Network:
 
     def _compile(self, kind: str, batch: int) -> BatchPlan:
         x = placeholder((batch, *self.input_shape), self.dtype, "x")
+        noise = self._noise if kind == "training" else None
+        for layer in self.layers:
+            layer.begin(noise)
         outputs = self.outputs(x)
         target = self.loss.target(outputs)
         loss = self.loss.value(outputs, target)
@@ -170,6 +189,7 @@ class Network:
         wanted = [x, target, loss]
         into = []
         arrays = {node: self.parameters[node.name] for node in self._variables}
+        arrays |= {node: self.states[node.name] for node in (*self._state_nodes, *self._noise)}
         if kind == "training":
             scale = variable((), self.dtype, "gradient_scale")
             arrays[scale] = self.gradient_scale
@@ -180,6 +200,10 @@ class Network:
                 (slope, self.gradients[node.name])
                 for node, slope in reversed(list(zip(self._variables, slopes, strict=True)))
             ]
+            wanted += [node for layer in self.layers for node in layer.assignments]
+            if self._noise.step in topological_order([loss]):
+                one = np.array(1, np.uint64)
+                wanted.append(operations.assign(self._noise.step, self._noise.step + one))
         else:
             wanted.append(outputs)
         plan = Plan(wanted, self.ops, arrays, into, self._arena, self.passes)

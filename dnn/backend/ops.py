@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.backend import philox
 from dnn.errors import unknown_name
 
 __all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "ops_for"]
@@ -76,6 +77,17 @@ class Ops:
         # Any other mode makes NumPy gather into a new array first.
         np.take(x, rows, 0, out, "clip")
 
+    @staticmethod
+    def add_rows(x: Array, rows: Array, out: Array) -> None:
+        """Add up rows: ``out[rows[i]] += x[i]``, `out` beginning as zeros."""
+        out.fill(0)
+        np.add.at(out, rows, x)
+
+    @staticmethod
+    def fill(value: float, out: Array) -> None:
+        """Set every element."""
+        out.fill(value)
+
     # Elementwise: out = f(x) or f(x, y).
 
     add = staticmethod(np.add)
@@ -87,6 +99,35 @@ class Ops:
     log = staticmethod(np.log)
     square = staticmethod(np.square)
     tanh = staticmethod(np.tanh)
+    sqrt = staticmethod(np.sqrt)
+    log1p = staticmethod(np.log1p)
+    power = staticmethod(np.power)
+    abs = staticmethod(np.absolute)
+    sign = staticmethod(np.sign)
+
+    # These two take `out` by its name only.
+
+    @staticmethod
+    def maximum(a: Array, b: Array, out: Array) -> None:
+        """Larger one; NaN wins."""
+        np.maximum(a, b, out=out)
+
+    @staticmethod
+    def minimum(a: Array, b: Array, out: Array) -> None:
+        """Smaller one; NaN wins."""
+        np.minimum(a, b, out=out)
+
+    # Comparisons: `out` is of bool.
+
+    greater = staticmethod(np.greater)
+    greater_equal = staticmethod(np.greater_equal)
+    equal = staticmethod(np.equal)
+
+    @staticmethod
+    def where(condition: Array, a: Array, b: Array, out: Array) -> None:
+        """Choose `a` where the condition holds, else `b`; `out` may be `b`."""
+        np.copyto(out, b)
+        np.copyto(out, a, where=condition)
 
     @staticmethod
     def relu(x: Array, out: Array) -> None:
@@ -117,6 +158,26 @@ class Ops:
         np.add.reduce(x, axis=axes, out=out, keepdims=True)
 
     @staticmethod
+    def max(x: Array, axes: tuple[int, ...], out: Array) -> None:
+        """Largest element over `axes`."""
+        np.maximum.reduce(x, axis=axes, out=out, keepdims=True)
+
+    @staticmethod
+    def min(x: Array, axes: tuple[int, ...], out: Array) -> None:
+        """Smallest element over `axes`."""
+        np.minimum.reduce(x, axis=axes, out=out, keepdims=True)
+
+    @staticmethod
+    def prod(x: Array, axes: tuple[int, ...], out: Array) -> None:
+        """Product over `axes`."""
+        np.multiply.reduce(x, axis=axes, out=out, keepdims=True)
+
+    @staticmethod
+    def argmax(x: Array, axis: int, out: Array) -> None:
+        """Where the first largest element along an axis stands; the axis is gone in `out`."""
+        np.argmax(x, axis, out)
+
+    @staticmethod
     def log_softmax(x: Array, column: Array, exponentials: Array, out: Array) -> None:
         """Logarithm of the softmax over the last axis, ``x - log(sum(exp(x)))``.
 
@@ -134,14 +195,21 @@ class Ops:
     def mean_cross_entropy(
         log_probabilities: Array, target: Array, terms: Array, out: Array
     ) -> None:
-        """``-sum(target * log_probabilities) / rows``, a scalar; `terms` is workspace."""
+        """``-sum(target * log_probabilities) / rows`` over the last two axes.
+
+        `terms` is workspace; leading axes, of models, stay: (..., rows, classes) to (...).
+        """
         np.multiply(log_probabilities, target, terms)
-        np.add.reduce(terms, axis=None, out=out, keepdims=False)
-        np.divide(out, -float(terms.shape[0]), out)
+        np.add.reduce(terms, axis=(-2, -1), out=out, keepdims=False)
+        np.divide(out, -float(terms.shape[-2]), out)
 
     # Linear algebra.
 
     gemm = staticmethod(np.matmul)
+
+    # Random numbers.
+
+    uniform_noise = staticmethod(philox.uniform_noise)
 
     # Steps of optimizers, in place. w, g (read only) and what the optimizer remembers have shape
     # (n,), hyperparameters shape (); for K networks they have shapes (K, n) and (K, 1). A

@@ -16,10 +16,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from dnn.backend import ALIGNMENT_BYTES
+from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import PLACEHOLDER, Node
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["Layout", "assignments_last", "lay_out"]
 
 
 @dataclass
@@ -70,7 +71,7 @@ def lay_out(
     -------
     Layout
     """
-    layout = Layout(list(order) if order is not None else topological_order(outputs))
+    layout = Layout(assignments_last(topological_order(outputs) if order is None else order))
     layout.views = _views(layout.order, external)
     last_reader = _last_readers(layout, outputs if reuse else layout.order)
     space = _Space()
@@ -102,6 +103,19 @@ def lay_out(
                 del owner[offset]
     layout.size_bytes = space.size_bytes
     return layout
+
+
+def assignments_last(order: Sequence[Node]) -> list[Node]:
+    """Move what writes into variables behind everything that may read them."""
+    late = [node for node in order if node.operation is not None and node.operation.assigns]
+    if not late:
+        return list(order)
+    moved = set(late)
+    for node in order:
+        for x in node.inputs:
+            if x in moved:
+                raise ConfigurationError(f"{node!r} reads {x!r}: read what is assigned instead")
+    return [*(node for node in order if node not in moved), *late]
 
 
 def node_bytes(node: Node) -> int:

@@ -100,6 +100,9 @@ class Plan:
         for node, array in into:
             if node.operation is not None:  # computed right where it is wanted
                 given.setdefault(node, array)
+        for node in graph.order:
+            if node.operation is not None and node.operation.assigns and node.inputs[0] in given:
+                given[node] = given[node.inputs[0]]
         layout = lay_out(graph.outputs, given.keys(), graph.order, graph.reuses_buffers)
         arena = arena or Arena(ops)
         arena.reserve(layout.size_bytes)
