@@ -8,6 +8,7 @@
     ├── ConfigurationError      an unknown name or a hyperparameter out of range (ValueError)
     ├── DataError               the data themselves are wrong (ValueError)
     │   └── LabelError          a label is not an integer in 0 .. classes - 1
+    ├── CheckpointError         a checkpoint that cannot be written, read or used (ValueError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
 
 Errors cross ranks, so each survives pickling with its fields.
@@ -20,6 +21,7 @@ from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
+    "CheckpointError",
     "ConfigurationError",
     "DataError",
     "DnnError",
@@ -90,6 +92,10 @@ class LabelError(DataError):
     def __init__(self, message: str, row: int | None = None) -> None:
         self.row = row
         super().__init__(message)
+
+
+class CheckpointError(DnnError, ValueError):
+    """A checkpoint cannot be written or read, or is not one of this model."""
 
 
 class MissingDependencyError(DnnError, ImportError):

@@ -51,6 +51,8 @@ class BatchPlan:
     loss : array, shape ()
     outputs : array, shape (batch, ...)
         None in a plan for training, where later nodes take its memory.
+    weight : array, shape (batch,)
+        To be filled too; None in a plan whose samples count alike.
     """
 
     plan: Plan
@@ -59,11 +61,14 @@ class BatchPlan:
     target: Array
     loss: Array
     outputs: Array | None
+    weight: Array | None = None
 
-    def load(self, x: Array, target: Array, rows: Array) -> None:
+    def load(self, x: Array, target: Array, weight: Array | None, rows: Array) -> None:
         """Gather the rows of a batch, rows being of shape (batch,)."""
         self.ops.take_rows(x, rows, self.x)
         self.ops.take_rows(target, rows, self.target)
+        if weight is not None and self.weight is not None:
+            self.ops.take_rows(weight, rows, self.weight)
 
 
 class Network:
@@ -163,6 +168,10 @@ class Network:
         """Return the plan that computes loss and gradients of a batch."""
         return self._plan("training", batch)
 
+    def weighted_training_plan(self, batch: int) -> BatchPlan:
+        """Return the training plan in which each sample has a weight."""
+        return self._plan("weighted training", batch)
+
     def evaluation_plan(self, batch: int) -> BatchPlan:
         """Return the plan that computes outputs and loss of a batch."""
         return self._plan("evaluation", batch)
@@ -178,19 +187,27 @@ class Network:
 
     def _compile(self, kind: str, batch: int) -> BatchPlan:
         x = placeholder((batch, *self.input_shape), self.dtype, "x")
-        noise = self._noise if kind == "training" else None
+        trains = kind in ("training", "weighted training")
+        noise = self._noise if trains else None
         for layer in self.layers:
             layer.begin(noise)
         outputs = self.outputs(x)
         target = self.loss.target(outputs)
-        loss = self.loss.value(outputs, target)
+        weight = None
+        if kind == "weighted training":
+            weight = placeholder((batch,), self.dtype, "weight")
+            loss = self.loss.weighted_value(outputs, target, weight)
+        else:
+            loss = self.loss.value(outputs, target)
         if kind == "probability":
             outputs = self.loss.probabilities(outputs)
         wanted = [x, target, loss]
+        if weight is not None:
+            wanted.append(weight)
         into = []
         arrays = {node: self.parameters[node.name] for node in self._variables}
         arrays |= {node: self.states[node.name] for node in (*self._state_nodes, *self._noise)}
-        if kind == "training":
+        if trains:
             scale = variable((), self.dtype, "gradient_scale")
             arrays[scale] = self.gradient_scale
             slopes = gradients(loss, self._variables, scale)
@@ -207,5 +224,6 @@ class Network:
         else:
             wanted.append(outputs)
         plan = Plan(wanted, self.ops, arrays, into, self._arena, self.passes)
-        shown = None if kind == "training" else plan[outputs]
-        return BatchPlan(plan, self.ops, plan[x], plan[target], plan[loss], shown)
+        shown = None if trains else plan[outputs]
+        weights = None if weight is None else plan[weight]
+        return BatchPlan(plan, self.ops, plan[x], plan[target], plan[loss], shown, weights)

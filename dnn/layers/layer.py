@@ -63,8 +63,6 @@ class Layer:
         Likewise: what it remembers, and no gradient changes.
     training : bool
         Whether `forward` composes a training step, or a prediction.
-    assignments : list of Node
-        What a training step is to write into states.
     """
 
     name: str = ""
@@ -74,9 +72,14 @@ class Layer:
     def __init__(self) -> None:
         self.parameters: list[Parameter] = []
         self.states: list[Parameter] = []
-        self.assignments: list[Node] = []
+        self._assignments: list[Node] = []
         self._noise: NoiseSource | None = None
         self._draws = 0
+
+    @property
+    def assignments(self) -> list[Node]:
+        """What the training step composed last is to write into states."""
+        return self._assignments
 
     @classmethod
     def kind(cls) -> str:
@@ -130,7 +133,7 @@ class Layer:
         """
         if not self.training:
             raise ConfigurationError(f"{self.name} assigns to {state!r} in a prediction")
-        self.assignments.append(operations.assign(state, value))
+        self._assignments.append(operations.assign(state, value))
 
     def uniform_noise(self, shape: Shape) -> Node:
         """Return numbers drawn uniformly from [0, 1); called from `forward`, in training.
@@ -158,7 +161,7 @@ class Layer:
             Given for a training step, None for a prediction.
         """
         self.training = noise is not None
-        self.assignments = []
+        self._assignments = []
         self._noise = noise
         self._draws = 0
 

@@ -46,6 +46,11 @@ class Residual(Layer):
             self.parameters += layer.parameters
             self.states += layer.states
 
+    @property
+    def assignments(self) -> list[Node]:
+        """Those of all layers inside."""
+        return [node for layer in self.layers for node in layer.assignments]
+
     def begin(self, noise: NoiseSource | None) -> None:
         """Make ready for `forward`, with all layers inside."""
         super().begin(noise)
@@ -57,5 +62,4 @@ class Residual(Layer):
         y = x
         for layer in self.layers:
             y = layer.forward(y)
-            self.assignments += layer.assignments
         return x + y
