@@ -52,6 +52,7 @@ def lay_out(
     external: Collection[Node],
     order: Sequence[Node] | None = None,
     reuse: bool = True,
+    strided: Collection[Node] = (),
 ) -> Layout:
     """Decide where each node stands.
 
@@ -66,13 +67,16 @@ def lay_out(
     reuse : bool
         Whether memory whose last reader has run goes to another node. Without it, every node
         that is no view keeps its value until the next replay.
+    strided : collection of Node
+        Those of `external` whose elements lie apart along the first axis, as a parameter of K
+        models does in a buffer with a row for each.
 
     Returns
     -------
     Layout
     """
     layout = Layout(assignments_last(topological_order(outputs) if order is None else order))
-    layout.views = _views(layout.order, external)
+    layout.views = _views(layout.order, external, strided)
     last_reader = _last_readers(layout, outputs if reuse else layout.order)
     space = _Space()
     owner: dict[int, Node] = {}  # offset -> the node whose value stands there now
@@ -127,10 +131,17 @@ def _bytes(size: int) -> int:
     return max(1, -(-size // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 
 
-def _views(order: Sequence[Node], external: Collection[Node]) -> set[Node]:
-    """Return the nodes that can be views; the view of a transpose can only be a transpose."""
+def _views(
+    order: Sequence[Node], external: Collection[Node], strided: Collection[Node]
+) -> set[Node]:
+    """Return the nodes that can be views.
+
+    The view of a transpose or a slice can only be another of these; that of an array whose rows
+    lie apart may change the shape of the rows.
+    """
     views: set[Node] = set()
     scattered: set[Node] = set()
+    apart = set(strided)
     for node in order:
         if node.operation is None or not node.operation.view or node in external:
             continue
@@ -138,9 +149,21 @@ def _views(order: Sequence[Node], external: Collection[Node]) -> set[Node]:
         if node.operation.view_of_any:
             views.add(node)
             scattered.add(node)
+        elif base in scattered and _only_units_change(base, node):
+            views.add(node)
+            scattered.add(node)
+        elif base in apart:
+            if node.shape[:1] == base.shape[:1]:
+                views.add(node)
+                apart.add(node)
         elif base not in scattered:
             views.add(node)
     return views
+
+
+def _only_units_change(base: Node, node: Node) -> bool:
+    """Say whether only axes of length 1 come or go: then any array can be looked at so."""
+    return [n for n in base.shape if n != 1] == [n for n in node.shape if n != 1]
 
 
 def _last_readers(layout: Layout, outputs: Sequence[Node]) -> dict[Node, float]:
