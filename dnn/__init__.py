@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         train_validation_split,
         train_validation_test_split,
     )
+    from dnn.ensemble import Ensemble
     from dnn.errors import (
         CheckpointError,
         ConfigurationError,
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
         Output,
         Residual,
     )
-    from dnn.losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
+    from dnn.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
     from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
@@ -97,6 +98,7 @@ _HOMES = {
         "train_validation_split",
         "train_validation_test_split",
     ),
+    "ensemble": ("Ensemble",),
     "errors": (
         "CheckpointError",
         "ConfigurationError",
@@ -119,7 +121,7 @@ _HOMES = {
         "Output",
         "Residual",
     ),
-    "losses": ("Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
+    "losses": ("BinaryCrossEntropy", "Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
     "model": ("History", "NeuralNetwork"),
     "nets": ("mlp",),
     "optimizers": ("SGD", "AdaGrad", "Adam", "AdamW", "Optimizer", "RMSProp"),
@@ -134,6 +136,7 @@ __all__ = [
     "AdamW",
     "BatchNorm",
     "BestCheckpoint",
+    "BinaryCrossEntropy",
     "Callback",
     "CheckpointError",
     "ConfigurationError",
@@ -143,6 +146,7 @@ __all__ = [
     "Dropout",
     "DtypeError",
     "EarlyStopping",
+    "Ensemble",
     "Epoch",
     "Flatten",
     "FullyConnected",

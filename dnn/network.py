@@ -19,7 +19,8 @@ from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError
 from dnn.graph import operations
 from dnn.graph.gradients import gradients, topological_order
-from dnn.graph.node import Node, Shape, placeholder, variable
+from dnn.graph.models import with_models
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
 from dnn.graph.plan import Arena, Plan
 from dnn.layers import Input, Layer
 from dnn.layers.layer import NoiseSource, Parameter, build_all
@@ -47,7 +48,8 @@ class BatchPlan:
     ----------
     plan : Plan
     x, target : array, shape (batch, ...)
-        To be filled before each replay.
+        To be filled before each replay. These and all others have a leading axis of length K in a
+        plan for K networks.
     loss : array, shape ()
     outputs : array, shape (batch, ...)
         None in a plan for training, where later nodes take its memory.
@@ -64,7 +66,7 @@ class BatchPlan:
     weight: Array | None = None
 
     def load(self, x: Array, target: Array, weight: Array | None, rows: Array) -> None:
-        """Gather the rows of a batch, rows being of shape (batch,)."""
+        """Gather the rows of a batch; `rows` of shape (batch,), for K networks (K, batch)."""
         self.ops.take_rows(x, rows, self.x)
         self.ops.take_rows(target, rows, self.target)
         if weight is not None and self.weight is not None:
@@ -104,7 +106,7 @@ class Network:
         self,
         layers: Sequence[Layer],
         loss: Loss,
-        seed: int,
+        seed: int | Sequence[int],
         dtype: np.dtype[Any],
         ops: Ops,
         passes: Sequence[str] | None = None,
@@ -121,25 +123,43 @@ class Network:
         self.output_shape = self.summaries[-1].shape
         declared = [parameter for layer in self.layers for parameter in layer.parameters]
         self._variables = [parameter.node for parameter in declared]
-        segments = segments_of(self._variables)
-        self.parameters = FlatBuffer(segments, dtype, ops)
-        self.gradients = FlatBuffer(segments, dtype, ops)
-        self._start(self.parameters, declared, seed)
         kept = [state for layer in self.layers for state in layer.states]
         self._state_nodes = [state.node for state in kept]
-        self.state_buffer = FlatBuffer(segments_of(self._state_nodes), dtype, ops)
-        self._start(self.state_buffer, kept, seed)
         self._noise = NoiseSource(
             variable((), np.uint64, "noise.seed"), variable((), np.uint64, "noise.step")
         )
-        noise_seed = stream(seed, "noise").integers(2**64, dtype=np.uint64)
+        self.resize(len(seed) if isinstance(seed, Sequence) else None)
+        seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
+        self._start(self.parameters, declared, seeds)
+        self._start(self.state_buffer, kept, seeds)
+        noise_seeds = [stream(each, "noise").integers(2**64, dtype=np.uint64) for each in seeds]
+        self.states[self._noise.seed.name].reshape(-1)[...] = noise_seeds
+
+    def resize(self, models: int | None) -> None:
+        """Make room for another number of networks.
+
+        Parameters
+        ----------
+        models : int, optional
+            None for one network without an axis of models.
+
+        Notes
+        -----
+        All buffers are new and hold zeros; an update has to be bound to them anew.
+        """
+        self.models = models
+        ops, leading = self.ops, () if models is None else (models,)
+        segments = segments_of(self._variables)
+        self.parameters = FlatBuffer(segments, self.dtype, ops, models)
+        self.gradients = FlatBuffer(segments, self.dtype, ops, models)
+        self.state_buffer = FlatBuffer(segments_of(self._state_nodes), self.dtype, ops, models)
         self.states: dict[str, Array] = {
             **{node.name: self.state_buffer[node.name] for node in self._state_nodes},
-            self._noise.seed.name: ops.asarray(np.array(noise_seed)),
+            self._noise.seed.name: ops.asarray(np.zeros(leading, np.uint64)),
             self._noise.step.name: ops.asarray(np.zeros((), np.uint64)),
         }
-        # What gradients are multiplied by as they are computed, an array of shape ().
-        self.gradient_scale = ops.asarray(np.ones((), dtype))
+        # What gradients are multiplied by as they are computed, an array of shape () or (K,).
+        self.gradient_scale = ops.asarray(np.ones(leading, self.dtype))
         self._arena = Arena(ops)
         self._plans: dict[tuple[str, int], BatchPlan] = {}
 
@@ -151,12 +171,17 @@ class Network:
             for layer, shape in zip(self.layers, shapes, strict=True)
         ]
 
-    def _start(self, buffer: FlatBuffer, declared: Sequence[Parameter], seed: int) -> None:
+    def _start(
+        self, buffer: FlatBuffer, declared: Sequence[Parameter], seeds: Sequence[int]
+    ) -> None:
         """Fill a buffer with what each of its segments starts from."""
         for parameter in declared:
             node = parameter.node
-            generator = stream(seed, "initialise", node.name)
-            buffer[node.name][...] = parameter.initializer(generator, node.shape, self.dtype)
+            array = buffer[node.name]
+            parts = [array] if self.models is None else [array[k, ...] for k in range(len(seeds))]
+            for seed, part in zip(seeds, parts, strict=True):
+                generator = stream(seed, "initialise", node.name)
+                part[...] = parameter.initializer(generator, node.shape, self.dtype)
 
     def outputs(self, x: Node) -> Node:
         """Compose all layers."""
@@ -223,7 +248,28 @@ class Network:
                 wanted.append(operations.assign(self._noise.step, self._noise.step + one))
         else:
             wanted.append(outputs)
-        plan = Plan(wanted, self.ops, arrays, into, self._arena, self.passes)
-        shown = None if trains else plan[outputs]
-        weights = None if weight is None else plan[weight]
-        return BatchPlan(plan, self.ops, plan[x], plan[target], plan[loss], shown, weights)
+        now = self._for_models([*wanted, *(node for node, _ in into)])
+        plan = Plan(
+            [now[node] for node in wanted],
+            self.ops,
+            {now[node]: array for node, array in arrays.items() if node in now},
+            [(now[node], array) for node, array in into],
+            self._arena,
+            self.passes,
+        )
+
+        def at(node: Node) -> Array:
+            return plan[now[node]]
+
+        shown = None if trains else at(outputs)
+        weights = None if weight is None else at(weight)
+        return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
+
+    def _for_models(self, nodes: Sequence[Node]) -> dict[Node, Node]:
+        """Return what becomes of a graph that was written for one network."""
+        order = topological_order(nodes)
+        if self.models is None:
+            return {node: node for node in order}
+        # Everything that comes from outside differs, but for the number of the step.
+        outside = {node for node in order if node.kind in (PLACEHOLDER, VARIABLE)}
+        return with_models(nodes, self.models, outside - {self._noise.step})

@@ -181,6 +181,19 @@ CASES = {
         with_zeros,
         lambda x: x.prod(axis=tuple({0, x.ndim - 1})),
     ),
+    "binary_cross_entropy": (
+        two_shapes(),
+        graph.binary_cross_entropy,
+        None,
+        lambda x, t: np.log(1 + np.exp(x)) - x * t,
+    ),
+    "copy": (one_shape(), lambda x: apply("copy", x), None, np.copy),
+    "normalise": (
+        one_shape(),
+        lambda x: graph.normalise(x, 0, 1e-3).values,
+        None,
+        lambda x: (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3),
+    ),
     "relu": (one_shape(), graph.relu, away_from_zero, lambda x: np.maximum(x, 0)),
     "positive": (
         one_shape(),
@@ -203,7 +216,7 @@ CASES = {
     ),
     "softmax_cross_entropy": (rows_and_classes(), cross_entropy, None, None),
 }
-NO_GRADIENT = {"argmax", "equal", "greater", "greater_equal", "one_hot"}
+NO_GRADIENT = {"argmax", "assign", "equal", "greater", "greater_equal", "one_hot", "uniform_noise"}
 
 
 @st.composite

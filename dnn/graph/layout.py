@@ -146,10 +146,7 @@ def _views(
         if node.operation is None or not node.operation.view or node in external:
             continue
         base = node.inputs[0]
-        if node.operation.view_of_any:
-            views.add(node)
-            scattered.add(node)
-        elif base in scattered and _only_units_change(base, node):
+        if node.operation.view_of_any or (base in scattered and _only_units_change(base, node)):
             views.add(node)
             scattered.add(node)
         elif base in apart:

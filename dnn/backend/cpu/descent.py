@@ -5,15 +5,15 @@ Where a step of training is known as a whole, from the first product to the last
     gemm       x^T, dy -> g
     sgd_step   w -= rate (g + decay w)
 
-becomes one product that writes into w, if nobody else looks at g. It has to come after everything
-that reads w, such as the product that takes dy further back; and what it reads must still be there.
+becomes one product that writes into w, if nobody else looks at g and nobody reads w in between. The
+pass `products_last` sees to the latter. Of K networks' buffers, of shape (K, P), the ranges of the
+first stand for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,11 +26,9 @@ __all__ = ["fold_descent"]
 Range = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class _Fold:
+class _Fold(NamedTuple):
     product: int
     descents: tuple[int, ...]
-    after: int
     step: Step
     weights: Range
 
@@ -40,112 +38,113 @@ def fold_descent(
     scratch: Array,
     gemm: Callable[..., object],
     sgd_step: Callable[..., object],
-    writes_last: Callable[[Callable[..., object]], bool],
 ) -> list[Step]:
     """Return steps that do the same to rounding, without storing the gradients of products.
 
     Parameters
     ----------
     steps : sequence of (function, arguments)
-    scratch : array
+    scratch : array, shape (P,) or (K, P)
         The gradients; what stands there after the steps nobody reads.
     gemm, sgd_step : callable
         As they occur in `steps`.
-    writes_last : callable
-        Whether a function writes into its last argument only.
     """
-    gradients = _range(scratch)
+    pitch = scratch.strides[0] if scratch.ndim == 2 else None
+    ranges = [[_range(_first(x, pitch)) for x in _arrays(step[1])] for step in steps]
+    gradients = _range(_first(scratch, pitch))
     folds = []
     for i, (function, arguments) in enumerate(steps):
-        if function is gemm and _overlap(_range(arguments[-1]), gradients):
-            fold = _fold(steps, i, sgd_step, writes_last)
+        if function is gemm and _overlap(_range(_first(arguments[-1], pitch)), gradients):
+            fold = _fold(steps, ranges, i, sgd_step, pitch)
             if fold is not None:
                 folds.append(fold)
-    return list(_rebuilt(steps, folds))
+    return list(_rebuilt(steps, folds, pitch))
 
 
 def _fold(
     steps: Sequence[Step],
+    ranges: Sequence[Sequence[Range]],
     product: int,
     sgd_step: Callable[..., object],
-    writes_last: Callable[[Callable[..., object]], bool],
+    pitch: int | None,
 ) -> _Fold | None:
     a, b, g = steps[product][1]
-    if g.ndim != 2 or not g.flags.c_contiguous:
-        return None
-    wanted = _range(g)
-    readers = [i for i in range(len(steps)) if i != product and _touches(steps[i], wanted)]
+    wanted = _range(_first(g, pitch))
+    readers = _touching(ranges, wanted)
+    readers.remove(product)
     if not readers or any(steps[i][0] is not sgd_step or i < product for i in readers):
         return None
     # The blocks of the update that lie on this gradient: one behind the other, treated alike.
     pieces = [steps[i][1] for i in readers]
-    w0, g0, rate, decay = pieces[0][:4]
-    if w0.ndim != 1 or any(piece[2] is not rate or piece[3] is not decay for piece in pieces):
+    _, _, rate, decay, _ = pieces[0]
+    if any(piece[2] is not rate or piece[3] is not decay for piece in pieces):
         return None
-    shift = _range(w0)[0] - _range(g0)[0]
-    if any(_range(piece[0])[0] - _range(piece[1])[0] != shift for piece in pieces):
+    blocks = [(_range(_first(w, pitch)), _range(_first(g, pitch))) for w, g, *_ in pieces]
+    shift = blocks[0][0][0] - blocks[0][1][0]
+    if any(w[0] - g[0] != shift for w, g in blocks):
         return None
-    if _covered([_range(piece[1]) for piece in pieces], wanted) != wanted[1] - wanted[0]:
+    if _covered([g for _, g in blocks], wanted) != wanted[1] - wanted[0]:
         return None
     weights = wanted[0] + shift, wanted[1] + shift
-    w = _find(steps, weights, g)
+    if any(product < i < readers[0] for i in _touching(ranges, weights)):
+        return None
+    w = _find(steps, weights, g, pitch)
     if w is None or descent_record(a, b, w, rate, decay) is None:
         return None
-    after = max(
-        (i for i in range(readers[0]) if i != product and _touches(steps[i], weights)),
-        default=product,
-    )
-    after = max(after, product)
-    for between in steps[product + 1 : after + 1]:
-        written = between[1][-1:] if writes_last(between[0]) else between[1]
-        if any(_overlap(_range(x), _range(y)) for x in _arrays(written) for y in (a, b)):
-            return None
-    native = Native(descent_record, _never)
-    step: Step = (native, (a, b, w, rate, decay))
-    return _Fold(product, tuple(readers), after, step, weights)
+    step: Step = (Native(descent_record, _never), (a, b, w, rate, decay))
+    return _Fold(product, tuple(readers), step, weights)
 
 
-def _rebuilt(steps: Sequence[Step], folds: Sequence[_Fold]) -> Iterator[Step]:
-    moved = {fold.product for fold in folds}
+def _rebuilt(
+    steps: Sequence[Step], folds: Sequence[_Fold], pitch: int | None
+) -> Iterator[Step]:
+    products = {fold.product: fold.step for fold in folds}
     descents = {i for fold in folds for i in fold.descents}
+    done = sorted(fold.weights for fold in folds)
     for i, step in enumerate(steps):
         if i in descents:
-            yield from _without(step, [fold.weights for fold in folds])
-        elif i not in moved:
-            yield step
-        for fold in folds:
-            if fold.after == i:
-                yield fold.step
+            yield from _without(step, done, pitch)
+        else:
+            yield products.get(i, step)
 
 
-def _without(step: Step, done: Sequence[Range]) -> Iterator[Step]:
+def _without(step: Step, done: Sequence[Range], pitch: int | None) -> Iterator[Step]:
     """Return a step of the update on what is left of its block."""
     function, (w, g, rate, decay, moved) = step
-    start, stop = _range(w)
+    start, stop = _range(_first(w, pitch))
     at = start
-    for first, last in [*sorted(done), (stop, stop)]:
+    for first, last in [*done, (stop, stop)]:
         first, last = min(max(first, start), stop), min(max(last, start), stop)
         if at < first:
-            part = slice((at - start) // w.itemsize, (first - start) // w.itemsize)
+            part = np.s_[..., (at - start) // w.itemsize : (first - start) // w.itemsize]
             yield function, (w[part], g[part], rate, decay, moved[part])
         at = max(at, last)
 
 
-def _find(steps: Sequence[Step], where: Range, like: Array) -> Array | None:
+def _find(
+    steps: Sequence[Step], where: Range, like: Array, pitch: int | None
+) -> Array | None:
     """Return an array of a shape that stands exactly there, from anybody's arguments."""
     for _, arguments in steps:
         for x in _arrays(arguments):
-            if _range(x) == where and (x.shape, x.strides) == (like.shape, like.strides):
+            same = (x.shape, x.strides) == (like.shape, like.strides)
+            if same and _range(_first(x, pitch)) == where:
                 return x
     return None
 
 
+def _first(x: Array, pitch: int | None) -> Array:
+    """Return the first network's part of an array that lies in a buffer of K networks."""
+    in_buffer = pitch is not None and x.ndim >= 2 and x.strides[0] == pitch
+    return x[0] if in_buffer else x
+
+
+def _touching(ranges: Sequence[Sequence[Range]], where: Range) -> list[int]:
+    return [i for i, given in enumerate(ranges) if any(_overlap(x, where) for x in given)]
+
+
 def _covered(parts: Sequence[Range], whole: Range) -> int:
     return sum(max(0, min(stop, whole[1]) - max(start, whole[0])) for start, stop in parts)
-
-
-def _touches(step: Step, where: Range) -> bool:
-    return any(_overlap(_range(x), where) for x in _arrays(step[1]))
 
 
 def _arrays(arguments: Sequence[Any]) -> Iterator[Array]:

@@ -24,7 +24,8 @@ from dnn.backend.ops import Array
 __all__ = ["HEADER", "array_kernel", "entry_of", "row_kernel", "type_code"]
 
 HEADER = '''\
-from numba import carray, cfunc, float32 as f4, float64 as f8, int64 as i8
+import numpy as np
+from numba import carray, cfunc, float32 as f4, float64 as f8, int64 as i8, uint64 as u8
 
 from dnn.backend.cpu import kernels, vector_math
 from dnn.backend.cpu.native import KERNEL_TYPE, pointer
@@ -38,7 +39,7 @@ def entry(r):
 
 def type_code(dtype: np.dtype[Any]) -> str | None:
     """Return the type of elements as kernels spell it, None for one that they do not take."""
-    return {"f4": "f4", "f8": "f8", "i8": "i8"}.get(dtype.str.lstrip("<=|"))
+    return {"f4": "f4", "f8": "f8", "i8": "i8", "u8": "u8"}.get(dtype.str.lstrip("<=|"))
 
 
 @lru_cache(maxsize=None)
@@ -53,6 +54,7 @@ def array_kernel(
     arrange: Callable[..., Sequence[Array] | None],
     oracle: Callable[..., object],
     extra: Callable[[str], str] = lambda code: "",
+    number: Callable[..., int] | None = None,
 ) -> Native:
     """Return a kernel over contiguous arrays.
 
@@ -66,7 +68,9 @@ def array_kernel(
         From the arguments of the `Ops` method to those arrays, or None if they do not fit.
     oracle : callable
     extra : callable
-        From the code of the floats' type to further source arguments.
+        From the code of the first array's type to further source arguments.
+    number : callable, optional
+        From the arguments of the `Ops` method to an integer, the last argument of the body.
     """
 
     def record(*arguments: Any) -> Record | None:
@@ -80,7 +84,7 @@ def array_kernel(
         fields: list[int] = []
         for array in arrays:
             fields += [address_of(array), *array.shape]
-        return entry_of(_array_source(body, tuple(axes), tuple(codes), extra(str(codes[0])))), fields
+        return entry_of(_array_source(body, tuple(axes), tuple(codes), extra(codes[0]))), fields
 
     return Native(record, oracle)
 

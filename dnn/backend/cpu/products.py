@@ -20,20 +20,17 @@ from dnn.backend.ops import Array
 __all__ = ["descent_record", "gemm_record"]
 
 _BODY = """\
-    {scalars}
     for k in range(r[1]):
+        {scalars}
         blas.call_gemm_{bits}(
             r[0], r[2], r[3], r[4], r[5], r[6], alpha,
             r[7] + k * r[8], r[9], r[10] + k * r[11], r[12], beta, r[13] + k * r[14], r[15],
         )
 """
 _PLAIN = "alpha, beta = {code}(1), {code}(0)"
-_DESCENT = """\
-rate = carray(pointer(r[16]), (1,), {code})[0]
-    alpha, beta = -rate, {code}(1)"""
-_DECAY = """\
-rate = carray(pointer(r[16]), (1,), {code})[0]
-    alpha, beta = -rate, {code}(1) - rate * carray(pointer(r[17]), (1,), {code})[0]"""
+_RATE = "rate = carray(pointer(r[16] + k * r[17]), (1,), {code})[0]; alpha = -rate; "
+_DESCENT = _RATE + "beta = {code}(1)"
+_DECAY = _RATE + "beta = {code}(1) - rate * carray(pointer(r[18] + k * r[19]), (1,), {code})[0]"
 
 
 @lru_cache(maxsize=None)
@@ -50,9 +47,13 @@ def gemm_record(a: Array, b: Array, out: Array) -> Record | None:
 def descent_record(
     a: Array, b: Array, w: Array, learning_rate: Array, weight_decay: Array | None
 ) -> Record | None:
-    """Return the record of ``w -= learning_rate (a @ b + weight_decay w)``, one network's."""
+    """Return the record of ``w -= learning_rate (a @ b + weight_decay w)``.
+
+    Of K networks, w has shape (K, rows, columns) and a hyperparameter (K, 1).
+    """
     scalars = (learning_rate,) if weight_decay is None else (learning_rate, weight_decay)
-    if w.ndim != 2 or any(x.shape != () or x.dtype != w.dtype for x in scalars):
+    shape = () if w.ndim == 2 else (w.shape[0], 1)
+    if any(x.shape != shape or x.dtype != w.dtype for x in scalars):
         return None
     return _record(a, b, w, _DESCENT if weight_decay is None else _DECAY, scalars)
 
@@ -74,8 +75,9 @@ def _record(a: Array, b: Array, out: Array, form: str, scalars: tuple[Any, ...])
         *(found.address, batch, a_form, b_form, *out.shape[-2:], a.shape[-1]),
         *(address_of(a), a_step, lda, address_of(b), b_step, ldb),
         *(address_of(out), target[2], target[1]),
-        *map(address_of, scalars),
     ]
+    for x in scalars:
+        fields += [address_of(x), x.strides[0] if x.ndim else 0]
     return entry_of(_source(code, found.integer_bits, form)), fields
 
 

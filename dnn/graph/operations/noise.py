@@ -41,12 +41,6 @@ class UniformNoise(Operation):
         seeds = node.inputs[0].shape
         return philox.workspaces(seeds, node.size // max(1, int(np.prod(seeds))))
 
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        """K seeds behind one another give what each gives alone."""
-        return apply(self.name, *inputs, **node.attributes)
-
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         seed, step = arrays.inputs
         stream = node.attributes["stream"]
