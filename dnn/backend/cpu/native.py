@@ -132,9 +132,7 @@ class Native:
         The same function in NumPy; called for those arrays.
     """
 
-    def __init__(
-        self, record: Callable[..., Record | None], oracle: Callable[..., object]
-    ) -> None:
+    def __init__(self, record: Callable[..., Record | None], oracle: Callable[..., object]) -> None:
         self.record = record
         self.oracle = oracle
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cpu.chains import EXPRESSIONS, chain_record
-from dnn.backend.cpu.descent import fold_descent
-from dnn.backend.cpu.entries import array_kernel, row_kernel
+from dnn.backend.cpu.entries import RowKernel, array_kernel
+from dnn.backend.cpu.interleave import interleave
 from dnn.backend.cpu.native import Native, Record, Step, link
 from dnn.backend.cpu.products import gemm_record
 from dnn.backend.ops import Array, Chain, Ops
@@ -177,14 +177,14 @@ class CpuOps(Ops):
     )
     gemm: Any = Native(gemm_record, Ops.gemm)
 
-    sgd_step: Any = row_kernel("sgd_step", Ops.sgd_step, "rrhh-", "3")
-    momentum_step: Any = row_kernel("momentum_step", Ops.momentum_step, "rrrhhhb-", "56")
-    adagrad_step: Any = row_kernel("adagrad_step", Ops.adagrad_step, "rrrhhh--", "5")
-    rmsprop_step: Any = row_kernel("rmsprop_step", Ops.rmsprop_step, "rrrrhhhhhh--", "93")
+    sgd_step: Any = RowKernel("sgd_step", Ops.sgd_step, "rrhh-", "3")
+    momentum_step: Any = RowKernel("momentum_step", Ops.momentum_step, "rrrhhhb-", "56")
+    adagrad_step: Any = RowKernel("adagrad_step", Ops.adagrad_step, "rrrhhh--", "5")
+    rmsprop_step: Any = RowKernel("rmsprop_step", Ops.rmsprop_step, "rrrrhhhhhh--", "93")
     adam_coefficients: Any = array_kernel(
         "adam_coefficients", (1,) * 10, _coefficients, Ops.adam_coefficients
     )
-    adam_step: Any = row_kernel("adam_step", Ops.adam_step, "rrrrhhhhhihhh--", "bc")
+    adam_step: Any = RowKernel("adam_step", Ops.adam_step, "rrrrhhhhhihhh--", "bc")
 
     fusible = frozenset(EXPRESSIONS)
 
@@ -205,7 +205,7 @@ class CpuOps(Ops):
     ) -> list[Step]:
         """Join neighbouring kernels into programs."""
         if scratch is not None:
-            steps = fold_descent(steps, scratch, self.gemm, self.sgd_step)
+            steps = interleave(steps, scratch, self.gemm)
         return link(steps)
 
 
