@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         train_validation_split,
         train_validation_test_split,
     )
+    from dnn.ensemble import Ensemble
     from dnn.errors import (
         CheckpointError,
         ConfigurationError,
@@ -97,6 +98,7 @@ _HOMES = {
         "train_validation_split",
         "train_validation_test_split",
     ),
+    "ensemble": ("Ensemble",),
     "errors": (
         "CheckpointError",
         "ConfigurationError",
@@ -144,6 +146,7 @@ __all__ = [
     "Dropout",
     "DtypeError",
     "EarlyStopping",
+    "Ensemble",
     "Epoch",
     "Flatten",
     "FullyConnected",

@@ -206,7 +206,7 @@ class NeuralNetwork:
         history: History,
     ) -> None:
         for _ in range(epochs):
-            order = epoch_order(trainer.samples, self.seed, len(self._history))
+            order = epoch_order(trainer.rows, self.seed, len(self._history))
             began = time.perf_counter()
             # A diverging network is reported in the history and not by warnings.
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
