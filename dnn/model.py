@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +97,7 @@ class NeuralNetwork:
         if dtype not in ("float32", "float64"):
             raise ConfigurationError(f"dtype must be float32 or float64, not {dtype!r}")
         self.seed = seed
+        self.device = device
         self.optimizer = optimizer if optimizer is not None else SGD()
         ops = ops_for(device)
         self._network = Network(layers, loss_of(loss), seed, np.dtype(dtype), ops)
@@ -258,6 +260,42 @@ class NeuralNetwork:
         self._network.parameters.flat[...] = snapshot.parameters
         for name, array in self._network.states.items():
             array[...] = snapshot.states[name]
+
+    def trained_arrays(self) -> dict[str, Array]:
+        """Return every array that training changes, by name; they are the model's own.
+
+        Returns
+        -------
+        dict of str to array
+            ``parameter/NAME``, ``state/NAME``, and ``optimizer/BUFFER/NAME`` for what the
+            optimizer remembers of a parameter.
+        """
+        arrays = {f"parameter/{name}": array for name, array in self.parameters.items()}
+        arrays |= {f"state/{name}": array for name, array in self._network.states.items()}
+        for name, buffer in self._update.state.items():
+            for segment in buffer.segments:
+                arrays[f"optimizer/{name}/{segment.name}"] = buffer[segment.name]
+        return arrays
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made from: plans, with their arrays, are compiled anew."""
+        network = self._network
+        return {
+            "layers": network.layers,
+            "loss": network.loss,
+            "optimizer": self.optimizer,
+            "options": {"seed": self.seed, "dtype": str(network.dtype), "device": self.device},
+            "arrays": {name: array.copy() for name, array in self.trained_arrays().items()},
+            "steps": self._update.steps_done,
+            "history": self._history,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        layers = copy.deepcopy(state["layers"])  # these may be somebody's, and built
+        NeuralNetwork.__init__(self, layers, state["loss"], state["optimizer"], **state["options"])
+        for name, array in self.trained_arrays().items():
+            array[...] = state["arrays"][name]
+        self.resume(state["options"]["seed"], state["steps"], copy.deepcopy(state["history"]))
 
     def resume(self, seed: int, steps: int, history: History) -> None:
         """Take over the seed and the past of a checkpoint."""
