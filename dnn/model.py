@@ -24,7 +24,7 @@ from dnn.history import History
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
 from dnn.network import Network
-from dnn.optimizers import SGD, Optimizer
+from dnn.optimizers import Optimizer, optimizer_of
 from dnn.training import Trainer
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class NeuralNetwork:
         The first is an `Input`; `dnn.nets` makes such lists.
     loss : str or Loss
         ``"softmax_cross_entropy"``, ``"binary_cross_entropy"`` or ``"mean_squared_error"``.
-    optimizer : Optimizer, optional
-        ``SGD()`` if left out.
+    optimizer : str or Optimizer
+        A name, such as ``"adam"``, stands for its default settings.
     seed : int, not negative
         Of the first parameters and of the order of samples. On one machine type and number of
         threads, the same seed gives the same bits.
@@ -88,7 +88,7 @@ class NeuralNetwork:
         self,
         layers: Sequence[Layer],
         loss: str | Loss = "softmax_cross_entropy",
-        optimizer: Optimizer | None = None,
+        optimizer: str | Optimizer = "sgd",
         *,
         seed: int = 0,
         dtype: Literal["float32", "float64"] = "float32",
@@ -98,7 +98,7 @@ class NeuralNetwork:
             raise ConfigurationError(f"dtype must be float32 or float64, not {dtype!r}")
         self.seed = seed
         self.device = device
-        self.optimizer = optimizer if optimizer is not None else SGD()
+        self.optimizer = optimizer_of(optimizer)
         ops = ops_for(device)
         self._network = Network(layers, loss_of(loss), seed, np.dtype(dtype), ops)
         self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
