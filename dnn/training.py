@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dnn.backend import Array, Ops
+from dnn.loss_scaling import LossScaling
 from dnn.network import BatchPlan
 from dnn.optimizers import Update
 
@@ -47,7 +48,7 @@ class Trainer:
     def __init__(
         self,
         compiled: Callable[[int], BatchPlan],
-        update: Update,
+        update: Update | LossScaling,
         ops: Ops,
         samples: Array,
         targets: Array,

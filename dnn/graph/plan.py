@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.graph.layout import Layout, lay_out
-from dnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node, Shape
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape
 from dnn.graph.operation import Arrays, Step
 from dnn.graph.passes import optimise
 
@@ -127,7 +127,7 @@ class Plan:
             array = arena.array(layout.offsets[node], node.shape, node.dtype)
         elif node.operation is not None:
             array = node.operation.as_view(node, self._arrays[node.inputs[0]])
-        elif node.kind == CONSTANT:
+        elif "value" in node.attributes:  # a constant, or a variable that brings its own
             array = arena.ops.asarray(node.attributes["value"])
         else:
             raise ConfigurationError(f"plan: no array was given for {node!r}")
@@ -160,6 +160,29 @@ class Plan:
             shapes = [str(x.shape) for x in arguments if isinstance(x, np.ndarray)]
             lines.append(f"{kind:24s}{' '.join(shapes[:-1])} -> {shapes[-1]}")
         return "\n".join(lines)
+
+    def first_nonfinite(self) -> Node | None:
+        """Return the first node whose value is NaN or infinite since the last `run`.
+
+        Returns
+        -------
+        Node or None
+            In the order of computation, beginning with placeholders and variables. It is a node
+            of ``plan.graph``.
+
+        Raises
+        ------
+        ConfigurationError
+            If the plan uses memory again, so that values are gone: compile it without the pass
+            ``buffer_reuse``.
+        """
+        if self.graph.reuses_buffers:
+            message = "values are gone in a plan that was compiled with the pass buffer_reuse"
+            raise ConfigurationError(f"first_nonfinite: {message}")
+        for node in self.graph.order:
+            if node.dtype.kind == "f" and not np.isfinite(self._arrays[node]).all():
+                return node
+        return None
 
     def run(self) -> None:
         """Compute the outputs from what the placeholders and variables hold now."""

@@ -4,12 +4,14 @@
 |---|---|
 | `constants` | constant_folding |
 | `common` | common_subexpressions |
+| `mixed_precision` | mixed_precision |
 | `structure` | dead_code, buffer_reuse |
 """
 
 from dnn.graph.passes.common import common_subexpressions
 from dnn.graph.passes.constants import constant_folding
 from dnn.graph.passes.graph import Graph, graph_of, rewrite
+from dnn.graph.passes.mixed_precision import mixed_precision
 from dnn.graph.passes.registry import (
     PASSES,
     Pass,
@@ -31,6 +33,7 @@ __all__ = [
     "default_passes",
     "explain",
     "graph_of",
+    "mixed_precision",
     "optimise",
     "register_pass",
     "rewrite",

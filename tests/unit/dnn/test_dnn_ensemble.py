@@ -37,7 +37,7 @@ LAYERS = {
     ],
     "residual": lambda: [
         *(Input(2, 3), Flatten(), FullyConnected(7)),
-        *(Residual([FullyConnected(7), Activation("relu")]), Output(3)),
+        *(Residual([FullyConnected(7), Activation("relu")]), FullyConnected(3), Output(3)),
     ],
     "one unit": lambda: [Input(6), FullyConnected(1), Activation("tanh"), FullyConnected(3)],
 }
