@@ -26,7 +26,7 @@ from dnn.layers import Layer
 from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
 from dnn.network import BatchPlan, Network
-from dnn.optimizers import SGD, Optimizer, Update
+from dnn.optimizers import Optimizer, Update, optimizer_of
 from dnn.training import Trainer
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class NeuralNetwork:
         The first is an `Input`; `dnn.nets` makes such lists.
     loss : str or Loss
         ``"softmax_cross_entropy"``, ``"binary_cross_entropy"`` or ``"mean_squared_error"``.
-    optimizer : Optimizer, optional
-        ``SGD()`` if left out.
+    optimizer : str or Optimizer
+        A name, such as ``"adam"``, stands for its default settings.
     seed : int, not negative
         Of the first parameters and of the order of samples. On one machine type and number of
         threads, the same seed gives the same bits.
@@ -95,7 +95,7 @@ class NeuralNetwork:
         self,
         layers: Sequence[Layer],
         loss: str | Loss = "softmax_cross_entropy",
-        optimizer: Optimizer | None = None,
+        optimizer: str | Optimizer = "sgd",
         *,
         seed: int = 0,
         dtype: Literal["float32", "float64", "mixed_float16"] = "float32",
@@ -111,7 +111,7 @@ class NeuralNetwork:
             raise ConfigurationError("check_finite: loss scaling meets infinity on purpose")
         self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
         self.seed = seed
-        self.optimizer = optimizer if optimizer is not None else SGD()
+        self.optimizer = optimizer_of(optimizer)
         ops = ops_for(device)
         kind = np.dtype(np.float32 if mixed else dtype)
         network = self._network = Network(layers, loss_of(loss), seed, kind, ops, passes)
