@@ -33,11 +33,6 @@ class LossScaling:
     interval : int
         Steps after which it is doubled.
 
-    Attributes
-    ----------
-    skipped : int
-        Steps that were left out.
-
     References
     ----------
     .. [1] Micikevicius et al., Mixed precision training, 2018, section 3.2, and the dynamic form
@@ -59,8 +54,7 @@ class LossScaling:
         self._scale = scale
         self._scale[...] = first
         self.interval = interval
-        self.skipped = 0
-        self._since_change = 0
+        self._counts = np.zeros(2, np.int64)  # steps since the scale changed, steps left out
         self._finite = np.empty(gradients.shape, bool)
         self.scalars = update.scalars
         self.state = update.state
@@ -73,6 +67,16 @@ class LossScaling:
         return float(self._scale)
 
     @property
+    def skipped(self) -> int:
+        """How many steps were left out."""
+        return int(self._counts[1])
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What it remembers besides what the update does: ``scale`` and ``counts``."""
+        return {"scale": self._scale, "counts": self._counts}
+
+    @property
     def steps_done(self) -> int:
         """How often the parameters were moved, or would have been."""
         return self._update.steps_done
@@ -83,30 +87,30 @@ class LossScaling:
 
     def run(self) -> None:
         """Move the parameters by one step, or leave it out."""
-        before = self._update.steps_done
         self._step()
-        self._update.steps_done = before + 1
+        self._update.steps_done += 1
 
     def _step(self) -> None:
+        """Take a step and leave the counting to the caller, as the steps of an `Update` do."""
         np.divide(self.gradients, self._scale, self.gradients)
         np.isfinite(self.gradients, self._finite)
         if not self._finite.all():
             self._scale[...] = max(1.0, self.scale / 2)
-            self._since_change = 0
-            self.skipped += 1
+            self._counts += [-self._counts[0], 1]
             return
-        self._update.run()
-        self._since_change += 1
-        if self._since_change == self.interval and self.scale < self.LARGEST:
+        for function, arguments in self._update.steps:
+            function(*arguments)
+        self._counts[0] += 1
+        if self._counts[0] == self.interval and self.scale < self.LARGEST:
             self._scale[...] = self.scale * 2
-            self._since_change = 0
+            self._counts[0] = 0
 
     def __len__(self) -> int:
         return len(self._update)
 
     def snapshot(self) -> dict[str, Array]:
         """Return a copy of all that the next steps depend on; see `Update.snapshot`."""
-        own = np.array([self.scale, self._since_change, self.skipped], np.float64)
+        own = np.array([self.scale, *self._counts], np.float64)
         return {**self._update.snapshot(), "loss_scaling": own}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
@@ -116,4 +120,4 @@ class LossScaling:
         self._update.restore(rest)
         if own is not None:
             self._scale[...] = own[0]
-            self._since_change, self.skipped = int(own[1]), int(own[2])
+            self._counts[...] = own[1:]
