@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from dnn.backend import Array, Ops
-from dnn.loss_scaling import LossScaling
 from dnn.graph.operation import Step
+from dnn.loss_scaling import LossScaling
 from dnn.network import BatchPlan
 from dnn.optimizers import Update
 

@@ -186,13 +186,20 @@ def schedule_steps(
     counter = state["schedule"] = FlatBuffer([Segment("steps_done", (), 0)], np.int64, Ops())
     steps_done = counter["steps_done"]
 
-    return [(_follow, (schedule, steps_done, ops.multiply, given, scheduled))]
+    factor = ops.asarray(np.ones((), given.dtype))
+    return [(_follow, (schedule, steps_done, ops.multiply, given, factor, scheduled))]
 
 
 def _follow(
-    schedule: Schedule, steps_done: Array, multiply: Any, given: Array, scheduled: Array
+    schedule: Schedule,
+    steps_done: Array,
+    multiply: Any,
+    given: Array,
+    factor: Array,
+    scheduled: Array,
 ) -> None:
-    multiply(given, float(schedule(int(steps_done))), scheduled)
+    factor[...] = schedule(int(steps_done))
+    multiply(given, factor, scheduled)
     np.add(steps_done, 1, steps_done)
 
 
