@@ -8,6 +8,8 @@
     ├── ConfigurationError      an unknown name or a hyperparameter out of range (ValueError)
     ├── DataError               the data themselves are wrong (ValueError)
     │   └── LabelError          a label is not an integer in 0 .. classes - 1
+    ├── DeviceError             a device that is not there or cannot do it (RuntimeError)
+    ├── OutOfRangeError         an index outside a tensor (IndexError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
 
 Errors cross ranks, so each survives pickling with its fields.
@@ -22,10 +24,12 @@ from typing import Any
 __all__ = [
     "ConfigurationError",
     "DataError",
+    "DeviceError",
     "DnnError",
     "DtypeError",
     "LabelError",
     "MissingDependencyError",
+    "OutOfRangeError",
     "ShapeError",
 ]
 
@@ -90,6 +94,26 @@ class LabelError(DataError):
     def __init__(self, message: str, row: int | None = None) -> None:
         self.row = row
         super().__init__(message)
+
+
+class DeviceError(DnnError, RuntimeError):
+    """A device that is not there, or that cannot do what it was asked for.
+
+    Parameters
+    ----------
+    message : str
+        What is missing, and what to install or to change.
+    device : str
+        Such as ``"cuda:0"``, for programs.
+    """
+
+    def __init__(self, message: str, device: str = "cuda") -> None:
+        self.device = device
+        super().__init__(message)
+
+
+class OutOfRangeError(DnnError, IndexError):
+    """An index that lies outside a tensor."""
 
 
 class MissingDependencyError(DnnError, ImportError):

@@ -13,6 +13,8 @@ EXAMPLES = [
     errors.ConfigurationError("c"),
     errors.DataError("d"),
     errors.LabelError("label 3 in row 7", 7),
+    errors.DeviceError("no GPU", "cuda:1"),
+    errors.OutOfRangeError("index 3"),
     errors.MissingDependencyError("e"),
 ]
 
@@ -37,6 +39,8 @@ def test_pickle_keeps_class_message_and_fields(error):
         (errors.ConfigurationError, ValueError),
         (errors.DataError, ValueError),
         (errors.LabelError, errors.DataError),
+        (errors.DeviceError, RuntimeError),
+        (errors.OutOfRangeError, IndexError),
         (errors.MissingDependencyError, ImportError),
     ],
 )
