@@ -33,17 +33,21 @@ if TYPE_CHECKING:
     from dnn.errors import (
         ConfigurationError,
         DataError,
+        DeviceError,
         DnnError,
         DtypeError,
         LabelError,
         MissingDependencyError,
+        OutOfRangeError,
         ShapeError,
     )
     from dnn.layers import Activation, FullyConnected, Input, Layer
     from dnn.losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
+    from dnn.memory import MemoryManager
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
     from dnn.optimizers import SGD, Optimizer
+    from dnn.tensor import Tensor
 
 _HOMES = {
     "data": (
@@ -62,17 +66,21 @@ _HOMES = {
     "errors": (
         "ConfigurationError",
         "DataError",
+        "DeviceError",
         "DnnError",
         "DtypeError",
         "LabelError",
         "MissingDependencyError",
+        "OutOfRangeError",
         "ShapeError",
     ),
     "layers": ("Activation", "FullyConnected", "Input", "Layer"),
     "losses": ("Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
+    "memory": ("MemoryManager",),
     "model": ("History", "NeuralNetwork"),
     "nets": ("mlp",),
     "optimizers": ("SGD", "Optimizer"),
+    "tensor": ("Tensor",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -82,6 +90,7 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "Dataset",
+    "DeviceError",
     "DnnError",
     "DtypeError",
     "FullyConnected",
@@ -91,11 +100,14 @@ __all__ = [
     "Layer",
     "Loss",
     "MeanSquaredError",
+    "MemoryManager",
     "MissingDependencyError",
     "NeuralNetwork",
     "Optimizer",
+    "OutOfRangeError",
     "ShapeError",
     "SoftmaxCrossEntropy",
+    "Tensor",
     "batches",
     "impute",
     "load_breast_cancer",

@@ -30,7 +30,7 @@ def _copy_stream(index: int) -> Any:
 def _host_view(device: Any, size: int, dtype: np.dtype[Any]) -> Array:
     """Return unified memory as an array of NumPy, which keeps the memory alive."""
     raw = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(device.data.ptr)
-    raw._keeps = device
+    raw._keeps = device  # type: ignore[attr-defined]
     host: Array = np.ctypeslib.as_array(raw).view(dtype)
     return host
 
