@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dnn.memory import MemoryManager
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
-    from dnn.optimizers import SGD, Optimizer
+    from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
     from dnn.tensor import Tensor
 
 _HOMES = {
@@ -79,14 +79,17 @@ _HOMES = {
     "memory": ("MemoryManager",),
     "model": ("History", "NeuralNetwork"),
     "nets": ("mlp",),
-    "optimizers": ("SGD", "Optimizer"),
     "tensor": ("Tensor",),
+    "optimizers": ("SGD", "AdaGrad", "Adam", "AdamW", "Optimizer", "RMSProp"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "SGD",
     "Activation",
+    "AdaGrad",
+    "Adam",
+    "AdamW",
     "ConfigurationError",
     "DataError",
     "Dataset",
@@ -105,6 +108,7 @@ __all__ = [
     "NeuralNetwork",
     "Optimizer",
     "OutOfRangeError",
+    "RMSProp",
     "ShapeError",
     "SoftmaxCrossEntropy",
     "Tensor",

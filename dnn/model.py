@@ -103,7 +103,6 @@ class NeuralNetwork:
         ops = ops_for(device)
         self._network = Network(layers, loss_of(loss), seed, np.dtype(dtype), ops)
         self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
-        self._network.gradient_scale[...] = self._update.gradient_scale
         self._epochs_done = 0
 
     @property

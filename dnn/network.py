@@ -77,6 +77,8 @@ class Network:
         Of the parameters' first values.
     dtype : numpy.dtype
     ops : Ops
+    passes : sequence of str, optional
+        Passes over its graphs, see `dnn.graph.passes`; if left out, those that pay with `ops`.
 
     Raises
     ------
@@ -87,13 +89,20 @@ class Network:
     """
 
     def __init__(
-        self, layers: Sequence[Layer], loss: Loss, seed: int, dtype: np.dtype[Any], ops: Ops
+        self,
+        layers: Sequence[Layer],
+        loss: Loss,
+        seed: int,
+        dtype: np.dtype[Any],
+        ops: Ops,
+        passes: Sequence[str] | None = None,
     ) -> None:
         if not layers or not isinstance(layers[0], Input):
             raise ConfigurationError("the first layer of a network must be an Input")
         self.layers = tuple(layers)
         self.loss = loss
         self.ops = ops
+        self.passes = passes
         self.dtype = dtype
         self.input_shape = layers[0].shape
         self.summaries = self._build()
@@ -173,6 +182,6 @@ class Network:
             ]
         else:
             wanted.append(outputs)
-        plan = Plan(wanted, self.ops, arrays, into, self._arena)
+        plan = Plan(wanted, self.ops, arrays, into, self._arena, self.passes)
         shown = None if kind == "training" else plan[outputs]
         return BatchPlan(plan, self.ops, plan[x], plan[target], plan[loss], shown)

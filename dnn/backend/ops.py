@@ -30,6 +30,9 @@ class Ops:
 
     device = "cpu"
 
+    passes: tuple[str, ...] = ()
+    """Passes over graphs that pay with this class, besides those that pay with any."""
+
     # Memory.
 
     @staticmethod
@@ -55,6 +58,17 @@ class Ops:
         # Any other mode makes NumPy gather into a new array first.
         np.take(x, rows, 0, out, "clip")
 
+    @staticmethod
+    def add_rows(x: Array, rows: Array, out: Array) -> None:
+        """Add up rows: ``out[rows[i]] += x[i]``, `out` beginning as zeros."""
+        out.fill(0)
+        np.add.at(out, rows, x)
+
+    @staticmethod
+    def fill(value: float, out: Array) -> None:
+        """Set every element."""
+        out.fill(value)
+
     # Elementwise: out = f(x) or f(x, y).
 
     add = staticmethod(np.add)
@@ -66,6 +80,35 @@ class Ops:
     log = staticmethod(np.log)
     square = staticmethod(np.square)
     tanh = staticmethod(np.tanh)
+    sqrt = staticmethod(np.sqrt)
+    log1p = staticmethod(np.log1p)
+    power = staticmethod(np.power)
+    abs = staticmethod(np.absolute)
+    sign = staticmethod(np.sign)
+
+    # These two take `out` by its name only.
+
+    @staticmethod
+    def maximum(a: Array, b: Array, out: Array) -> None:
+        """Larger one; NaN wins."""
+        np.maximum(a, b, out=out)
+
+    @staticmethod
+    def minimum(a: Array, b: Array, out: Array) -> None:
+        """Smaller one; NaN wins."""
+        np.minimum(a, b, out=out)
+
+    # Comparisons: `out` is of bool.
+
+    greater = staticmethod(np.greater)
+    greater_equal = staticmethod(np.greater_equal)
+    equal = staticmethod(np.equal)
+
+    @staticmethod
+    def where(condition: Array, a: Array, b: Array, out: Array) -> None:
+        """Choose `a` where the condition holds, else `b`; `out` may be `b`."""
+        np.copyto(out, b)
+        np.copyto(out, a, where=condition)
 
     @staticmethod
     def relu(x: Array, out: Array) -> None:
@@ -96,6 +139,26 @@ class Ops:
         np.add.reduce(x, axis=axes, out=out, keepdims=True)
 
     @staticmethod
+    def max(x: Array, axes: tuple[int, ...], out: Array) -> None:
+        """Largest element over `axes`."""
+        np.maximum.reduce(x, axis=axes, out=out, keepdims=True)
+
+    @staticmethod
+    def min(x: Array, axes: tuple[int, ...], out: Array) -> None:
+        """Smallest element over `axes`."""
+        np.minimum.reduce(x, axis=axes, out=out, keepdims=True)
+
+    @staticmethod
+    def prod(x: Array, axes: tuple[int, ...], out: Array) -> None:
+        """Product over `axes`."""
+        np.multiply.reduce(x, axis=axes, out=out, keepdims=True)
+
+    @staticmethod
+    def argmax(x: Array, axis: int, out: Array) -> None:
+        """Where the first largest element along an axis stands; the axis is gone in `out`."""
+        np.argmax(x, axis, out)
+
+    @staticmethod
     def log_softmax(x: Array, column: Array, exponentials: Array, out: Array) -> None:
         """Logarithm of the softmax over the last axis, ``x - log(sum(exp(x)))``.
 
@@ -113,14 +176,196 @@ class Ops:
     def mean_cross_entropy(
         log_probabilities: Array, target: Array, terms: Array, out: Array
     ) -> None:
-        """``-sum(target * log_probabilities) / rows``, a scalar; `terms` is workspace."""
+        """``-sum(target * log_probabilities) / rows`` over the last two axes.
+
+        `terms` is workspace; leading axes, of models, stay: (..., rows, classes) to (...).
+        """
         np.multiply(log_probabilities, target, terms)
-        np.add.reduce(terms, axis=None, out=out, keepdims=False)
-        np.divide(out, -float(terms.shape[0]), out)
+        np.add.reduce(terms, axis=(-2, -1), out=out, keepdims=False)
+        np.divide(out, -float(terms.shape[-2]), out)
 
     # Linear algebra.
 
     gemm = staticmethod(np.matmul)
+
+    # Steps of optimizers, in place. w, g (read only) and what the optimizer remembers have shape
+    # (n,), hyperparameters shape (); for K networks they have shapes (K, n) and (K, 1). A
+    # `weight_decay` of None is none. `moved` and `root` are workspace of the shape of w.
+
+    @staticmethod
+    def sgd_step(
+        w: Array, g: Array, learning_rate: Array, weight_decay: Array | None, moved: Array
+    ) -> None:
+        """``w -= learning_rate d``, where ``d = g + weight_decay w``."""
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(d, learning_rate, moved)
+        np.subtract(w, moved, w)
+
+    @staticmethod
+    def momentum_step(
+        w: Array,
+        g: Array,
+        v: Array,
+        learning_rate: Array,
+        momentum: Array,
+        weight_decay: Array | None,
+        nesterov: bool,
+        moved: Array,
+    ) -> None:
+        """``v = momentum v + d``, ``w -= learning_rate v``; Nesterov: ``... (d + momentum v)``."""
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(v, momentum, v)
+        np.add(v, d, v)
+        if nesterov:
+            # d may stand in `moved`, so the look ahead is subtracted by itself.
+            np.multiply(d, learning_rate, moved)
+            np.subtract(w, moved, w)
+            np.multiply(v, momentum, moved)
+            np.multiply(moved, learning_rate, moved)
+        else:
+            np.multiply(v, learning_rate, moved)
+        np.subtract(w, moved, w)
+
+    @staticmethod
+    def adagrad_step(
+        w: Array,
+        g: Array,
+        s: Array,
+        learning_rate: Array,
+        epsilon: Array,
+        weight_decay: Array | None,
+        moved: Array,
+        root: Array,
+    ) -> None:
+        """``s += d^2``, ``w -= learning_rate d / (sqrt(s) + epsilon)``."""
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(d, d, root)
+        np.add(s, root, s)
+        np.sqrt(s, root)
+        np.add(root, epsilon, root)
+        np.divide(d, root, moved)
+        np.multiply(moved, learning_rate, moved)
+        np.subtract(w, moved, w)
+
+    @staticmethod
+    def rmsprop_step(
+        w: Array,
+        g: Array,
+        s: Array,
+        v: Array | None,
+        learning_rate: Array,
+        smoothing: Array,
+        complement: Array,
+        epsilon: Array,
+        momentum: Array | None,
+        weight_decay: Array | None,
+        moved: Array,
+        root: Array,
+    ) -> None:
+        """``s = smoothing s + complement d^2``, ``v = momentum v + d / (sqrt(s) + epsilon)``.
+
+        Then ``w -= learning_rate v``. `complement` is ``1 - smoothing``. Without momentum both v
+        and `momentum` are None.
+        """
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(d, d, root)
+        np.multiply(root, complement, root)
+        np.multiply(s, smoothing, s)
+        np.add(s, root, s)
+        np.sqrt(s, root)
+        np.add(root, epsilon, root)
+        np.divide(d, root, moved)
+        if v is not None and momentum is not None:
+            np.multiply(v, momentum, v)
+            np.add(v, moved, v)
+            np.multiply(v, learning_rate, moved)
+        else:
+            np.multiply(moved, learning_rate, moved)
+        np.subtract(w, moved, w)
+
+    @staticmethod
+    def adam_coefficients(
+        count: Array,
+        learning_rate: Array,
+        beta1: Array,
+        beta2: Array,
+        weight_decay: Array,
+        power: Array,
+        complement1: Array,
+        complement2: Array,
+        step_size: Array,
+        correction: Array,
+        keep: Array,
+    ) -> None:
+        """Count a step, and compute what depends on its number t alone.
+
+        `count` is an int64 of shape (), `power` workspace of float64. Written are
+        ``complement1 = 1 - beta1``, ``complement2 = 1 - beta2``,
+        ``step_size = learning_rate / (1 - beta1^t)``, ``correction = sqrt(1 - beta2^t)`` and
+        ``keep = 1 - learning_rate weight_decay``.
+        """
+        np.add(count, 1, count)
+        np.subtract(1.0, beta1, complement1)
+        np.subtract(1.0, beta2, complement2)
+        np.copyto(power, beta1)
+        np.power(power, count, power)
+        np.subtract(1.0, power, power)
+        np.divide(learning_rate, power, step_size, casting="same_kind")
+        np.copyto(power, beta2)
+        np.power(power, count, power)
+        np.subtract(1.0, power, power)
+        np.sqrt(power, correction, casting="same_kind")
+        np.multiply(learning_rate, weight_decay, keep)
+        np.subtract(1.0, keep, keep)
+
+    @staticmethod
+    def adam_step(
+        w: Array,
+        g: Array,
+        m: Array,
+        s: Array,
+        beta1: Array,
+        complement1: Array,
+        beta2: Array,
+        complement2: Array,
+        step_size: Array,
+        correction: Array,
+        epsilon: Array,
+        weight_decay: Array | None,
+        keep: Array | None,
+        moved: Array,
+        root: Array,
+    ) -> None:
+        """``w -= step_size m / (sqrt(s) / correction + epsilon)``.
+
+        Before that ``m = beta1 m + complement1 d``, ``s = beta2 s + complement2 d^2``; and where
+        `keep` is not None, at the very end of the old w, ``w = keep w``: AdamW's decay.
+        """
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(d, d, root)
+        np.multiply(root, complement2, root)
+        np.multiply(s, beta2, s)
+        np.add(s, root, s)
+        np.multiply(d, complement1, moved)
+        np.multiply(m, beta1, m)
+        np.add(m, moved, m)
+        np.sqrt(s, root)
+        np.divide(root, correction, root)
+        np.add(root, epsilon, root)
+        np.divide(m, root, moved)
+        np.multiply(moved, step_size, moved)
+        if keep is not None:
+            np.multiply(w, keep, w)
+        np.subtract(w, moved, w)
+
+
+def _decayed(w: Array, g: Array, weight_decay: Array | None, out: Array) -> Array:
+    """Return ``g + weight_decay w``, in `out`, or `g` itself."""
+    if weight_decay is None:
+        return g
+    np.multiply(w, weight_decay, out)
+    np.add(out, g, out)
+    return out
 
 
 def ops_for(device: str) -> Ops:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -80,8 +80,8 @@ def _sum(terms: Sequence[Node]) -> Node:
     return total
 
 
-def topological_order(outputs: Sequence[Node]) -> list[Node]:
-    """Return every node that `outputs` need, inputs before their consumers."""
+def topological_order(outputs: Sequence[Node], done: Collection[Node] = ()) -> list[Node]:
+    """Return every node that `outputs` need and that is not in `done`, inputs before consumers."""
     order: list[Node] = []
     seen: set[Node] = set()
     # A stack and not recursion: a deep network is deeper than Python's call stack.
@@ -90,7 +90,7 @@ def topological_order(outputs: Sequence[Node]) -> list[Node]:
         node, inputs_done = stack.pop()
         if inputs_done:
             order.append(node)
-        elif node not in seen:
+        elif node not in seen and node not in done:
             seen.add(node)
             stack.append((node, True))
             stack.extend((x, False) for x in reversed(node.inputs) if x not in seen)

@@ -46,7 +46,12 @@ class Layout:
     size_bytes: int = 0
 
 
-def lay_out(outputs: Sequence[Node], external: Collection[Node]) -> Layout:
+def lay_out(
+    outputs: Sequence[Node],
+    external: Collection[Node],
+    order: Sequence[Node] | None = None,
+    reuse: bool = True,
+) -> Layout:
     """Decide where each node stands.
 
     Parameters
@@ -55,14 +60,19 @@ def lay_out(outputs: Sequence[Node], external: Collection[Node]) -> Layout:
         They, and placeholders, keep their memory to the end.
     external : collection of Node
         Nodes whose array is given: parameters, and gradients that go to a buffer of their own.
+    order : sequence of Node, optional
+        What to compute, inputs before consumers; what `outputs` need if left out.
+    reuse : bool
+        Whether memory whose last reader has run goes to another node. Without it, every node
+        that is no view keeps its value until the next replay.
 
     Returns
     -------
     Layout
     """
-    layout = Layout(topological_order(outputs))
+    layout = Layout(list(order) if order is not None else topological_order(outputs))
     layout.views = _views(layout.order, external)
-    last_reader = _last_readers(layout, outputs)
+    last_reader = _last_readers(layout, outputs if reuse else layout.order)
     space = _Space()
     owner: dict[int, Node] = {}  # offset -> the node whose value stands there now
 

@@ -8,7 +8,7 @@ constant brings its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,6 +113,55 @@ class Node:
 
     def __neg__(self) -> Node:
         return _apply("negative", self)
+
+    def __pow__(self, exponent: Operand) -> Node:
+        from dnn.graph.operations.elementwise import power
+
+        return power(self, exponent)
+
+    def __rpow__(self, base: Operand) -> Node:
+        return _apply("power", base, self)
+
+    def __abs__(self) -> Node:
+        return _apply("abs", self)
+
+    # `==` and `!=` compare nodes, which are keys of dictionaries, and not their values. Type
+    # checkers mind that an array on the other side compares too; it leaves that to the node.
+
+    def __gt__(self, other: Operand) -> Node:  # type: ignore[misc]
+        return _apply("greater", self, other)
+
+    def __ge__(self, other: Operand) -> Node:  # type: ignore[misc]
+        return _apply("greater_equal", self, other)
+
+    def __lt__(self, other: Operand) -> Node:  # type: ignore[misc]
+        return _apply("greater", other, self)
+
+    def __le__(self, other: Operand) -> Node:  # type: ignore[misc]
+        return _apply("greater_equal", other, self)
+
+    def __bool__(self) -> bool:
+        raise DtypeError(f"{self!r} has no truth value before it is computed: see where(...)")
+
+    def __getitem__(self, key: Any) -> Node:
+        from dnn.graph.operations.slices import part
+
+        return part(self, key)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"{self!r} has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Node]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def T(self) -> Node:
+        """The last two axes exchanged."""
+        from dnn.graph.operations.shapes import transpose
+
+        return transpose(self)
 
 
 Operand = Node | float | Array

@@ -16,6 +16,7 @@ from dnn.errors import ConfigurationError, ShapeError
 from dnn.graph.layout import Layout, lay_out
 from dnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node, Shape
 from dnn.graph.operation import Arrays, Step
+from dnn.graph.passes import optimise
 
 __all__ = ["Arena", "Plan", "evaluate"]
 
@@ -63,6 +64,9 @@ class Plan:
         Outputs that are to be written into given arrays, such as segments of a gradient buffer.
     arena : Arena, optional
         Memory to share with other plans; else the plan has its own.
+    passes : sequence of str, optional
+        Names of the passes that rewrite the graph before it is compiled, see `dnn.graph.passes`;
+        if left out, those that pay with `ops`.
 
     Raises
     ------
@@ -74,6 +78,7 @@ class Plan:
     Notes
     -----
     ``plan[node]`` is the array of a placeholder or of an output; it stays the same array.
+    ``print(plan)`` shows the steps, ``print(plan.graph)`` the graph after all passes.
     """
 
     def __init__(
@@ -83,19 +88,23 @@ class Plan:
         variables: Mapping[Node, Array] | None = None,
         into: Sequence[tuple[Node, Array]] = (),
         arena: Arena | None = None,
+        passes: Sequence[str] | None = None,
     ) -> None:
         given = dict(variables or {})
         for node, array in (*given.items(), *into):
             if array.shape != node.shape or array.dtype != node.dtype:
                 message = f"an array {array.shape} {array.dtype} was given for {node!r}"
                 raise ShapeError("plan", message, array.shape, node.shape)
+        graph = optimise([*outputs, *(node for node, _ in into)], passes, ops)
+        into = [(graph[node], array) for node, array in into]
         for node, array in into:
             if node.operation is not None:  # computed right where it is wanted
                 given.setdefault(node, array)
-        layout = lay_out([*outputs, *(node for node, _ in into)], external=given.keys())
+        layout = lay_out(graph.outputs, given.keys(), graph.order, graph.reuses_buffers)
         arena = arena or Arena(ops)
         arena.reserve(layout.size_bytes)
         self.size_bytes = layout.size_bytes
+        self.graph = graph
         self._arrays: dict[Node, Array] = {}
         self._steps: list[Step] = []
         self._kinds: list[str] = []
@@ -136,7 +145,7 @@ class Plan:
         self._kinds.extend([kind] * len(steps))
 
     def __getitem__(self, node: Node) -> Array:
-        return self._arrays[node]
+        return self._arrays[self.graph[node]]
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -155,7 +164,10 @@ class Plan:
 
 
 def evaluate(
-    outputs: Sequence[Node], feeds: Mapping[Node, npt.ArrayLike], ops: Ops | None = None
+    outputs: Sequence[Node],
+    feeds: Mapping[Node, npt.ArrayLike],
+    ops: Ops | None = None,
+    passes: Sequence[str] | None = None,
 ) -> list[Array]:
     """Compute nodes once, for a test or at a prompt.
 
@@ -166,6 +178,8 @@ def evaluate(
         A value for each placeholder and variable that they depend on.
     ops : Ops, optional
         NumPy's if left out.
+    passes : sequence of str, optional
+        As for `Plan`.
 
     Returns
     -------
@@ -174,7 +188,7 @@ def evaluate(
     """
     arrays = {node: np.asarray(value, node.dtype) for node, value in feeds.items()}
     variables = {node: array for node, array in arrays.items() if node.kind == VARIABLE}
-    plan = Plan(outputs, ops or Ops(), variables)
+    plan = Plan(outputs, ops or Ops(), variables, passes=passes)
     for node, array in arrays.items():
         if node.kind == PLACEHOLDER and node in plan._arrays:
             plan[node][...] = array

@@ -228,6 +228,9 @@ def test_the_public_names_of_dnn() -> None:
     assert dnn.__all__ == [
         "SGD",
         "Activation",
+        "AdaGrad",
+        "Adam",
+        "AdamW",
         "ConfigurationError",
         "DataError",
         "Dataset",
@@ -246,6 +249,7 @@ def test_the_public_names_of_dnn() -> None:
         "NeuralNetwork",
         "Optimizer",
         "OutOfRangeError",
+        "RMSProp",
         "ShapeError",
         "SoftmaxCrossEntropy",
         "Tensor",

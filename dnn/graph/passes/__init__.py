@@ -1,0 +1,37 @@
+"""Passes: functions from a graph to one that computes the same with less.
+
+| module | passes |
+|---|---|
+| `constants` | constant_folding |
+| `common` | common_subexpressions |
+| `structure` | dead_code, buffer_reuse |
+"""
+
+from dnn.graph.passes.common import common_subexpressions
+from dnn.graph.passes.constants import constant_folding
+from dnn.graph.passes.graph import Graph, graph_of, rewrite
+from dnn.graph.passes.registry import (
+    PASSES,
+    Pass,
+    default_passes,
+    explain,
+    optimise,
+    register_pass,
+)
+from dnn.graph.passes.structure import buffer_reuse, dead_code
+
+__all__ = [
+    "PASSES",
+    "Graph",
+    "Pass",
+    "buffer_reuse",
+    "common_subexpressions",
+    "constant_folding",
+    "dead_code",
+    "default_passes",
+    "explain",
+    "graph_of",
+    "optimise",
+    "register_pass",
+    "rewrite",
+]
