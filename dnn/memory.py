@@ -49,7 +49,7 @@ class MemoryKind(enum.Enum):
 
 
 class DeviceMemory(Protocol):
-    """What a manager asks of a device; `dnn.backend.cuda_memory` answers with CuPy.
+    """What a manager asks of a device; `dnn.backend.cuda.memory` answers with CuPy.
 
     Arrays are flat. Copies are put in the device's queue behind the work that is there; `to_host`
     returns when the host array may be read. What ``start_...`` returns is given to ``finish_...``
@@ -398,6 +398,6 @@ def _device_memory(
         raise DeviceError(f"{kind.name} memory is a GPU's, and the device is {where}")
     if problem := cuda_problem(where.index):
         raise DeviceError(f"{kind.name} memory needs a GPU: {problem}", str(where))
-    from dnn.backend.cuda_memory import CudaMemory
+    from dnn.backend.cuda.memory import CudaMemory
 
     return CudaMemory(where.index)

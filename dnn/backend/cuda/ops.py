@@ -1,0 +1,299 @@
+"""The functions a plan is made of, on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.cuda import elementwise, kernels
+from dnn.backend.cuda.blas import Cublas, product_of
+from dnn.backend.cuda.elementwise import ELEMENTWISE
+from dnn.backend.cuda.kernels import REDUCTIONS
+from dnn.backend.cuda.launch import Launcher
+from dnn.backend.cuda.layout import element_strides
+from dnn.backend.cuda.source import THREADS, code_of
+from dnn.backend.device import Device, import_cupy
+from dnn.backend.ops import Array, Ops
+from dnn.errors import DtypeError, ShapeError
+
+__all__ = ["CudaOps"]
+
+
+class CudaOps(Ops):
+    """Array functions on a GPU; what they compute and how they are called is told in `Ops`.
+
+    Parameters
+    ----------
+    device : Device
+    cupy : module, optional
+        What stands in for CuPy in tests.
+    blas : Cublas, optional
+        What stands in for cuBLAS in tests.
+
+    Raises
+    ------
+    DeviceError
+        If the GPU cannot be used; it says what is missing.
+
+    Notes
+    -----
+    Everything runs in CuPy's current stream. Sums are taken in a fixed order, so the same input
+    gives the same bits.
+    """
+
+    def __init__(self, device: Device, cupy: Any = None, blas: Any = None) -> None:
+        if cupy is None:
+            device.require()
+            cupy = import_cupy()
+            cupy.cuda.Device(device.index).use()
+        self.device = str(device)  # type: ignore[misc]
+        self.cupy = cupy
+        self.launcher = Launcher(cupy)
+        self.blas = Cublas(cupy) if blas is None else blas
+
+    # Memory.
+
+    def memory(self, size_bytes: int) -> Array:  # type: ignore[override]
+        """Return new memory as bytes, not initialised; CuPy aligns it to 512 bytes."""
+        raw: Array = self.cupy.empty(size_bytes, np.uint8)
+        return raw
+
+    def asarray(self, x: Array) -> Array:  # type: ignore[override]
+        """Return an array on the GPU, the same one if it is there."""
+        array: Array = self.cupy.asarray(x)
+        return array
+
+    def to_host(self, x: Array) -> Array:  # type: ignore[override]
+        """Return a copy on the host."""
+        host: Array = self.cupy.asnumpy(x)
+        return host
+
+    def copy(self, x: Array, out: Array) -> None:  # type: ignore[override]
+        self._elementwise("copy", x, out)
+
+    def fill(self, value: float, out: Array) -> None:  # type: ignore[override]
+        self._elementwise("fill", float(value), out)
+
+    def take_rows(self, x: Array, rows: Array, out: Array) -> None:  # type: ignore[override]
+        width = int(np.prod(x.shape[1:], dtype=np.int64))
+        self._by_rows("take_rows", kernels.take_rows(code_of(x.dtype)), x, rows, out, len(x), width)
+
+    def add_rows(self, x: Array, rows: Array, out: Array) -> None:  # type: ignore[override]
+        width = int(np.prod(out.shape[1:], dtype=np.int64))
+        kernel = kernels.add_rows(code_of(out.dtype))
+        self._by_rows("add_rows", kernel, x, rows, out, rows.size, width)
+
+    def _by_rows(
+        self, name: str, kernel: Any, x: Array, rows: Array, out: Array, length: int, width: int
+    ) -> None:
+        if rows.dtype != np.intp:
+            raise DtypeError(f"{name}: rows must be {np.dtype(np.intp)}, not {rows.dtype}")
+        for array in (x, rows, out):
+            self._contiguous(name, array)
+        numbers = [np.int64(length), np.int64(max(1, width)), np.int64(out.size)]
+        self.launcher.for_each(kernel, out.size, [x, rows, out, *numbers])
+
+    def _contiguous(self, name: str, x: Any) -> None:
+        if not x.flags.c_contiguous:
+            raise ShapeError(name, f"an array {x.shape} is not contiguous", tuple(x.shape))
+
+    # Elementwise.
+
+    def _elementwise(self, name: str, *operands: Any) -> None:
+        self.launcher.elementwise(ELEMENTWISE[name], operands)
+
+    def positive(self, x: Array, mask: Array, out: Array) -> None:  # type: ignore[override]
+        self._elementwise("positive", x, out)
+
+    # Reductions.
+
+    def _reduce(self, name: str, x: Array, axes: tuple[int, ...], out: Array) -> None:
+        positive = tuple(axis % x.ndim for axis in axes)
+        self.launcher.reduce(REDUCTIONS[name], [x], positive, out)
+
+    def argmax(self, x: Array, axis: int, out: Array) -> None:  # type: ignore[override]
+        axis %= x.ndim
+        integers = [x.shape[axis], element_strides(x)[axis]]
+        self.launcher.elementwise(ELEMENTWISE["argmax"], (x, out), integers, hidden=axis)
+
+    def log_softmax(  # type: ignore[override]
+        self, x: Array, column: Array, exponentials: Array, out: Array
+    ) -> None:
+        if not x.flags.c_contiguous:
+            self.copy(x, out)
+            x = out
+        self._contiguous("log_softmax", out)
+        width = x.shape[-1]
+        rows = x.size // max(1, width)
+        kernel = kernels.log_softmax(code_of(x.dtype))
+        if rows:
+            self.launcher.launch(kernel, rows, [x, out, np.int64(rows), np.int64(width)])
+
+    def mean_cross_entropy(  # type: ignore[override]
+        self, log_probabilities: Array, target: Array, terms: Array, out: Array
+    ) -> None:
+        axes = (terms.ndim - 2, terms.ndim - 1)
+        self.launcher.reduce(
+            REDUCTIONS["sum_of_products"],
+            [log_probabilities, target],
+            axes,
+            out.reshape((*out.shape, 1, 1)),
+            scale=-1.0 / terms.shape[-2],
+        )
+
+    # Linear algebra.
+
+    def gemm(self, a: Array, b: Array, out: Array) -> None:  # type: ignore[override]
+        if not a.shape[-1]:
+            self.fill(0.0, out)
+            return
+        if not out.size:
+            return
+        code = code_of(out.dtype)
+        size = out.dtype.itemsize
+        for product, at_b, at_a, at_out in product_of(a, b, out):
+            self.launcher.call(
+                self.blas.multiply,
+                code,
+                product,
+                b.data.ptr + at_b * size,  # type: ignore[attr-defined]
+                a.data.ptr + at_a * size,  # type: ignore[attr-defined]
+                out.data.ptr + at_out * size,  # type: ignore[attr-defined]
+            )
+
+    # Random numbers.
+
+    def uniform_noise(
+        self, seed: Array, step: Array, stream: int, words: Array, keys: Array, out: Array
+    ) -> None:
+        """Draw floats from [0, 1): the same as `dnn.backend.philox`, bit for bit."""
+        self._contiguous("uniform_noise", out)
+        models = max(1, seed.size)
+        elements = out.size // models
+        blocks = models * -(-elements // 4)
+        numbers = [np.int64(stream), np.int64(models), np.int64(elements)]
+        kernel = kernels.uniform_noise(code_of(out.dtype))
+        if blocks:
+            self.launcher.launch(kernel, -(-blocks // THREADS), [seed, step, out, *numbers])
+
+    # Steps of optimizers.
+
+    def sgd_step(self, w, g, learning_rate, weight_decay, moved):  # type: ignore
+        spec = elementwise.sgd_step(weight_decay is not None)
+        self.launcher.elementwise(spec, _given(w, g, learning_rate, weight_decay))
+
+    def momentum_step(  # type: ignore
+        self, w, g, v, learning_rate, momentum, weight_decay, nesterov, moved
+    ):
+        spec = elementwise.momentum_step(weight_decay is not None, bool(nesterov))
+        self.launcher.elementwise(spec, _given(w, g, v, learning_rate, momentum, weight_decay))
+
+    def adagrad_step(  # type: ignore
+        self, w, g, s, learning_rate, epsilon, weight_decay, moved, root
+    ):
+        spec = elementwise.adagrad_step(weight_decay is not None)
+        self.launcher.elementwise(spec, _given(w, g, s, learning_rate, epsilon, weight_decay))
+
+    def rmsprop_step(  # type: ignore
+        self,
+        w,
+        g,
+        s,
+        v,
+        learning_rate,
+        smoothing,
+        complement,
+        epsilon,
+        momentum,
+        weight_decay,
+        moved,
+        root,
+    ):
+        moves = v is not None and momentum is not None
+        spec = elementwise.rmsprop_step(weight_decay is not None, moves)
+        rest = (v, momentum) if moves else ()
+        operands = (w, g, s, learning_rate, smoothing, complement, epsilon, *rest, weight_decay)
+        self.launcher.elementwise(spec, _given(*operands))
+
+    def adam_coefficients(  # type: ignore
+        self,
+        count,
+        learning_rate,
+        beta1,
+        beta2,
+        weight_decay,
+        power,
+        complement1,
+        complement2,
+        step_size,
+        correction,
+        keep,
+    ):
+        # Two kernels: no thread of the second may see a count that others still change.
+        self._elementwise("count", count)
+        self._elementwise(
+            "adam_coefficients",
+            learning_rate,
+            beta1,
+            beta2,
+            weight_decay,
+            count,
+            complement1,
+            complement2,
+            step_size,
+            correction,
+            keep,
+        )
+
+    def adam_step(  # type: ignore
+        self,
+        w,
+        g,
+        m,
+        s,
+        beta1,
+        complement1,
+        beta2,
+        complement2,
+        step_size,
+        correction,
+        epsilon,
+        weight_decay,
+        keep,
+        moved,
+        root,
+    ):
+        spec = elementwise.adam_step(weight_decay is not None, keep is not None)
+        operands = (w, g, m, s, beta1, complement1, beta2, complement2, step_size, correction)
+        self.launcher.elementwise(spec, _given(*operands, epsilon, weight_decay, keep))
+
+
+def _given(*operands: Any) -> tuple[Any, ...]:
+    return tuple(operand for operand in operands if operand is not None)
+
+
+def _method(name: str) -> Any:
+    def function(self: CudaOps, *operands: Any, out: Any = None) -> None:
+        # Some of NumPy's functions are called with `out` by its name.
+        self._elementwise(name, *operands, *(() if out is None else (out,)))
+
+    function.__name__ = name
+    function.__doc__ = f"See `Ops.{name}`."
+    return function
+
+
+def _reduction(name: str) -> Any:
+    def function(self: CudaOps, x: Any, axes: tuple[int, ...], out: Any) -> None:
+        self._reduce(name, x, axes, out)
+
+    function.__name__ = name
+    function.__doc__ = f"See `Ops.{name}`."
+    return function
+
+
+WITH_METHODS = {"copy", "fill", "positive", "count", "adam_coefficients", "argmax"}
+for _name in set(ELEMENTWISE) - WITH_METHODS:
+    setattr(CudaOps, _name, _method(_name))
+for _name in ("sum", "prod", "max", "min"):
+    setattr(CudaOps, _name, _reduction(_name))

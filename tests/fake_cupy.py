@@ -1,0 +1,195 @@
+"""What of CuPy dnn uses, on the CPU: arrays that NumPy cannot read, kernels that are run as C++.
+
+Stands in for the module in tests of `dnn.backend.cuda`. It is stricter than CuPy: whatever mixes
+arrays of host and device raises TypeError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+
+import cuda_emulator
+import numpy as np
+
+
+class Pointer:
+    def __init__(self, ptr):
+        self.ptr = ptr
+
+    def __add__(self, offset):
+        return Pointer(self.ptr + offset)
+
+
+class ndarray:  # noqa: N801 (CuPy's name)
+    """An array of the device; `_host` is what tests may look at."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, host):
+        self._host = host
+
+    shape = property(lambda self: self._host.shape)
+    dtype = property(lambda self: self._host.dtype)
+    strides = property(lambda self: self._host.strides)
+    size = property(lambda self: self._host.size)
+    ndim = property(lambda self: self._host.ndim)
+    nbytes = property(lambda self: self._host.nbytes)
+    flags = property(lambda self: self._host.flags)
+    data = property(lambda self: Pointer(self._host.ctypes.data))
+
+    def __len__(self):
+        return len(self._host)
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+    def __float__(self):
+        return float(self._host)
+
+    def __getitem__(self, index):
+        return ndarray(self._host[_plain(index)])
+
+    def __setitem__(self, index, value):
+        if isinstance(value, np.ndarray) and value.ndim:
+            raise TypeError("an array of the host is written into one of the device")
+        self._host[_plain(index)] = value._host if isinstance(value, ndarray) else value
+
+    def reshape(self, *shape):
+        return ndarray(self._host.reshape(*shape))
+
+    def view(self, dtype):
+        return ndarray(self._host.view(dtype))
+
+    def swapaxes(self, a, b):
+        return ndarray(self._host.swapaxes(a, b))
+
+    def transpose(self, *axes):
+        return ndarray(self._host.transpose(*axes))
+
+    def fill(self, value):
+        self._host.fill(value)
+
+    def copy(self):
+        return ndarray(self._host.copy())
+
+    def get(self, stream=None, order="C", out=None, blocking=True):
+        if out is None:
+            return self._host.copy()
+        out[...] = self._host
+        return out
+
+    def set(self, host, stream=None):
+        if not isinstance(host, np.ndarray) or host.dtype != self.dtype:
+            raise TypeError("set takes an array of the host, of the same type")
+        self._host[...] = host
+
+
+def _plain(index):
+    parts = index if isinstance(index, tuple) else (index,)
+    for part in parts:
+        if isinstance(part, np.ndarray) and part.ndim:
+            raise TypeError("an array of the host is an index of one of the device")
+    # All integers would give NumPy's scalar, and CuPy gives an array.
+    return parts if Ellipsis in parts else (*parts, ...)
+
+
+class RawModule:
+    compiled: dict[str, object] = {}
+    launches: list[str] = []
+
+    def __init__(self, code, options=()):
+        self.code = code
+
+    def get_function(self, name):
+        if name not in self.compiled:
+            self.compiled.update(cuda_emulator.build({name: self.code}))
+        launch = self.compiled[name]
+        types = cuda_emulator.parameter_types(self.code, name)
+
+        def function(grid, block, arguments):
+            if len(arguments) != len(types):
+                raise TypeError(f"{name}: {len(arguments)} arguments for {len(types)} parameters")
+            boxes = [_box(argument, kind) for argument, kind in zip(arguments, types, strict=True)]
+            pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
+            RawModule.launches.append(name)
+            launch(grid[0], block[0], pointers)
+
+        return function
+
+
+C_NAMES = {
+    "__half": "f2",
+    "float": "f4",
+    "double": "f8",
+    "int": "i4",
+    "long long": "i8",
+    "unsigned char": "u1",
+    "unsigned int": "u4",
+    "unsigned long long": "u8",
+    "bool": "b1",
+}
+
+
+def _box(argument, kind):
+    """Check an argument against its parameter's C type, as no compiler does for a launch."""
+    wanted = kind.removeprefix("const ")
+    if wanted.endswith("*"):
+        if argument.dtype != np.dtype(C_NAMES[wanted[:-1]]):
+            raise TypeError(f"{argument.dtype} for a {kind}")
+        return ctypes.c_void_p(argument.data.ptr)
+    if wanted == "long long" and type(argument) is np.int64:
+        return ctypes.c_longlong(int(argument))
+    if wanted == "double" and type(argument) is np.float64:
+        return ctypes.c_double(float(argument))
+    raise TypeError(f"{type(argument)} for a {kind}")
+
+
+def empty(shape, dtype=float):
+    host = np.empty(shape, dtype)
+    host.reshape(-1).view(np.uint8)[...] = 0xCB  # nobody may count on zeros
+    return ndarray(host)
+
+
+def asarray(x):
+    return x if isinstance(x, ndarray) else ndarray(np.array(x))
+
+
+def asnumpy(x):
+    return x._host.copy()
+
+
+class Graph:
+    def __init__(self, calls):
+        self.calls = calls
+
+    def launch(self, stream=None):
+        for call in self.calls:
+            call.run()
+
+
+cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=0, synchronize=lambda: None))
+
+
+class Blas:
+    """cuBLAS's product, column by column, from the addresses that it would get."""
+
+    def multiply(self, code, product, a, b, c):
+        p = product
+        for i in range(p.count):
+            left = _matrix(code, a, i * p.step_a, p.lead_a, p.transpose_a, p.rows, p.inner)
+            right = _matrix(code, b, i * p.step_b, p.lead_b, p.transpose_b, p.inner, p.columns)
+            out = _matrix(code, c, i * p.step_c, p.lead_c, False, p.rows, p.columns)
+            wide = np.float64 if code == "f8" else np.float32
+            out[...] = left.astype(wide) @ right.astype(wide)
+
+
+def _matrix(code, address, offset, lead, transposed, rows, columns):
+    """Return op(X), of which one column follows the other after `lead` elements."""
+    shape = (columns, rows) if transposed else (rows, columns)
+    assert lead >= shape[0], "cuBLAS refuses a leading dimension shorter than a column"
+    size = np.dtype(code).itemsize
+    extent = ((shape[1] - 1) * lead + shape[0]) * size
+    raw = (ctypes.c_uint8 * extent).from_address(address + offset * size)
+    matrix = np.ndarray(shape, code, raw, strides=(size, lead * size))
+    return matrix.T if transposed else matrix
