@@ -10,6 +10,7 @@
     │   └── LabelError          a label is not an integer in 0 .. classes - 1
     ├── DeviceError             a device that is not there or cannot do it (RuntimeError)
     ├── OutOfRangeError         an index outside a tensor (IndexError)
+    ├── CheckpointError         a checkpoint that cannot be written, read or used (ValueError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
 
 Errors cross ranks, so each survives pickling with its fields.
@@ -22,6 +23,7 @@ from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
+    "CheckpointError",
     "ConfigurationError",
     "DataError",
     "DeviceError",
@@ -114,6 +116,10 @@ class DeviceError(DnnError, RuntimeError):
 
 class OutOfRangeError(DnnError, IndexError):
     """An index that lies outside a tensor."""
+
+
+class CheckpointError(DnnError, ValueError):
+    """A checkpoint cannot be written or read, or is not one of this model."""
 
 
 class MissingDependencyError(DnnError, ImportError):

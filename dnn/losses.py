@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
+from dnn.data.labels import from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, placeholder
@@ -55,6 +56,21 @@ class Loss:
         """Return the loss of a batch, a scalar."""
         raise NotImplementedError
 
+    def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
+        """Return the mean over a batch of each sample's loss times its weight, a scalar.
+
+        Parameters
+        ----------
+        outputs, target : Node
+        weight : Node, shape (batch,)
+
+        Raises
+        ------
+        ConfigurationError
+            If the loss takes no weights.
+        """
+        raise ConfigurationError(f"{type(self).__name__} takes no weights of samples or classes")
+
     def probabilities(self, outputs: Node) -> Node:
         """Return what the outputs say about each class.
 
@@ -72,11 +88,13 @@ class SoftmaxCrossEntropy(Loss):
     classifies = True
 
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
-        """Return labels, each checked to be in ``0 .. classes - 1``."""
+        """Return labels, each checked to be in ``0 .. classes - 1``; one-hot rows become labels."""
         if len(outputs) != 1:
             message = f"the output of a sample must be a vector, but its shape is {outputs}"
             raise ShapeError("softmax_cross_entropy", message, outputs)
         labels = np.asarray(y)
+        if labels.shape == (samples, *outputs):
+            labels = from_one_hot(labels)
         if labels.shape != (samples,):
             message = f"labels have shape {labels.shape}, but {samples} samples need ({samples},)"
             raise ShapeError("softmax_cross_entropy", message, labels.shape, (samples,))
@@ -99,6 +117,12 @@ class SoftmaxCrossEntropy(Loss):
         """Return the mean cross entropy."""
         one_hot = operations.one_hot(target, outputs.shape[-1], outputs.dtype)
         return operations.softmax_cross_entropy(outputs, one_hot)
+
+    def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
+        """Return the weighted mean cross entropy; the operation's rows would have to sum to 1."""
+        one_hot = operations.one_hot(target, outputs.shape[-1], outputs.dtype)
+        each = operations.sum(operations.log_softmax(outputs) * one_hot, -1)
+        return -operations.mean(each * weight)
 
     def probabilities(self, outputs: Node) -> Node:
         """Return the softmax."""
@@ -130,6 +154,11 @@ class MeanSquaredError(Loss):
     def value(self, outputs: Node, target: Node) -> Node:
         """Return the mean square."""
         return operations.mean(operations.square(outputs - target))
+
+    def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
+        """Return the weighted mean square."""
+        column = operations.reshape(weight, (weight.shape[0], *(1 for _ in outputs.shape[1:])))
+        return operations.mean(operations.square(outputs - target) * column)
 
 
 LOSSES: dict[str, type[Loss]] = {

@@ -4,50 +4,47 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from dnn import metrics
 from dnn.backend import Array, ops_for
-from dnn.data.batches import batches
-from dnn.errors import ConfigurationError, DataError, ShapeError
+from dnn.checks import check_count, check_samples, check_weights
+from dnn.data.batches import epoch_order
+from dnn.data.split import split_rows
+from dnn.errors import ConfigurationError
+from dnn.evaluation import evaluate, outputs_of
+from dnn.history import History
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
-from dnn.network import BatchPlan, Network
+from dnn.network import Network
 from dnn.optimizers import SGD, Optimizer
+from dnn.training import Trainer
 
-__all__ = ["History", "NeuralNetwork"]
+if TYPE_CHECKING:
+    from dnn.callbacks import Callback
 
-# Rows that a prediction takes at a time.
-EVALUATION_ROWS = 1024
+__all__ = ["History", "NeuralNetwork", "Snapshot"]
 
 
-@dataclass
-class History:
-    """What happened in a call of `fit`; one entry an epoch.
+@dataclass(frozen=True)
+class Snapshot:
+    """Parameters and running statistics of a network at one moment.
 
     Attributes
     ----------
-    loss : list of float
-        Mean training loss over the epoch, each batch before its step.
-    validation : list of dict of str to float
-        `NeuralNetwork.evaluate` on the validation set after the epoch; empty without one.
-    training_time_s : float, seconds
-        Spent in training steps, validation and compilation not counted.
-    steps : int
-    diverged : bool
-        The loss became NaN or infinite, and training stopped after that epoch.
+    parameters : array
+        The whole flat buffer.
+    states : dict of str to array
     """
 
-    loss: list[float] = field(default_factory=list)
-    validation: list[dict[str, float]] = field(default_factory=list)
-    training_time_s: float = 0.0
-    steps: int = 0
-    diverged: bool = False
+    parameters: Array
+    states: dict[str, Array]
 
 
 class NeuralNetwork:
@@ -103,7 +100,12 @@ class NeuralNetwork:
         ops = ops_for(device)
         self._network = Network(layers, loss_of(loss), seed, np.dtype(dtype), ops)
         self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
-        self._epochs_done = 0
+        self._history = History()
+
+    @property
+    def history(self) -> History:
+        """What happened in all calls of `fit` so far."""
+        return self._history
 
     @property
     def parameters(self) -> Mapping[str, Array]:
@@ -116,9 +118,13 @@ class NeuralNetwork:
         x: npt.ArrayLike,
         y: npt.ArrayLike,
         *,
-        validation: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        validation: tuple[npt.ArrayLike, npt.ArrayLike] | float | None = None,
         epochs: int = 1,
         batch_size: int = 32,
+        callbacks: Sequence[Callback] = (),
+        class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        progress: bool | None = None,
     ) -> History:
         """Train from the present parameters on.
 
@@ -128,65 +134,147 @@ class NeuralNetwork:
             Samples, of the shape that the `Input` states.
         y : array_like, shape (n,) or (n, outputs)
             Labels as integers from 0, or values.
-        validation : (array_like, array_like), optional
-            Samples and targets to evaluate on after each epoch.
+        validation : (array_like, array_like) or float, optional
+            Samples and targets to evaluate on after each epoch; or the share of `x` and `y`, above
+            0 and below 1, that is taken out of training for it: the same rows in every call, and
+            of each class its share.
         epochs : int, at least 1
         batch_size : int, at least 1
             The last batch of an epoch holds what remains.
+        callbacks : sequence of Callback
+            Called after each epoch in this order; any of them may end the training.
+        class_weight : mapping of class to float, or "balanced", optional
+            What the losses of a class are multiplied by; see `dnn.class_weights`.
+        sample_weight : array_like, shape (n,), optional
+            What the loss of each sample is multiplied by. Batches are averaged over their number
+            of samples, whatever these weigh.
+        progress : bool, optional
+            Show a progress bar; by default at a terminal only.
 
         Returns
         -------
         History
+            Of this call; `history` has all of them.
 
         Raises
         ------
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         ConfigurationError
-            If `epochs` or `batch_size` is less than 1.
+            If an option is out of its range, or a callback watches a value that there is not.
 
         Notes
         -----
         Each epoch visits the samples in an order of its own, which depends only on the seed and
         on how many epochs came before, so two calls of 5 epochs equal one of 10.
         """
-        for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise ConfigurationError(f"{name} must be an integer of at least 1, not {value!r}")
+        epochs = check_count("epochs", epochs)
+        batch_size = check_count("batch_size", batch_size)
         samples, targets = self._check("x", x, y)
-        held_out = self._check("validation x", *validation) if validation is not None else None
-        size = min(int(batch_size), len(samples))
-        self._network.training_plan(size)
-        if len(samples) % size:
-            self._network.training_plan(len(samples) % size)
-
+        network = self._network
+        classes = network.output_shape[-1] if network.loss.classifies else None
+        weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
+        held_out = None
+        if isinstance(validation, tuple):
+            held_out = self._check("validation x", *validation)
+        elif validation is not None:
+            labels = targets if network.loss.classifies else None
+            kept, out = split_rows(len(samples), labels, validation, self.seed)
+            held_out = samples[out], targets[out]
+            samples, targets = samples[kept], targets[kept]
+            weights = None if weights is None else weights[kept]
+        compiled = network.training_plan if weights is None else network.weighted_training_plan
+        trainer = Trainer(
+            compiled, self._update, network.ops, samples, targets, weights, batch_size
+        )
         history = History()
-        # A diverging network is reported in the history and not by warnings.
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            for _ in range(epochs):
-                began = time.perf_counter()
-                loss = self._train_epoch(samples, targets, size)
-                history.training_time_s += time.perf_counter() - began
-                history.steps += -(-len(samples) // size)
-                history.loss.append(loss)
-                if held_out is not None:
-                    history.validation.append(self._evaluate(*held_out))
-                if not math.isfinite(loss):
-                    history.diverged = True
-                    break
+        watching = [*callbacks, *_progress_bar(progress)]
+        with ExitStack() as ends:
+            for callback in watching:
+                ends.callback(callback.on_fit_end, self, history)
+                callback.on_fit_begin(self, epochs)
+            self._train(trainer, held_out, epochs, watching, history)
         return history
 
-    def _train_epoch(self, samples: Array, targets: Array, size: int) -> float:
-        total = 0.0
-        update = self._update.run
-        for rows in batches(len(samples), size, self.seed, self._epochs_done):
-            step = self._network.training_plan(len(rows))
-            step.load(samples, targets, rows)
-            step.plan.run()
-            update()
-            total += float(step.loss) * len(rows)
-        self._epochs_done += 1
-        return total / len(samples)
+    def _train(
+        self,
+        trainer: Trainer,
+        held_out: tuple[Array, Array] | None,
+        epochs: int,
+        callbacks: Sequence[Callback],
+        history: History,
+    ) -> None:
+        for _ in range(epochs):
+            order = epoch_order(trainer.samples, self.seed, len(self._history))
+            began = time.perf_counter()
+            # A diverging network is reported in the history and not by warnings.
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                loss = trainer.epoch(order)
+            took_s = time.perf_counter() - began
+            validation = [evaluate(self._network, *held_out)] if held_out is not None else []
+            diverged = not math.isfinite(loss)
+            done = History([loss], validation, [took_s], trainer.steps, diverged)
+            history.extend(done)
+            self._history.extend(done)
+            stopped = self._after_epoch(callbacks, history)
+            history.stopped = self._history.stopped = stopped
+            if diverged or stopped:
+                break
+
+    def _after_epoch(self, callbacks: Sequence[Callback], history: History) -> str | None:
+        """Call every callback, though one has asked to stop; return the first reason to."""
+        if not callbacks:
+            return None
+        from dnn.callbacks import Epoch
+
+        validation = history.validation[-1] if history.validation else {}
+        epoch = Epoch(self, len(self._history) - 1, history.loss[-1], validation, history)
+        reasons = [callback.on_epoch_end(epoch) for callback in callbacks]
+        return next((reason for reason in reasons if reason), None)
+
+    def snapshot(self, into: Snapshot | None = None) -> Snapshot:
+        """Copy parameters and running statistics.
+
+        Parameters
+        ----------
+        into : Snapshot, optional
+            An earlier one of this network, whose arrays are used again.
+
+        Returns
+        -------
+        Snapshot
+        """
+        parameters, states = self._network.parameters.flat, self._network.states
+        if into is None:
+            return Snapshot(parameters.copy(), {name: x.copy() for name, x in states.items()})
+        into.parameters[...] = parameters
+        for name, array in states.items():
+            into.states[name][...] = array
+        return into
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take parameters and running statistics back from a `snapshot` of this network."""
+        self._network.parameters.flat[...] = snapshot.parameters
+        for name, array in self._network.states.items():
+            array[...] = snapshot.states[name]
+
+    def resume(self, seed: int, steps: int, history: History) -> None:
+        """Take over the seed and the past of a checkpoint."""
+        self.seed = seed
+        self._update.steps_done = steps
+        self._history = history
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a checkpoint; see `dnn.save_checkpoint`."""
+        from dnn.checkpoint import save_checkpoint
+
+        save_checkpoint(self, path)
+
+    def load(self, path: str | PathLike[str]) -> None:
+        """Go on from a checkpoint; see `dnn.load_checkpoint`."""
+        from dnn.checkpoint import load_checkpoint
+
+        load_checkpoint(self, path)
 
     def predict(self, x: npt.ArrayLike) -> Array:
         """Return the class of each sample, or the outputs where the loss is no classification's.
@@ -204,8 +292,24 @@ class NeuralNetwork:
         ShapeError, DataError
             If the samples do not fit the network, or contain NaN or infinity.
         """
-        outputs = self._outputs(self._check_samples("x", x), "evaluation")
+        outputs = outputs_of(self._network, self._check_samples("x", x), "evaluation")
         return outputs.argmax(axis=-1) if self._network.loss.classifies else outputs
+
+    def predict_class(self, x: npt.ArrayLike) -> Array:
+        """Return the class of each sample; parameters and errors as in `predict`.
+
+        Returns
+        -------
+        array of intp, shape (n,)
+
+        Raises
+        ------
+        ConfigurationError
+            If the loss is no classification's.
+        """
+        if not self._network.loss.classifies:
+            raise ConfigurationError(f"{type(self._network.loss).__name__} gives no classes")
+        return self.predict(x)
 
     def predict_proba(self, x: npt.ArrayLike) -> Array:
         """Return the probability of each class; parameters and errors as in `predict`.
@@ -219,7 +323,7 @@ class NeuralNetwork:
         ConfigurationError
             If the loss is no classification's.
         """
-        return self._outputs(self._check_samples("x", x), "probability")
+        return outputs_of(self._network, self._check_samples("x", x), "probability")
 
     def evaluate(self, x: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float]:
         """Measure the network on samples.
@@ -240,44 +344,7 @@ class NeuralNetwork:
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         """
-        return self._evaluate(*self._check("x", x, y))
-
-    def _evaluate(self, samples: Array, targets: Array) -> dict[str, float]:
-        outputs = np.empty((len(samples), *self._network.output_shape), self._network.dtype)
-        total = 0.0
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            for rows, step in self._slices("evaluation", len(samples)):
-                step.x[...] = samples[rows]
-                step.target[...] = targets[rows]
-                step.plan.run()
-                outputs[rows] = step.outputs
-                total += float(step.loss) * len(step.x)
-        result = {"loss": total / len(samples)}
-        if self._network.loss.classifies:
-            predicted = outputs.argmax(axis=-1)
-            result["accuracy"] = metrics.accuracy(targets, predicted)
-            result["mcc"] = metrics.matthews_correlation(targets, predicted)
-        return result
-
-    def _outputs(self, samples: Array, kind: Literal["evaluation", "probability"]) -> Array:
-        outputs = np.empty((len(samples), *self._network.output_shape), self._network.dtype)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            for rows, step in self._slices(kind, len(samples)):
-                step.x[...] = samples[rows]
-                step.target[...] = 0
-                step.plan.run()
-                outputs[rows] = step.outputs
-        return outputs
-
-    def _slices(
-        self, kind: Literal["evaluation", "probability"], samples: int
-    ) -> Iterator[tuple[slice, BatchPlan]]:
-        """Cut samples into pieces, each with the plan of its size."""
-        network = self._network
-        compiled = network.evaluation_plan if kind == "evaluation" else network.probability_plan
-        for start in range(0, samples, EVALUATION_ROWS):
-            stop = min(start + EVALUATION_ROWS, samples)
-            yield slice(start, stop), compiled(stop - start)
+        return evaluate(self._network, *self._check("x", x, y))
 
     def _check(self, name: str, x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array]:
         samples = self._check_samples(name, x)
@@ -286,22 +353,8 @@ class NeuralNetwork:
         return samples, targets
 
     def _check_samples(self, name: str, x: npt.ArrayLike) -> Array:
-        samples = np.asarray(x)
-        expected = self._network.input_shape
-        if samples.dtype.kind not in "fiub":
-            raise DataError(f"{name} must be numbers, not {samples.dtype}")
-        if samples.shape[1:] != expected or not samples.ndim:
-            message = f"{name} has shape {samples.shape}, but the layer takes (n, "
-            message += f"{', '.join(map(str, expected))})"
-            raise ShapeError(self._network.layers[0].name, message, samples.shape, expected)
-        if not len(samples):
-            raise DataError(f"{name} has no rows")
-        samples = np.ascontiguousarray(samples, self._network.dtype)
-        if not np.isfinite(samples).all():
-            at = tuple(int(i) for i in np.argwhere(~np.isfinite(samples))[0])
-            column = ", ".join(map(str, at[1:]))
-            raise DataError(f"{name} contains {samples[at]} in row {at[0]}, column {column}")
-        return samples
+        network = self._network
+        return check_samples(name, x, network.layers[0].name, network.input_shape, network.dtype)
 
     def summary(self) -> str:
         """Return a table of layers, their output shapes and their numbers of parameters."""
@@ -311,3 +364,11 @@ class NeuralNetwork:
         total = sum(row.parameters for row in self._network.summaries)
         lines.append(f"{'total':40s}{total:12,d}")
         return "\n".join(lines)
+
+
+def _progress_bar(wanted: bool | None) -> list[Callback]:
+    if wanted is False:
+        return []
+    from dnn.callbacks.progress import ProgressBar, at_a_terminal
+
+    return [ProgressBar()] if wanted or at_a_terminal() else []

@@ -72,6 +72,7 @@ static void launch_(unsigned int blocks, unsigned int threads, bool syncs, void 
 }
 """
 
+OPTIONS = ["-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-w"]
 COMPILER = shutil.which("g++")
 
 
@@ -120,8 +121,7 @@ def build(sources: dict[str, str]) -> dict[str, ctypes._CFuncPtr]:
     if not library.exists():
         stem.with_suffix(".cpp").write_text(code)
         done = subprocess.run(
-            [COMPILER, "-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC"]
-            + ["-w", "-o", str(library), str(stem.with_suffix(".cpp"))],
+            [COMPILER, *OPTIONS, "-o", str(library), str(stem.with_suffix(".cpp"))],
             capture_output=True,
             text=True,
         )

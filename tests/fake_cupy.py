@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from types import SimpleNamespace
+from typing import ClassVar
 
 import cuda_emulator
 import numpy as np
@@ -21,7 +22,7 @@ class Pointer:
         return Pointer(self.ptr + offset)
 
 
-class ndarray:  # noqa: N801 (CuPy's name)
+class ndarray:
     """An array of the device; `_host` is what tests may look at."""
 
     __array_ufunc__ = None
@@ -95,8 +96,8 @@ def _plain(index):
 
 
 class RawModule:
-    compiled: dict[str, object] = {}
-    launches: list[str] = []
+    compiled: ClassVar[dict[str, object]] = {}
+    launches: ClassVar[list[str]] = []
 
     def __init__(self, code, options=()):
         self.code = code

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.backend import philox
 from dnn.errors import unknown_name
 
 __all__ = ["ALIGNMENT_BYTES", "Array", "Ops", "ops_for"]
@@ -187,6 +188,10 @@ class Ops:
     # Linear algebra.
 
     gemm = staticmethod(np.matmul)
+
+    # Random numbers.
+
+    uniform_noise = staticmethod(philox.uniform_noise)
 
     # Steps of optimizers, in place. w, g (read only) and what the optimizer remembers have shape
     # (n,), hyperparameters shape (); for K networks they have shapes (K, n) and (K, 1). A

@@ -54,6 +54,8 @@ class Operation:
         The result is a view of input 0 wherever that input is contiguous or `view_of_any`.
     view_of_any : bool
         The result is a view of input 0 even if that is not contiguous.
+    assigns : bool
+        The result stands in the array of input 0, a variable, and is written after all else.
     pure : bool
         It does nothing but write its result, so passes may leave it out or do it once for two.
     """
@@ -62,6 +64,7 @@ class Operation:
     overwrites: ClassVar[tuple[int, ...]] = ()
     view: ClassVar[bool] = False
     view_of_any: ClassVar[bool] = False
+    assigns: ClassVar[bool] = False
     pure: ClassVar[bool] = True
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:

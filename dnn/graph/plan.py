@@ -100,7 +100,11 @@ class Plan:
         for node, array in into:
             if node.operation is not None:  # computed right where it is wanted
                 given.setdefault(node, array)
-        layout = lay_out(graph.outputs, given.keys(), graph.order, graph.reuses_buffers)
+        for node in graph.order:
+            if node.operation is not None and node.operation.assigns and node.inputs[0] in given:
+                given[node] = given[node.inputs[0]]
+        strided = [node for node, array in given.items() if not array.flags.c_contiguous]
+        layout = lay_out(graph.outputs, given.keys(), graph.order, graph.reuses_buffers, strided)
         arena = arena or Arena(ops)
         arena.reserve(layout.size_bytes)
         self.size_bytes = layout.size_bytes

@@ -11,6 +11,9 @@
 | `reductions` | max, min, prod, argmax |
 | `linear` | matmul (dot, linear, bias_add, gemm, gemv, axpy, scal) |
 | `classification` | one_hot, log_softmax (softmax), softmax_cross_entropy |
+| `normalisation` | normalise |
+| `noise` | uniform_noise (dropout) |
+| `states` | copy, assign |
 
 In brackets: functions that only compose operations.
 """
@@ -19,6 +22,7 @@ from dnn.graph.operations.activations import (
     elu,
     gelu,
     leaky_relu,
+    positive,
     relu,
     sigmoid,
     softplus,
@@ -55,6 +59,8 @@ from dnn.graph.operations.elementwise import (
     subtract,
 )
 from dnn.graph.operations.linear import axpy, bias_add, dot, gemm, gemv, linear, matmul, scal
+from dnn.graph.operations.noise import dropout, uniform_noise
+from dnn.graph.operations.normalisation import Normalised, normalise
 from dnn.graph.operations.reductions import argmax, max, min, prod
 from dnn.graph.operations.shapes import (
     broadcast_to,
@@ -69,11 +75,14 @@ from dnn.graph.operations.shapes import (
     transpose,
 )
 from dnn.graph.operations.slices import concat, part, stack, take_rows
+from dnn.graph.operations.states import assign
 
 __all__ = [
+    "Normalised",
     "abs",
     "add",
     "argmax",
+    "assign",
     "axpy",
     "bias_add",
     "broadcast_to",
@@ -82,6 +91,7 @@ __all__ = [
     "concat",
     "divide",
     "dot",
+    "dropout",
     "elu",
     "equal",
     "exp",
@@ -105,8 +115,10 @@ __all__ = [
     "minimum",
     "multiply",
     "negative",
+    "normalise",
     "one_hot",
     "part",
+    "positive",
     "power",
     "prod",
     "relu",
@@ -127,5 +139,6 @@ __all__ = [
     "tanh",
     "tile",
     "transpose",
+    "uniform_noise",
     "where",
 ]

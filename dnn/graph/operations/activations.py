@@ -17,7 +17,7 @@ from dnn.graph.operation import apply, register
 from dnn.graph.operations.comparisons import abs, greater, maximum, minimum, where
 from dnn.graph.operations.elementwise import Elementwise, exp, log1p
 
-__all__ = ["elu", "gelu", "leaky_relu", "relu", "sigmoid", "softplus", "tanh"]
+__all__ = ["elu", "gelu", "leaky_relu", "positive", "relu", "sigmoid", "softplus", "tanh"]
 
 
 @register
@@ -62,6 +62,11 @@ class Tanh(Elementwise):
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (dy - dy * node * node,)
+
+
+def positive(x: Node) -> Node:
+    """Return 1 where `x` is above 0, else 0."""
+    return apply("positive", x)
 
 
 def relu(x: Node) -> Node:

@@ -7,6 +7,7 @@ import pytest
 from dnn import errors
 
 EXAMPLES = [
+    errors.CheckpointError("f"),
     errors.DnnError("a"),
     errors.ShapeError("matmul", "x (1, 2) and w (3, 4) do not fit", (1, 2), (3, 4)),
     errors.DtypeError("b"),
@@ -34,6 +35,7 @@ def test_pickle_keeps_class_message_and_fields(error):
 @pytest.mark.parametrize(
     ("kind", "builtin"),
     [
+        (errors.CheckpointError, ValueError),
         (errors.ShapeError, ValueError),
         (errors.DtypeError, TypeError),
         (errors.ConfigurationError, ValueError),
