@@ -10,6 +10,8 @@ call costs 40% of a small training step.
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,16 @@ import numpy.typing as npt
 from dnn.backend import philox
 from dnn.errors import unknown_name
 
-__all__ = ["ALIGNMENT_BYTES", "Array", "Ops", "ops_for"]
+__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "ops_for"]
 
 ALIGNMENT_BYTES = 64
 """A cache line, and the widest vector registers."""
 
 Array = npt.NDArray[Any]
+
+Chain = tuple[tuple[Any, ...], ...]
+"""Elementwise operations in a row: for each its name and the places of its operands, which are the
+inputs and after them the results so far. ``(("add", 0, 1), ("tanh", 2))`` is ``tanh(a + b)``."""
 
 
 class Ops:
@@ -33,6 +39,18 @@ class Ops:
 
     passes: tuple[str, ...] = ()
     """Passes over graphs that pay with this class, besides those that pay with any."""
+
+    def chain(
+        self, chain: Chain, inputs: Sequence[Array], out: Array
+    ) -> list[tuple[Callable[..., object], tuple[Any, ...]]] | None:
+        """Return the calls of a chain in one piece; None where it has to be done one by one."""
+        return None
+
+    def link(
+        self, steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]]
+    ) -> list[tuple[Callable[..., object], tuple[Any, ...]]]:
+        """Return calls that do the same as `steps` with less in between; done once for a plan."""
+        return list(steps)
 
     # Memory.
 
@@ -379,7 +397,7 @@ def ops_for(device: str) -> Ops:
     Parameters
     ----------
     device : str
-        ``"cpu"``.
+        ``"cpu"``: compiled loops where Numba is installed, else NumPy; ``"numpy"``: NumPy always.
 
     Returns
     -------
@@ -390,6 +408,17 @@ def ops_for(device: str) -> Ops:
     ConfigurationError
         If there is no such device.
     """
+    if device == "numpy":
+        return Ops()
     if device != "cpu":
-        raise unknown_name("device", device, ["cpu"])
-    return Ops()
+        raise unknown_name("device", device, ["cpu", "numpy"])
+    if not has_numba():
+        return Ops()
+    from dnn.backend.cpu import CpuOps
+
+    return CpuOps()
+
+
+def has_numba() -> bool:
+    """Say whether the loops on the CPU can be compiled; without Numba they are NumPy's."""
+    return importlib.util.find_spec("numba") is not None

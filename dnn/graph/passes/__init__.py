@@ -5,10 +5,12 @@
 | `constants` | constant_folding |
 | `common` | common_subexpressions |
 | `structure` | dead_code, buffer_reuse |
+| `fusion` | elementwise_fusion |
 """
 
 from dnn.graph.passes.common import common_subexpressions
 from dnn.graph.passes.constants import constant_folding
+from dnn.graph.passes.fusion import elementwise_fusion
 from dnn.graph.passes.graph import Graph, graph_of, rewrite
 from dnn.graph.passes.registry import (
     PASSES,
@@ -29,6 +31,7 @@ __all__ = [
     "constant_folding",
     "dead_code",
     "default_passes",
+    "elementwise_fusion",
     "explain",
     "graph_of",
     "optimise",

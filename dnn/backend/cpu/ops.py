@@ -1,0 +1,150 @@
+"""The functions a plan is made of, compiled with Numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.cpu.chains import EXPRESSIONS, chain_record
+from dnn.backend.cpu.entries import array_kernel, row_kernel
+from dnn.backend.cpu.native import Native, Record, Step, link
+from dnn.backend.cpu.products import gemm_record
+from dnn.backend.ops import Array, Chain, Ops
+
+__all__ = ["CpuOps"]
+
+
+def _elementwise(name: str) -> Native:
+    """Return the kernel of one operation: a chain of length 1."""
+    oracle = getattr(Ops, name)
+    inputs = oracle.nin if isinstance(oracle, np.ufunc) else 1
+
+    def record(*arguments: Any) -> Record | None:
+        # Between the inputs and the result there may be workspace, which it does not need.
+        chain = ((name, *range(inputs)),)
+        return chain_record(chain, arguments[:inputs], arguments[-1])
+
+    return Native(record, oracle)
+
+
+def _rows(x: Array, rows: Array, out: Array) -> Sequence[Array] | None:
+    if x.ndim < 1 or rows.ndim != 1 or out.shape != (rows.size, *x.shape[1:]) or not out.size:
+        return None
+    if not x.flags.c_contiguous or x.dtype != out.dtype:
+        return None
+    return x.reshape(x.shape[0], -1), rows, out.reshape(rows.size, -1)
+
+
+def _summed(x: Array, axes: tuple[int, ...], out: Array) -> tuple[Array, Array] | None:
+    """Return x as (groups, summed, kept), where the axes that are summed are neighbours."""
+    if not axes or not (x.flags.c_contiguous and out.flags.c_contiguous) or x.dtype != out.dtype:
+        return None
+    first, last = min(axes), max(axes) + 1
+    if len(axes) != last - first or out.size * x.size == 0:
+        return None
+    groups, kept = (int(np.prod(part)) for part in (x.shape[:first], x.shape[last:]))
+    return x.reshape(groups, -1, kept), out.reshape(groups, kept)
+
+
+def _column_sums(x: Array, axes: tuple[int, ...], out: Array) -> Sequence[Array] | None:
+    return _summed(x, axes, out)
+
+
+def _row_sums(x: Array, axes: tuple[int, ...], out: Array) -> Sequence[Array] | None:
+    found = _summed(x, axes, out)
+    if found is None or found[0].shape[2] != 1:
+        return None
+    return found[0][:, :, 0], found[1][:, 0]
+
+
+def _sum() -> Native:
+    columns = array_kernel("column_sums", (3, 2), _column_sums, Ops.sum)
+    rows = array_kernel("row_sums", (2, 1), _row_sums, Ops.sum)
+
+    def record(*arguments: Any) -> Record | None:
+        return rows.record(*arguments) or columns.record(*arguments)
+
+    return Native(record, Ops.sum)
+
+
+def _log_softmax(
+    x: Array, column: Array, exponentials: Array, out: Array
+) -> Sequence[Array] | None:
+    arrays = (x, exponentials, out)
+    if not all(array.flags.c_contiguous and array.size for array in arrays):
+        return None
+    return [array.reshape(-1, x.shape[-1]) for array in arrays]
+
+
+def _cross_entropy(
+    log_probabilities: Array, target: Array, terms: Array, out: Array
+) -> Sequence[Array] | None:
+    if out.shape != () or not (log_probabilities.flags.c_contiguous and target.flags.c_contiguous):
+        return None
+    return log_probabilities[None], target[None], out.reshape(1)
+
+
+class CpuOps(Ops):
+    """Array functions on the CPU, in compiled loops.
+
+    What a kernel does not take (strided arrays, other types of elements) is NumPy's to do.
+    """
+
+    passes = ("elementwise_fusion",)
+
+    copy: Any = _elementwise("copy")
+    take_rows: Any = array_kernel("take_rows", (2, 1, 2), _rows, Ops.take_rows)
+
+    add: Any = _elementwise("add")
+    subtract: Any = _elementwise("subtract")
+    multiply: Any = _elementwise("multiply")
+    divide: Any = _elementwise("divide")
+    negative: Any = _elementwise("negative")
+    exp: Any = _elementwise("exp")
+    log: Any = _elementwise("log")
+    square: Any = _elementwise("square")
+    tanh: Any = _elementwise("tanh")
+    relu: Any = _elementwise("relu")
+    positive: Any = _elementwise("positive")
+    sigmoid: Any = _elementwise("sigmoid")
+
+    sum: Any = _sum()
+    log_softmax: Any = array_kernel(
+        "log_softmax",
+        (2, 2, 2),
+        _log_softmax,
+        Ops.log_softmax,
+        lambda code: f", vector_math.exp_{code}",
+    )
+    mean_cross_entropy: Any = array_kernel(
+        "mean_cross_entropy", (3, 3, 1), _cross_entropy, Ops.mean_cross_entropy
+    )
+    gemm: Any = Native(gemm_record, Ops.gemm)
+
+    sgd_step: Any = row_kernel("sgd_step", Ops.sgd_step, "rrhh-", "3")
+    momentum_step: Any = row_kernel("momentum_step", Ops.momentum_step, "rrrhhhb-", "56")
+    adagrad_step: Any = row_kernel("adagrad_step", Ops.adagrad_step, "rrrhhh--", "5")
+    rmsprop_step: Any = row_kernel("rmsprop_step", Ops.rmsprop_step, "rrrrhhhhhh--", "93")
+    adam_step: Any = row_kernel("adam_step", Ops.adam_step, "rrrrhhhhhihhh--", "bc")
+
+    fusible = frozenset(EXPRESSIONS)
+
+    def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
+        """Return a chain as one kernel."""
+        if chain_record(chain, inputs, out) is None:
+            return None
+
+        def record(*arguments: Any) -> Record | None:
+            return chain_record(chain, arguments[:-1], arguments[-1])
+
+        return [(Native(record, _no_oracle), (*inputs, out))]
+
+    def link(self, steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]]) -> list[Step]:
+        """Join neighbouring kernels into programs."""
+        return link(steps)
+
+
+def _no_oracle(*arguments: Any) -> None:
+    raise AssertionError("a chain was compiled for arrays that it does not take")
