@@ -32,10 +32,10 @@ def evaluate(network: Network, samples: Array, targets: Array) -> dict[str, floa
     total = 0.0
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for rows, step in _slices(network, "evaluation", len(samples)):
-            step.x[...] = samples[rows]
-            step.target[...] = targets[rows]
+            step.ops.load(samples[rows], step.x)
+            step.ops.load(targets[rows], step.target)
             step.plan.run()
-            outputs[rows] = step.outputs
+            outputs[rows] = step.ops.to_host(step.outputs)
             total += float(step.loss) * len(step.x)
     result = {"loss": total / len(samples)}
     if network.loss.classifies:
@@ -62,10 +62,10 @@ def outputs_of(network: Network, samples: Array, kind: Kind) -> Array:
     outputs = np.empty((len(samples), *network.output_shape), network.dtype)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for rows, step in _slices(network, kind, len(samples)):
-            step.x[...] = samples[rows]
+            step.ops.load(samples[rows], step.x)
             step.target[...] = 0
             step.plan.run()
-            outputs[rows] = step.outputs
+            outputs[rows] = step.ops.to_host(step.outputs)
     return outputs
 
 

@@ -114,7 +114,11 @@ class RawModule:
             boxes = [_box(argument, kind) for argument, kind in zip(arguments, types, strict=True)]
             pointers = (ctypes.c_void_p * len(boxes))(*(ctypes.addressof(box) for box in boxes))
             RawModule.launches.append(name)
-            launch(grid[0], block[0], pointers)
+
+            def work(boxes=boxes):  # pointers look into them
+                launch(grid[0], block[0], pointers)
+
+            Stream.now[-1].put(work)
 
         return function
 
@@ -161,23 +165,70 @@ def asnumpy(x):
 
 
 class Graph:
-    def __init__(self, calls):
-        self.calls = calls
+    """What was put into a stream while it captured."""
+
+    def __init__(self, work):
+        self.work = work
 
     def launch(self, stream=None):
-        for call in self.calls:
-            call.run()
+        for function in self.work:
+            function()
 
 
-cuda = SimpleNamespace(get_current_stream=lambda: SimpleNamespace(ptr=0, synchronize=lambda: None))
+class Stream:
+    """A queue: what is put into it is done at once, or kept while it captures."""
+
+    now: ClassVar[list[Stream]] = []
+    fails: ClassVar[str] = ""
+
+    def __init__(self, non_blocking=False):
+        self.ptr = id(self) if non_blocking else 0
+        self.captured = None
+
+    def __enter__(self):
+        self.now.append(self)
+        return self
+
+    def __exit__(self, *error):
+        self.now.pop()
+
+    def begin_capture(self):
+        if self.ptr == 0:
+            raise RuntimeError("the null stream cannot capture")
+        self.captured = []
+
+    def end_capture(self):
+        work, self.captured = self.captured, None
+        if self.fails:
+            raise RuntimeError(self.fails)
+        return Graph(work)
+
+    def put(self, function):
+        if self.captured is None:
+            function()
+        else:
+            self.captured.append(function)
+
+    def synchronize(self):
+        assert self.captured is None, "a capturing stream cannot be waited for"
+
+
+Stream.now.append(Stream())
+cuda = SimpleNamespace(get_current_stream=lambda: Stream.now[-1], Stream=Stream)
 
 
 class Blas:
     """cuBLAS's product, column by column, from the addresses that it would get."""
 
-    def multiply(self, code, product, a, b, c):
+    def use_current_stream(self):
+        pass
+
+    def multiply(self, *arguments):
+        Stream.now[-1].put(lambda: self._multiply(*arguments))
+
+    def _multiply(self, code, product, a, b, c):
         p = product
-        for i in range(p.count):
+        for i in range(p.batch):
             left = _matrix(code, a, i * p.step_a, p.lead_a, p.transpose_a, p.rows, p.inner)
             right = _matrix(code, b, i * p.step_b, p.lead_b, p.transpose_b, p.inner, p.columns)
             out = _matrix(code, c, i * p.step_c, p.lead_c, False, p.rows, p.columns)

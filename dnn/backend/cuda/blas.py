@@ -45,7 +45,8 @@ class Product(NamedTuple):
         Elements from one column to the next.
     step_a, step_b, step_c : int
         Elements from one matrix of the batch to the next.
-    count : int
+    batch : int
+        Number of matrices.
     """
 
     transpose_a: bool
@@ -59,7 +60,7 @@ class Product(NamedTuple):
     step_a: int
     step_b: int
     step_c: int
-    count: int
+    batch: int
 
 
 def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
@@ -97,11 +98,10 @@ def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
         missing = len(leading) - len(lengths)
         kept = [0 if length == 1 else step for length, step in zip(lengths, given, strict=True)]
         steps.append([0] * missing + kept)
-    count = leading[-1] if leading else 1
-    inner_steps = [s[-1] if s else 0 for s in steps]
-    product = Product(
-        transpose_b, transpose_a, m, n, k, lead_b, lead_a, lead_out, *inner_steps, count
-    )
+    batch = leading[-1] if leading else 1
+    step_b, step_a, step_out = (s[-1] if s else 0 for s in steps)
+    leads = (lead_b, lead_a, lead_out)
+    product = Product(transpose_b, transpose_a, m, n, k, *leads, step_b, step_a, step_out, batch)
     products = []
     for index in np.ndindex(*leading[:-1]):
         offsets = [sum(i * step for i, step in zip(index, s[:-1], strict=True)) for s in steps]
@@ -148,7 +148,7 @@ class Cublas:
         """Put a product into the current stream's queue; a, b and c are addresses."""
         if code not in DATA_TYPES:
             raise DtypeError(f"gemm: cuBLAS multiplies floats, not {code}")
-        self._use_current_stream()
+        self.use_current_stream()
         scalar = "f8" if code == "f8" else "f4"
         kind = DATA_TYPES[code]
         status = self._library.cublasGemmStridedBatchedEx(
@@ -172,13 +172,14 @@ class Cublas:
             kind,
             product.lead_c,
             ctypes.c_longlong(product.step_c),
-            product.count,
+            product.batch,
             COMPUTE_TYPES[code],
             DEFAULT_ALGORITHM,
         )
         self._check(status, "cublasGemmStridedBatchedEx")
 
-    def _use_current_stream(self) -> None:
+    def use_current_stream(self) -> None:
+        """Put further products into the queue of CuPy's current stream."""
         stream = self._cupy.cuda.get_current_stream().ptr
         if stream == self._stream:
             return

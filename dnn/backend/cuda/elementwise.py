@@ -3,57 +3,115 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 
 from dnn.backend.cuda.source import Elementwise
+from dnn.backend.ops import Chain
 
 __all__ = [
+    "COMPARISONS",
     "ELEMENTWISE",
+    "EXPRESSIONS",
     "adagrad_step",
     "adam_step",
+    "chain",
     "momentum_step",
     "rmsprop_step",
     "sgd_step",
 ]
 
 
-def _one(name: str, expression: str) -> Elementwise:
-    return Elementwise(name, ("x", "out"), ("out",), f"out = {expression};")
+EXPRESSIONS = {
+    "add": "{0} + {1}",
+    "subtract": "{0} - {1}",
+    "multiply": "{0} * {1}",
+    "divide": "{0} / {1}",
+    "power": "pow({0}, {1})",
+    # NaN wins on either side.
+    "maximum": "{0} != {0} || {0} > {1} ? {0} : {1}",
+    "minimum": "{0} != {0} || {0} < {1} ? {0} : {1}",
+    "negative": "-{0}",
+    "exp": "exp({0})",
+    "log": "log({0})",
+    "log1p": "log1p({0})",
+    "square": "{0} * {0}",
+    "sqrt": "sqrt({0})",
+    "tanh": "tanh({0})",
+    "abs": "{0} < A(0) ? -{0} : {0} == A(0) ? A(0) : {0}",
+    "sign": "{0} != {0} ? {0} : A(({0} > A(0)) - ({0} < A(0)))",
+    "relu": "{0} > A(0) || {0} != {0} ? {0} : A(0)",
+    "positive": "{0} > A(0) ? A(1) : A(0)",
+    "sigmoid": "A(0.5) + A(0.5) * tanh(A(0.5) * {0})",
+    "copy": "{0}",
+    "fill": "{0}",
+}
+"""What each operation is in CUDA C++, by the places of its operands: as the plain kernel of its
+name and as a member of a fused chain."""
+
+COMPARISONS = {
+    "greater": "{0} > {1}",
+    "greater_equal": "{0} >= {1}",
+    "equal": "{0} == {1}",
+}
+"""Like `EXPRESSIONS`; the result is of bool."""
 
 
-def _two(name: str, expression: str) -> Elementwise:
-    return Elementwise(name, ("a", "b", "out"), ("out",), f"out = {expression};")
+def _plain(name: str, expression: str, fixed: tuple[tuple[str, str], ...] = ()) -> Elementwise:
+    operands = ("a", "b") if "{1}" in expression else ("x",)
+    body = f"out = {expression.format(*operands)};"
+    return Elementwise(name, (*operands, "out"), ("out",), body, fixed=fixed)
+
+
+def chain(members: Chain, inputs: int) -> Elementwise:
+    """Return a chain of elementwise operations as one.
+
+    Parameters
+    ----------
+    members : Chain
+        See `dnn.backend.ops`.
+    inputs : int
+        Places below that are inputs.
+
+    Returns
+    -------
+    Elementwise
+
+    Raises
+    ------
+    KeyError
+        If `EXPRESSIONS` lacks one of the operations.
+    """
+    names = [f"x{i}" for i in range(inputs)]
+    lines = []
+    for number, (kind, *operands) in enumerate(members):
+        expression = EXPRESSIONS[kind].format(*(names[place] for place in operands))
+        lines.append(f"const A t{number} = {expression};")
+        names.append(f"t{number}")
+    lines.append(f"out = {names[-1]};")
+    digest = hashlib.sha256(repr(members).encode()).hexdigest()[:12]
+    return Elementwise(f"chain_{digest}", (*names[:inputs], "out"), ("out",), "\n".join(lines))
 
 
 ELEMENTWISE = {
     spec.name: spec
     for spec in (
-        _one("copy", "x"),
-        _one("fill", "x"),
-        _two("add", "a + b"),
-        _two("subtract", "a - b"),
-        _two("multiply", "a * b"),
-        _two("divide", "a / b"),
-        _one("negative", "-x"),
-        _one("exp", "exp(x)"),
-        _one("log", "log(x)"),
-        _one("square", "x * x"),
-        _one("tanh", "tanh(x)"),
-        _one("sqrt", "sqrt(x)"),
-        _one("log1p", "log1p(x)"),
-        _two("power", "pow(a, b)"),
-        _one("abs", "x < A(0) ? -x : x == A(0) ? A(0) : x"),
-        _one("sign", "x != x ? x : A((x > A(0)) - (x < A(0)))"),
-        # NaN wins on either side.
-        _two("maximum", "a != a || a > b ? a : b"),
-        _two("minimum", "a != a || a < b ? a : b"),
-        _two("greater", "a > b"),
-        _two("greater_equal", "a >= b"),
-        _two("equal", "a == b"),
-        Elementwise("where", ("condition", "a", "b", "out"), ("out",), "out = condition ? a : b;"),
-        _one("relu", "x > A(0) || x != x ? x : A(0)"),
-        _one("positive", "x > A(0) ? A(1) : A(0)"),
-        _one("sigmoid", "A(0.5) + A(0.5) * tanh(A(0.5) * x)"),
-        Elementwise("count", ("count",), ("count",), "count = count + 1;", only_written=()),
+        *(_plain(name, expression) for name, expression in EXPRESSIONS.items()),
+        *(_plain(name, expr, (("out", "b1"),)) for name, expr in COMPARISONS.items()),
+        Elementwise(
+            "where",
+            ("condition", "a", "b", "out"),
+            ("out",),
+            "out = condition ? a : b;",
+            fixed=(("condition", "b1"),),
+        ),
+        Elementwise(
+            "count",
+            ("count",),
+            ("count",),
+            "count = count + 1;",
+            only_written=(),
+            fixed=(("count", "i8"),),
+        ),
         Elementwise(
             "adam_coefficients",
             (
@@ -78,6 +136,7 @@ correction = sqrt(1.0 - pow((double)beta2, t));
 keep = A(1) - learning_rate * weight_decay;
 """,
             only_written=("complement1", "complement2", "step_size", "correction", "keep"),
+            fixed=(("count", "i8"),),
         ),
         # The first of the largest, and NaN before all: a running maximum that only a larger one
         # or the first NaN replaces.
@@ -95,6 +154,7 @@ for (long long j = 1; j < length; ++j) {
 """,
             pointers=("x",),
             integers=("length", "stride"),
+            fixed=(("out", "i8"),),
         ),
     )
 }
@@ -146,7 +206,7 @@ const A moved = d / (sqrt(s) + epsilon);
 """
     body += "v = momentum * v + moved;\nw = w - learning_rate * v;" if moves else ""
     body += "" if moves else "w = w - learning_rate * moved;"
-    names = ("w", "g", "s", "learning_rate", "smoothing", "complement", "epsilon")
+    names: tuple[str, ...] = ("w", "g", "s", "learning_rate", "smoothing", "complement", "epsilon")
     names += ("v", "momentum") if moves else ()
     names += ("weight_decay",) if decays else ()
     writes = ("w", "s", "v") if moves else ("w", "s")

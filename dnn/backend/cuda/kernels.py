@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, Reduction, arithmetic, stored
 
-__all__ = ["REDUCTIONS", "add_rows", "log_softmax", "take_rows", "uniform_noise"]
+__all__ = [
+    "REDUCTIONS",
+    "add_rows",
+    "end_batch",
+    "log_softmax",
+    "take_batch",
+    "take_rows",
+    "uniform_noise",
+]
 
 PHILOX_ROUNDS = 10
 
@@ -17,14 +25,14 @@ REDUCTIONS = {
             "max",
             ("x",),
             "x",
-            "-A(INFINITY)",
+            "-A(1.0 / 0.0)",
             "total = value != value || value > total ? value : total;",
         ),
         Reduction(
             "min",
             ("x",),
             "x",
-            "A(INFINITY)",
+            "A(1.0 / 0.0)",
             "total = value != value || value < total ? value : total;",
         ),
         Reduction(
@@ -59,6 +67,48 @@ def take_rows(code: str) -> Kernel:
 }}
 """
     return Kernel(name, source, code == "f2")
+
+
+def take_batch(code: str) -> Kernel:
+    """Write ``out[i] = x[order[position[0] + i]]``.
+
+    Its parameters: x, order, position, out, width of a row, elements of out.
+    """
+    name = f"take_batch__{code}"
+    kind = C_TYPES[code]
+    source = f"""extern "C" __global__ void {name}(
+    const {kind}* x, const long long* order, const long long* position, {kind}* out,
+    const long long width, const long long n)
+{{
+    const long long start = position[0];
+    const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step)
+        out[i] = x[order[start + i / width] * width + i % width];
+}}
+"""
+    return Kernel(name, source, code == "f2")
+
+
+def end_batch(code: str, kept: str) -> Kernel:
+    """Write ``losses[position[1]] = loss`` and go on to the next batch.
+
+    Its parameters: loss, losses, position, losses of a step (one for each model), and the losses'
+    distance from step to step and from model to model, in elements.
+    """
+    name = f"end_batch__{code}_{kept}"
+    value = stored(kept, f"({arithmetic(code)})loss[k]")
+    source = f"""extern "C" __global__ void {name}(
+    const {C_TYPES[code]}* loss, {C_TYPES[kept]}* losses, long long* position,
+    const long long models, const long long by_step, const long long by_model)
+{{
+    if (blockIdx.x || threadIdx.x) return;
+    for (long long k = 0; k < models; ++k)
+        losses[position[1] * by_step + k * by_model] = {value};
+    position[0] += position[2];
+    position[1] += 1;
+}}
+"""
+    return Kernel(name, source, "f2" in (code, kept))
 
 
 def add_rows(code: str) -> Kernel:
@@ -117,7 +167,7 @@ def log_softmax(code: str) -> Kernel:
     for (long long row = blockIdx.x; row < rows; row += gridDim.x) {{
         const {kind}* from = x + row * width;
         {kind}* to = out + row * width;
-        A largest = -A(INFINITY);
+        A largest = -A(1.0 / 0.0);
         for (long long i = threadIdx.x; i < width; i += {THREADS}) {{
             const A value = (A)from[i];
             largest = value != value || value > largest ? value : largest;

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dnn.backend.cuda import elementwise, kernels
 from dnn.backend.cuda.blas import Cublas, product_of
-from dnn.backend.cuda.elementwise import ELEMENTWISE
+from dnn.backend.cuda.elementwise import ELEMENTWISE, EXPRESSIONS
 from dnn.backend.cuda.kernels import REDUCTIONS
 from dnn.backend.cuda.launch import Launcher
 from dnn.backend.cuda.layout import element_strides
+from dnn.backend.cuda.replay import Replay
 from dnn.backend.cuda.source import THREADS, code_of
 from dnn.backend.device import Device, import_cupy
-from dnn.backend.ops import Array, Ops
+from dnn.backend.ops import Array, Chain, Ops
 from dnn.errors import DtypeError, ShapeError
 
 __all__ = ["CudaOps"]
+
+Step = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class CudaOps(Ops):
@@ -42,15 +47,54 @@ class CudaOps(Ops):
     gives the same bits.
     """
 
+    passes = ("elementwise_fusion",)
+
     def __init__(self, device: Device, cupy: Any = None, blas: Any = None) -> None:
         if cupy is None:
             device.require()
             cupy = import_cupy()
             cupy.cuda.Device(device.index).use()
-        self.device = str(device)  # type: ignore[misc]
+        self.device = str(device)
         self.cupy = cupy
         self.launcher = Launcher(cupy)
         self.blas = Cublas(cupy) if blas is None else blas
+        self._replays: weakref.WeakSet[Replay] = weakref.WeakSet()
+
+    # Plans.
+
+    def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
+        """Return the call of one kernel for a chain; None where there is none for a member."""
+        if any(name not in EXPRESSIONS for name, *_ in chain):
+            return None
+        spec = elementwise.chain(chain, len(inputs))
+        return [(self.launcher.elementwise, (spec, (*inputs, out)))]
+
+    def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
+        """Record what the steps launch; it is replayed as one CUDA graph where that can be."""
+        ours = (self, self.launcher)
+        foreign = [f for f, _ in steps if getattr(f, "__self__", None) not in ours]
+        if foreign:
+            # It may allocate, or wait for the GPU: neither can be captured.
+            name = getattr(foreign[0], "__name__", repr(foreign[0]))
+            why_not = f"{name} is a function that this device does not know"
+        else:
+            why_not = ""
+        self.launcher.begin_recording()
+        try:
+            for function, arguments in steps:
+                if getattr(function, "__self__", None) in ours:
+                    function(*arguments)
+                else:
+                    self.launcher.call(function, *arguments)
+        finally:
+            calls = self.launcher.end_recording()
+        replay = Replay(self.cupy, calls, self.blas.use_current_stream, why_not)
+        self._replays.add(replay)
+        return [(replay.run, ())] if calls else []
+
+    def replays(self) -> list[str]:
+        """Say of every plan that is still there how it is replayed, and with how many calls."""
+        return sorted(f"{len(replay)} calls as {replay.how}" for replay in self._replays)
 
     # Memory.
 
@@ -65,21 +109,49 @@ class CudaOps(Ops):
         return array
 
     def to_host(self, x: Array) -> Array:  # type: ignore[override]
-        """Return a copy on the host."""
+        """Return a copy on the host, when all work before is done."""
         host: Array = self.cupy.asnumpy(x)
         return host
 
+    def load(self, x: Array, out: Array) -> None:  # type: ignore[override]
+        """Copy from the host, broadcast to the shape of `out` and cast to its type."""
+        host = np.ascontiguousarray(np.broadcast_to(x, out.shape), out.dtype)
+        if out.flags.c_contiguous:
+            out.set(host)  # type: ignore[attr-defined]
+        else:
+            self.copy(self.asarray(host), out)
+
     def copy(self, x: Array, out: Array) -> None:  # type: ignore[override]
+        """Copy, broadcast and cast, in one kernel."""
         self._elementwise("copy", x, out)
 
     def fill(self, value: float, out: Array) -> None:  # type: ignore[override]
+        """Set every element."""
         self._elementwise("fill", float(value), out)
 
     def take_rows(self, x: Array, rows: Array, out: Array) -> None:  # type: ignore[override]
+        """Gather rows, a thread for each element."""
         width = int(np.prod(x.shape[1:], dtype=np.int64))
         self._by_rows("take_rows", kernels.take_rows(code_of(x.dtype)), x, rows, out, len(x), width)
 
+    def take_batch(self, x: Array, order: Array, position: Array, out: Array) -> None:
+        """Gather the next batch; where it begins is read on the GPU."""
+        for array in (x, order, out):
+            self._contiguous("take_batch", array)
+        width = int(np.prod(x.shape[1:], dtype=np.int64))
+        kernel = kernels.take_batch(code_of(x.dtype))
+        numbers = [np.int64(max(1, width)), np.int64(out.size)]
+        self.launcher.for_each(kernel, out.size, [x, order, position, out, *numbers])
+
+    def end_batch(self, loss: Array, losses: Array, position: Array) -> None:
+        """Note a loss and go on to the next batch, on the GPU."""
+        steps = (*element_strides(losses), 0)
+        kernel = kernels.end_batch(code_of(loss.dtype), code_of(losses.dtype))
+        numbers = [np.int64(loss.size), np.int64(steps[0]), np.int64(steps[1])]
+        self.launcher.launch(kernel, 1, [loss, losses, position, *numbers])
+
     def add_rows(self, x: Array, rows: Array, out: Array) -> None:  # type: ignore[override]
+        """Add up rows, a thread for each element of the result, in the order of the rows."""
         width = int(np.prod(out.shape[1:], dtype=np.int64))
         kernel = kernels.add_rows(code_of(out.dtype))
         self._by_rows("add_rows", kernel, x, rows, out, rows.size, width)
@@ -104,6 +176,7 @@ class CudaOps(Ops):
         self.launcher.elementwise(ELEMENTWISE[name], operands)
 
     def positive(self, x: Array, mask: Array, out: Array) -> None:  # type: ignore[override]
+        """1 where ``x > 0``, else 0; needs no workspace."""
         self._elementwise("positive", x, out)
 
     # Reductions.
@@ -113,6 +186,7 @@ class CudaOps(Ops):
         self.launcher.reduce(REDUCTIONS[name], [x], positive, out)
 
     def argmax(self, x: Array, axis: int, out: Array) -> None:  # type: ignore[override]
+        """Where the first largest element stands, a thread for each result."""
         axis %= x.ndim
         integers = [x.shape[axis], element_strides(x)[axis]]
         self.launcher.elementwise(ELEMENTWISE["argmax"], (x, out), integers, hidden=axis)
@@ -120,6 +194,7 @@ class CudaOps(Ops):
     def log_softmax(  # type: ignore[override]
         self, x: Array, column: Array, exponentials: Array, out: Array
     ) -> None:
+        """Logarithm of the softmax, a block of threads for each row; needs no workspace."""
         if not x.flags.c_contiguous:
             self.copy(x, out)
             x = out
@@ -133,6 +208,7 @@ class CudaOps(Ops):
     def mean_cross_entropy(  # type: ignore[override]
         self, log_probabilities: Array, target: Array, terms: Array, out: Array
     ) -> None:
+        """``-sum(target * log_probabilities) / rows``; needs no workspace."""
         axes = (terms.ndim - 2, terms.ndim - 1)
         self.launcher.reduce(
             REDUCTIONS["sum_of_products"],
@@ -145,6 +221,7 @@ class CudaOps(Ops):
     # Linear algebra.
 
     def gemm(self, a: Array, b: Array, out: Array) -> None:  # type: ignore[override]
+        """Matrix products by cuBLAS, a call for each of the leading axes but the last."""
         if not a.shape[-1]:
             self.fill(0.0, out)
             return
@@ -180,18 +257,21 @@ class CudaOps(Ops):
     # Steps of optimizers.
 
     def sgd_step(self, w, g, learning_rate, weight_decay, moved):  # type: ignore
+        """See `Ops.sgd_step`; one kernel."""
         spec = elementwise.sgd_step(weight_decay is not None)
         self.launcher.elementwise(spec, _given(w, g, learning_rate, weight_decay))
 
     def momentum_step(  # type: ignore
         self, w, g, v, learning_rate, momentum, weight_decay, nesterov, moved
     ):
+        """See `Ops.momentum_step`; one kernel."""
         spec = elementwise.momentum_step(weight_decay is not None, bool(nesterov))
         self.launcher.elementwise(spec, _given(w, g, v, learning_rate, momentum, weight_decay))
 
     def adagrad_step(  # type: ignore
         self, w, g, s, learning_rate, epsilon, weight_decay, moved, root
     ):
+        """See `Ops.adagrad_step`; one kernel."""
         spec = elementwise.adagrad_step(weight_decay is not None)
         self.launcher.elementwise(spec, _given(w, g, s, learning_rate, epsilon, weight_decay))
 
@@ -210,6 +290,7 @@ class CudaOps(Ops):
         moved,
         root,
     ):
+        """See `Ops.rmsprop_step`; one kernel."""
         moves = v is not None and momentum is not None
         spec = elementwise.rmsprop_step(weight_decay is not None, moves)
         rest = (v, momentum) if moves else ()
@@ -230,6 +311,7 @@ class CudaOps(Ops):
         correction,
         keep,
     ):
+        """See `Ops.adam_coefficients`."""
         # Two kernels: no thread of the second may see a count that others still change.
         self._elementwise("count", count)
         self._elementwise(
@@ -264,6 +346,7 @@ class CudaOps(Ops):
         moved,
         root,
     ):
+        """See `Ops.adam_step`; one kernel."""
         spec = elementwise.adam_step(weight_decay is not None, keep is not None)
         operands = (w, g, m, s, beta1, complement1, beta2, complement2, step_size, correction)
         self.launcher.elementwise(spec, _given(*operands, epsilon, weight_decay, keep))

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 __all__ = [
     "HALF_HEADER",
@@ -87,6 +88,8 @@ class Elementwise:
         Those that are not loaded: ``p_x[at_x]`` is the element.
     integers : tuple of str
         Further parameters of type long long.
+    fixed : tuple of (str, str)
+        Operands that have one type of elements only, with its code.
     """
 
     name: str
@@ -96,6 +99,7 @@ class Elementwise:
     only_written: tuple[str, ...] = ("out",)
     pointers: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,11 +129,9 @@ class Reduction:
     last: str = "total"
 
 
-def code_of(dtype: np.dtype | str) -> str:  # type: ignore[type-arg]
-    """Return ``"f4"`` for float32, and so on; `SCALAR` is returned as it is."""
-    if dtype == SCALAR:
-        return SCALAR
-    code = np.dtype(dtype).str[1:]
+def code_of(dtype: npt.DTypeLike) -> str:
+    """Return ``"f4"`` for float32, and so on."""
+    code: str = np.dtype(dtype).str[1:]
     if code not in C_TYPES:
         raise TypeError(f"kernels know no {np.dtype(dtype)}")
     return code
