@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dnn.backend import Array, Ops
+from dnn.graph.operation import Step
 from dnn.network import BatchPlan
 from dnn.optimizers import Update
 
@@ -66,6 +67,23 @@ class Trainer:
         self._shares = ops.asarray(sizes / self.samples)
         # On the device: to fetch a loss would wait for its step.
         self._losses = ops.memory(self.steps * 8).view(np.float64)
+        # Where the order of an epoch stands, and how far it has come: see `Ops.end_batch`.
+        self._order = ops.memory(self.samples * 8).view(np.int64)
+        self._position = ops.asarray(np.array([0, 0, self.batch_size], np.int64))
+        self._whole_step = self._linked(self._whole)
+        self._rest_step = [] if self._rest is None else self._linked(self._rest)
+
+    def _linked(self, plan: BatchPlan) -> list[Step]:
+        """Return a whole step, from the gathering of its batch to its loss, in as few calls."""
+        edges = (plan.x, plan.target, plan.weight)
+        gather: list[Step] = [
+            (self._ops.take_batch, (data, self._order, self._position, edge))
+            for data, edge in zip(self._data, edges, strict=True)
+            if data is not None and edge is not None
+        ]
+        end: Step = (self._ops.end_batch, (plan.loss, self._losses, self._position))
+        steps = [*gather, *plan.plan.steps, *self._update.steps, end]
+        return self._ops.link(steps, scratch=self._update.gradients)
 
     def epoch(self, order: Array, inspect: Callable[[BatchPlan], None] | None = None) -> float:
         """Visit every sample once.
@@ -82,6 +100,20 @@ class Trainer:
         float
             The mean over samples of the loss, each batch before its step.
         """
+        if inspect is None:
+            self._order[...] = order
+            self._position[:2] = 0
+            whole = self.samples // self.batch_size
+            for _ in range(whole):
+                for function, arguments in self._whole_step:
+                    function(*arguments)
+            for function, arguments in self._rest_step:
+                function(*arguments)
+            self._update.steps_done += self.steps
+            return float(self._losses @ self._shares)
+        return self._inspected_epoch(order, inspect)
+
+    def _inspected_epoch(self, order: Array, inspect: Callable[[BatchPlan], None]) -> float:
         order = self._ops.asarray(order)
         samples, targets, weights = self._data
         size, losses, update = self.batch_size, self._losses, self._update.run
@@ -94,8 +126,7 @@ class Trainer:
                 load, run, loss = plan.load, plan.plan.run, plan.loss
             load(samples, targets, weights, order[step * size : (step + 1) * size])
             run()
-            if inspect is not None:
-                inspect(plan)
+            inspect(plan)
             update()
             losses[step] = loss
         return float(losses @ self._shares)

@@ -47,9 +47,18 @@ class Ops:
         return None
 
     def link(
-        self, steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]]
+        self,
+        steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]],
+        scratch: Array | None = None,
     ) -> list[tuple[Callable[..., object], tuple[Any, ...]]]:
-        """Return calls that do the same as `steps` with less in between; done once for a plan."""
+        """Return calls that do the same as `steps` with less in between; done once for a plan.
+
+        Parameters
+        ----------
+        steps : sequence of (function, arguments)
+        scratch : array, optional
+            Memory whose contents nobody reads afterwards: calls may leave it out.
+        """
         return list(steps)
 
     # Memory.
@@ -97,6 +106,23 @@ class Ops:
     def fill(value: float, out: Array) -> None:
         """Set every element."""
         out.fill(value)
+
+    @staticmethod
+    def take_batch(x: Array, order: Array, position: Array, out: Array) -> None:
+        """Gather the next batch: ``out[i] = x[order[position[0] + i]]``."""
+        start = int(position[0])
+        np.take(x, order[start : start + len(out)], 0, out, "clip")
+
+    @staticmethod
+    def end_batch(loss: Array, losses: Array, position: Array) -> None:
+        """Note a loss, and go on to the next batch.
+
+        `position` holds three integers: the row where the batch begins, its number, and the rows
+        of a batch. ``losses[position[1]] = loss``.
+        """
+        losses[position[1]] = loss
+        position[0] += position[2]
+        position[1] += 1
 
     # Elementwise: out = f(x) or f(x, y).
 

@@ -155,6 +155,11 @@ class Plan:
     def __len__(self) -> int:
         return len(self._steps)
 
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Functions and their arguments, one by one as the operations gave them."""
+        return self._steps
+
     def __str__(self) -> str:
         lines = []
         for kind, (_, arguments) in zip(self._kinds, self._steps, strict=True):

@@ -21,12 +21,14 @@ __all__ = [
     "adagrad_step",
     "adam_step",
     "column_sums",
+    "end_batch",
     "log_softmax",
     "mean_cross_entropy",
     "momentum_step",
     "rmsprop_step",
     "row_sums",
     "sgd_step",
+    "take_batch",
     "take_rows",
 ]
 
@@ -42,6 +44,24 @@ def take_rows(x, rows, out):
         row = rows[i]
         for j in range(out.shape[1]):
             out[i, j] = x[row, j]
+
+
+@njit(**FLAGS)
+def take_batch(x, order, position, out):
+    """``out[i] = x[order[position[0] + i]]``."""
+    start = position[0]
+    for i in range(out.shape[0]):
+        row = order[start + i]
+        for j in range(out.shape[1]):
+            out[i, j] = x[row, j]
+
+
+@njit(**FLAGS)
+def end_batch(loss, losses, position):
+    """``losses[position[1]] = loss``, and on to the next batch."""
+    losses[position[1]] = loss[0]
+    position[0] += position[2]
+    position[1] += 1
 
 
 # Reductions.

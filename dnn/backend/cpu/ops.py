@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cpu.chains import EXPRESSIONS, chain_record
+from dnn.backend.cpu.descent import fold_descent
 from dnn.backend.cpu.entries import array_kernel, row_kernel
 from dnn.backend.cpu.native import Native, Record, Step, link
 from dnn.backend.cpu.products import gemm_record
@@ -26,7 +27,8 @@ def _elementwise(name: str) -> Native:
         chain = ((name, *range(inputs)),)
         return chain_record(chain, arguments[:inputs], arguments[-1])
 
-    return Native(record, oracle)
+    # In NumPy `positive` needs a mask.
+    return Native(record, oracle, writes_last=name != "positive")
 
 
 def _rows(x: Array, rows: Array, out: Array) -> Sequence[Array] | None:
@@ -35,6 +37,15 @@ def _rows(x: Array, rows: Array, out: Array) -> Sequence[Array] | None:
     if not x.flags.c_contiguous or x.dtype != out.dtype:
         return None
     return x.reshape(x.shape[0], -1), rows, out.reshape(rows.size, -1)
+
+
+def _batch(x: Array, order: Array, position: Array, out: Array) -> Sequence[Array] | None:
+    arrays = _rows(x, order[: len(out)], out)
+    return None if arrays is None else (arrays[0], order, position, arrays[2])
+
+
+def _end(loss: Array, losses: Array, position: Array) -> Sequence[Array] | None:
+    return (loss.reshape(1), losses, position) if loss.shape == () else None
 
 
 def _summed(x: Array, axes: tuple[int, ...], out: Array) -> tuple[Array, Array] | None:
@@ -66,7 +77,7 @@ def _sum() -> Native:
     def record(*arguments: Any) -> Record | None:
         return rows.record(*arguments) or columns.record(*arguments)
 
-    return Native(record, Ops.sum)
+    return Native(record, Ops.sum, writes_last=True)
 
 
 def _log_softmax(
@@ -97,6 +108,9 @@ class CpuOps(Ops):
     copy: Any = _elementwise("copy")
     take_rows: Any = array_kernel("take_rows", (2, 1, 2), _rows, Ops.take_rows)
 
+    take_batch: Any = array_kernel("take_batch", (2, 1, 1, 2), _batch, Ops.take_batch)
+    end_batch: Any = array_kernel("end_batch", (1, 1, 1), _end, Ops.end_batch)
+
     add: Any = _elementwise("add")
     subtract: Any = _elementwise("subtract")
     multiply: Any = _elementwise("multiply")
@@ -121,7 +135,7 @@ class CpuOps(Ops):
     mean_cross_entropy: Any = array_kernel(
         "mean_cross_entropy", (3, 3, 1), _cross_entropy, Ops.mean_cross_entropy
     )
-    gemm: Any = Native(gemm_record, Ops.gemm)
+    gemm: Any = Native(gemm_record, Ops.gemm, writes_last=True)
 
     sgd_step: Any = row_kernel("sgd_step", Ops.sgd_step, "rrhh-", "3")
     momentum_step: Any = row_kernel("momentum_step", Ops.momentum_step, "rrrhhhb-", "56")
@@ -139,11 +153,22 @@ class CpuOps(Ops):
         def record(*arguments: Any) -> Record | None:
             return chain_record(chain, arguments[:-1], arguments[-1])
 
-        return [(Native(record, _no_oracle), (*inputs, out))]
+        return [(Native(record, _no_oracle, writes_last=True), (*inputs, out))]
 
-    def link(self, steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]]) -> list[Step]:
+    def link(
+        self,
+        steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]],
+        scratch: Array | None = None,
+    ) -> list[Step]:
         """Join neighbouring kernels into programs."""
+        if scratch is not None:
+            steps = fold_descent(steps, scratch, self.gemm, self.sgd_step, _writes_last)
         return link(steps)
+
+
+def _writes_last(function: Callable[..., object]) -> bool:
+    """Whether it is a kernel of no workspace."""
+    return isinstance(function, Native) and function.writes_last
 
 
 def _no_oracle(*arguments: Any) -> None:
