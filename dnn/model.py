@@ -63,7 +63,7 @@ class NeuralNetwork:
         threads, the same seed gives the same bits.
     dtype : "float32" or "float64"
     device : str
-        ``"cpu"``.
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. On a GPU `fit` keeps the whole training set there.
 
     Raises
     ------
@@ -184,8 +184,16 @@ class NeuralNetwork:
             samples, targets = samples[kept], targets[kept]
             weights = None if weights is None else weights[kept]
         compiled = network.training_plan if weights is None else network.weighted_training_plan
+        # The whole training set goes to the device, once.
+        ops = network.ops
         trainer = Trainer(
-            compiled, self._update, network.ops, samples, targets, weights, batch_size
+            compiled,
+            self._update,
+            ops,
+            ops.asarray(samples),
+            ops.asarray(targets),
+            None if weights is None else ops.asarray(weights),
+            batch_size,
         )
         history = History()
         watching = [*callbacks, *_progress_bar(progress)]

@@ -64,7 +64,7 @@ class Trainer:
         sizes = np.full(self.steps, float(self.batch_size))
         if rest:
             sizes[-1] = rest
-        self._shares = ops.asarray(sizes / self.samples)
+        self._shares = sizes / self.samples
         # On the device: to fetch a loss would wait for its step.
         self._losses = ops.memory(self.steps * 8).view(np.float64)
         # Where the order of an epoch stands, and how far it has come: see `Ops.end_batch`.
@@ -101,7 +101,7 @@ class Trainer:
             The mean over samples of the loss, each batch before its step.
         """
         if inspect is None:
-            self._order[...] = order
+            self._ops.load(order, self._order)
             self._position[:2] = 0
             whole = self.samples // self.batch_size
             for _ in range(whole):
@@ -110,7 +110,7 @@ class Trainer:
             for function, arguments in self._rest_step:
                 function(*arguments)
             self._update.steps_done += self.steps
-            return float(self._losses @ self._shares)
+            return self._mean_loss()
         return self._inspected_epoch(order, inspect)
 
     def _inspected_epoch(self, order: Array, inspect: Callable[[BatchPlan], None]) -> float:
@@ -129,4 +129,7 @@ class Trainer:
             inspect(plan)
             update()
             losses[step] = loss
-        return float(losses @ self._shares)
+        return self._mean_loss()
+
+    def _mean_loss(self) -> float:
+        return float(self._ops.to_host(self._losses) @ self._shares)

@@ -26,6 +26,8 @@ __all__ = ["Call", "Launcher"]
 BLOCKS = 2048
 """At most that many blocks: 15 for each of an H200's 132 processors; the kernels loop."""
 
+NUMBERS = (int, float, np.number)
+
 OPTIONS = ("--std=c++17",)
 
 
@@ -114,7 +116,7 @@ class Launcher:
         shape: tuple[int, ...] = tuple(target.shape)
         codes, strides = [], []
         for name, operand in named.items():
-            if isinstance(operand, int | float):
+            if isinstance(operand, NUMBERS):
                 codes.append(SCALAR)
                 continue
             self._check(spec.name, operand)
@@ -130,7 +132,7 @@ class Launcher:
         kernel = self._kernel(spec, tuple(codes), len(lengths))
         elements = int(np.prod(lengths, dtype=np.int64))
         numbers = [*integers, elements, *lengths[1:], *(s for steps in strides for s in steps)]
-        arguments = [np.float64(x) if isinstance(x, int | float) else x for x in operands]
+        arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
         self.for_each(kernel, elements, [*arguments, *map(np.int64, numbers)])
 
     def _kernel(self, spec: Elementwise, codes: tuple[str, ...], axes: int) -> Kernel:
