@@ -7,13 +7,14 @@ arrays of host and device raises TypeError.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from types import SimpleNamespace
 from typing import ClassVar
 
 import cuda_emulator
 import numpy as np
 
-from dnn.backend.cuda.catalogue import all_kernels
+from dnn.backend.cuda.catalogue import all_kernels, codes_of
 from dnn.backend.cuda.elementwise import ELEMENTWISE
 from dnn.backend.cuda.source import elementwise_kernel
 
@@ -131,9 +132,12 @@ def compile_all():
     """Compile what is commonly used in one go: the compiler takes 0.2 s to start."""
     if not RawModule.compiled:
         kernels = list(all_kernels())
-        for name in ("add", "subtract", "multiply", "divide", "copy"):
-            codes = ("f4",) * len(ELEMENTWISE[name].parameters)
-            kernels.append(elementwise_kernel(ELEMENTWISE[name], codes, 2))
+        for name, axes in itertools.product(ELEMENTWISE, (2, 3)):
+            for code in ("f4", "f8"):
+                spec = ELEMENTWISE[name]
+                if name not in ("adam_coefficients", "count", "fill"):
+                    kernels.append(elementwise_kernel(spec, codes_of(spec, code), axes))
+        kernels = list({kernel.name: kernel for kernel in kernels}.values())
         RawModule.compiled.update(
             cuda_emulator.build({kernel.name: kernel.source for kernel in kernels})
         )

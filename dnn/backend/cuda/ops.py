@@ -15,7 +15,7 @@ from dnn.backend.cuda.kernels import REDUCTIONS
 from dnn.backend.cuda.launch import Launcher
 from dnn.backend.cuda.layout import element_strides
 from dnn.backend.cuda.replay import Replay
-from dnn.backend.cuda.source import THREADS, code_of
+from dnn.backend.cuda.source import THREADS, Elementwise, code_of
 from dnn.backend.device import Device, import_cupy
 from dnn.backend.ops import Array, Chain, Ops
 from dnn.errors import DtypeError, ShapeError
@@ -66,13 +66,15 @@ class CudaOps(Ops):
         """Return the call of one kernel for a chain; None where there is none for a member."""
         if any(name not in EXPRESSIONS for name, *_ in chain):
             return None
-        spec = elementwise.chain(chain, len(inputs))
-        return [(self.launcher.elementwise, (spec, (*inputs, out)))]
+        return [(self.run_chain, (elementwise.chain(chain, len(inputs)), *inputs, out))]
+
+    def run_chain(self, spec: Elementwise, *operands: Array) -> None:
+        """Launch the kernel of a chain."""
+        self.launcher.elementwise(spec, operands)
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
         """Record what the steps launch; it is replayed as one CUDA graph where that can be."""
-        ours = (self, self.launcher)
-        foreign = [f for f, _ in steps if getattr(f, "__self__", None) not in ours]
+        foreign = [f for f, _ in steps if getattr(f, "__self__", None) is not self]
         if foreign:
             # It may allocate, or wait for the GPU: neither can be captured.
             name = getattr(foreign[0], "__name__", repr(foreign[0]))
@@ -82,7 +84,7 @@ class CudaOps(Ops):
         self.launcher.begin_recording()
         try:
             for function, arguments in steps:
-                if getattr(function, "__self__", None) in ours:
+                if getattr(function, "__self__", None) is self:
                     function(*arguments)
                 else:
                     self.launcher.call(function, *arguments)

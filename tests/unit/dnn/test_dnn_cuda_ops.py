@@ -267,6 +267,7 @@ def test_steps_of_optimizers(ops, name, decays, models):
     beta, complement = np.full(single, 0.9, "f4"), np.full(single, 0.1, "f4")
     decay = decay if decays else None
     moved, root = np.empty_like(w), np.empty_like(w)
+    of_adam = [w, g, m, s, beta, complement, beta, complement, rate, beta, epsilon]
     function, arguments, outputs = {
         "sgd": ("sgd_step", [w, g, rate, decay, moved], [0]),
         "momentum": ("momentum_step", [w, g, m, rate, beta, decay, False, moved], [0, 2]),
@@ -284,14 +285,12 @@ def test_steps_of_optimizers(ops, name, decays, models):
         ),
         "adam": (
             "adam_step",
-            [w, g, m, s, beta, complement, beta, complement, rate, beta, epsilon, decay, None]
-            + [moved, root],
+            [*of_adam, decay, None, moved, root],
             [0, 2, 3],
         ),
         "adamw": (
             "adam_step",
-            [w, g, m, s, beta, complement, beta, complement, rate, beta, epsilon, decay, beta]
-            + [moved, root],
+            [*of_adam, decay, beta, moved, root],
             [0, 2, 3],
         ),
     }[name]
