@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         train_validation_split,
         train_validation_test_split,
     )
+    from dnn.ensemble import Ensemble
     from dnn.errors import (
         CheckpointError,
         ConfigurationError,
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
         Output,
         Residual,
     )
-    from dnn.losses import Loss, MeanSquaredError, SoftmaxCrossEntropy
+    from dnn.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
     from dnn.memory import MemoryManager
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
@@ -101,6 +102,7 @@ _HOMES = {
         "train_validation_split",
         "train_validation_test_split",
     ),
+    "ensemble": ("Ensemble",),
     "errors": (
         "CheckpointError",
         "ConfigurationError",
@@ -125,7 +127,7 @@ _HOMES = {
         "Output",
         "Residual",
     ),
-    "losses": ("Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
+    "losses": ("BinaryCrossEntropy", "Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
     "memory": ("MemoryManager",),
     "model": ("History", "NeuralNetwork"),
     "nets": ("mlp",),
@@ -142,6 +144,7 @@ __all__ = [
     "AdamW",
     "BatchNorm",
     "BestCheckpoint",
+    "BinaryCrossEntropy",
     "Callback",
     "CheckpointError",
     "ConfigurationError",
@@ -152,6 +155,7 @@ __all__ = [
     "Dropout",
     "DtypeError",
     "EarlyStopping",
+    "Ensemble",
     "Epoch",
     "Flatten",
     "FullyConnected",

@@ -3,7 +3,7 @@
 ::
 
     tensors     parameter/<name>              each parameter
-                state/<name>                  running statistics
+                state/<name>                  running statistics, seed and step of noise
                 optimizer/<buffer>/<name>     what the optimizer remembers of each parameter
     metadata    dnn                           JSON: version, architecture, optimizer, seed, history
 
@@ -38,7 +38,9 @@ __all__ = ["load_checkpoint", "require_safetensors", "save_checkpoint"]
 VERSION = 1
 
 # What a layer holds besides its architecture: another start, or another moment.
-_NOT_ARCHITECTURE = frozenset({"dtype", "name", "parameters", "start", "states", "training"})
+_NOT_ARCHITECTURE = frozenset(
+    {"assignments", "dtype", "name", "parameters", "start", "states", "training"}
+)
 
 
 def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
@@ -60,7 +62,8 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
     library = require_safetensors()
     to_host = model._network.ops.to_host
     arrays = {
-        name: np.asarray(to_host(array), order="C") for name, array in _arrays(model).items()
+        name: np.asarray(to_host(array), order="C")
+        for name, array in model.trained_arrays().items()
     }
     about = {
         "version": VERSION,
@@ -115,10 +118,10 @@ def load_checkpoint(
         difference = f"the optimizer is {about['optimizer']} there and {mine} here"
     if difference is not None:
         raise CheckpointError(f"{path}: a checkpoint of another model: {difference}")
-    wanted = _arrays(model)
+    wanted = model.trained_arrays()
     if parameters_only:
-        kinds = ("parameter/", "state/")
-        wanted = {name: array for name, array in wanted.items() if name.startswith(kinds)}
+        left = ("optimizer/", "state/noise.")
+        wanted = {name: array for name, array in wanted.items() if not name.startswith(left)}
     for name, array in wanted.items():
         there = found.get(name)
         if there is None or (there.shape, there.dtype) != (array.shape, array.dtype):
@@ -129,17 +132,6 @@ def load_checkpoint(
         model._network.ops.load(found[name], array)
     if not parameters_only:
         model.resume(about["seed"], about["steps"], History(**about["history"]))
-
-
-def _arrays(model: NeuralNetwork) -> dict[str, Array]:
-    """Return every array that changes in training, by its name in the file."""
-    network, update = model._network, model._update
-    arrays = {f"parameter/{name}": array for name, array in model.parameters.items()}
-    arrays.update({f"state/{name}": array for name, array in network.states.items()})
-    for buffer_name, buffer in update.state.items():
-        for segment in buffer.segments:
-            arrays[f"optimizer/{buffer_name}/{segment.name}"] = buffer[segment.name]
-    return arrays
 
 
 def _architecture(model: NeuralNetwork) -> dict[str, Any]:
@@ -170,7 +162,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Layer):
         return _layer(value)
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        parts = [_plain(part) for part in value]
+        return None if None in parts else parts
     return value if isinstance(value, str | int | float) else None
 
 

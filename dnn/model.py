@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +56,7 @@ class NeuralNetwork:
     layers : sequence of Layer
         The first is an `Input`; `dnn.nets` makes such lists.
     loss : str or Loss
-        ``"softmax_cross_entropy"`` or ``"mean_squared_error"``.
+        ``"softmax_cross_entropy"``, ``"binary_cross_entropy"`` or ``"mean_squared_error"``.
     optimizer : Optimizer, optional
         ``SGD()`` if left out.
     seed : int, not negative
@@ -96,6 +97,7 @@ class NeuralNetwork:
         if dtype not in ("float32", "float64"):
             raise ConfigurationError(f"dtype must be float32 or float64, not {dtype!r}")
         self.seed = seed
+        self.device = device
         self.optimizer = optimizer if optimizer is not None else SGD()
         ops = ops_for(device)
         self._network = Network(layers, loss_of(loss), seed, np.dtype(dtype), ops)
@@ -172,7 +174,8 @@ class NeuralNetwork:
         batch_size = check_count("batch_size", batch_size)
         samples, targets = self._check("x", x, y)
         network = self._network
-        classes = network.output_shape[-1] if network.loss.classifies else None
+        loss, outputs = network.loss, network.output_shape
+        classes = loss.class_count(outputs) if loss.classifies else None
         weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
         held_out = None
         if isinstance(validation, tuple):
@@ -213,7 +216,7 @@ class NeuralNetwork:
         history: History,
     ) -> None:
         for _ in range(epochs):
-            order = epoch_order(trainer.samples, self.seed, len(self._history))
+            order = epoch_order(trainer.rows, self.seed, len(self._history))
             began = time.perf_counter()
             # A diverging network is reported in the history and not by warnings.
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -266,6 +269,45 @@ class NeuralNetwork:
         for name, array in self._network.states.items():
             array[...] = snapshot.states[name]
 
+    def trained_arrays(self) -> dict[str, Array]:
+        """Return every array that training changes, by name; they are the model's own.
+
+        Returns
+        -------
+        dict of str to array
+            ``parameter/NAME``, ``state/NAME``, and ``optimizer/BUFFER/NAME`` for what the
+            optimizer remembers of a parameter.
+        """
+        arrays = {f"parameter/{name}": array for name, array in self.parameters.items()}
+        arrays |= {f"state/{name}": array for name, array in self._network.states.items()}
+        for name, buffer in self._update.state.items():
+            for segment in buffer.segments:
+                arrays[f"optimizer/{name}/{segment.name}"] = buffer[segment.name]
+        return arrays
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made from: plans, with their arrays, are compiled anew."""
+        network = self._network
+        return {
+            "layers": network.layers,
+            "loss": network.loss,
+            "optimizer": self.optimizer,
+            "options": {"seed": self.seed, "dtype": str(network.dtype), "device": self.device},
+            "arrays": {
+                name: network.ops.to_host(array).copy()
+                for name, array in self.trained_arrays().items()
+            },
+            "steps": self._update.steps_done,
+            "history": self._history,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        layers = copy.deepcopy(state["layers"])  # these may be somebody's, and built
+        NeuralNetwork.__init__(self, layers, state["loss"], state["optimizer"], **state["options"])
+        for name, array in self.trained_arrays().items():
+            self._network.ops.load(state["arrays"][name], array)
+        self.resume(state["options"]["seed"], state["steps"], copy.deepcopy(state["history"]))
+
     def resume(self, seed: int, steps: int, history: History) -> None:
         """Take over the seed and the past of a checkpoint."""
         self.seed = seed
@@ -301,7 +343,7 @@ class NeuralNetwork:
             If the samples do not fit the network, or contain NaN or infinity.
         """
         outputs = outputs_of(self._network, self._check_samples("x", x), "evaluation")
-        return outputs.argmax(axis=-1) if self._network.loss.classifies else outputs
+        return self._network.loss.predicted(outputs)
 
     def predict_class(self, x: npt.ArrayLike) -> Array:
         """Return the class of each sample; parameters and errors as in `predict`.

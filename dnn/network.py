@@ -123,28 +123,43 @@ class Network:
         self.output_shape = self.summaries[-1].shape
         declared = [parameter for layer in self.layers for parameter in layer.parameters]
         self._variables = [parameter.node for parameter in declared]
-        segments = segments_of(self._variables)
-        self.models = len(seed) if isinstance(seed, Sequence) else None
-        seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
-        self.parameters = FlatBuffer(segments, dtype, ops, self.models)
-        self.gradients = FlatBuffer(segments, dtype, ops, self.models)
-        self._start(self.parameters, declared, seeds)
         kept = [state for layer in self.layers for state in layer.states]
         self._state_nodes = [state.node for state in kept]
-        self.state_buffer = FlatBuffer(segments_of(self._state_nodes), dtype, ops, self.models)
-        self._start(self.state_buffer, kept, seeds)
         self._noise = NoiseSource(
             variable((), np.uint64, "noise.seed"), variable((), np.uint64, "noise.step")
         )
+        self.resize(len(seed) if isinstance(seed, Sequence) else None)
+        seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
+        self._start(self.parameters, declared, seeds)
+        self._start(self.state_buffer, kept, seeds)
         noise_seeds = [stream(each, "noise").integers(2**64, dtype=np.uint64) for each in seeds]
-        leading = () if self.models is None else (self.models,)
+        self.states[self._noise.seed.name].reshape(-1)[...] = noise_seeds
+
+    def resize(self, models: int | None) -> None:
+        """Make room for another number of networks.
+
+        Parameters
+        ----------
+        models : int, optional
+            None for one network without an axis of models.
+
+        Notes
+        -----
+        All buffers are new and hold zeros; an update has to be bound to them anew.
+        """
+        self.models = models
+        ops, leading = self.ops, () if models is None else (models,)
+        segments = segments_of(self._variables)
+        self.parameters = FlatBuffer(segments, self.dtype, ops, models)
+        self.gradients = FlatBuffer(segments, self.dtype, ops, models)
+        self.state_buffer = FlatBuffer(segments_of(self._state_nodes), self.dtype, ops, models)
         self.states: dict[str, Array] = {
             **{node.name: self.state_buffer[node.name] for node in self._state_nodes},
-            self._noise.seed.name: ops.asarray(np.array(noise_seeds).reshape(leading)),
+            self._noise.seed.name: ops.asarray(np.zeros(leading, np.uint64)),
             self._noise.step.name: ops.asarray(np.zeros((), np.uint64)),
         }
         # What gradients are multiplied by as they are computed, an array of shape () or (K,).
-        self.gradient_scale = ops.asarray(np.ones(leading, dtype))
+        self.gradient_scale = ops.asarray(np.ones(leading, self.dtype))
         self._arena = Arena(ops)
         self._plans: dict[tuple[str, int], BatchPlan] = {}
 

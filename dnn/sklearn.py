@@ -127,7 +127,9 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
         return checked
 
 
-_PARAMETERS = """
+class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
+    """A classifier: a network that ends in softmax and cross entropy.
+
     Parameters
     ----------
     hidden : sequence of int
@@ -150,12 +152,6 @@ _PARAMETERS = """
         Of the first parameters and of the order of samples.
     progress : bool, optional
         Show a progress bar; None: at a terminal only.
-"""
-
-
-class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
-    __doc__ = f"""A classifier: a network that ends in softmax and cross entropy.
-{_PARAMETERS}
     class_weight : mapping of label to float, or "balanced", optional
         What the losses of a class are multiplied by.
 
@@ -242,10 +238,10 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
 
 
 class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
-    __doc__ = f"""A regressor: a network trained on the mean squared error.
+    """A regressor: a network trained on the mean squared error.
 
     Targets are standardised for training, so that `learning_rate` means the same for all of them.
-{_PARAMETERS}
+    Its parameters are those of `DNNClassifier`, without `class_weight`.
 
     Attributes
     ----------
@@ -279,7 +275,8 @@ class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
         """Return the values for each sample, shape (n,) or (n, outputs) as in `fit`."""
         x = self._samples(X)
         values = self.model_.predict(x).astype(np.float64) * self._spread + self._centre
-        return values.reshape(len(values), *self._shape)
+        result: Array = values.reshape(len(values), *self._shape)
+        return result
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -181,6 +181,12 @@ CASES = {
         with_zeros,
         lambda x: x.prod(axis=tuple({0, x.ndim - 1})),
     ),
+    "binary_cross_entropy": (
+        two_shapes(),
+        graph.binary_cross_entropy,
+        None,
+        lambda x, t: np.log(1 + np.exp(x)) - x * t,
+    ),
     "copy": (one_shape(), lambda x: apply("copy", x), None, np.copy),
     "normalise": (
         one_shape(),

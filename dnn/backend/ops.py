@@ -109,9 +109,10 @@ class Ops:
 
     @staticmethod
     def take_batch(x: Array, order: Array, position: Array, out: Array) -> None:
-        """Gather the next batch: ``out[i] = x[order[position[0] + i]]``."""
+        """Gather the next batch: ``out[..., i] = x[order[..., position[0] + i]]``."""
         start = int(position[0])
-        np.take(x, order[start : start + len(out)], 0, out, "clip")
+        rows = order[..., start : start + out.shape[order.ndim - 1]]
+        np.take(x, rows, 0, out, "clip")
 
     @staticmethod
     def end_batch(loss: Array, losses: Array, position: Array) -> None:
@@ -238,6 +239,21 @@ class Ops:
         np.multiply(log_probabilities, target, terms)
         np.add.reduce(terms, axis=(-2, -1), out=out, keepdims=False)
         np.divide(out, -float(terms.shape[-2]), out)
+
+    @staticmethod
+    def binary_cross_entropy(logits: Array, target: Array, terms: Array, out: Array) -> None:
+        """``log(1 + exp(logits)) - target logits``; `terms` is workspace.
+
+        In the form ``max(x, 0) - target x + log(1 + exp(-|x|))``.
+        """
+        np.abs(logits, terms)
+        np.negative(terms, terms)
+        np.exp(terms, terms)
+        np.log1p(terms, terms)
+        np.maximum(logits, 0.0, out=out)
+        np.add(terms, out, terms)
+        np.multiply(logits, target, out)
+        np.subtract(terms, out, out)
 
     # Linear algebra.
 

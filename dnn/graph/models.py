@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
-from dnn.graph.node import Node
+from dnn.graph.node import CONSTANT, Node
 from dnn.graph.operation import stack_all
 
 __all__ = ["with_models"]
@@ -36,7 +36,7 @@ def with_models(
     dict of Node to Node
         What became of every node that `outputs` need. Those of `per_model`, and all `outputs` that
         are computed, have shape (models, *shape); outputs that are the same for all models are
-        repeated.
+        repeated, but an assignment that is the same for all models is done once.
 
     Raises
     ------
@@ -65,7 +65,8 @@ def with_models(
             stacked.add(node)
         now[node] = new
     for node in outputs:
-        if node not in stacked and (node.operation is not None or node.kind == "constant"):
+        is_value = node.kind == CONSTANT if node.operation is None else node.operation.pure
+        if node not in stacked and is_value:
             (now[node],) = stack_all([node], [False], models)
     return now
 

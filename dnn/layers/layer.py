@@ -81,6 +81,16 @@ class Layer:
         """What the training step composed last is to write into states."""
         return self._assignments
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy, or an unpickled layer, has: it is not built."""
+        kept: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, list):  # declared in `build`, or composed in `forward`
+                kept[name] = [part for part in value if not isinstance(part, Node | Parameter)]
+            elif not isinstance(value, Node | NoiseSource):
+                kept[name] = value
+        return {**kept, "_noise": None}
+
     @classmethod
     def kind(cls) -> str:
         """Return the class name in snake case, from which layers are named."""

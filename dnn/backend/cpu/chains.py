@@ -39,6 +39,11 @@ EXPRESSIONS = {
     # Written so that NaN takes the branch in which it stays NaN.
     "relu": "({type}(0) if {0} < {type}(0) else {0})",
     "positive": "({type}(1) if {0} > {type}(0) else {type}(0))",
+    "maximum": "({0} if {0} > {1} or {0} != {0} else {1})",
+    "minimum": "({0} if {0} < {1} or {0} != {0} else {1})",
+    "abs": "abs({0})",
+    "sign": "({type}(1) if {0} > {type}(0) else {type}(-1) if {0} < {type}(0) else {0})",
+    "sqrt": "np.sqrt({0})",
     "copy": "{0}",
 }
 """What each operation is in the source; those that are missing are not fused."""

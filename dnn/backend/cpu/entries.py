@@ -21,10 +21,11 @@ from dnn.backend.cpu.cache import module_of
 from dnn.backend.cpu.native import Native, Record, address_of
 from dnn.backend.ops import Array
 
-__all__ = ["HEADER", "array_kernel", "entry_of", "row_kernel", "type_code"]
+__all__ = ["HEADER", "RowKernel", "array_kernel", "entry_of", "type_code"]
 
-HEADER = '''\
-from numba import carray, cfunc, float32 as f4, float64 as f8, int64 as i8
+HEADER = """\
+import numpy as np
+from numba import carray, cfunc, float32 as f4, float64 as f8, int64 as i8, uint64 as u8
 
 from dnn.backend.cpu import kernels, vector_math
 from dnn.backend.cpu.native import KERNEL_TYPE, pointer
@@ -33,12 +34,12 @@ from dnn.backend.cpu.vector_math import FLAGS
 
 @cfunc(KERNEL_TYPE, cache=CACHE, **FLAGS)
 def entry(r):
-'''
+"""
 
 
 def type_code(dtype: np.dtype[Any]) -> str | None:
     """Return the type of elements as kernels spell it, None for one that they do not take."""
-    return {"f4": "f4", "f8": "f8", "i8": "i8"}.get(dtype.str.lstrip("<=|"))
+    return {"f4": "f4", "f8": "f8", "i8": "i8", "u8": "u8"}.get(dtype.str.lstrip("<=|"))
 
 
 @lru_cache(maxsize=None)
@@ -53,6 +54,7 @@ def array_kernel(
     arrange: Callable[..., Sequence[Array] | None],
     oracle: Callable[..., object],
     extra: Callable[[str], str] = lambda code: "",
+    number: Callable[..., int] | None = None,
 ) -> Native:
     """Return a kernel over contiguous arrays.
 
@@ -66,7 +68,9 @@ def array_kernel(
         From the arguments of the `Ops` method to those arrays, or None if they do not fit.
     oracle : callable
     extra : callable
-        From the code of the floats' type to further source arguments.
+        From the code of the first array's type to further source arguments.
+    number : callable, optional
+        From the arguments of the `Ops` method to an integer, the last argument of the body.
     """
 
     def record(*arguments: Any) -> Record | None:
@@ -80,7 +84,11 @@ def array_kernel(
         fields: list[int] = []
         for array in arrays:
             fields += [address_of(array), *array.shape]
-        return entry_of(_array_source(body, tuple(axes), tuple(codes), extra(str(codes[0])))), fields
+        further = extra(str(codes[0]))
+        if number is not None:
+            further += f", r[{len(fields)}]"
+            fields.append(number(*arguments))
+        return entry_of(_array_source(body, tuple(axes), tuple(codes), further)), fields
 
     return Native(record, oracle)
 
@@ -98,8 +106,8 @@ def _array_source(
     return f"{HEADER}    kernels.{body}({', '.join(arrays)}{extra})\n"
 
 
-def row_kernel(body: str, oracle: Callable[..., object], pattern: str, flags: str) -> Native:
-    """Return a kernel of an optimizer's step.
+class RowKernel(Native):
+    """A kernel of an optimizer's step.
 
     Parameters
     ----------
@@ -116,14 +124,32 @@ def row_kernel(body: str, oracle: Callable[..., object], pattern: str, flags: st
         all others: whether it is there, or what it is.
     """
 
-    def record(*arguments: Any) -> Record | None:
+    def __init__(self, body: str, oracle: Callable[..., object], pattern: str, flags: str) -> None:
+        super().__init__(self._record, oracle)
+        self._body = body
+        self._pattern = pattern
+        self._flags = [int(digit, 16) for digit in flags]
+
+    def piece(self, arguments: Sequence[Any], start: int, stop: int) -> tuple[Any, ...]:
+        """Return the arguments for a part of the rows."""
+        kinds = zip(self._pattern, arguments, strict=True)
+        return tuple(
+            x[..., start:stop] if kind in "r-" and x is not None else x for kind, x in kinds
+        )
+
+    def rows(self, arguments: Sequence[Any]) -> list[Array]:
+        """Return the arguments that are rows."""
+        kinds = zip(self._pattern, arguments, strict=True)
+        return [x for kind, x in kinds if kind == "r" and x is not None]
+
+    def _record(self, *arguments: Any) -> Record | None:
         w = arguments[0]
         code = type_code(w.dtype)
         if code not in ("f4", "f8") or not w.size:
             return None
         fields = [w.shape[0] if w.ndim == 2 else 1, w.shape[-1]]
         given = []
-        for kind, x in zip(pattern, arguments, strict=True):
+        for kind, x in zip(self._pattern, arguments, strict=True):
             if kind in "-b":
                 continue
             given.append(x is not None)
@@ -137,15 +163,12 @@ def row_kernel(body: str, oracle: Callable[..., object], pattern: str, flags: st
             elif x.shape not in ((), (w.shape[0], 1)):
                 return None
             fields += [address_of(x), x.strides[0] if x.ndim == 2 else 0]
-        literals = [
-            bool(arguments[int(i, 16)])
-            if pattern[int(i, 16)] == "b"
-            else arguments[int(i, 16)] is not None
-            for i in flags
-        ]
-        return entry_of(_row_source(body, pattern, tuple(given), tuple(literals), code)), fields
-
-    return Native(record, oracle)
+        literals = tuple(
+            bool(arguments[i]) if self._pattern[i] == "b" else arguments[i] is not None
+            for i in self._flags
+        )
+        source = _row_source(self._body, self._pattern, tuple(given), literals, code)
+        return entry_of(source), fields
 
 
 @lru_cache(maxsize=None)

@@ -19,6 +19,7 @@ from dnn.backend.cpu.vector_math import FLAGS
 
 __all__ = [
     "adagrad_step",
+    "adam_coefficients",
     "adam_step",
     "column_sums",
     "end_batch",
@@ -30,6 +31,7 @@ __all__ = [
     "sgd_step",
     "take_batch",
     "take_rows",
+    "uniform_noise",
 ]
 
 # A sum whose terms may be added in any order, so that it is done in vector registers. The order
@@ -48,18 +50,20 @@ def take_rows(x, rows, out):
 
 @njit(**FLAGS)
 def take_batch(x, order, position, out):
-    """``out[i] = x[order[position[0] + i]]``."""
+    """``out[k, i] = x[order[k, position[0] + i]]``."""
     start = position[0]
-    for i in range(out.shape[0]):
-        row = order[start + i]
-        for j in range(out.shape[1]):
-            out[i, j] = x[row, j]
+    for k in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            row = order[k, start + i]
+            for j in range(out.shape[2]):
+                out[k, i, j] = x[row, j]
 
 
 @njit(**FLAGS)
 def end_batch(loss, losses, position):
     """``losses[position[1]] = loss``, and on to the next batch."""
-    losses[position[1]] = loss[0]
+    for k in range(loss.size):
+        losses[position[1], k] = loss[k]
     position[0] += position[2]
     position[1] += 1
 
@@ -149,6 +153,34 @@ def mean_cross_entropy(log_probabilities, target, out):
         out[k] = -total / rows
 
 
+# Random numbers, as in `dnn.backend.philox`. All in uint64: beside a signed integer Numba makes a
+# float of it.
+
+_MULTIPLIER_0, _MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_INCREMENT_0, _INCREMENT_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_LOW, _WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+@njit(**FLAGS)
+def uniform_noise(seed, step, out, stream):
+    """Fill out, of shape (K, n), with floats in [0, 1): Philox-4x32-10."""
+    upper = np.uint64(8)  # 24 bits of a word
+    for k in range(out.shape[0]):
+        n = out.shape[1]
+        for block in range((n + 3) // 4):
+            c0, c1, c2, c3 = np.uint64(block), step[0] & _LOW, step[0] >> _WORD, np.uint64(stream)
+            k0, k1 = seed[k] & _LOW, seed[k] >> _WORD
+            for _ in range(10):
+                p0, p1 = c0 * _MULTIPLIER_0, c2 * _MULTIPLIER_1
+                c0, c2 = (p1 >> _WORD) ^ c1 ^ k0, (p0 >> _WORD) ^ c3 ^ k1
+                c1, c3 = p1 & _LOW, p0 & _LOW
+                k0, k1 = (k0 + _INCREMENT_0) & _LOW, (k1 + _INCREMENT_1) & _LOW
+            at = 4 * block
+            words = (c0 >> upper, c1 >> upper, c2 >> upper, c3 >> upper)
+            for lane in range(min(4, n - at)):
+                out[k, at + lane] = np.int64(words[lane]) * 5.9604644775390625e-08
+
+
 # Steps of optimizers, on one block of one network: arrays of shape (n,), hyperparameters numbers.
 # `decays` and the like are literals, so that what they exclude is not compiled.
 
@@ -196,6 +228,21 @@ def rmsprop_step(
             step = momentum * v[i] + step
             v[i] = step
         w[i] = w[i] - learning_rate * step
+
+
+@njit(**FLAGS)
+def adam_coefficients(
+    count, learning_rate, beta1, beta2, weight_decay, complement1, complement2, step_size,
+    correction, keep,
+):  # fmt: skip
+    """Count a step, and compute for each network what depends on its number alone."""
+    count[0] += 1
+    for k in range(beta1.size):
+        complement1[k] = 1 - beta1[k]
+        complement2[k] = 1 - beta2[k]
+        step_size[k] = learning_rate[k] / (1.0 - np.float64(beta1[k]) ** np.float64(count[0]))
+        correction[k] = math.sqrt(1.0 - np.float64(beta2[k]) ** np.float64(count[0]))
+        keep[k] = 1 - learning_rate[k] * weight_decay[k]
 
 
 @njit(**FLAGS)

@@ -130,20 +130,11 @@ class Native:
         From the arguments to a record, or None for arrays that the kernel does not take.
     oracle : callable
         The same function in NumPy; called for those arrays.
-    writes_last : bool
-        It writes into its last argument and, for certain, into no other.
     """
 
-    def __init__(
-        self,
-        record: Callable[..., Record | None],
-        oracle: Callable[..., object],
-        *,
-        writes_last: bool = False,
-    ) -> None:
+    def __init__(self, record: Callable[..., Record | None], oracle: Callable[..., object]) -> None:
         self.record = record
         self.oracle = oracle
-        self.writes_last = writes_last
 
     def __call__(self, *arguments: Any) -> None:
         """Run it at once, as an eager mode does."""

@@ -1,14 +1,8 @@
-"""Matrix products as kernels: single, batched, and straight into the parameters.
-
-The last is what plain gradient descent allows: ``w -= rate (a @ b + decay w)`` is one call of BLAS,
-``w = -rate a @ b + (1 - rate decay) w``. The gradient is neither stored nor read again, which for
-a layer of half a million weights saves as much memory traffic as the product itself makes.
-"""
+"""Matrix products as kernels, single and batched."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -17,47 +11,25 @@ from dnn.backend.cpu.entries import HEADER, entry_of, type_code
 from dnn.backend.cpu.native import Record, address_of
 from dnn.backend.ops import Array
 
-__all__ = ["descent_record", "gemm_record"]
+__all__ = ["gemm_record"]
 
 _BODY = """\
-    {scalars}
     for k in range(r[1]):
         blas.call_gemm_{bits}(
-            r[0], r[2], r[3], r[4], r[5], r[6], alpha,
-            r[7] + k * r[8], r[9], r[10] + k * r[11], r[12], beta, r[13] + k * r[14], r[15],
+            r[0], r[2], r[3], r[4], r[5], r[6], {code}(1),
+            r[7] + k * r[8], r[9], r[10] + k * r[11], r[12], {code}(0), r[13] + k * r[14], r[15],
         )
 """
-_PLAIN = "alpha, beta = {code}(1), {code}(0)"
-_DESCENT = """\
-rate = carray(pointer(r[16]), (1,), {code})[0]
-    alpha, beta = -rate, {code}(1)"""
-_DECAY = """\
-rate = carray(pointer(r[16]), (1,), {code})[0]
-    alpha, beta = -rate, {code}(1) - rate * carray(pointer(r[17]), (1,), {code})[0]"""
 
 
 @lru_cache(maxsize=None)
-def _source(code: str, bits: int, scalars: str) -> str:
+def _source(code: str, bits: int) -> str:
     header = HEADER.replace("import kernels,", "import blas, kernels,")
-    return header + _BODY.format(scalars=scalars.format(code=code), bits=bits)
+    return header + _BODY.format(code=code, bits=bits)
 
 
 def gemm_record(a: Array, b: Array, out: Array) -> Record | None:
     """Return the record of ``out = a @ b``, or None for arrays that BLAS does not take."""
-    return _record(a, b, out, _PLAIN, ())
-
-
-def descent_record(
-    a: Array, b: Array, w: Array, learning_rate: Array, weight_decay: Array | None
-) -> Record | None:
-    """Return the record of ``w -= learning_rate (a @ b + weight_decay w)``, one network's."""
-    scalars = (learning_rate,) if weight_decay is None else (learning_rate, weight_decay)
-    if w.ndim != 2 or any(x.shape != () or x.dtype != w.dtype for x in scalars):
-        return None
-    return _record(a, b, w, _DESCENT if weight_decay is None else _DECAY, scalars)
-
-
-def _record(a: Array, b: Array, out: Array, form: str, scalars: tuple[Any, ...]) -> Record | None:
     code = type_code(out.dtype)
     if code not in ("f4", "f8") or not a.dtype == b.dtype == out.dtype:
         return None
@@ -74,9 +46,8 @@ def _record(a: Array, b: Array, out: Array, form: str, scalars: tuple[Any, ...])
         *(found.address, batch, a_form, b_form, *out.shape[-2:], a.shape[-1]),
         *(address_of(a), a_step, lda, address_of(b), b_step, ldb),
         *(address_of(out), target[2], target[1]),
-        *map(address_of, scalars),
     ]
-    return entry_of(_source(code, found.integer_bits, form)), fields
+    return entry_of(_source(code, found.integer_bits)), fields
 
 
 def _side(x: Array) -> tuple[int, int, int] | None:

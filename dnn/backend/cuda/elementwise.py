@@ -105,6 +105,15 @@ ELEMENTWISE = {
             fixed=(("condition", "b1"),),
         ),
         Elementwise(
+            "binary_cross_entropy",
+            ("logits", "target", "out"),
+            ("out",),
+            """
+const A size = logits < A(0) ? -logits : logits;
+out = (logits > A(0) || logits != logits ? logits : A(0)) + log1p(exp(-size)) - logits * target;
+""",
+        ),
+        Elementwise(
             "count",
             ("count",),
             ("count",),

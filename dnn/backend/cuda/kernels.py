@@ -70,20 +70,24 @@ def take_rows(code: str) -> Kernel:
 
 
 def take_batch(code: str) -> Kernel:
-    """Write ``out[i] = x[order[position[0] + i]]``.
+    """Write ``out[..., i] = x[order[..., position[0] + i]]``.
 
-    Its parameters: x, order, position, out, width of a row, elements of out.
+    Its parameters: x, order, position, out, length of an order, rows of a batch, width of a row,
+    elements of out.
     """
     name = f"take_batch__{code}"
     kind = C_TYPES[code]
     source = f"""extern "C" __global__ void {name}(
     const {kind}* x, const long long* order, const long long* position, {kind}* out,
-    const long long width, const long long n)
+    const long long length, const long long batch, const long long width, const long long n)
 {{
     const long long start = position[0];
     const long long step = (long long)gridDim.x * blockDim.x;
-    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step)
-        out[i] = x[order[start + i / width] * width + i % width];
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+        const long long row = i / width;
+        const long long at = row / batch * length + start + row % batch;
+        out[i] = x[order[at] * width + i % width];
+    }}
 }}
 """
     return Kernel(name, source, code == "f2")

@@ -136,16 +136,21 @@ class CudaOps(Ops):
         width = int(np.prod(x.shape[1:], dtype=np.int64))
         self._by_rows("take_rows", kernels.take_rows(code_of(x.dtype)), x, rows, out, len(x), width)
 
-    def take_batch(self, x: Array, order: Array, position: Array, out: Array) -> None:
+    def take_batch(  # type: ignore[override]
+        self, x: Array, order: Array, position: Array, out: Array
+    ) -> None:
         """Gather the next batch; where it begins is read on the GPU."""
         for array in (x, order, out):
             self._contiguous("take_batch", array)
         width = int(np.prod(x.shape[1:], dtype=np.int64))
         kernel = kernels.take_batch(code_of(x.dtype))
-        numbers = [np.int64(max(1, width)), np.int64(out.size)]
+        batch = out.shape[order.ndim - 1]
+        numbers = [np.int64(n) for n in (order.shape[-1], batch, max(1, width), out.size)]
         self.launcher.for_each(kernel, out.size, [x, order, position, out, *numbers])
 
-    def end_batch(self, loss: Array, losses: Array, position: Array) -> None:
+    def end_batch(  # type: ignore[override]
+        self, loss: Array, losses: Array, position: Array
+    ) -> None:
         """Note a loss and go on to the next batch, on the GPU."""
         steps = (*element_strides(losses), 0)
         kernel = kernels.end_batch(code_of(loss.dtype), code_of(losses.dtype))
@@ -219,6 +224,12 @@ class CudaOps(Ops):
             out.reshape((*out.shape, 1, 1)),
             scale=-1.0 / terms.shape[-2],
         )
+
+    def binary_cross_entropy(  # type: ignore[override]
+        self, logits: Array, target: Array, terms: Array, out: Array
+    ) -> None:
+        """``log(1 + exp(logits)) - target logits``; needs no workspace."""
+        self._elementwise("binary_cross_entropy", logits, target, out)
 
     # Linear algebra.
 
@@ -377,7 +388,15 @@ def _reduction(name: str) -> Any:
     return function
 
 
-WITH_METHODS = {"copy", "fill", "positive", "count", "adam_coefficients", "argmax"}
+WITH_METHODS = {
+    "copy",
+    "fill",
+    "positive",
+    "count",
+    "adam_coefficients",
+    "argmax",
+    "binary_cross_entropy",
+}
 for _name in set(ELEMENTWISE) - WITH_METHODS:
     setattr(CudaOps, _name, _method(_name))
 for _name in ("sum", "prod", "max", "min"):

@@ -10,7 +10,8 @@
 | `slices` | slice, unslice, concat (stack), take_rows, add_rows |
 | `reductions` | max, min, prod, argmax |
 | `linear` | matmul (dot, linear, bias_add, gemm, gemv, axpy, scal) |
-| `classification` | one_hot, log_softmax (softmax), softmax_cross_entropy |
+| `classification` | one_hot, log_softmax (softmax), softmax_cross_entropy, |
+| | binary_cross_entropy |
 | `normalisation` | normalise |
 | `noise` | uniform_noise (dropout) |
 | `states` | copy, assign |
@@ -29,6 +30,7 @@ from dnn.graph.operations.activations import (
     tanh,
 )
 from dnn.graph.operations.classification import (
+    binary_cross_entropy,
     log_softmax,
     one_hot,
     softmax,
@@ -85,6 +87,7 @@ __all__ = [
     "assign",
     "axpy",
     "bias_add",
+    "binary_cross_entropy",
     "broadcast_to",
     "cast",
     "clip",

@@ -23,10 +23,11 @@ from dnn.graph.operation import (
     reshaped,
     stack_all,
 )
-from dnn.graph.operations.elementwise import exp
+from dnn.graph.operations.activations import sigmoid
+from dnn.graph.operations.elementwise import Elementwise, exp
 from dnn.graph.operations.shapes import sum
 
-__all__ = ["log_softmax", "one_hot", "softmax", "softmax_cross_entropy"]
+__all__ = ["binary_cross_entropy", "log_softmax", "one_hot", "softmax", "softmax_cross_entropy"]
 
 
 @register
@@ -121,6 +122,25 @@ class SoftmaxCrossEntropy(Operation):
         return (exp(log_probabilities) - target) * slope, None, None
 
 
+@register
+class BinaryCrossEntropy(Elementwise):
+    """``y = log(1 + exp(logit)) - target logit``, element by element.
+
+    That is ``-target log(p) - (1 - target) log(1 - p)`` with p the logistic function of the logit,
+    and its gradient ``p - target``: neither overflows, and neither is 0 / 0 anywhere.
+    """
+
+    name = "binary_cross_entropy"
+    overwrites = ()  # two results on the way, one of them in `out`
+
+    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        return [(node.shape, node.dtype)]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        logits, target = node.inputs
+        return dy * (sigmoid(logits) - target), -dy * logits
+
+
 def one_hot(labels: Node, classes: int, dtype: npt.DTypeLike = np.float32) -> Node:
     """Return rows of the identity matrix, one for each label.
 
@@ -167,3 +187,24 @@ def softmax_cross_entropy(logits: Node, target: Node) -> Node:
         If the shapes differ.
     """
     return apply("softmax_cross_entropy", logits, log_softmax(logits), target)
+
+
+def binary_cross_entropy(logits: Node, target: Node) -> Node:
+    """Return the cross entropy between `target` and the logistic function of `logits`.
+
+    Parameters
+    ----------
+    logits, target : Node
+        Targets are in 0 .. 1.
+
+    Returns
+    -------
+    Node
+        Element by element, with no mean taken.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        If they do not fit.
+    """
+    return apply("binary_cross_entropy", logits, target)

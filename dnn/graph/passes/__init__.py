@@ -4,7 +4,7 @@
 |---|---|
 | `constants` | constant_folding |
 | `common` | common_subexpressions |
-| `structure` | dead_code, buffer_reuse |
+| `structure` | dead_code, products_last, buffer_reuse |
 | `fusion` | elementwise_fusion |
 """
 
@@ -20,7 +20,7 @@ from dnn.graph.passes.registry import (
     optimise,
     register_pass,
 )
-from dnn.graph.passes.structure import buffer_reuse, dead_code
+from dnn.graph.passes.structure import buffer_reuse, dead_code, products_last
 
 __all__ = [
     "PASSES",
@@ -35,6 +35,7 @@ __all__ = [
     "explain",
     "graph_of",
     "optimise",
+    "products_last",
     "register_pass",
     "rewrite",
 ]

@@ -12,7 +12,8 @@ __all__ = ["FUSIBLE", "elementwise_fusion"]
 
 FUSIBLE = frozenset(
     ["add", "subtract", "multiply", "divide", "negative", "square"]
-    + ["exp", "log", "tanh", "sigmoid", "relu", "positive"]
+    + ["exp", "log", "sqrt", "tanh", "sigmoid", "relu", "positive"]
+    + ["maximum", "minimum", "abs", "sign"]
 )
 """Operations that every generator of fused kernels knows."""
 

@@ -1,6 +1,8 @@
 """Checkpoints: training goes on bit for bit; a file that does not fit says why."""
 
+import copy
 import json
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -236,3 +238,63 @@ def test_without_safetensors_the_extra_is_named(monkeypatch, tmp_path):
     ):
         with pytest.raises(MissingDependencyError, match=r'pip install "diel\[checkpoint\]"'):
             call()
+
+
+def normalised(seed=0):
+    """A network with running statistics, noise, and layers inside of a layer."""
+    inside = [FullyConnected(8), dnn.Dropout(0.2), dnn.Activation("tanh")]
+    layers = [Input(5), FullyConnected(8), dnn.BatchNorm(), dnn.Residual(inside), FullyConnected(3)]
+    return NeuralNetwork(layers, optimizer=SGD(0.1, 0.9), seed=seed)
+
+
+def test_running_statistics_and_noise_go_on_bit_for_bit(tmp_path):
+    x, y = samples()
+    once, before, after = normalised(5), normalised(5), normalised(6)
+    once.fit(x, y, epochs=6, batch_size=16)
+    before.fit(x, y, epochs=3, batch_size=16)
+    before.save(tmp_path / "c")
+    after.load(tmp_path / "c")
+    after.fit(x, y, epochs=3, batch_size=16)
+    for name, array in once.trained_arrays().items():
+        assert array.tobytes() == after.trained_arrays()[name].tobytes(), name
+    other = normalised(7)
+    dnn.load_checkpoint(other, tmp_path / "c", parameters_only=True)
+    assert other.predict_proba(x).tobytes() == before.predict_proba(x).tobytes()
+    own = normalised(7).trained_arrays()["state/noise.seed"]
+    assert other.trained_arrays()["state/noise.seed"] == own
+
+
+def test_what_layers_inside_of_a_layer_are_is_part_of_the_architecture(tmp_path):
+    model = normalised()
+    model.fit(*samples())
+    model.save(tmp_path / "c")
+    other = normalised()
+    other._network.layers[3].layers[1].rate = 0.5
+    with pytest.raises(CheckpointError, match="layers of residual_1"):
+        other.load(tmp_path / "c")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_trains_on_bit_for_bit_and_alone(copied):
+    x, y = samples()
+    model = normalised()
+    model.fit(x, y, epochs=2, batch_size=16)
+    twin = copied(model)
+    assert twin.history == model.history
+    before = model.predict_proba(x)
+    twin.fit(x, y, epochs=2, batch_size=16)
+    assert model.predict_proba(x).tobytes() == before.tobytes()
+    assert len(model.history) == 2
+    model.fit(x, y, epochs=2, batch_size=16)
+    for name, array in model.trained_arrays().items():
+        assert array.tobytes() == twin.trained_arrays()[name].tobytes(), name
+    copied(twin)
+
+
+def test_a_copy_of_a_layer_is_not_built():
+    layer = FullyConnected(3)
+    NeuralNetwork([Input(5), layer])
+    other = copy.deepcopy(layer)
+    assert layer.parameters
+    assert not other.parameters
+    NeuralNetwork([Input(7), other])

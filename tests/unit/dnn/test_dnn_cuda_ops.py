@@ -174,6 +174,8 @@ def test_rows(ops, dtype):
     both(ops, "take_rows", [x, rows, np.empty((5, 3, 2), dtype)], [-1])
     order, position = np.random.default_rng(0).permutation(8), np.array([2, 0, 4])
     both(ops, "take_batch", [x, order, position, np.empty((4, 3, 2), dtype)], [-1])
+    orders = np.stack([order, order[::-1]])
+    both(ops, "take_batch", [x, orders, position, np.empty((2, 4, 3, 2), dtype)], [-1])
     if dtype == "float32":
         both(ops, "add_rows", [x[:5], rows, np.empty_like(x)], [-1])
     with pytest.raises(DtypeError, match="rows must be int64"):
@@ -203,6 +205,11 @@ def test_noise_is_the_oracles_bit_for_bit(ops, dtype, elements):
         mine = ops.asarray(np.empty_like(out))
         ops.uniform_noise(ops.asarray(seed), ops.asarray(step), 99, None, None, mine)
         np.testing.assert_array_equal(ops.to_host(mine), out)
+
+
+def test_binary_cross_entropy(ops):
+    x, target = normal(40) * 30, (normal(40, seed=1) > 0).astype("f4")
+    both(ops, "binary_cross_entropy", [x, target, np.empty_like(x), np.empty_like(x)], [-1])
 
 
 # -- matrix products ------------------------------------------------------------------------------
