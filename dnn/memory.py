@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn import allocations
+from dnn.backend import device as devices
 from dnn.backend.device import Device
 from dnn.backend.ops import ALIGNMENT_BYTES, Array
 from dnn.errors import ConfigurationError, DeviceError, DtypeError, ShapeError, unknown_name
@@ -387,16 +388,14 @@ def _device_memory(
         return None
     if device is not None and not isinstance(device, str | Device):
         return device
-    from dnn.backend.device import cuda_problem
-
     if device is None:
-        device = "cuda" if kind is not MemoryKind.MANAGED or not cuda_problem() else "cpu"
+        device = "cuda" if kind is not MemoryKind.MANAGED or not devices.cuda_problem() else "cpu"
     where = Device.of(device)
     if where.kind == "cpu":
         if kind is MemoryKind.MANAGED:
             return None
         raise DeviceError(f"{kind.name} memory is a GPU's, and the device is {where}")
-    if problem := cuda_problem(where.index):
+    if problem := devices.cuda_problem(where.index):
         raise DeviceError(f"{kind.name} memory needs a GPU: {problem}", str(where))
     from dnn.backend.cuda.memory import CudaMemory
 

@@ -111,3 +111,78 @@ def check_several_models(ops):
     assert together.shape == (3, 2)
     np.testing.assert_allclose(together[:, 0], first, rtol=1e-5)
     np.testing.assert_allclose(together[:, 1], second, rtol=1e-5)
+
+
+def check_memory(device):
+    """Every kind of memory on a device, and copies between them."""
+    kinds = ["host", "device", "managed", "cuda_managed"]
+    values = np.arange(7, dtype=np.float32)
+    host = dnn.MemoryManager(7, kind="host")
+    host.write_host(whole=True)[...] = values
+    for dtype in ("float16", "float64"):
+        typed = dnn.MemoryManager(5, dtype, "managed", device)
+        typed.write_host(whole=True)[...] = 2.5
+        assert typed.read_device().dtype == dtype
+    for source_kind in kinds:
+        source = dnn.MemoryManager(7, kind=source_kind, device=device)
+        source.copy_from(host)
+        if source_kind == "managed":
+            source.write_device()
+        for kind in kinds:
+            target = dnn.MemoryManager(9, kind=kind, device=device)
+            back = dnn.MemoryManager(9, kind="host")
+            back.write_host()[...] = -1
+            target.copy_from(back)
+            target.copy_from(source, begin=1, size=5)
+            back.copy_from(target)
+            expected = [1, 2, 3, 4, 5, -1, -1, -1, -1]
+            np.testing.assert_array_equal(back.read_host(), expected, f"{source_kind} to {kind}")
+    managed = dnn.MemoryManager(7, kind="managed", device=device)
+    managed.copy_from(host)
+    managed.prefetch("device")
+    managed.write_device()[:2] = 9
+    managed.prefetch("host")
+    np.testing.assert_array_equal(managed.read_host(), [9, 9, 2, 3, 4, 5, 6])
+    unified = dnn.MemoryManager(7, kind="cuda_managed", device=device)
+    unified.copy_from(host)
+    unified.prefetch("device")
+    unified.read_device()[:2] = 9
+    unified.prefetch("host")
+    np.testing.assert_array_equal(unified.read_host(), [9, 9, 2, 3, 4, 5, 6])
+
+
+def check_tensors(device, cupy):
+    """Tensors on a device: creation, parts, shapes, and the ways in and out."""
+    there = dnn.Tensor((3, 4), "uniform", device=device, seed=3)
+    here = dnn.Tensor((3, 4), "uniform", seed=3)
+    assert str(there.device) == f"{device}:0"
+    assert there.memory.kind.value == "device"
+    np.testing.assert_array_equal(there, here)
+    np.testing.assert_array_equal(there[1:, ::-2], here.numpy()[1:, ::-2])
+    assert there[-1, -1] == here[-1, -1]
+    there[0, 1:3] = [5, 6]
+    there[:, 0] = 7
+    np.testing.assert_array_equal(there[0], [7, 5, 6, here[0, 3]])
+    np.testing.assert_array_equal(there.reshape(2, 6)[1], there.numpy().reshape(2, 6)[1])
+    assert there.unsqueeze(1).squeeze().shape == (3, 4)
+    view = there[:, 1:].cupy()
+    assert view.shape == (3, 3)
+    np.testing.assert_array_equal(cupy.asnumpy(view), there.numpy()[:, 1:])
+    back = there[:, 1:].to("cpu")
+    np.testing.assert_array_equal(back, there.numpy()[:, 1:])
+    for kind in ("managed", "cuda_managed"):
+        moved = here.to(device, kind)
+        np.testing.assert_array_equal(moved, here)
+        np.testing.assert_array_equal(cupy.asnumpy(moved.cupy()), here)
+        moved[1] = 3
+        np.testing.assert_array_equal(cupy.asnumpy(moved.cupy())[1], [3, 3, 3, 3])
+    given = cupy.asarray(np.arange(6.0, dtype=np.float32).reshape(2, 3))
+    np.testing.assert_array_equal(dnn.Tensor.from_array(given), [[0, 1, 2], [3, 4, 5]])
+    shared = dnn.Tensor.from_dlpack(given)
+    given[0, 0] = 8
+    assert shared[0, 0] == 8
+    assert cupy.from_dlpack(shared).shape == (2, 3)
+    assert cupy.asarray(shared).shape == (2, 3)
+    x = graph.placeholder((2, 3))
+    (y,) = graph.evaluate([x + shared], {x: shared})
+    assert y[0, 0] == 16

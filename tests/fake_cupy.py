@@ -8,32 +8,46 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 from types import SimpleNamespace
 from typing import ClassVar
 
 import cuda_emulator
 import numpy as np
 
+from dnn.backend.cuda import memory
 from dnn.backend.cuda.catalogue import all_kernels, codes_of
 from dnn.backend.cuda.elementwise import ELEMENTWISE
 from dnn.backend.cuda.source import elementwise_kernel
 
 
 class Pointer:
-    def __init__(self, ptr):
+    def __init__(self, ptr, owner):
         self.ptr = ptr
+        self.owner = owner
 
     def __add__(self, offset):
-        return Pointer(self.ptr + offset)
+        return Pointer(self.ptr + offset, self.owner)
 
 
 class ndarray:
     """An array of the device; `_host` is what tests may look at."""
 
     __array_ufunc__ = None
+    device = SimpleNamespace(id=0)
 
-    def __init__(self, host):
-        self._host = host
+    def __init__(self, shape, dtype=float, memptr=None, strides=None):
+        size = np.dtype(dtype).itemsize
+        if memptr is None:
+            self._host = np.empty(shape, dtype)
+            return
+        if strides is None:
+            strides = np.empty(shape, dtype).strides
+        low = sum(min(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True))
+        high = sum(max(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True))
+        raw = (ctypes.c_uint8 * (high - low + size)).from_address(memptr.ptr + low)
+        raw.owner = memptr.owner
+        self._host = np.ndarray(shape, dtype, raw, -low, strides)
 
     shape = property(lambda self: self._host.shape)
     dtype = property(lambda self: self._host.dtype)
@@ -42,7 +56,17 @@ class ndarray:
     ndim = property(lambda self: self._host.ndim)
     nbytes = property(lambda self: self._host.nbytes)
     flags = property(lambda self: self._host.flags)
-    data = property(lambda self: Pointer(self._host.ctypes.data))
+    data = property(lambda self: Pointer(self._host.ctypes.data, self._host))
+
+    @property
+    def __cuda_array_interface__(self):
+        return {**self._host.__array_interface__, "version": 3, "stream": None}
+
+    def __dlpack__(self, **arguments):
+        return self._host.__dlpack__()
+
+    def __dlpack_device__(self):
+        return 2, 0
 
     def __len__(self):
         return len(self._host)
@@ -54,7 +78,7 @@ class ndarray:
         return float(self._host)
 
     def __getitem__(self, index):
-        return ndarray(self._host[_plain(index)])
+        return _wrap(self._host[_plain(index)])
 
     def __setitem__(self, index, value):
         if isinstance(value, np.ndarray) and value.ndim:
@@ -62,22 +86,22 @@ class ndarray:
         self._host[_plain(index)] = value._host if isinstance(value, ndarray) else value
 
     def reshape(self, *shape):
-        return ndarray(self._host.reshape(*shape))
+        return _wrap(self._host.reshape(*shape))
 
     def view(self, dtype):
-        return ndarray(self._host.view(dtype))
+        return _wrap(self._host.view(dtype))
 
     def swapaxes(self, a, b):
-        return ndarray(self._host.swapaxes(a, b))
+        return _wrap(self._host.swapaxes(a, b))
 
     def transpose(self, *axes):
-        return ndarray(self._host.transpose(*axes))
+        return _wrap(self._host.transpose(*axes))
 
     def fill(self, value):
         self._host.fill(value)
 
     def copy(self):
-        return ndarray(self._host.copy())
+        return _wrap(self._host.copy())
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         if out is None:
@@ -89,6 +113,12 @@ class ndarray:
         if not isinstance(host, np.ndarray) or host.dtype != self.dtype:
             raise TypeError("set takes an array of the host, of the same type")
         self._host[...] = host
+
+
+def _wrap(host):
+    array = ndarray.__new__(ndarray)
+    array._host = host
+    return array
 
 
 def _plain(index):
@@ -173,11 +203,35 @@ def _box(argument, kind):
 def empty(shape, dtype=float):
     host = np.empty(shape, dtype)
     host.reshape(-1).view(np.uint8)[...] = 0xCB  # nobody may count on zeros
-    return ndarray(host)
+    return _wrap(host)
 
 
 def asarray(x):
-    return x if isinstance(x, ndarray) else ndarray(np.array(x))
+    if hasattr(x, "__cuda_array_interface__") and not isinstance(x, ndarray):
+        keep = SimpleNamespace(__array_interface__=x.__cuda_array_interface__, x=x)
+        return _wrap(np.asarray(keep))
+    return x if isinstance(x, ndarray) else _wrap(np.array(x))
+
+
+def ascontiguousarray(x):
+    return x if x.flags.c_contiguous else x.copy()
+
+
+def copyto(out, x):
+    if not isinstance(out, ndarray) or not isinstance(x, ndarray):
+        raise TypeError("copyto takes arrays of the device")
+    out._host[...] = x._host
+
+
+def from_dlpack(x):
+    class OnTheHost:
+        def __dlpack__(self, **arguments):
+            return x.__dlpack__()
+
+        def __dlpack_device__(self):
+            return 1, 0
+
+    return _wrap(np.from_dlpack(OnTheHost()))
 
 
 def asnumpy(x):
@@ -235,9 +289,63 @@ class Stream:
     def synchronize(self):
         assert self.captured is None, "a capturing stream cannot be waited for"
 
+    def record(self):
+        return SimpleNamespace(synchronize=lambda: None, stream=self)
+
+    def wait_event(self, event):
+        assert isinstance(event.stream, Stream)
+
+
+class Device:
+    def __init__(self, index):
+        self.id = index
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def use(self):
+        pass
+
+    def synchronize(self):
+        pass
+
+
+def malloc_managed(size):
+    memory = np.full(size, 0xCB, np.uint8)
+    return Pointer(memory.ctypes.data, memory)
+
+
+def memPrefetchAsync(pointer, size, device, stream):
+    assert device in (-1, 0)
+
 
 Stream.now.append(Stream())
-cuda = SimpleNamespace(get_current_stream=lambda: Stream.now[-1], Stream=Stream)
+cuda = SimpleNamespace(
+    get_current_stream=lambda: Stream.now[-1],
+    Stream=Stream,
+    Device=Device,
+    malloc_managed=malloc_managed,
+    runtime=SimpleNamespace(
+        memPrefetchAsync=memPrefetchAsync,
+        driverGetVersion=lambda: 13000,
+        getDeviceCount=lambda: 1,
+    ),
+)
+
+
+def install(monkeypatch):
+    """Be the module cupy, with cuBLAS, for the length of a test."""
+    monkeypatch.setitem(sys.modules, "cupy", sys.modules[__name__])
+    pinned = SimpleNamespace(empty_pinned=lambda size, dtype: np.full(size, 77).astype(dtype))
+    monkeypatch.setitem(sys.modules, "cupyx", pinned)
+    monkeypatch.setattr("dnn.backend.cuda.ops.Cublas", lambda cupy: Blas())
+    monkeypatch.setattr("dnn.backend.device.cuda_problem", lambda index=0: None)
+    memory._copy_stream.cache_clear()
+    monkeypatch.setattr(memory, "_copy_stream", lambda index: Stream(non_blocking=True))
+    compile_all()
 
 
 class Blas:
