@@ -1,4 +1,4 @@
-"""Everything here needs a GPU that CuPy finds, and is skipped with the reason where there is none."""
+"""All here needs a GPU that CuPy finds, and is skipped with the reason where there is none."""
 
 from __future__ import annotations
 
