@@ -115,7 +115,7 @@ class Ensemble:
         values = np.asarray(value, array.dtype)
         if values.ndim:
             values = self._for_each(name, values).reshape(-1, *(1,) * (array.ndim - 1))
-        array[...] = values
+        self._network.ops.load(values, array)
 
     def _for_each(self, name: str, values: Any) -> npt.NDArray[Any]:
         """Return one value for each network."""
@@ -296,8 +296,9 @@ class Ensemble:
     def _members(self) -> list[Member]:
         """Copy all that each network of the present plan consists of."""
         arrays = self._arrays()
+        to_host = self._network.ops.to_host
         return [
-            {name: (x[k] if own else x).copy() for name, (x, own) in arrays.items()}
+            {name: to_host(x[k, ...] if own else x).copy() for name, (x, own) in arrays.items()}
             for k in range(self._network.models or 0)
         ]
 
@@ -315,10 +316,11 @@ class Ensemble:
             name: np.stack([member[name] for member in members]) if own else members[0][name]
             for name, (_, own) in self._arrays().items()
         }
-        network.parameters.flat[...] = together["parameters"]
-        network.state_buffer.flat[...] = together["states"]
+        load = network.ops.load
+        load(together["parameters"], network.parameters.flat)
+        load(together["states"], network.state_buffer.flat)
         for name in ("noise.seed", "noise.step"):
-            network.states[name][...] = together[name]
+            load(together[name], network.states[name])
         start = "update."
         self._update.restore(
             {name[len(start) :]: x for name, x in together.items() if name.startswith(start)}

@@ -164,7 +164,7 @@ class Plan:
     def __str__(self) -> str:
         lines = []
         for kind, (_, arguments) in zip(self._kinds, self._steps, strict=True):
-            shapes = [str(x.shape) for x in arguments if isinstance(x, np.ndarray)]
+            shapes = [str(x.shape) for x in arguments if hasattr(x, "dtype")]
             lines.append(f"{kind:24s}{' '.join(shapes[:-1])} -> {shapes[-1]}")
         return "\n".join(lines)
 
@@ -220,11 +220,14 @@ def evaluate(
     list of array
         New arrays.
     """
+    ops = ops or Ops()
     arrays = {node: np.asarray(value, node.dtype) for node, value in feeds.items()}
-    variables = {node: array for node, array in arrays.items() if node.kind == VARIABLE}
-    plan = Plan(outputs, ops or Ops(), variables, passes=passes)
+    variables = {
+        node: ops.asarray(array) for node, array in arrays.items() if node.kind == VARIABLE
+    }
+    plan = Plan(outputs, ops, variables, passes=passes)
     for node, array in arrays.items():
         if node.kind == PLACEHOLDER and node in plan._arrays:
-            plan[node][...] = array
+            ops.load(array, plan[node])
     plan.run()
-    return [plan[node].copy() for node in outputs]
+    return [ops.to_host(plan[node]).copy() for node in outputs]
