@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dnn.backend import Array, Ops
+from dnn.graph.operation import Step
 from dnn.loss_scaling import LossScaling
 from dnn.network import BatchPlan
 from dnn.optimizers import Update
@@ -73,6 +74,24 @@ class Trainer:
         models = self._whole.loss.shape
         shape = (self.steps, *models)
         self._losses = ops.memory(math.prod(shape) * 8).view(np.float64).reshape(shape)
+        # Where the order of an epoch stands, and how far it has come: see `Ops.end_batch`.
+        shape = (*models, self.rows)
+        self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
+        self._position = ops.asarray(np.array([0, 0, self.batch_size], np.int64))
+        self._whole_step = self._linked(self._whole)
+        self._rest_step = [] if self._rest is None else self._linked(self._rest)
+
+    def _linked(self, plan: BatchPlan) -> list[Step]:
+        """Return a whole step, from the gathering of its batch to its loss, in as few calls."""
+        edges = (plan.x, plan.target, plan.weight)
+        gather: list[Step] = [
+            (self._ops.take_batch, (data, self._order, self._position, edge))
+            for data, edge in zip(self._data, edges, strict=True)
+            if data is not None and edge is not None
+        ]
+        end: Step = (self._ops.end_batch, (plan.loss, self._losses, self._position))
+        steps = [*gather, *plan.plan.steps, *self._update.steps, end]
+        return self._ops.link(steps, scratch=self._update.gradients)
 
     def epoch(self, order: Array, inspect: Callable[[BatchPlan], None] | None = None) -> float:
         """Visit every sample once.
@@ -111,6 +130,19 @@ class Trainer:
 
     def _visit(self, order: Array, inspect: Callable[[BatchPlan], None] | None) -> None:
         order = self._ops.asarray(order)
+        if inspect is not None:
+            self._visit_and_inspect(order, inspect)
+            return
+        self._order[...] = order
+        self._position[:2] = 0
+        for _ in range(self.rows // self.batch_size):
+            for function, arguments in self._whole_step:
+                function(*arguments)
+        for function, arguments in self._rest_step:  # the last batch
+            function(*arguments)
+        self._update.steps_done += self.steps
+
+    def _visit_and_inspect(self, order: Array, inspect: Callable[[BatchPlan], None]) -> None:
         samples, targets, weights = self._data
         size, losses, update = self.batch_size, self._losses, self._update.run
         plan, partial = self._whole, self.rows // size
@@ -122,7 +154,6 @@ class Trainer:
                 load, run, loss = plan.load, plan.plan.run, plan.loss
             load(samples, targets, weights, order[..., step * size : (step + 1) * size])
             run()
-            if inspect is not None:
-                inspect(plan)
+            inspect(plan)
             update()
             losses[step] = loss

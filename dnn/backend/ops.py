@@ -11,6 +11,8 @@ call costs 40% of a small training step.
 from __future__ import annotations
 
 import math
+import importlib.util
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,16 @@ import numpy.typing as npt
 from dnn.backend import philox
 from dnn.errors import unknown_name
 
-__all__ = ["ALIGNMENT_BYTES", "Array", "Ops", "empty", "ops_for"]
+__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "empty", "ops_for"]
 
 ALIGNMENT_BYTES = 64
 """A cache line, and the widest vector registers."""
 
 Array = npt.NDArray[Any]
+
+Chain = tuple[tuple[Any, ...], ...]
+"""Elementwise operations in a row: for each its name and the places of its operands, which are the
+inputs and after them the results so far. ``(("add", 0, 1), ("tanh", 2))`` is ``tanh(a + b)``."""
 
 
 class Ops:
@@ -34,6 +40,27 @@ class Ops:
 
     passes: tuple[str, ...] = ()
     """Passes over graphs that pay with this class, besides those that pay with any."""
+
+    def chain(
+        self, chain: Chain, inputs: Sequence[Array], out: Array
+    ) -> list[tuple[Callable[..., object], tuple[Any, ...]]] | None:
+        """Return the calls of a chain in one piece; None where it has to be done one by one."""
+        return None
+
+    def link(
+        self,
+        steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]],
+        scratch: Array | None = None,
+    ) -> list[tuple[Callable[..., object], tuple[Any, ...]]]:
+        """Return calls that do the same as `steps` with less in between; done once for a plan.
+
+        Parameters
+        ----------
+        steps : sequence of (function, arguments)
+        scratch : array, optional
+            Memory whose contents nobody reads afterwards: calls may leave it out.
+        """
+        return list(steps)
 
     # Memory.
 
@@ -70,6 +97,24 @@ class Ops:
     def fill(value: float, out: Array) -> None:
         """Set every element."""
         out.fill(value)
+
+    @staticmethod
+    def take_batch(x: Array, order: Array, position: Array, out: Array) -> None:
+        """Gather the next batch: ``out[..., i] = x[order[..., position[0] + i]]``."""
+        start = int(position[0])
+        rows = order[..., start : start + out.shape[order.ndim - 1]]
+        np.take(x, rows, 0, out, "clip")
+
+    @staticmethod
+    def end_batch(loss: Array, losses: Array, position: Array) -> None:
+        """Note a loss, and go on to the next batch.
+
+        `position` holds three integers: the row where the batch begins, its number, and the rows
+        of a batch. ``losses[position[1]] = loss``.
+        """
+        losses[position[1]] = loss
+        position[0] += position[2]
+        position[1] += 1
 
     # Elementwise: out = f(x) or f(x, y).
 
@@ -424,7 +469,7 @@ def ops_for(device: str) -> Ops:
     Parameters
     ----------
     device : str
-        ``"cpu"``.
+        ``"cpu"``: compiled loops where Numba is installed, else NumPy; ``"numpy"``: NumPy always.
 
     Returns
     -------
@@ -435,6 +480,17 @@ def ops_for(device: str) -> Ops:
     ConfigurationError
         If there is no such device.
     """
+    if device == "numpy":
+        return Ops()
     if device != "cpu":
-        raise unknown_name("device", device, ["cpu"])
-    return Ops()
+        raise unknown_name("device", device, ["cpu", "numpy"])
+    if not has_numba():
+        return Ops()
+    from dnn.backend.cpu import CpuOps
+
+    return CpuOps()
+
+
+def has_numba() -> bool:
+    """Say whether the loops on the CPU can be compiled; without Numba they are NumPy's."""
+    return importlib.util.find_spec("numba") is not None

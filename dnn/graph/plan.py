@@ -119,6 +119,7 @@ class Plan:
         for node, array in into:
             if self._arrays[node] is not array:  # a constant, or wanted in two places
                 self._add("copy", [(ops.copy, (self._arrays[node], array))])
+        self._calls = ops.link(self._steps)
 
     def _place(self, node: Node, layout: Layout, arena: Arena, given: Mapping[Node, Array]) -> None:
         if node in given:
@@ -154,6 +155,11 @@ class Plan:
     def __len__(self) -> int:
         return len(self._steps)
 
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Functions and their arguments, one by one as the operations gave them."""
+        return self._steps
+
     def __str__(self) -> str:
         lines = []
         for kind, (_, arguments) in zip(self._kinds, self._steps, strict=True):
@@ -186,7 +192,7 @@ class Plan:
 
     def run(self) -> None:
         """Compute the outputs from what the placeholders and variables hold now."""
-        for function, arguments in self._steps:
+        for function, arguments in self._calls:
             function(*arguments)
 
 

@@ -197,7 +197,7 @@ class Optimizer:
                 tuple(space[..., : stop - start] for space in spaces),
             )
             steps.append(self.step(ops, block, columns))
-        return Update(steps, scalars, state)
+        return Update(steps, scalars, state, ops, gradients.flat)
 
     def prepare(
         self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -186,13 +185,15 @@ def schedule_steps(
     counter = state["schedule"] = FlatBuffer([Segment("steps_done", (), 0)], np.int64, Ops())
     steps_done = counter["steps_done"]
 
-    return [(_follow, (schedule, steps_done, ops.multiply, given, scheduled))]
+    factor = ops.asarray(np.ones((), given.dtype))
+    return [
+        (_follow, (schedule, steps_done, factor)),
+        (ops.multiply, (given, factor, scheduled)),
+    ]
 
 
-def _follow(
-    schedule: Schedule, steps_done: Array, multiply: Any, given: Array, scheduled: Array
-) -> None:
-    multiply(given, float(schedule(int(steps_done))), scheduled)
+def _follow(schedule: Schedule, steps_done: Array, factor: Array) -> None:
+    factor[...] = schedule(int(steps_done))
     np.add(steps_done, 1, steps_done)
 
 

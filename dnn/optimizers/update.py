@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dnn.backend import Array
+from dnn.backend import Array, Ops
 from dnn.errors import ShapeError
 from dnn.graph.operation import Step
 from dnn.parameters import FlatBuffer
@@ -25,6 +25,10 @@ class Update:
         One of zero that switches something off, such as the weight decay, stays off.
     state : dict of str to FlatBuffer
         What the optimizer remembers, such as velocities.
+    ops : Ops
+        Asked to link the steps.
+    gradients : array
+        What the steps read.
 
     Attributes
     ----------
@@ -33,21 +37,28 @@ class Update:
     """
 
     def __init__(
-        self, steps: Sequence[Step], scalars: dict[str, Array], state: dict[str, FlatBuffer]
+        self,
+        steps: Sequence[Step],
+        scalars: dict[str, Array],
+        state: dict[str, FlatBuffer],
+        ops: Ops,
+        gradients: Array,
     ) -> None:
-        self._steps = list(steps)
+        self.steps = list(steps)
+        self.gradients = gradients
+        self._calls = ops.link(self.steps)
         self.scalars = scalars
         self.state = state
         self.steps_done = 0
 
     def run(self) -> None:
         """Move the parameters by one step."""
-        for function, arguments in self._steps:
+        for function, arguments in self._calls:
             function(*arguments)
         self.steps_done += 1
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self.steps)
 
     def snapshot(self) -> dict[str, Array]:
         """Return a copy of all that the next steps depend on besides parameters and gradients.

@@ -5,11 +5,13 @@
 | `constants` | constant_folding |
 | `common` | common_subexpressions |
 | `mixed_precision` | mixed_precision |
-| `structure` | dead_code, buffer_reuse |
+| `structure` | dead_code, products_last, buffer_reuse |
+| `fusion` | elementwise_fusion |
 """
 
 from dnn.graph.passes.common import common_subexpressions
 from dnn.graph.passes.constants import constant_folding
+from dnn.graph.passes.fusion import elementwise_fusion
 from dnn.graph.passes.graph import Graph, graph_of, rewrite
 from dnn.graph.passes.mixed_precision import mixed_precision
 from dnn.graph.passes.registry import (
@@ -20,7 +22,7 @@ from dnn.graph.passes.registry import (
     optimise,
     register_pass,
 )
-from dnn.graph.passes.structure import buffer_reuse, dead_code
+from dnn.graph.passes.structure import buffer_reuse, dead_code, products_last
 
 __all__ = [
     "PASSES",
@@ -31,10 +33,12 @@ __all__ = [
     "constant_folding",
     "dead_code",
     "default_passes",
+    "elementwise_fusion",
     "explain",
     "graph_of",
     "mixed_precision",
     "optimise",
+    "products_last",
     "register_pass",
     "rewrite",
 ]
