@@ -33,11 +33,6 @@ class LossScaling:
     interval : int
         Steps after which it is doubled.
 
-    Attributes
-    ----------
-    skipped : int
-        Steps that were left out.
-
     References
     ----------
     .. [1] Micikevicius et al., Mixed precision training, 2018, section 3.2, and the dynamic form
@@ -59,8 +54,7 @@ class LossScaling:
         self._scale = scale
         self._scale[...] = first
         self.interval = interval
-        self.skipped = 0
-        self._since_change = 0
+        self._counts = np.zeros(2, np.int64)  # steps since the scale changed, steps left out
         self._finite = np.empty(gradients.shape, bool)
         self.scalars = update.scalars
         self.state = update.state
@@ -71,6 +65,16 @@ class LossScaling:
     def scale(self) -> float:
         """What gradients are multiplied by at present."""
         return float(self._scale)
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were left out."""
+        return int(self._counts[1])
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What it remembers besides what the update does: ``scale`` and ``counts``."""
+        return {"scale": self._scale, "counts": self._counts}
 
     @property
     def steps_done(self) -> int:
@@ -92,21 +96,20 @@ class LossScaling:
         np.isfinite(self.gradients, self._finite)
         if not self._finite.all():
             self._scale[...] = max(1.0, self.scale / 2)
-            self._since_change = 0
-            self.skipped += 1
+            self._counts += [-self._counts[0], 1]
             return
         self._update.run()
-        self._since_change += 1
-        if self._since_change == self.interval and self.scale < self.LARGEST:
+        self._counts[0] += 1
+        if self._counts[0] == self.interval and self.scale < self.LARGEST:
             self._scale[...] = self.scale * 2
-            self._since_change = 0
+            self._counts[0] = 0
 
     def __len__(self) -> int:
         return len(self._update)
 
     def snapshot(self) -> dict[str, Array]:
         """Return a copy of all that the next steps depend on; see `Update.snapshot`."""
-        own = np.array([self.scale, self._since_change, self.skipped], np.float64)
+        own = np.array([self.scale, *self._counts], np.float64)
         return {**self._update.snapshot(), "loss_scaling": own}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
@@ -116,4 +119,4 @@ class LossScaling:
         self._update.restore(rest)
         if own is not None:
             self._scale[...] = own[0]
-            self._since_change, self.skipped = int(own[1]), int(own[2])
+            self._counts[...] = own[1:]

@@ -109,9 +109,8 @@ class NeuralNetwork:
         passes = checking_passes() if check_finite else mixed_precision_passes() if mixed else None
         if mixed and check_finite:
             raise ConfigurationError("check_finite: loss scaling meets infinity on purpose")
-        self._check_finite = check_finite
+        self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
         self.seed = seed
-        self.device = device
         self.optimizer = optimizer_of(optimizer)
         ops = ops_for(device)
         kind = np.dtype(np.float32 if mixed else dtype)
@@ -231,7 +230,7 @@ class NeuralNetwork:
             began = time.perf_counter()
             # A diverging network is reported in the history and not by warnings.
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                loss = trainer.epoch(order, _check if self._check_finite else None)
+                loss = trainer.epoch(order, _check if self._options["check_finite"] else None)
             took_s = time.perf_counter() - began
             validation = [evaluate(self._network, *held_out)] if held_out is not None else []
             diverged = not math.isfinite(loss)
@@ -294,6 +293,9 @@ class NeuralNetwork:
         for name, buffer in self._update.state.items():
             for segment in buffer.segments:
                 arrays[f"optimizer/{name}/{segment.name}"] = buffer[segment.name]
+        if isinstance(self._update, LossScaling):
+            for name, array in self._update.arrays.items():
+                arrays[f"optimizer/loss_scaling/{name}"] = array
         return arrays
 
     def __getstate__(self) -> dict[str, Any]:
@@ -303,7 +305,7 @@ class NeuralNetwork:
             "layers": network.layers,
             "loss": network.loss,
             "optimizer": self.optimizer,
-            "options": {"seed": self.seed, "dtype": str(network.dtype), "device": self.device},
+            "options": {"seed": self.seed, **self._options},
             "arrays": {name: array.copy() for name, array in self.trained_arrays().items()},
             "steps": self._update.steps_done,
             "history": self._history,

@@ -10,8 +10,8 @@ call costs 40% of a small training step.
 
 from __future__ import annotations
 
-import math
 import importlib.util
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 

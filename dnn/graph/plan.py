@@ -150,7 +150,8 @@ class Plan:
         self._kinds.extend([kind] * len(steps))
 
     def __getitem__(self, node: Node) -> Array:
-        return self._arrays[self.graph[node]]
+        # What is filled is the placeholder itself, whatever its readers read instead.
+        return self._arrays[node if node.kind == PLACEHOLDER else self.graph[node]]
 
     def __len__(self) -> int:
         return len(self._steps)

@@ -186,10 +186,7 @@ def schedule_steps(
     steps_done = counter["steps_done"]
 
     factor = ops.asarray(np.ones((), given.dtype))
-    return [
-        (_follow, (schedule, steps_done, factor)),
-        (ops.multiply, (given, factor, scheduled)),
-    ]
+    return [(_follow, (schedule, steps_done, factor)), (ops.multiply, (given, factor, scheduled))]
 
 
 def _follow(schedule: Schedule, steps_done: Array, factor: Array) -> None:
