@@ -219,12 +219,19 @@ def evaluate(
     -------
     list of array
         New arrays.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is missing.
     """
     arrays = {node: np.asarray(value, node.dtype) for node, value in feeds.items()}
     variables = {node: array for node, array in arrays.items() if node.kind == VARIABLE}
     plan = Plan(outputs, ops or Ops(), variables, passes=passes)
-    for node, array in arrays.items():
-        if node.kind == PLACEHOLDER and node in plan._arrays:
-            plan[node][...] = array
+    for node in plan.graph.order:
+        if node.kind == PLACEHOLDER:
+            if node not in arrays:
+                raise ConfigurationError(f"evaluate: no value was given for {node!r}")
+            plan[node][...] = arrays[node]
     plan.run()
     return [plan[node].copy() for node in outputs]
