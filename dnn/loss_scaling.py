@@ -87,18 +87,19 @@ class LossScaling:
 
     def run(self) -> None:
         """Move the parameters by one step, or leave it out."""
-        before = self._update.steps_done
         self._step()
-        self._update.steps_done = before + 1
+        self._update.steps_done += 1
 
     def _step(self) -> None:
+        """Take a step and leave the counting to the caller, as the steps of an `Update` do."""
         np.divide(self.gradients, self._scale, self.gradients)
         np.isfinite(self.gradients, self._finite)
         if not self._finite.all():
             self._scale[...] = max(1.0, self.scale / 2)
             self._counts += [-self._counts[0], 1]
             return
-        self._update.run()
+        for function, arguments in self._update.steps:
+            function(*arguments)
         self._counts[0] += 1
         if self._counts[0] == self.interval and self.scale < self.LARGEST:
             self._scale[...] = self.scale * 2

@@ -20,7 +20,7 @@ from dnn.data.batches import epoch_order
 from dnn.data.split import split_rows
 from dnn.errors import ConfigurationError
 from dnn.evaluation import evaluate, outputs_of
-from dnn.graph.passes.registry import checking_passes, mixed_precision_passes
+from dnn.graph.passes import checking_passes, mixed_precision_passes
 from dnn.history import History
 from dnn.layers import Layer
 from dnn.loss_scaling import LossScaling

@@ -219,6 +219,11 @@ def evaluate(
     -------
     list of array
         New arrays.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is missing.
     """
     ops = ops or Ops()
     arrays = {node: np.asarray(value, node.dtype) for node, value in feeds.items()}
@@ -226,8 +231,10 @@ def evaluate(
         node: ops.asarray(array) for node, array in arrays.items() if node.kind == VARIABLE
     }
     plan = Plan(outputs, ops, variables, passes=passes)
-    for node, array in arrays.items():
-        if node.kind == PLACEHOLDER and node in plan._arrays:
-            ops.load(array, plan[node])
+    for node in plan.graph.order:
+        if node.kind == PLACEHOLDER:
+            if node not in arrays:
+                raise ConfigurationError(f"evaluate: no value was given for {node!r}")
+            ops.load(arrays[node], plan[node])
     plan.run()
     return [ops.to_host(plan[node]).copy() for node in outputs]

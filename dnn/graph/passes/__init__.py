@@ -17,8 +17,10 @@ from dnn.graph.passes.mixed_precision import mixed_precision
 from dnn.graph.passes.registry import (
     PASSES,
     Pass,
+    checking_passes,
     default_passes,
     explain,
+    mixed_precision_passes,
     optimise,
     register_pass,
 )
@@ -29,6 +31,7 @@ __all__ = [
     "Graph",
     "Pass",
     "buffer_reuse",
+    "checking_passes",
     "common_subexpressions",
     "constant_folding",
     "dead_code",
@@ -37,6 +40,7 @@ __all__ = [
     "explain",
     "graph_of",
     "mixed_precision",
+    "mixed_precision_passes",
     "optimise",
     "products_last",
     "register_pass",
