@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         DtypeError,
         LabelError,
         MissingDependencyError,
+        NonFiniteError,
         OutOfRangeError,
         ShapeError,
     )
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         Residual,
     )
     from dnn.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
+    from dnn.minimize import minimize
     from dnn.memory import MemoryManager
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
@@ -112,6 +114,7 @@ _HOMES = {
         "DtypeError",
         "LabelError",
         "MissingDependencyError",
+        "NonFiniteError",
         "OutOfRangeError",
         "ShapeError",
     ),
@@ -130,6 +133,7 @@ _HOMES = {
     "losses": ("BinaryCrossEntropy", "Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
     "memory": ("MemoryManager",),
     "model": ("History", "NeuralNetwork"),
+    "minimize": ("minimize",),
     "nets": ("mlp",),
     "tensor": ("Tensor",),
     "optimizers": ("SGD", "AdaGrad", "Adam", "AdamW", "Optimizer", "RMSProp"),
@@ -169,6 +173,7 @@ __all__ = [
     "MemoryManager",
     "MissingDependencyError",
     "NeuralNetwork",
+    "NonFiniteError",
     "Optimizer",
     "OutOfRangeError",
     "Output",
@@ -190,6 +195,7 @@ __all__ = [
     "load_digits",
     "load_idx",
     "load_mnist",
+    "minimize",
     "mlp",
     "prefetch",
     "save_checkpoint",

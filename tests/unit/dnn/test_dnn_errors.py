@@ -17,6 +17,7 @@ EXAMPLES = [
     errors.DeviceError("no GPU", "cuda:1"),
     errors.OutOfRangeError("index 3"),
     errors.MissingDependencyError("e"),
+    errors.NonFiniteError("log of x (2, 3)", "log"),
 ]
 
 
@@ -39,6 +40,7 @@ def test_pickle_keeps_class_message_and_fields(error):
         (errors.ShapeError, ValueError),
         (errors.DtypeError, TypeError),
         (errors.ConfigurationError, ValueError),
+        (errors.NonFiniteError, ArithmeticError),
         (errors.DataError, ValueError),
         (errors.LabelError, errors.DataError),
         (errors.DeviceError, RuntimeError),
