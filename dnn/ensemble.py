@@ -113,7 +113,7 @@ class Ensemble:
         values = np.asarray(value, array.dtype)
         if values.ndim:
             values = for_each(name, values, len(self)).reshape(-1, *(1,) * (array.ndim - 1))
-        array[...] = values
+        self._network.ops.load(values, array)
 
     @property
     def parameters(self) -> Mapping[str, Array]:

@@ -33,9 +33,9 @@ def members(network: Network, update: Update) -> list[Member]:
     -------
     list of K dict of str to array
     """
-    arrays = _arrays(network, update)
+    arrays, to_host = _arrays(network, update), network.ops.to_host
     return [
-        {name: (x[k] if own else x).copy() for name, (x, own) in arrays.items()}
+        {name: to_host(x[k, ...] if own else x).copy() for name, (x, own) in arrays.items()}
         for k in range(network.models or 0)
     ]
 
@@ -71,10 +71,11 @@ def group(
         name: np.stack([member[name] for member in chosen]) if own else chosen[0][name]
         for name, (_, own) in _arrays(network, update).items()
     }
-    network.parameters.flat[...] = together["parameters"]
-    network.state_buffer.flat[...] = together["states"]
+    load = network.ops.load
+    load(together["parameters"], network.parameters.flat)
+    load(together["states"], network.state_buffer.flat)
     for name in ("noise.seed", "noise.step"):
-        network.states[name][...] = together[name]
+        load(together[name], network.states[name])
     update.restore(
         {name[len(UPDATE) :]: x for name, x in together.items() if name.startswith(UPDATE)}
     )

@@ -68,7 +68,7 @@ class NeuralNetwork:
         The last keeps matrices in float16 and computes in float32, with the loss scaled; on a CPU
         that is for trying out what a GPU would do, and slower.
     device : str
-        ``"cpu"``.
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. On a GPU `fit` keeps the whole training set there.
     check_finite : bool
         Look at every value of every training step, and raise `NonFiniteError`, which names the
         first node that was NaN or infinite. Slow: for finding out why a network diverges.
@@ -205,8 +205,16 @@ class NeuralNetwork:
             samples, targets = samples[kept], targets[kept]
             weights = None if weights is None else weights[kept]
         compiled = network.training_plan if weights is None else network.weighted_training_plan
+        # The whole training set goes to the device, once.
+        ops = network.ops
         trainer = Trainer(
-            compiled, self._update, network.ops, samples, targets, weights, batch_size
+            compiled,
+            self._update,
+            ops,
+            ops.asarray(samples),
+            ops.asarray(targets),
+            None if weights is None else ops.asarray(weights),
+            batch_size,
         )
         history = History()
         watching = [*callbacks, *_progress_bar(progress)]
@@ -306,7 +314,10 @@ class NeuralNetwork:
             "loss": network.loss,
             "optimizer": self.optimizer,
             "options": {"seed": self.seed, **self._options},
-            "arrays": {name: array.copy() for name, array in self.trained_arrays().items()},
+            "arrays": {
+                name: network.ops.to_host(array).copy()
+                for name, array in self.trained_arrays().items()
+            },
             "steps": self._update.steps_done,
             "history": self._history,
         }
@@ -315,7 +326,7 @@ class NeuralNetwork:
         layers = copy.deepcopy(state["layers"])  # these may be somebody's, and built
         NeuralNetwork.__init__(self, layers, state["loss"], state["optimizer"], **state["options"])
         for name, array in self.trained_arrays().items():
-            array[...] = state["arrays"][name]
+            self._network.ops.load(state["arrays"][name], array)
         self.resume(state["options"]["seed"], state["steps"], copy.deepcopy(state["history"]))
 
     def resume(self, seed: int, steps: int, history: History) -> None:

@@ -198,7 +198,7 @@ class Network:
             parts = [array] if self.models is None else [array[k, ...] for k in range(len(seeds))]
             for seed, part in zip(seeds, parts, strict=True):
                 generator = stream(seed, "initialise", node.name)
-                part[...] = parameter.initializer(generator, node.shape, self.dtype)
+                self.ops.load(parameter.initializer(generator, node.shape, self.dtype), part)
 
     def outputs(self, x: Node) -> Node:
         """Compose all layers."""

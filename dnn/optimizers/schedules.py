@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -187,19 +186,11 @@ def schedule_steps(
     steps_done = counter["steps_done"]
 
     factor = ops.asarray(np.ones((), given.dtype))
-    return [(_follow, (schedule, steps_done, ops.multiply, given, factor, scheduled))]
+    return [(_follow, (schedule, steps_done, factor)), (ops.multiply, (given, factor, scheduled))]
 
 
-def _follow(
-    schedule: Schedule,
-    steps_done: Array,
-    multiply: Any,
-    given: Array,
-    factor: Array,
-    scheduled: Array,
-) -> None:
+def _follow(schedule: Schedule, steps_done: Array, factor: Array) -> None:
     factor[...] = schedule(int(steps_done))
-    multiply(given, factor, scheduled)
     np.add(steps_done, 1, steps_done)
 
 

@@ -131,6 +131,42 @@ def test_a_network_trains_with_a_schedule_by_name():
         assert array.tobytes() == model.parameters[name].tobytes()
 
 
+def test_a_checkpoint_goes_on_with_the_schedule_bit_for_bit(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    x, y = np.random.default_rng(0).normal(size=(20, 4)).astype("f4"), np.arange(20) % 2
+
+    def model():
+        optimizer = Adam(0.05, schedule=WarmUp(2, then=Cosine(12)), clip_norm=0.1)
+        return NeuralNetwork(mlp(4, [5], 2), optimizer=optimizer, seed=1)
+
+    whole, half, rest = model(), model(), model()
+    whole.fit(x, y, epochs=4, batch_size=8)
+    half.fit(x, y, epochs=2, batch_size=8)
+    half.save(tmp_path / "half.safetensors")
+    rest.load(tmp_path / "half.safetensors")
+    rest.fit(x, y, epochs=2, batch_size=8)
+    for name, array in whole.parameters.items():
+        assert array.tobytes() == rest.parameters[name].tobytes()
+
+
+def test_k_networks_with_schedule_and_limits_equal_single_ones_bit_for_bit():
+    x, y = np.random.default_rng(0).normal(size=(20, 4)).astype("f4"), np.arange(20) % 2
+    rates, limits = [0.1, 0.5], [0.05, 10.0]
+
+    def optimizer(rate, limit):
+        return SGD(rate, 0.9, schedule=Cosine(6), clip_norm=limit, clip_value=0.5)
+
+    together = dnn.Ensemble(mlp(4, [5], 2), optimizer=optimizer(rates, limits), seeds=[1, 2])
+    together.fit(x, y, epochs=2, batch_size=8)
+    for k in range(2):
+        alone = NeuralNetwork(
+            mlp(4, [5], 2), optimizer=optimizer(rates[k], limits[k]), seed=[1, 2][k]
+        )
+        alone.fit(x, y, epochs=2, batch_size=8)
+        for name, array in alone.parameters.items():
+            assert together.parameters[name][k].tobytes() == array.tobytes()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
