@@ -87,19 +87,25 @@ def compare(layers, optimizer, rates, *, x=X, y=LABELS, epochs=3, **options):
     return networks
 
 
+# Compiled loops where there are any, and NumPy.
+DEVICES = ["cpu", "numpy"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", LAYERS)
-def test_every_kind_of_layer(kind):
+def test_every_kind_of_layer(kind, device):
     layers = LAYERS[kind]
     x = X.reshape(-1, *layers()[0].shape)
-    networks = compare(layers, OPTIMIZERS["momentum"], RATES, x=x)
+    networks = compare(layers, OPTIMIZERS["momentum"], RATES, x=x, device=device)
     probabilities = networks.predict_proba(x)
     assert probabilities.shape == (K, len(x), 3)
     np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_every_optimizer(kind):
-    compare(LAYERS["normalised"], OPTIMIZERS[kind], RATES)
+def test_every_optimizer(kind, device):
+    compare(LAYERS["normalised"], OPTIMIZERS[kind], RATES, device=device)
 
 
 @pytest.mark.parametrize("kind", ["momentum", "adam"])

@@ -1,10 +1,13 @@
 """Tensors on the host: fillers, parts, shapes, CSV, DLPack, NumPy, nodes."""
 
+import re
+
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import ROOT
 
 from dnn import fillers, graph
 from dnn.backend.device import cuda_problem
@@ -348,3 +351,12 @@ def test_repr_shows_shape_type_place_and_values():
     )
     assert repr(numbered(2)[:1].reshape(())) == "<Tensor () float32, host memory, cpu: 0.>"
     assert len(repr(Tensor((1000, 1000)))) < 500
+
+
+def test_the_page_about_gpus_does_what_it_says():
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    names = {}
+    for block in blocks:
+        exec(block, names)
