@@ -81,7 +81,7 @@ class ndarray:
         return _wrap(self._host[_plain(index)])
 
     def __setitem__(self, index, value):
-        if isinstance(value, np.ndarray) and value.ndim:
+        if not isinstance(value, ndarray) and np.ndim(value):
             raise TypeError("an array of the host is written into one of the device")
         self._host[_plain(index)] = value._host if isinstance(value, ndarray) else value
 

@@ -274,6 +274,12 @@ class Ops:
         np.minimum(g, limit, out=g)
 
     @staticmethod
+    def all_finite(x: Array, mask: Array) -> bool:
+        """Say whether no element is NaN or infinite; `mask` is workspace of bool."""
+        np.isfinite(x, mask)
+        return bool(mask.all())
+
+    @staticmethod
     def sum_of_squares(g: Array, squares: Array, out: Array) -> None:
         """Sum over the last axis, of length 1 in `out`; `squares` is workspace."""
         np.multiply(g, g, squares)

@@ -46,7 +46,7 @@ class Update:
     ) -> None:
         self.steps = list(steps)
         self.gradients = gradients
-        self._ops = ops
+        self.ops = ops
         self._calls = ops.link(self.steps)
         self.scalars = scalars
         self.state = state
@@ -72,7 +72,7 @@ class Update:
         """
         arrays = {f"state.{name}": buffer.flat for name, buffer in self.state.items()}
         arrays |= {f"scalar.{name}": array for name, array in self.scalars.items()}
-        copies = {name: self._ops.to_host(array).copy() for name, array in arrays.items()}
+        copies = {name: self.ops.to_host(array).copy() for name, array in arrays.items()}
         return copies | {"steps_done": np.array(self.steps_done, np.int64)}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
@@ -95,7 +95,7 @@ class Update:
                 message += f"{given.dtype}"
                 raise ShapeError("optimizer", message, array.shape, given.shape)
         for name, buffer in self.state.items():
-            self._ops.load(arrays[f"state.{name}"], buffer.flat)
+            self.ops.load(arrays[f"state.{name}"], buffer.flat)
         for name, scalar in self.scalars.items():
-            self._ops.load(arrays[f"scalar.{name}"], scalar)
+            self.ops.load(arrays[f"scalar.{name}"], scalar)
         self.steps_done = int(arrays["steps_done"])

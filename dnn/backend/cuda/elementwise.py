@@ -104,6 +104,27 @@ ELEMENTWISE = {
             "out = condition ? a : b;",
             fixed=(("condition", "b1"),),
         ),
+        # NaN stays NaN.
+        Elementwise(
+            "clip_value_step",
+            ("g", "limit"),
+            ("g",),
+            "g = g < -limit ? -limit : g > limit ? limit : g;",
+            only_written=(),
+        ),
+        Elementwise(
+            "clip_factor",
+            ("sums", "limit", "out"),
+            ("out",),
+            """
+A total = 0;
+for (long long j = 0; j < length; ++j) total = total + (A)p_sums[at_sums + j * stride];
+const A norm = sqrt(total);
+out = limit / (norm != norm || norm > limit ? norm : limit);
+""",
+            pointers=("sums",),
+            integers=("length", "stride"),
+        ),
         Elementwise(
             "binary_cross_entropy",
             ("logits", "target", "out"),

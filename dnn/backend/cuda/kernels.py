@@ -35,6 +35,8 @@ REDUCTIONS = {
             "A(1.0 / 0.0)",
             "total = value != value || value < total ? value : total;",
         ),
+        # 0 if every element is finite, else NaN.
+        Reduction("not_finite", ("x",), "x - x", "A(0)", "total = total + value;"),
         Reduction(
             "sum_of_products",
             ("x", "y"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -73,26 +74,29 @@ class CudaOps(Ops):
         self.launcher.elementwise(spec, operands)
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
-        """Record what the steps launch; it is replayed as one CUDA graph where that can be."""
-        foreign = [f for f, _ in steps if getattr(f, "__self__", None) is not self]
-        if foreign:
-            # It may allocate, or wait for the GPU: neither can be captured.
-            name = getattr(foreign[0], "__name__", repr(foreign[0]))
-            why_not = f"{name} is a function that this device does not know"
-        else:
-            why_not = ""
-        self.launcher.begin_recording()
-        try:
-            for function, arguments in steps:
-                if getattr(function, "__self__", None) is self:
+        """Record what the steps launch; it is replayed as one CUDA graph where that can be.
+
+        A function from outside is called between two graphs.
+        """
+        linked: list[Step] = []
+        for ours, part in itertools.groupby(steps, self._is_ours):
+            if not ours:
+                linked += part
+                continue
+            self.launcher.begin_recording()
+            try:
+                for function, arguments in part:
                     function(*arguments)
-                else:
-                    self.launcher.call(function, *arguments)
-        finally:
-            calls = self.launcher.end_recording()
-        replay = Replay(self.cupy, calls, self.blas.use_current_stream, why_not)
-        self._replays.add(replay)
-        return [(replay.run, ())] if calls else []
+            finally:
+                calls = self.launcher.end_recording()
+            if calls:
+                replay = Replay(self.cupy, calls, self.blas.use_current_stream)
+                self._replays.add(replay)
+                linked.append((replay.run, ()))
+        return linked
+
+    def _is_ours(self, step: Step) -> bool:
+        return getattr(step[0], "__self__", None) is self
 
     def replays(self) -> list[str]:
         """Say of every plan that is still there how it is replayed, and with how many calls."""
@@ -230,6 +234,35 @@ class CudaOps(Ops):
     ) -> None:
         """``log(1 + exp(logits)) - target logits``; needs no workspace."""
         self._elementwise("binary_cross_entropy", logits, target, out)
+
+    def all_finite(self, x: Array, mask: Array) -> bool:  # type: ignore[override]
+        """Say whether no element is NaN or infinite; waits for the GPU."""
+        axes = tuple(range(x.ndim))
+        out = self.cupy.empty((1,) * x.ndim, x.dtype)
+        self.launcher.reduce(REDUCTIONS["not_finite"], [x], axes, out)
+        return not self.to_host(out).any()
+
+    # Clipping of gradients.
+
+    def clip_value_step(  # type: ignore[override]
+        self, g: Array, limit: Array, lowest: Array
+    ) -> None:
+        """``g = min(max(g, -limit), limit)``; needs no workspace."""
+        self._elementwise("clip_value_step", g, limit)
+
+    def sum_of_squares(  # type: ignore[override]
+        self, g: Array, squares: Array, out: Array
+    ) -> None:
+        """Sum over the last axis, of length 1 in `out`; needs no workspace."""
+        self.launcher.reduce(REDUCTIONS["sum_of_products"], [g, g], (g.ndim - 1,), out)
+
+    def clip_factor(self, sums: Array, limit: Array, out: Array) -> None:  # type: ignore[override]
+        """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
+        integers = [sums.shape[-1], element_strides(sums)[-1]]
+        limits = limit.reshape(limit.shape[:-1])
+        operands = (sums, limits, out.reshape(out.shape[:-1]))
+        spec = ELEMENTWISE["clip_factor"]
+        self.launcher.elementwise(spec, operands, integers, hidden=sums.ndim - 1)
 
     # Linear algebra.
 
@@ -389,13 +422,15 @@ def _reduction(name: str) -> Any:
 
 
 WITH_METHODS = {
-    "copy",
-    "fill",
-    "positive",
-    "count",
     "adam_coefficients",
     "argmax",
     "binary_cross_entropy",
+    "clip_factor",
+    "clip_value_step",
+    "copy",
+    "count",
+    "fill",
+    "positive",
 }
 for _name in set(ELEMENTWISE) - WITH_METHODS:
     setattr(CudaOps, _name, _method(_name))

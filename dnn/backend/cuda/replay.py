@@ -24,8 +24,6 @@ class Replay:
     calls : sequence of Call
     prepare : callable
         Called in the capturing stream before capturing begins.
-    why_not : str
-        Why the calls cannot be captured; empty if they may be.
 
     Attributes
     ----------
@@ -38,15 +36,14 @@ class Replay:
         cupy: Any,
         calls: Sequence[Call],
         prepare: Callable[[], None],
-        why_not: str = "",
     ) -> None:
         self._cupy = cupy
         self._calls = tuple(calls)
         self._prepare = prepare
         self._graph: Any = None
         self._runs = 0
-        self.how = f"launches: {why_not or 'not captured before the second run'}"
-        self._may_capture = not why_not and len(self._calls) > 1
+        self.how = "launches: not captured before the second run"
+        self._may_capture = True
 
     def __len__(self) -> int:
         return len(self._calls)

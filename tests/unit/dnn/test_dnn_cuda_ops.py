@@ -324,6 +324,28 @@ def test_coefficients_of_adam(ops, models):
         np.testing.assert_allclose(ops.to_host(given[at]), expected[at], rtol=1e-6)
 
 
+@pytest.mark.parametrize("models", [(), (3,)])
+def test_clipping(ops, models):
+    g = normal(*models, 50)
+    limit = np.full((*models, 1) if models else (), 0.5, "f4")
+    clipped = ops.asarray(g)
+    ops.clip_value_step(clipped, ops.asarray(limit), None)
+    np.testing.assert_array_equal(ops.to_host(clipped), np.clip(g, -0.5, 0.5))
+    both(ops, "sum_of_squares", [g, np.empty_like(g), np.empty((*models, 1), "f4")], [-1])
+    sums, factor = normal(*models, 7, positive=True), np.empty((*models, 1), "f4")
+    for largest in (0.1, 100.0):
+        limit = np.full((*models, 1) if models else (1,), largest, "f4")
+        both(ops, "clip_factor", [sums, limit, factor], [-1])
+
+
+@pytest.mark.parametrize("bad", [None, np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_found(ops, bad):
+    x = normal(20, 30) * 1e30
+    if bad is not None:
+        x[7, 8] = bad
+    assert ops.all_finite(ops.asarray(x), None) == (bad is None)
+
+
 # -- what does not fit ----------------------------------------------------------------------------
 
 

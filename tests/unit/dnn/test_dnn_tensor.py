@@ -69,7 +69,7 @@ def test_every_tensor_is_filled_differently_and_a_seed_repeats_one(name):
 def test_fillers_that_do_not_fit():
     with pytest.raises(ConfigurationError, match="'unifrom'; did you mean 'uniform'"):
         Tensor((2,), "unifrom")
-    with pytest.raises(ShapeError, match=r"diagonal \(2,\) does not fit into \(3, 3\)"):
+    with pytest.raises(ShapeError, match=r"\(2,\) are no diagonal of \(3, 3\)"):
         Tensor((3, 3), fillers.diagonal([1, 2]))
     with pytest.raises(ShapeError, match="diagonal"):
         Tensor((3,), "identity")
