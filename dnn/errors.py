@@ -8,6 +8,10 @@
     ├── ConfigurationError      an unknown name or a hyperparameter out of range (ValueError)
     ├── DataError               the data themselves are wrong (ValueError)
     │   └── LabelError          a label is not an integer in 0 .. classes - 1
+    ├── NonFiniteError          NaN or infinity where it was to be looked for (ArithmeticError)
+    ├── DeviceError             a device that is not there or cannot do it (RuntimeError)
+    ├── OutOfRangeError         an index outside a tensor (IndexError)
+    ├── CheckpointError         a checkpoint that cannot be written, read or used (ValueError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
 
 Errors cross ranks, so each survives pickling with its fields.
@@ -20,12 +24,16 @@ from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
+    "CheckpointError",
     "ConfigurationError",
     "DataError",
+    "DeviceError",
     "DnnError",
     "DtypeError",
     "LabelError",
     "MissingDependencyError",
+    "NonFiniteError",
+    "OutOfRangeError",
     "ShapeError",
 ]
 
@@ -89,6 +97,46 @@ class LabelError(DataError):
 
     def __init__(self, message: str, row: int | None = None) -> None:
         self.row = row
+        super().__init__(message)
+
+
+class DeviceError(DnnError, RuntimeError):
+    """A device that is not there, or that cannot do what it was asked for.
+
+    Parameters
+    ----------
+    message : str
+        What is missing, and what to install or to change.
+    device : str
+        Such as ``"cuda:0"``, for programs.
+    """
+
+    def __init__(self, message: str, device: str = "cuda") -> None:
+        self.device = device
+        super().__init__(message)
+
+
+class OutOfRangeError(DnnError, IndexError):
+    """An index that lies outside a tensor."""
+
+
+class CheckpointError(DnnError, ValueError):
+    """A checkpoint cannot be written or read, or is not one of this model."""
+
+
+class NonFiniteError(DnnError, ArithmeticError):
+    """NaN or infinity came up where it was to be looked for.
+
+    Parameters
+    ----------
+    message : str
+        The first node with such a value, and what it was computed from.
+    node : str, optional
+        The node's name or else its operation, for programs.
+    """
+
+    def __init__(self, message: str, node: str = "") -> None:
+        self.node = node
         super().__init__(message)
 
 
