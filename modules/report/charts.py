@@ -67,7 +67,7 @@ def against_cost(picture: Picture) -> Markup | None:
     if not pairs:
         return None
     costs = [cost for cost, _ in pairs.values()]
-    x: Scale = Linear(0.0, max(costs) * 1.03 or 1.0)
+    x: Scale = Linear(min(0.0, *costs), max(0.0, *costs) * 1.03 or 1.0)
     if is_logarithmic(costs):
         x = Log(min(costs) * 0.9, max(costs) * 1.1)
     y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)

@@ -2,7 +2,9 @@
 
 The forest's prediction is split into a constant, what each parameter does alone, what each pair
 does together beyond that, and the rest. The variance of each part, over the values that the
-trials took, is a share of the whole variance: the importance. The sums over leaves are exact.
+trials took, as a share of the variance of the whole prediction, is the importance. The sums over
+leaves are exact. Parts are averaged over the trees before their variance is taken, so that what
+single trees learn of noise cancels.
 
 The measure needs NumPy alone, has no clock, and draws its bootstrap from a fixed seed: the same
 trials give the same numbers.
@@ -31,7 +33,7 @@ _TREES: Final = 48
 _SEED: Final = 20240801
 _IN_PAIRS: Final = 10
 """Pairs are looked at among so many parameters: those at which the forest splits most."""
-_BEYOND: Final = 5.0
+_BEYOND: Final = 2.0
 """Results that are worse than the median by more than so many times the better half's spread."""
 
 
@@ -43,7 +45,7 @@ class Effect:
     ----------
     name : str
     alone : float
-        Share of the objective's variance that it explains by itself, from 0 to 1.
+        Share of the prediction's variance that it explains by itself, from 0 to 1.
     in_pairs : float
         Share that it explains together with one other parameter, beyond what both do alone.
     labels : list of str
@@ -61,7 +63,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Importance:
-    """How the variance of the objective is divided.
+    """How the variance of the forest's prediction is divided.
 
     Attributes
     ----------
@@ -84,7 +86,7 @@ class Importance:
 def importance(
     points: Sequence[Mapping[str, Any]], objective: Sequence[float], maximise: bool
 ) -> Importance | None:
-    """Divide the variance of the objective among parameters.
+    """Divide the variance of the predicted objective among parameters.
 
     Parameters
     ----------
@@ -113,8 +115,10 @@ def importance(
     columns = [one for _, one in varying]
     bins = np.stack([one.bins for one in columns], axis=1)
     bins_of = np.array([one.count for one in columns])
-    trees, explained = _forest(bins, bins_of, y)
-    return _analyse(names, columns, bins_of, trees, explained, y)
+    trees, whole, explained = _forest(bins, bins_of, y)
+    if not whole:
+        return None
+    return _analyse(names, columns, bins_of, trees, whole, explained, y)
 
 
 def _bounded(y: Floats, maximise: bool) -> Floats:
@@ -129,26 +133,27 @@ def _bounded(y: Floats, maximise: bool) -> Floats:
     return good if maximise else -good
 
 
-def _forest(bins: Integers, bins_of: Integers, y: Floats) -> tuple[list[Tree], float]:
-    """Grow trees on bootstrap samples; return them, and R² out of the bag."""
+def _forest(bins: Integers, bins_of: Integers, y: Floats) -> tuple[list[Tree], float, float]:
+    """Grow trees on bootstrap samples; return them, the prediction's variance, and R² unseen."""
     rows = len(y)
     random = np.random.default_rng(_SEED)
     smallest_leaf = 1.0 if rows < 200 else 2.0
     centre = y.mean()
-    seen, predicted = np.zeros(rows), np.zeros(rows)
+    seen, predicted, unseen = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     trees = []
     for _ in range(_TREES):
         weight = np.bincount(random.integers(0, rows, rows), minlength=rows).astype(float)
         tree, guess = grow(bins, bins_of, y - centre, weight, smallest_leaf)
         trees.append(tree)
         outside = weight == 0
-        predicted[outside] += guess[outside]
+        predicted += guess / _TREES
+        unseen[outside] += guess[outside]
         seen += outside
     known = seen > 0
-    left = y[known] - centre - predicted[known] / seen[known]
+    left = y[known] - centre - unseen[known] / seen[known]
     whole = float(np.sum((y[known] - y[known].mean()) ** 2))
     explained = 1.0 - float(np.sum(left**2)) / whole if whole else 0.0
-    return trees, explained
+    return trees, float(predicted.var()), explained
 
 
 def _analyse(
@@ -156,85 +161,83 @@ def _analyse(
     columns: list[Binned],
     bins_of: Integers,
     trees: list[Tree],
+    whole: float,
     explained: float,
     y: Floats,
 ) -> Importance:
     shares = [np.bincount(one.bins, minlength=one.count) / len(y) for one in columns]
-    parameters = len(names)
     often = np.argsort(-sum(tree.gain for tree in trees), kind="stable")[:_IN_PAIRS]
-    alone = np.zeros(parameters)
     curves = [np.zeros(count) for count in bins_of]
-    pairs = dict.fromkeys(combinations(sorted(int(one) for one in often), 2), 0.0)
-    varied = 0
+    planes = {
+        (one, other): np.zeros((bins_of[one], bins_of[other]))
+        for one, other in combinations(sorted(int(one) for one in often), 2)
+    }
     for tree in trees:
-        parts = _Parts(tree, shares)
-        if parts.variance <= 0:
-            continue
-        varied += 1
-        for one in range(parameters):
-            curve, variance = parts.alone(one)
-            curves[one] += curve + parts.mean
-            alone[one] += variance / parts.variance
-        for pair in pairs:
-            pairs[pair] += parts.together(*pair) / parts.variance
-    varied = max(varied, 1)
-    in_pairs = np.zeros(parameters)
-    for (one, other), share in pairs.items():
-        in_pairs[one] += share
-        in_pairs[other] += share
+        marginals = _Marginals(tree, shares)
+        for one, curve in enumerate(curves):
+            curve += marginals.of_one(one) / len(trees)
+        for pair, plane in planes.items():
+            plane += marginals.of_two(*pair) / len(trees)
+    alone = [
+        float(share @ (curve - share @ curve) ** 2) / whole
+        for curve, share in zip(curves, shares, strict=True)
+    ]
+    in_pairs = np.zeros(len(names))
+    pairs = []
+    for (one, other), plane in planes.items():
+        beyond = plane - curves[one][:, None] - curves[other][None, :]
+        beyond -= shares[one] @ beyond @ shares[other]
+        share = float(shares[one] @ beyond**2 @ shares[other]) / whole
+        pairs.append((names[one], names[other], share))
+        in_pairs[[one, other]] += share
     effects = [
         Effect(
             name,
-            float(alone[one] / varied),
-            float(in_pairs[one] / varied),
+            alone[one],
+            float(in_pairs[one]),
             columns[one].labels,
-            [float(value) for value in curves[one] / varied + y.mean()],
+            [float(value) for value in curves[one] + y.mean()],
         )
         for one, name in enumerate(names)
     ]
     effects.sort(key=lambda effect: -(effect.alone + effect.in_pairs / 2))
-    told = [(names[one], names[other], share / varied) for (one, other), share in pairs.items()]
-    told.sort(key=lambda pair: -pair[2])
-    return Importance(effects, told, explained, len(y))
+    pairs.sort(key=lambda pair: -pair[2])
+    return Importance(effects, pairs, explained, len(y))
 
 
-class _Parts:
-    """The parts of one tree's prediction, over parameters that vary as the trials' did."""
+class _Marginals:
+    """A tree's mean prediction with some parameters fixed, the others varying as the trials' did.
+
+    A leaf counts with its volume in the other parameters, in each bin between its ends: so each
+    leaf is a step up and a step down, and a cumulative sum does the rest.
+    """
 
     def __init__(self, tree: Tree, shares: list[Floats]) -> None:
-        self._tree, self._shares = tree, shares
+        self._tree = tree
+        self._bins = [len(share) for share in shares]
         ends = [np.concatenate([[0.0], np.cumsum(share)]) for share in shares]
         self._width = np.stack(
             [end[tree.high[:, j]] - end[tree.low[:, j]] for j, end in enumerate(ends)], axis=1
         )
-        volume = self._width.prod(axis=1)
-        self.mean = float(np.sum(volume * tree.value) / volume.sum())
-        self._value = tree.value - self.mean
-        self.variance = float(np.sum(volume * self._value**2))
-        self._weighted = volume * self._value
-        self._alone: dict[int, tuple[Floats, float]] = {}
+        self._weighted = self._width.prod(axis=1) * tree.value
 
-    def alone(self, one: int) -> tuple[Floats, float]:
-        """Return what a parameter adds with each of its bins, and the variance of that."""
-        if one not in self._alone:
-            bins = len(self._shares[one])
-            add = self._weighted / self._width[:, one]
-            steps = np.bincount(self._tree.low[:, one], add, bins + 1)
-            steps -= np.bincount(self._tree.high[:, one], add, bins + 1)
-            curve = steps.cumsum()[:bins]
-            self._alone[one] = curve, float(np.sum(self._shares[one] * curve**2))
-        return self._alone[one]
+    def of_one(self, one: int) -> Floats:
+        """Return it for each bin of a parameter."""
+        bins = self._bins[one]
+        add = self._weighted / self._width[:, one]
+        steps = np.bincount(self._tree.low[:, one], add, bins + 1)
+        steps -= np.bincount(self._tree.high[:, one], add, bins + 1)
+        return steps.cumsum()[:bins]
 
-    def together(self, one: int, other: int) -> float:
-        """Return the variance of what two parameters do beyond what each does alone."""
-        across = len(self._shares[other]) + 1
-        shape = (len(self._shares[one]) + 1, across)
+    def of_two(self, one: int, other: int) -> Floats:
+        """Return it for each pair of bins of two parameters."""
+        across = self._bins[other] + 1
+        shape = (self._bins[one] + 1, across)
         add = self._weighted / (self._width[:, one] * self._width[:, other])
         steps = np.zeros(shape[0] * across)
         for side, here in ((1.0, self._tree.low), (-1.0, self._tree.high)):
             for turn, there in ((1.0, self._tree.low), (-1.0, self._tree.high)):
                 corner = here[:, one] * across + there[:, other]
                 steps += np.bincount(corner, side * turn * add, len(steps))
-        plane = steps.reshape(shape).cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
-        both = float(self._shares[one] @ plane**2 @ self._shares[other])
-        return max(0.0, both - self.alone(one)[1] - self.alone(other)[1])
+        plane: Floats = steps.reshape(shape).cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
+        return plane

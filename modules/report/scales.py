@@ -82,6 +82,8 @@ class Log:
         factors = (1,) if last - first > 3 else (1, 2, 5) if last - first > 1 else range(1, 10)
         values = [one * 10.0**power for power in range(first, last + 1, every) for one in factors]
         inside = [one for one in values if self.low * 0.999 <= one <= self.high * 1.001]
+        if not inside:
+            inside = [self.low, self.high]
         return [(self.place(one) or 0.0, show(one)) for one in inside]
 
 

@@ -35,7 +35,7 @@ def headline(picture: Picture) -> Markup:
     figures.append(figure("trials", f"{gathered.count:,}", done))
     if gathered.failed:
         figures.append(figure("failed", f"{gathered.failed:,}", "see below", "bad"))
-    if moment.elapsed_s:
+    if moment.elapsed_s and gathered.count:
         rate = gathered.count / moment.elapsed_s
         about = f"{rate:,.3g} trials a second" if rate >= 1 else f"{1 / rate:,.3g} s a trial"
         figures.append(figure("time", show_duration(moment.elapsed_s), about))
