@@ -5,6 +5,7 @@ There is no barrier between batches: each result makes room for the next trial.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import (
@@ -138,8 +139,7 @@ def _check_parameters(space: Space) -> None:
                 + (f" (did you mean {close[0]!r}?)" if close else "")
                 + f"; it knows {', '.join(Hyperparameters.model_fields)}"
             )
-        for index in range(min(len(dimension), _VALUES_CHECKED)):
-            value = dimension[index]
+        for value in islice(dimension.examples(), _VALUES_CHECKED):
             try:
                 Hyperparameters.model_validate({name: value})
             except ValidationError as error:

@@ -193,7 +193,7 @@ def test_our_modules_use_only_public_names() -> None:
 
 def test_our_modules_import_each_other_relatively() -> None:
     """So that they work under another name, beside a user's package ``modules``."""
-    for path in (ROOT / "modules").glob("*.py"):
+    for path in (ROOT / "modules").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 assert all(alias.name.split(".")[0] != "modules" for alias in node.names)
