@@ -124,10 +124,20 @@ class Space:
             Takes a parameter's name, gives a share of its values, from 0 to below 1; called only
             for parameters that are there.
         """
+        return self.build(lambda name: self.dimensions[name].at(draw(name)))
+
+    def build(self, choose: Callable[[str], Any]) -> Parameters:
+        """Return a point whose values are chosen one by one, each after those it asks about.
+
+        Parameters
+        ----------
+        choose : function
+            Takes a parameter's name, gives its value; called only for parameters that are there.
+        """
         chosen: Parameters = {}
         for name in self._order:
             if self._is_there(name, chosen):
-                chosen[name] = self.dimensions[name].at(draw(name))
+                chosen[name] = choose(name)
         return self._in_order(chosen)
 
     def check(self, parameters: Mapping[str, Any]) -> None:

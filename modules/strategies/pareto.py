@@ -12,7 +12,7 @@ class ParetoFront(Generic[Entry]):
     """Keeps the trials that are not dominated.
 
     One trial dominates another if it is at least as good in every objective, and better in one. Of
-    trials with the same scores all stay.
+    trials with the same scores the first one stays, whatever the order in which they come.
 
     Notes
     -----
@@ -37,9 +37,10 @@ class ParetoFront(Generic[Entry]):
         new = tuple(scores)
         if any(score != score for score in new):
             return False
-        if any(dominates(old, new) for old, _, _ in self._front):
-            return False
-        self._front = [one for one in self._front if not dominates(new, one[0])]
+        for old, earlier, _ in self._front:
+            if dominates(old, new) or (old == new and earlier < trial):
+                return False
+        self._front = [one for one in self._front if not dominates(new, one[0]) and one[0] != new]
         self._front.append((new, trial, entry))
         return True
 

@@ -155,8 +155,7 @@ class Median:
         """Whether the best score so far is below the cutoff of the last step."""
         scores = [score for _, score in history if score == score]
         if not scores:
-            # Nothing but NaN: nothing will come of it, once anything may be stopped at all.
-            return self._completed >= max(self._startup, 1) and history[-1][0] >= self._warmup
+            return cutoffs(history[-1][0]) > -math.inf  # nothing but NaN
         return max(scores) < cutoffs(history[-1][0])
 
     def reported(self, history: History) -> None:
