@@ -16,6 +16,7 @@ Metrics = Mapping[str, Any]
 Evaluate = Callable[[Metrics], float]
 
 _MOST_CHARACTERS = 1000
+_DEEPEST = 60
 
 _BINARY: dict[type[ast.operator], Callable[[float, float], Any]] = {
     ast.Add: operator.add,
@@ -82,10 +83,20 @@ def compile_expression(text: str) -> tuple[Evaluate, list[str]]:
         raise ExpressionError(f"an expression of {len(text)} characters is too long")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
+        _check_depth(tree, text)
         names: set[str] = set()
         return _build(tree, text, names), sorted(names)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"{text!r} is no expression: {error}") from None
+
+
+def _check_depth(tree: ast.AST, text: str) -> None:
+    """Check that a function built from a tree will not exhaust the stack."""
+    level, depth = [tree], 0
+    while level:
+        level, depth = [below for one in level for below in ast.iter_child_nodes(one)], depth + 1
+        if depth > _DEEPEST:
+            raise ExpressionError(f"{text!r} is nested too deeply")
 
 
 def _build(node: ast.expr, text: str, names: set[str]) -> Evaluate:
