@@ -1,12 +1,10 @@
-"""The master of a sweep: streams the points of a grid to trainers and gathers their results.
-
-There is no barrier between batches: each result makes room for the next trial.
-"""
+"""The master of a sweep: has the points of a space tried by trainers, and ranks them."""
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from pydantic import (
     BaseModel,
@@ -19,8 +17,9 @@ from pydantic import (
 )
 
 from .space import Space
+from .strategies.grid import Grid
+from .sweep.conducting import Plan, conduct
 from .trainer import METRICS, Hyperparameters
-from .trial import Outcome, Trial, result_tag, trial_seed, trial_tag
 
 if TYPE_CHECKING:
     from diel import Context
@@ -36,9 +35,10 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     space: dict[str, Any] = Field(description="what each hyperparameter may be")
-    objective: Literal["accuracy", "loss", "mcc", "training_time_s"] = "accuracy"
+    objective: str = "accuracy"
     seed: int = Field(0, ge=0, description="from which the seed of each trial follows")
     trainer: str = Field("trainer", description="the module that trains")
+    retries: int = Field(0, ge=0, description="how often a trial that failed is tried again")
 
     @field_validator("space")
     @classmethod
@@ -60,10 +60,27 @@ class Options(BaseModel):
             raise ValueError(f"trainer = {self.trainer!r}: there is no module of that name")
         location = (info.context or {}).get("locations", {}).get(self.trainer)
         if location is not None and location.shipped and location.spec == _OURS:
-            if modules[self.trainer].processes > 1:
+            trains = modules[self.trainer]
+            if trains.options.get("train") is not None:
+                return self
+            if trains.processes > 1:
                 raise ValueError(f"our trainer is one process: module {self.trainer!r} has more")
             _check_parameters(Space.parse(self.space))
         return self
+
+    def plan(self) -> Plan:
+        """Return what is to be done."""
+        space = Space.parse(self.space)
+        return Plan(
+            strategy=Grid(space, self.seed),
+            parameters=space.names,
+            score=itemgetter(self.objective),
+            objective=self.objective,
+            maximise=self.maximise,
+            seed=self.seed,
+            about=self.model_dump(),
+            retries=self.retries,
+        )
 
     @property
     def maximise(self) -> bool:
@@ -76,49 +93,8 @@ def run(ctx: Context) -> dict[str, Any]:
     options: Options = ctx.options
     if options.trainer not in ctx.copies_of:
         raise ValueError(f"module {options.trainer!r} is not in group {ctx.group!r}")
-    space = Space.parse(options.space)
-    trainers = ctx.copies_of[options.trainer]
-    ctx.results.declare(
-        ["trial", *space.dimensions, *METRICS, "trainer", "seed"],
-        objective=options.objective,
-        maximise=options.maximise,
-        expected=space.size,
-    )
-    best: dict[str, Any] | None = None
-    for row in _stream(ctx, space, options.seed, ahead=2 * trainers):
-        ctx.results.add(row)
-        if best is None or _badness(row, options) < _badness(best, options):
-            best = row
-    for _ in range(trainers):
-        ctx.tuples.tput(trial_tag(ctx.group), None)
-    assert best is not None  # a space has at least one point
-    return best
-
-
-def _stream(ctx: Context, space: Space, seed: int, ahead: int) -> Any:
-    """Yield results in order of completion, with at most `ahead` trials under way."""
-    sent = 0
-    for received in range(space.size):
-        while sent < min(space.size, received + ahead):
-            trial = Trial(sent, space.point(sent), trial_seed(seed, sent))
-            ctx.tuples.tput(trial_tag(ctx.group), trial)
-            sent += 1
-        outcome: Outcome = ctx.tuples.tget(result_tag(ctx.group))
-        yield {
-            "trial": outcome.trial.index,
-            **outcome.trial.parameters,
-            **{name: outcome.metrics[name] for name in METRICS},
-            "trainer": outcome.trainer,
-            "seed": outcome.trial.seed,
-        }
-
-
-def _badness(row: dict[str, Any], options: Options) -> tuple[bool, float, int]:
-    """Return what is smallest for the best row: NaN last, of equals the earlier point first."""
-    value, trial = row[options.objective], row["trial"]
-    if value != value:
-        return True, 0.0, trial
-    return False, -value if options.maximise else value, trial
+    base = (ctx.group, options.trainer)
+    return conduct(ctx, base, options.plan(), ctx.copies_of[options.trainer])
 
 
 def _check_parameters(space: Space) -> None:
