@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from diel.embedding import Executive as Executive
     from diel.loading.context import Context as Context
     from diel.tuples.tags import ANY as ANY
+    from diel.workflow.durations import duration_s as duration_s
     from diel.workflow.load import load_workflow as load_workflow
 
 __version__ = "0.1.0.dev0"
@@ -23,9 +24,10 @@ _HOME = {
     "Address": "diel.coupling.address",
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
+    "duration_s": "diel.workflow.durations",
     "load_workflow": "diel.workflow.load",
 }
-__all__ = ["ANY", "Address", "Context", "Executive", "__version__", "load_workflow"]
+__all__ = ["ANY", "Address", "Context", "Executive", "__version__", "duration_s", "load_workflow"]
 
 
 def __getattr__(name: str) -> Any:

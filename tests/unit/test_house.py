@@ -220,7 +220,7 @@ def test_tests_are_named_uniquely() -> None:
 
 
 def test_the_public_names_of_diel() -> None:
-    names = ["ANY", "Address", "Context", "Executive", "__version__", "load_workflow"]
+    names = ["ANY", "Address", "Context", "Executive", "__version__", "duration_s", "load_workflow"]
     assert diel.__all__ == names
 
 
