@@ -46,6 +46,7 @@ name = "master"
 function = "{script}:weighed_master"
 [module.options]
 objective = "score"
+maximise = true
 
 [module.options.space]
 {space}
@@ -98,9 +99,7 @@ def sweep(folder: Path, points: int, train: str = "train") -> dict[str, float]:
     )
     script = Path(__file__).with_name("sweep_modules.py")
     file = folder / "sweep.toml"
-    file.write_text(
-        WORKFLOW.format(script=script, space=space, train=train, trainers=TRAINERS)
-    )
+    file.write_text(WORKFLOW.format(script=script, space=space, train=train, trainers=TRAINERS))
     runs = Path(tempfile.mkdtemp(dir=folder))
     started_s = time.perf_counter()
     _run([sys.executable, "-m", "diel", "run", "--allow-run-as-root", file, "--runs", runs])

@@ -1,4 +1,4 @@
-"""What the workflows of `sweep.py` run: a no-op trainer, a slow one, a master that weighs itself."""
+"""What the workflows of `sweep.py` run: no-op and slow trials, a master that weighs itself."""
 
 from __future__ import annotations
 

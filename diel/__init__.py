@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from diel.loading.context import Context as Context
     from diel.loading.functions import import_function as import_function
     from diel.tuples.tags import ANY as ANY
+    from diel.workflow.durations import duration_s as duration_s
     from diel.workflow.functions import locate_function as locate_function
     from diel.workflow.load import load_workflow as load_workflow
 
@@ -25,6 +26,7 @@ _HOME = {
     "Address": "diel.coupling.address",
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
+    "duration_s": "diel.workflow.durations",
     "import_function": "diel.loading.functions",
     "load_workflow": "diel.workflow.load",
     "locate_function": "diel.workflow.functions",
@@ -35,6 +37,7 @@ __all__ = [
     "Context",
     "Executive",
     "__version__",
+    "duration_s",
     "import_function",
     "load_workflow",
     "locate_function",

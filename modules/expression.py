@@ -10,7 +10,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 Metrics = Mapping[str, Any]
 Evaluate = Callable[[Metrics], float]
@@ -100,7 +100,7 @@ def _check_depth(tree: ast.AST, text: str) -> None:
 
 
 def _build(node: ast.expr, text: str, names: set[str]) -> Evaluate:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    if isinstance(node, ast.Constant) and _is_number(node.value):
         return _constant(node.value, text)
     if isinstance(node, ast.Name):
         names.add(node.id)
@@ -113,12 +113,18 @@ def _build(node: ast.expr, text: str, names: set[str]) -> Evaluate:
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
         return _both(_COMPARE[type(node.ops[0])], node.left, node.comparators[0], text, names)
     if isinstance(node, ast.IfExp):
-        test, then, other = (_build(one, text, names) for one in (node.test, node.body, node.orelse))
+        test, then, other = (
+            _build(one, text, names) for one in (node.test, node.body, node.orelse)
+        )
         return lambda metrics: then(metrics) if test(metrics) else other(metrics)
     if isinstance(node, ast.Call):
         return _call(node, text, names)
     part = ast.get_source_segment(text.strip(), node) or text
     raise ExpressionError(f"{part!r} is not allowed in {text!r}; an expression has {ALLOWED}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return type(value) in (int, float)
 
 
 def _constant(value: float, text: str) -> Evaluate:
@@ -142,7 +148,11 @@ def _metric(name: str) -> Evaluate:
 
 
 def _both(
-    apply: Callable[[float, float], Any], left: ast.expr, right: ast.expr, text: str, names: set[str]
+    apply: Callable[[float, float], Any],
+    left: ast.expr,
+    right: ast.expr,
+    text: str,
+    names: set[str],
 ) -> Evaluate:
     one, other = _build(left, text, names), _build(right, text, names)
     return lambda metrics: apply(one(metrics), other(metrics))

@@ -112,8 +112,7 @@ class Objective:
         except UnknownName as error:
             name = str(error)
             raise ObjectiveError(
-                f"objective {self.text!r}: the trainer reported no {name!r}"
-                f"{_meant(name, metrics)}"
+                f"objective {self.text!r}: the trainer reported no {name!r}{_meant(name, metrics)}"
             ) from None
         except ExpressionError as error:
             raise ObjectiveError(f"objective {self.text!r}: {error}") from None

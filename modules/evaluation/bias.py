@@ -56,7 +56,9 @@ class BiasReport:
         if self.honest is not None:
             spread = f" +- {self.spread:.3f}" if self.spread is not None else ""
             honest = [f"{self.objective}, {self.method}: {self.honest:.3f}{spread}"]
-        naive = f"{self.objective}, best of {self.trials} on the rows that chose it: {self.naive:.3f}"
+        naive = (
+            f"{self.objective}, best of {self.trials} on the rows that chose it: {self.naive:.3f}"
+        )
         warning = [f"warning: {self.warning}"] if self.warning else []
         return [*honest, naive, *warning]
 
@@ -73,8 +75,8 @@ class SelectionBias:
     Notes
     -----
     Of nested splits, in each of them the trial that is best by its inner folds is scored on the
-    outer rows, and the mean over the splits is the honest figure; the naive one is that of the trial
-    with the best mean over the outer rows themselves. Of plain folds, the correction of [1]_ is the
+    outer rows, and the mean over the splits is the honest figure; the naive one is that of the
+    trial with the best mean over the outer rows themselves. Of plain folds, the correction of [1]_ is the
     mean over folds of how much the best trial of that fold is better there than the trial that is
     best over all. Of a single split nothing honest can be said; `luck` gives its size.
 

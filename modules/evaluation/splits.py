@@ -64,7 +64,7 @@ def holdout(y: npt.ArrayLike, fraction: float, seed: int = 0, stratified: bool =
     wanted = round(len(labels) * fraction)
     if not 0 < wanted < len(labels):
         raise EvaluationError(f"{len(labels)} rows cannot be split at {fraction}")
-    order = _dealt(labels, _generator(seed, 0), stratified)
+    order = _dealt(labels, _generator(seed, 0, 0), stratified)
     # Every 1 / fraction-th of a pack in which classes lie together takes its share of each.
     places = np.floor((np.arange(wanted) + 0.5) * len(labels) / wanted).astype(np.intp)
     return _fold(np.arange(len(labels)), order[places])
@@ -97,7 +97,7 @@ def k_fold(
         If there are fewer rows, or rows of a class, than folds.
     """
     labels = np.asarray(y)
-    return _k_fold(labels, np.arange(len(labels)), folds, (seed,), repeats, stratified)
+    return _k_fold(labels, np.arange(len(labels)), folds, (seed, 0), repeats, stratified)
 
 
 def nested_folds(

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappush, heapreplace
 from statistics import NormalDist
-from typing import Any
 
 from ..space import Finite, Parameters, Space
 from .draws import Draws
@@ -166,11 +165,10 @@ class Frequencies:
         """Turn a uniform share into one of this distribution."""
         total = self.seen + self.choices
         place = int(share * total)
-        if place >= self.seen:
-            index: Any = place - self.seen
-        else:
-            for index, count in self.counts:
-                if place < count:
-                    break
-                place -= count
-        return float((index + 0.5) / self.choices)
+        index = place - self.seen
+        for seen, count in self.counts:
+            if place < count:
+                index = seen
+                break
+            place -= count
+        return (index + 0.5) / self.choices

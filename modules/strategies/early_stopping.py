@@ -53,9 +53,7 @@ class EarlyStopping:
         self.strategy.tell(trial, parameters, score)
 
 
-def extended(
-    history: list[tuple[int, float]], step: int, score: float
-) -> list[tuple[int, float]]:
+def extended(history: list[tuple[int, float]], step: int, score: float) -> list[tuple[int, float]]:
     """Add a report in place; what a trial that starts again had reported from there on goes."""
     while history and history[-1][0] >= step:
         history.pop()

@@ -1,8 +1,8 @@
 """Optuna's samplers, on a history that is bounded.
 
 An ask of Optuna grows with the number of trials in its study: its TPE takes tens of milliseconds
-after a few thousand. So a study is thrown away when it has grown to twice the history, and a new one
-is made of the best trials and the last ones.
+after a few thousand. So a study is thrown away when it has grown to twice the history, and a
+new one is made of the best trials and the last ones.
 """
 
 from __future__ import annotations

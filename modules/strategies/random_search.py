@@ -10,7 +10,7 @@ class Random:
     """Draws each parameter independently, uniformly over its values.
 
     A parameter that exists only beside some value of another is drawn when that value was: so
-    ``optimizer = ["sgd", "adam"]`` gives each half the trials, however many values belong to either.
+    ``optimizer = ["sgd", "adam"]`` gives each half the trials, however many points belong to it.
 
     Parameters
     ----------

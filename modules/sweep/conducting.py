@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..strategies.protocol import WAIT
-from ..strategies.until import Until
+from ..objective import ObjectiveError
+from ..strategies import Wait
 from ..trial import trial_seed
 from .leases import LeaseBook, Pace
 from .ledger import FAILED, FINISHED, STOPPED, Ledger, about_of, records_of
@@ -32,10 +32,11 @@ from .messages import (
 )
 from .standing import Standing
 from .table import Table
-from .trying import number
 
 if TYPE_CHECKING:
     from diel import Context
+
+    from ..search import Search
 
 _AHEAD: Final = 2
 """Leases for each trainer that are out at a time: one to work on, one to find at once."""
@@ -58,33 +59,20 @@ class Plan:
 
     Attributes
     ----------
-    strategy : Strategy
-    parameters : sequence of str
-        The names of all parameters, in the order of the table's columns.
-    score : callable
-        From the metrics of a trial, and its parameters, to a number; raises KeyError for a metric
-        that is not there.
-    objective : str
-        The column of that number: the name of a metric, or an expression of some.
-    maximise : bool
+    search : Search
+        Chooses the trials, and knows what their metrics mean.
     seed : int
-    about : dict
-        What the file asks for, in plain values: the first line of the ledger.
+        From which each trial's follows.
     retries : int
         How often a trial that failed is tried again.
-    until : Until
-        When nothing more is to be given out; it hears scores, larger being better.
+    about : dict
+        What the file asks for, in plain values: the first line of the ledger.
     """
 
-    strategy: Any
-    parameters: Sequence[str]
-    score: Callable[[Mapping[str, Any]], float]
-    objective: str
-    maximise: bool
+    search: Search
     seed: int
-    about: dict[str, Any] = field(default_factory=dict)
     retries: int = 0
-    until: Until = field(default_factory=Until)
+    about: dict[str, Any] = field(default_factory=dict)
 
 
 def ledger_path(run_dir: Path, group: str, module: str, iteration: Sequence[int]) -> Path:
@@ -130,17 +118,16 @@ class _Sweep:
         self._plan = plan
         self._trainers = trainers
         self._session = uuid.uuid4().hex
-        strategy = plan.strategy
-        self._asks_here = not getattr(strategy, "is_stateless", False)
-        self._report = getattr(strategy, "report", None)
-        self._tells = self._asks_here or self._report is not None
-        sizes = (getattr(strategy, "size", None), plan.until.trials)
-        self._book = LeaseBook(min((size for size in sizes if size is not None), default=None))
+        self._search = plan.search
+        self._objective = plan.search.objectives[0]
+        self._asks_here = not plan.search.is_stateless
+        self._hears_reports = hasattr(plan.search.strategy, "report")
+        self._book = LeaseBook(plan.search.size)
         self._asked = 0
         self._points: dict[int, dict[str, Any]] = {}
-        self._reports: dict[int, list[tuple[float, float]]] = {}
+        self._reports: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         self._pace = Pace()
-        self._standing = Standing(plan.objective, maximise=plan.maximise)
+        self._standing = Standing(self._objective.text, maximise=self._objective.maximise)
         self._succeeded = self._failed = 0
         self._started_s = time.monotonic()
         path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
@@ -164,9 +151,8 @@ class _Sweep:
         for record in records_of(self._path):
             if not self._book.recorded.add(record["trial"]):
                 continue
-            if self._report is not None:
-                for step, turned in record.get("reports", ()):
-                    self._report(record["trial"], step, turned)
+            for step, metrics in record.get("reports", ()):
+                self._search.report(record["trial"], step, metrics)
             rows.append(self._take_in(record))
             if len(rows) >= 1000:
                 self._tabulate(rows)
@@ -184,8 +170,8 @@ class _Sweep:
         order = SweepOrder(
             self._session,
             self._plan.seed,
-            None if self._asks_here else self._plan.strategy,
-            hears_reports=self._report is not None,
+            None if self._asks_here else self._search.strategy,
+            hears_reports=self._hears_reports,
         )
         self._declare()
         tuples, tag = self._ctx.tuples, outcome_tag(self._base)
@@ -228,33 +214,32 @@ class _Sweep:
             point = self._points.get(trial)
             if point is None:
                 while self._asked < trial:  # recorded in an earlier life; strategies count
-                    self._plan.strategy.ask(self._asked)
+                    self._search.ask(self._asked)
                     self._asked += 1
-                point = self._plan.strategy.ask(trial)
-                if point is WAIT:
+                asked = self._search.ask(trial)
+                if isinstance(asked, Wait):
                     break
-                if point is None:
+                if asked is None:
                     self._book.total = trial
                     break
                 self._asked = trial + 1
-                self._points[trial] = point
+                self._points[trial] = point = asked
             points.append(point)
         return points
 
     def _has_ended(self) -> bool:
         """Whether nothing more is to be given out, though there may be more."""
-        self._plan.until.clock(time.monotonic() - self._started_s)
+        self._search.clock(time.monotonic() - self._started_s)
         hopeless = not self._succeeded and self._failed >= _HOPELESS
-        return hopeless or self._plan.until.reason is not None
+        return hopeless or self._search.reason is not None
 
     def _answer(self, report: Report) -> None:
-        goes_on = True
-        if self._report is not None:
-            score = self._score(report.metrics)
-            if score is not None:
-                turned = self._turned(score)
-                goes_on = not self._report(report.trial, report.step, turned)
-                self._reports.setdefault(report.trial, []).append((report.step, turned))
+        try:
+            goes_on = not self._search.report(report.trial, report.step, report.metrics)
+        except ObjectiveError:
+            goes_on = True  # that is found out and said at its end
+        else:
+            self._reports.setdefault(report.trial, []).append((report.step, report.metrics))
         self._ctx.tuples.tput(verdict_tag(self._base, report.trainer), goes_on)
 
     def _take(self, outcome: Outcome) -> None:
@@ -287,7 +272,7 @@ class _Sweep:
             strict=True,
         ):
             reason = outcome.reasons.get(trial, "") if outcome.reasons else ""
-            if not reason and self._score(metrics) is None:
+            if not reason:
                 reason = self._what_is_missing(metrics)
             state = FINISHED
             if reason:
@@ -315,23 +300,25 @@ class _Sweep:
 
     def _take_in(self, record: dict[str, Any]) -> dict[str, Any]:
         """Let everybody know of a trial whose line is in the ledger; return its row."""
-        plan, trial, state = self._plan, record["trial"], record["state"]
-        row = {"trial": trial, **record["parameters"], **record["metrics"]}
+        trial, state, metrics = record["trial"], record["state"], record["metrics"]
+        row = {"trial": trial, **record["parameters"], **metrics}
         row["trainer"], row["seed"] = record["trainer"], record["seed"]
-        score = None
+        self._points.pop(trial, None)
+        if state == FINISHED:
+            values = self._search.tell(trial, record["parameters"], metrics).values
+        else:
+            self._search.tell(trial, record["parameters"], None)
+            values = ()
         if state == FAILED:
             self._failed += 1
-        else:
-            score = self._score(record["metrics"])
-            row[plan.objective] = score
-            self._succeeded += 1
+            row["state"] = record["reason"]
+            return row
+        self._succeeded += 1
+        for objective, value in zip(self._search.objectives, values, strict=False):
+            row.setdefault(objective.text, value)
+        if state == FINISHED:
             self._standing.add(row)
-        told = self._turned(score) if state == FINISHED and score is not None else None
-        plan.until.told(told)
-        if self._tells:
-            self._points.pop(trial, None)
-            plan.strategy.tell(trial, record["parameters"], told)
-        row["state"] = state if state != FAILED else record["reason"]
+        row["state"] = state
         return row
 
     def _stop_if_enough(self) -> None:
@@ -339,28 +326,21 @@ class _Sweep:
             for _, lease in self._ctx.tuples.collect(lease_tag(self._base)):
                 self._book.came_back(lease.number, 0)
 
-    # -- scores -----------------------------------------------------------------------------------
-
-    def _score(self, metrics: Mapping[str, Any]) -> float | None:
-        try:
-            return number(self._plan.score(metrics))
-        except KeyError:
-            return None
-
-    def _turned(self, score: float) -> float:
-        return score if self._plan.maximise else -score
-
     def _what_is_missing(self, metrics: Mapping[str, Any]) -> str:
-        names = ", ".join(metrics) or "nothing"
-        return f"the objective {self._plan.objective} cannot be had: train returned {names}"
+        """Return why the objectives cannot be had from metrics; nothing if they can."""
+        try:
+            for objective in self._search.objectives:
+                objective.value(metrics)
+        except ObjectiveError as error:
+            return str(error)
+        return ""
 
     # -- what people see --------------------------------------------------------------------------
 
     def _columns(self, metrics: Sequence[str]) -> list[str]:
-        names = ["trial", *self._plan.parameters, *metrics]
-        if self._plan.objective not in names:
-            names.append(self._plan.objective)
-        return names
+        names = ["trial", *self._search.space.names, *metrics]
+        texts = (objective.text for objective in self._search.objectives)
+        return [*names, *(text for text in texts if text not in names)]
 
     def _tabulate(self, rows: list[dict[str, Any]]) -> None:
         """Write rows to the table; its columns are known once a trial has succeeded."""
@@ -369,7 +349,7 @@ class _Sweep:
             good = next((row for row in self._untabled if row["state"] in (FINISHED, STOPPED)), {})
             if not good:
                 return
-            known = {"trial", *self._plan.parameters, *AFTER_METRICS}
+            known = {"trial", *self._search.space.names, *AFTER_METRICS}
             self._make_table([name for name in good if name not in known])
             rows, self._untabled = self._untabled, []
         assert self._table is not None
@@ -389,8 +369,8 @@ class _Sweep:
             columns = list(self._table.columns[: -len(AFTER_METRICS)])
         self._ctx.results.declare(
             [*columns, "trainer", "seed"],
-            objective=self._plan.objective,
-            maximise=self._plan.maximise,
+            objective=self._objective.text,
+            maximise=self._objective.maximise,
             expected=self._book.total,
             file=self._table_path,
         )

@@ -260,7 +260,7 @@ def work(receiving: int, sending: int) -> None:
         raise
     link.send(("ready",))
 
-    def hear(trial: int, step: float, metrics: dict[str, Any]) -> bool:
+    def hear(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         link.send(("report", step, metrics))
         goes_on: bool = link.recv()
         return goes_on

@@ -116,7 +116,7 @@ class Report:
     session: str
     trial: int
     trainer: int
-    step: float
+    step: int
     metrics: dict[str, Any]
 
 

@@ -124,7 +124,7 @@ def _order(ctx: Context, base: TagBase, session: str) -> SweepOrder | None:
 
 
 def _hearing(ctx: Context, base: TagBase, order: SweepOrder) -> Callable[..., bool]:
-    def hear(trial: int, step: float, metrics: dict[str, Any]) -> bool:
+    def hear(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         report = Report(order.session, trial, ctx.copy_index, step, metrics)
         ctx.tuples.tput(outcome_tag(base), report)
         goes_on: bool = ctx.tuples.tget(verdict_tag(base, ctx.copy_index))

@@ -69,7 +69,7 @@ def follow(ctx: Context, base: TagBase, trier: Callable[..., Tried]) -> int:
 def _heard_by_all(ctx: Context, hear: Hear | None) -> Hear:
     """All ranks report at the same places, and all get the verdict of rank 0."""
 
-    def heard(trial: int, step: float, metrics: dict[str, Any]) -> bool:
+    def heard(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         verdict = hear(trial, step, metrics) if hear is not None else True
         goes_on: bool = ctx.comm.bcast(verdict)
         return goes_on

@@ -6,7 +6,6 @@ A trainer is a function ``train(parameters, report) -> metrics``. It may come fr
 
 from __future__ import annotations
 
-import math
 import numbers
 import traceback
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from typing import Any, TypeAlias
 
 Metrics: TypeAlias = "dict[str, Any]"
 Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
-Hear: TypeAlias = "Callable[[int, float, Metrics], bool]"
+Hear: TypeAlias = "Callable[[int, int, Metrics], bool]"
 """Takes a trial, a step and metrics; returns whether the trial shall go on."""
 
 _DETAIL_FRAMES = 3
@@ -67,12 +66,12 @@ class Report:
         self._hear = hear
         self._is_stopped = False
 
-    def __call__(self, step: float, **metrics: Any) -> bool:
+    def __call__(self, step: int, **metrics: Any) -> bool:
         """Say how far the trial is, and how good.
 
         Parameters
         ----------
-        step : float
+        step : int
             Epochs, say; grows from call to call.
         **metrics
             As the function will return them.
@@ -161,14 +160,6 @@ def reason_of(error: BaseException) -> str:
     except Exception:  # an exception of a user's own may be unable to say what it is
         text = []
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def number(value: Any) -> float:
-    """Return a metric as a number; NaN if it is none."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan
 
 
 def _plain_metrics(given: Mapping[Any, Any]) -> Metrics:

@@ -228,6 +228,7 @@ def test_the_public_names_of_diel() -> None:
         "Context",
         "Executive",
         "__version__",
+        "duration_s",
         "import_function",
         "load_workflow",
         "locate_function",
