@@ -1,15 +1,23 @@
-"""A trainer: takes trials, trains a multilayer perceptron for each, reports the metrics."""
+"""A trainer: takes trials from the master of a sweep, tries each, reports the metrics.
+
+By itself it trains a multilayer perceptron on a data set. With ``train = "./file.py:function"`` it
+calls that function, which may use any framework: ``train(parameters, report) -> metrics``, see
+`modules.sweep.trying.Report`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
-from .trial import Outcome, Trial, result_tag, trial_tag
+from .sweep.limits import Limits, parse_memory
+from .sweep.task import Task, serve_group
+from .sweep.trying import Report, Train
 
 if TYPE_CHECKING:
     from diel import Context
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
 
 METRICS = ("accuracy", "loss", "mcc", "training_time_s")
 
+_PREPARE = "modules.trainer:prepare"
 _NEEDS_PATH = frozenset({"cleveland", "mnist"})
 
 
@@ -41,8 +50,8 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    dataset: Literal["digits", "breast_cancer", "cleveland", "mnist"] = Field(
-        description="digits and breast_cancer come with scikit-learn, the others need a path"
+    dataset: Literal["digits", "breast_cancer", "cleveland", "mnist"] | None = Field(
+        None, description="digits and breast_cancer come with scikit-learn, the others need a path"
     )
     path: str | None = Field(
         None,
@@ -51,9 +60,31 @@ class Options(BaseModel):
     )
     validation_fraction: float = Field(0.2, gt=0, lt=1)
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
+    train: str | None = Field(
+        None,
+        description="in place of dataset: a function of your own, package.module:function or "
+        "./file.py:function, called with the parameters and a report",
+    )
+    options: dict[str, Any] = Field({}, description="what that function finds in report.options")
+    isolated: bool = Field(
+        False, description="try in a process beside the rank, which may die without harm"
+    )
+    time_limit: float | None = Field(
+        None, gt=0, description="seconds that a trial may take; it is isolated then"
+    )
+    memory_limit: str | int | None = Field(
+        None, description='memory that a trial may take, such as "4 GiB"; it is isolated then'
+    )
 
     @model_validator(mode="after")
     def _find_data(self, info: ValidationInfo) -> Options:
+        if (self.dataset is None) == (self.train is None):
+            raise ValueError("what to train: either dataset or train")
+        if self.train is not None:
+            self._find_function(self.train, info)
+            return self
+        if self.options:
+            raise ValueError("options are for a function of your own: they go with train")
         if self.dataset not in _NEEDS_PATH:
             if importlib.util.find_spec("sklearn") is None:
                 raise ValueError(
@@ -72,6 +103,35 @@ class Options(BaseModel):
             raise ValueError(f"no data at {self.resolve(folder)} (path = {self.path!r})")
         return self
 
+    def _find_function(self, train: str, info: ValidationInfo) -> None:
+        from diel import locate_function
+
+        given = [name for name in ("path", "validation_fraction", "split_seed")
+                 if name in self.model_fields_set]  # fmt: skip
+        if given:
+            raise ValueError(f"{', '.join(given)}: of a dataset; a function has its own options")
+        try:
+            locate_function(train, (info.context or {}).get("folder", Path()))
+        except LookupError as error:
+            raise ValueError(f"train = {train!r}: {error}") from None
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Options:
+        parse_memory(self.memory_limit)
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        """What a trial may take."""
+        return Limits(self.isolated, self.time_limit, parse_memory(self.memory_limit))
+
+    def task(self, folder: Path) -> Task:
+        """Return what is to be done for each trial."""
+        if self.train is not None:
+            return Task(self.train, self.options, folder)
+        names = ("dataset", "path", "validation_fraction", "split_seed")
+        return Task(_PREPARE, {name: getattr(self, name) for name in names}, folder, prepares=True)
+
     def resolve(self, folder: Path) -> Path:
         """Return the data's place; `folder` is that of the workflow file.
 
@@ -87,24 +147,40 @@ class Options(BaseModel):
 
 
 def run(ctx: Context) -> int:
-    """Train until the master has no more trials; return how many there were."""
-    training, validation = _load(ctx)
-    trials = 0
-    while True:
-        trial: Trial | None = ctx.tuples.tget(trial_tag(ctx.group))
-        if trial is None:
-            return trials
-        metrics = train(trial, training, validation)
-        ctx.tuples.tput(result_tag(ctx.group), Outcome(trial, metrics, ctx.copy_index))
-        trials += 1
+    """Try what the master gives out until there is no more; return how many trials it was."""
+    options: Options = ctx.options
+    return serve_group(ctx, options.task(ctx.folder), options.limits)
 
 
-def train(trial: Trial, training: Dataset, validation: Dataset) -> dict[str, float]:
+def prepare(options: Mapping[str, Any], folder: Path) -> Train:
+    """Load the data; return what trains a network on it.
+
+    Parameters
+    ----------
+    options : mapping
+        ``dataset``, ``path``, ``validation_fraction``, ``split_seed``, as in `Options`.
+    folder : Path
+        Of the workflow file.
+    """
+    training, validation = _load(Options.model_validate(dict(options), context={"folder": folder}),
+                                 folder)  # fmt: skip
+
+    def train_one(parameters: dict[str, Any], report: Report) -> dict[str, float]:
+        return train(parameters, report.seed, training, validation)
+
+    return train_one
+
+
+def train(
+    parameters: Mapping[str, Any], seed: int, training: Dataset, validation: Dataset
+) -> dict[str, float]:
     """Train one network.
 
     Parameters
     ----------
-    trial : Trial
+    parameters : mapping
+        `Hyperparameters`; what is left out has its default.
+    seed : int
     training, validation : Dataset
         Prepared rows.
 
@@ -116,28 +192,27 @@ def train(trial: Trial, training: Dataset, validation: Dataset) -> dict[str, flo
     """
     from dnn import SGD, NeuralNetwork, mlp
 
-    wanted = Hyperparameters.model_validate(trial.parameters)
+    wanted = Hyperparameters.model_validate(dict(parameters))
     features = training.x.shape[1]
     model = NeuralNetwork(
         mlp(features, wanted.hidden, training.classes, wanted.activation),
         optimizer=SGD(wanted.learning_rate, wanted.momentum, wanted.weight_decay),
-        seed=trial.seed,
+        seed=seed,
     )
     history = model.fit(training.x, training.y, epochs=wanted.epochs, batch_size=wanted.batch_size)
     metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
-    return {**metrics, "training_time_s": history.training_time_s}
+    metrics["training_time_s"] = history.training_time_s
+    return {name: metrics[name] for name in METRICS}
 
 
-def _load(ctx: Context) -> tuple[Dataset, Dataset]:
+def _load(options: Options, folder: Path) -> tuple[Dataset, Dataset]:
     from dnn import impute, load_dataset, standardise, train_validation_split
 
-    options: Options = ctx.options
-    path = options.resolve(ctx.folder) if options.path is not None else None
+    assert options.dataset is not None
+    path = options.resolve(folder) if options.path is not None else None
     data = load_dataset(options.dataset, path)
     parts = train_validation_split(data, options.validation_fraction, options.split_seed)
     # What is learned about the rows is learned from the training rows only.
     training, validation = standardise(*impute(*parts))
-    ctx.log.info(
-        "%s: %d rows to train on, %d to validate", data.name, len(training), len(validation)
-    )
+    print(f"{data.name}: {len(training)} rows to train on, {len(validation)} to validate")
     return training, validation

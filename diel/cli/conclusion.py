@@ -145,7 +145,7 @@ def _print_ranking(results: ResultsView, *, on_terminal: bool) -> None:
     ranked = rank_rows(results.rows, results.objective, results.maximise)
     shown = ranked[:_TABLE_ROWS]
     direction = "highest" if results.maximise else "lowest"
-    constants = _constants(results) if len(ranked) > 1 else {}
+    constants = _constants(results) if results.count > 1 else {}
     table = Table(box=box.SIMPLE_HEAD)
     columns = [column for column in results.columns if column not in constants]
     table.add_column("#", justify="right", style="dim")
@@ -156,7 +156,7 @@ def _print_ranking(results: ResultsView, *, on_terminal: bool) -> None:
         table.add_column(header, justify="right" if is_number else "left", style=style)
     for place, row in enumerate(shown, start=1):
         table.add_row(str(place), *(_text(row[column]) for column in columns))
-    print(f"\n{len(shown)} best of {len(ranked)} by {direction} {results.objective}")
+    print(f"\n{len(shown)} best of {results.count} by {direction} {results.objective}")
     if on_terminal:
         Console(markup=False, emoji=False).print(table)
     else:
@@ -173,6 +173,8 @@ def _print_ranking(results: ResultsView, *, on_terminal: bool) -> None:
 def _constants(results: ResultsView) -> dict[str, str]:
     """Return the columns that say the same in every row: a line below the table is enough."""
     first = results.rows[0]
+    if results.file:
+        return {name: _text(value) for name, value in results.constants.items()}
     return {
         column: _text(first[column])
         for column in results.columns

@@ -148,13 +148,13 @@ class PlainDisplay:
         due = now_s - self._progress_shown_s >= _PLAIN_PROGRESS_EVERY_S
         for table, results in self._view.results.items():
             shown = self._rows_shown.get(table, 0)
-            complete = len(results.rows) == results.expected
-            if len(results.rows) != shown and (complete or due):
+            complete = results.count == results.expected
+            if results.count != shown and (complete or due):
                 self._progress_shown_s = now_s
-                self._rows_shown[table] = len(results.rows)
+                self._rows_shown[table] = results.count
                 of = f" of {results.expected}" if results.expected is not None else ""
                 self._print(
-                    f"{results.module}: {len(results.rows)}{of} results, {describe_best(results)}"
+                    f"{results.module}: {results.count}{of} results, {describe_best(results)}"
                 )
 
     def _print(self, text: str, time_s: float | None = None) -> None:

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from diel.workflow.functions import locate_function
+
 if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
 
@@ -62,6 +64,27 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
             f'name already: rename the file, or write "./{location.file.name}:{location.function}"'
         )
     return code
+
+
+def import_function(spec: str, folder: Path) -> Callable[..., Any]:
+    """Return the function that a workflow file in a folder means by a place.
+
+    Parameters
+    ----------
+    spec : str
+        ``./file.py:function`` or ``package.module:function``.
+    folder : Path
+
+    Raises
+    ------
+    LookupError
+        If it is not there.
+    Exception
+        Whatever its file raises at import.
+    """
+    folder = Path(folder).absolute()
+    location = locate_function(spec, folder)
+    return find_function(location, import_code(location, folder))
 
 
 def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any], Any]:

@@ -5,8 +5,9 @@
     runs/<name>-<time>/
         workflow.toml       the file that was run
         journal.jsonl       what happened, one record a line
-        results.csv         the rows that a module added, in order of arrival
+        results.csv         the rows that a module added or wrote, in order of arrival
         results-2.csv       those of a second table, if there is one
+        sweeps/<group>.<module>/trials.jsonl    what a sweep has tried, a line for each trial
         logs/<module>.<copy>.<rank>.log
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
         status.json         who waits and what the tuple servers hold, while the run goes on
@@ -19,6 +20,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from pathlib import Path
@@ -79,7 +81,7 @@ class RunDirectory:
 
     def results_table(self, number: int) -> Path:
         """Return the file of the first, second, ... table of results."""
-        return self.path / ("results.csv" if number == 1 else f"results-{number}.csv")
+        return _results_table(self.path, number)
 
     def module_log(self, module: str, copy_index: int, copy_rank: int) -> Path:
         """Return the log file of one rank of one copy of a module."""
@@ -104,6 +106,25 @@ class RunDirectory:
     def stop_requested(self) -> bool:
         """Whether somebody asked the run to stop."""
         return self.stop_request.exists()
+
+
+def new_results_file(run_dir: Path) -> Path:
+    """Make the first file for a table of results that is not there yet; empty.
+
+    Rank 0 and modules may do so at the same time: each gets a file of its own.
+    """
+    for number in itertools.count(1):
+        path = _results_table(run_dir, number)
+        try:
+            path.open("x").close()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("numbers do not end")
+
+
+def _results_table(run_dir: Path, number: int) -> Path:
+    return run_dir / ("results.csv" if number == 1 else f"results-{number}.csv")
 
 
 def _make_unused(parent: Path, stem: str) -> Path:

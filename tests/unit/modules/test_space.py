@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from modules.space import Space, SpaceError
@@ -63,6 +63,7 @@ def test_a_range_has_every_step_and_its_end(
     st.integers(2, 50),
 )
 def test_log_steps_end_exactly_and_have_equal_ratios(start: float, stop: float, count: int) -> None:
+    assume(abs(math.log(stop / start)) > 1e-6)
     found = values({"from": start, "to": stop, "log_steps": count})
     assert (len(found), found[0], found[-1]) == (count, start, stop)
     ratio = (stop / start) ** (1 / (count - 1))
@@ -112,7 +113,7 @@ def test_a_huge_grid_is_never_stored() -> None:
         ([], "an empty list, so the grid has no points"),
         ({}, "is no range"),
         ({"from": 1}, "{ from } is no range; write a list"),
-        ({"from": 1, "to": 2}, "is no range"),
+        ({"from": 1, "until": 2}, "is no range"),
         ({"from": 1, "to": 2, "step": 1, "log_steps": 2}, "is no range"),
         ({"start": 1, "to": 2, "step": 1}, "is no range"),
         ({"from": 1, "to": 2, "step": 0}, "a step of 0 never arrives at 2"),

@@ -1,0 +1,53 @@
+"""What the workflows of `sweep.py` run: no-op and slow trials, a master that weighs itself."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from modules import master
+
+SHAPE = {"a": 100, "b": 20, "c": 10, "d": 5, "e": 10}
+"""Values of each parameter of a grid of a million points; smaller ones have fewer of `a`."""
+
+
+def objective(parameters: dict[str, Any]) -> float:
+    """Return the same number from the same point, whoever asks."""
+    return (
+        parameters["a"] * 3
+        + parameters["b"] * 5
+        - parameters["c"] * 7
+        + parameters["d"] * 0.5
+        - parameters["e"]
+    )
+
+
+def train(parameters: dict[str, Any], report: object) -> dict[str, float]:
+    """Do nothing else."""
+    return {"score": objective(parameters)}
+
+
+def sleep(parameters: dict[str, Any], report: Any) -> dict[str, float]:
+    """Take the seconds that the workflow file says."""
+    time.sleep(report.options["seconds"])
+    return {"score": objective(parameters)}
+
+
+class Options(master.Options):
+    """Those of the master."""
+
+
+def weighed_master(ctx: Any) -> dict[str, float]:
+    """Be the master; return by how many MiB its memory has grown."""
+    before = _resident_mib()
+    best = master.run(ctx)
+    return {"best": best["score"], "growth_MiB": _resident_mib(peak=True) - before}
+
+
+def _resident_mib(*, peak: bool = False) -> float:
+    name = "VmHWM" if peak else "VmRSS"
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError(f"no {name}")
