@@ -132,6 +132,10 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print how it stands, and leave")
 
 
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
+
+
 def _trace_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
 
@@ -192,5 +196,14 @@ COMMANDS = (
         "ends by itself has done that already.",
         _trace_arguments,
         "diel.cli.trace:trace",
+    ),
+    Command(
+        "report",
+        "write report.html of a run's results anew",
+        "Write report.html, to be opened in a browser, from the results and the journal in a run's "
+        "directory. A sweep has done that already, while it went on; other modules' results, and "
+        "a run that was killed, are given a report by this.",
+        _report_arguments,
+        "diel.cli.report:report",
     ),
 )

@@ -92,6 +92,8 @@ def print_conclusion(
     seconds = view.ended_s - view.started_s
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
     print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")
+    for report in directory.reports():
+        print(f"report: {report}")
     print(f"everything about it: {directory.path}", flush=True)
     return view.exit_code
 

@@ -79,6 +79,7 @@ class Results:
         maximise: bool = True,
         expected: int | None = None,
         file: Path | None = None,
+        parameters: Sequence[str] = (),
     ) -> None:
         """Say what the table looks like, before the first row.
 
@@ -94,6 +95,8 @@ class Results:
         file : Path, optional
             Of `new_file`, for a table that would be too long for the journal: the module writes
             it itself, and calls `show` now and then in place of `add`.
+        parameters : sequence of str, optional
+            Which columns were chosen rather than found: what `diel report` tells apart.
 
         Raises
         ------
@@ -112,6 +115,7 @@ class Results:
             maximise=maximise,
             expected=expected,
             **({} if file is None else {"file": file.name}),
+            **({"parameters": list(parameters)} if parameters else {}),
         )
 
     def new_file(self) -> Path:

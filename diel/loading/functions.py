@@ -87,6 +87,18 @@ def import_function(spec: str, folder: Path) -> Callable[..., Any]:
     return find_function(location, import_code(location, folder))
 
 
+def import_shipped(name: str) -> ModuleType:
+    """Import a module of the package ``modules`` that comes with diel, whatever the user's is.
+
+    Parameters
+    ----------
+    name : str
+        Within the package: ``report``.
+    """
+    _load_shipped_as_alias()
+    return importlib.import_module(f"{_ALIAS}.{name}")
+
+
 def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any], Any]:
     """Return the function of imported code.
 

@@ -11,6 +11,8 @@
         logs/<module>.<copy>.<rank>.log
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
         status.json         who waits and what the tuple servers hold, while the run goes on
+        report.html         the report of a sweep that filled results.csv, to open in a browser
+        report-2.html       that of results-2.csv
         trace.json          what each rank did and when, for https://ui.perfetto.dev
         trace/rank-<rank>.jsonl     what that is made of
         checkpoints/        the tuple space as it was when a group had finished an iteration
@@ -82,6 +84,15 @@ class RunDirectory:
     def results_table(self, number: int) -> Path:
         """Return the file of the first, second, ... table of results."""
         return _results_table(self.path, number)
+
+    def report_of(self, table: str) -> Path:
+        """Return the file of the report on a table of results, by the name of its file."""
+        return self.path / f"report{Path(table).stem.removeprefix('results')}.html"
+
+    def reports(self) -> list[Path]:
+        """Return the reports that are there, that of the first table first."""
+        found = self.path.glob("report*.html")
+        return sorted(found, key=lambda path: (len(path.name), path.name))
 
     def module_log(self, module: str, copy_index: int, copy_rank: int) -> Path:
         """Return the log file of one rank of one copy of a module."""

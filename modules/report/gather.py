@@ -21,7 +21,7 @@ from random import Random
 from typing import Any, Final, TypeAlias
 
 from .pareto import Front
-from .sweep import DONE, Sweep
+from .sweep import DONE, STOPPED, Sweep
 from .wording import shortened, show
 
 Row: TypeAlias = Mapping[str, Any]
@@ -63,9 +63,9 @@ class Gatherer:
 
     Attributes
     ----------
-    count, failed : int
-        Rows so far, and how many of them failed: they say so, or their objective is no finite
-        number.
+    count, failed, stopped, good : int
+        Rows so far; how many of them failed: they say so, or their objective is no finite number;
+        were stopped early, which can be neither best nor on the front; have an objective.
     steps : list of Kept
         The rows that were better than all before them; every second one of the early ones is
         dropped where there are very many.
@@ -81,6 +81,8 @@ class Gatherer:
         self.sweep = sweep
         self.count = 0
         self.failed = 0
+        self.stopped = 0
+        self.good = 0
         self.steps: list[Kept] = []
         self.reasons: Counter[str] = Counter()
         self.failures: list[tuple[int, Row]] = []
@@ -105,10 +107,19 @@ class Gatherer:
             spent = _number(row.get(cost))
             self._note_trainer(row.get(sweep.trainer), spent)
             score = sign * _number(row.get(objective))
-            if not isfinite(score) or (
-                status in row and str(row[status] or "").lower() not in DONE
-            ):
+            state = str(row.get(status) or "").lower()
+            stopped = state in STOPPED
+            if stopped:
+                self.stopped += 1
+            elif not isfinite(score) or state not in DONE:
                 self._note_failure(order, row)
+            if not isfinite(score) or not (stopped or state in DONE):
+                continue
+            number = self.good
+            self.good = number + 1
+            if number >= self._reservoir.next_taken:
+                self._reservoir.take(number, (order, row))
+            if stopped:
                 continue
             if not self.steps and not sweep.metrics:
                 self.sweep = sweep = replace(sweep, metrics=sweep.metrics_of(row))
@@ -121,8 +132,6 @@ class Gatherer:
                 gained = better * _number(row.get(quality))
                 if gained == gained:
                     self.front.add(spent, gained, (order, row))
-            if order >= self._reservoir.next_taken:
-                self._reservoir.take(order, (order, row))
 
     @property
     def top(self) -> list[Kept]:
@@ -134,11 +143,6 @@ class Gatherer:
     def sampled(self) -> list[tuple[int, Row]]:
         """The rows of the sample, in the order in which they came."""
         return sorted(self._reservoir.rows, key=lambda entry: entry[0])
-
-    @property
-    def good(self) -> int:
-        """How many trials have an objective."""
-        return self.count - self.failed
 
     @property
     def shows_all(self) -> bool:

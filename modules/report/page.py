@@ -157,7 +157,7 @@ def _marks(name: str) -> tuple[str, str]:
 def _footer(picture: Picture) -> Markup:
     gathered = picture.gathered
     if gathered.shows_all:
-        shown = f"All {gathered.good:,} trials with a result are shown."
+        shown = f"All {picture.trials_text} with a result are shown."
     else:
         shown = (
             f"Of {gathered.good:,} trials with a result {len(picture.rows):,} are shown: the "

@@ -71,6 +71,11 @@ class Picture:
         return self.gathered.sweep
 
     @property
+    def trials_text(self) -> str:
+        """How many trials have an objective, in words."""
+        return f"{self.gathered.good:,} trial{'s' if self.gathered.good != 1 else ''}"
+
+    @property
     def best(self) -> Row | None:
         """The best trial."""
         return self.rows[self.top[0]] if self.top else None

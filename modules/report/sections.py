@@ -26,15 +26,17 @@ def headline(picture: Picture) -> Markup:
         figures.append(
             figure(f"{sweep.direction} {words(sweep.objective)}", value, which, "chosen")
         )
-    if moment.evaluation is not None:
-        one = moment.evaluation
-        figures.append(figure(f"honest {words(one.metric)}", show(one.honest), "nested estimate"))
+    one = moment.evaluation
+    if one is not None and one.honest is not None:
+        figures.append(figure(f"honest {words(one.metric)}", show(one.honest), one.protocol))
     done = f"of {sweep.expected:,}" if sweep.expected else "so far"
     if sweep.expected == gathered.count:
         done = "all of them"
     figures.append(figure("trials", f"{gathered.count:,}", done))
     if gathered.failed:
         figures.append(figure("failed", f"{gathered.failed:,}", "see below", "bad"))
+    if gathered.stopped:
+        figures.append(figure("stopped", f"{gathered.stopped:,}", "early"))
     if moment.elapsed_s and gathered.count:
         rate = gathered.count / moment.elapsed_s
         about = f"{rate:,.3g} trials a second" if rate >= 1 else f"{1 / rate:,.3g} s a trial"
@@ -162,8 +164,8 @@ def importance(picture: Picture, found: Importance | None) -> Markup:
         tag("h3", f"Expected {words(picture.sweep.objective)}, whatever the other parameters are"),
         tag("div", *effects, class_="effects"),
         tag("p", method, class_="fine"),
-        note=f"Share of the variance of {words(picture.sweep.objective)} over "
-        f"{found.trials:,} trials that a parameter explains alone (number, dark) and with one "
-        "other (light, half of each pair).",
+        note=f"Share of the variance of {words(picture.sweep.objective)}, as a forest learns it "
+        f"from {found.trials:,} trials, that a parameter explains alone (number, dark) and with "
+        "one other (light, half of each pair).",
         wide=True,
     )

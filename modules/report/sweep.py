@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 _LARGER_IS_BETTER: Final = frozenset({"accuracy", "mcc"})
-DONE: Final = frozenset(
-    {"", "ok", "done", "finished", "complete", "completed", "pruned", "stopped"}
-)
-"""What a row's status says where its objective counts."""
+DONE: Final = frozenset({"", "ok", "done", "finished", "complete", "completed"})
+"""States of a trial whose objective counts."""
+STOPPED: Final = frozenset({"stopped", "pruned"})
+"""States of a trial that was stopped early: its objective is of a training that is not over."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Sweep:
         The column of what a trial costs: its training time in seconds.
     trial, trainer, status, reason : str
         The columns of a trial's number, of who trained it, of how it ended and why; rows need not
-        have them. A state that is none of `DONE` is a failure, and says why if `reason` does not.
+        have them. A state that is in neither `DONE` nor `STOPPED` is a failure, and says
+        why if `reason` does not.
     workflow : str
         The text of the workflow file.
     command : str
@@ -121,8 +122,9 @@ class Evaluation:
     maximise : bool
     naive : float
         The best of the scores that the choice was made by.
-    honest : float
-        The estimate on rows that had no part in the choice, by nested cross-validation, say.
+    honest : float or None
+        The estimate on rows that had no part in the choice, by nested cross-validation, say; None
+        if there is none.
     spread : float or None
         Standard deviation of the honest estimate.
     trials : int or None
@@ -137,7 +139,7 @@ class Evaluation:
     metric: str
     maximise: bool
     naive: float
-    honest: float
+    honest: float | None
     spread: float | None = None
     trials: int | None = None
     protocol: str = ""
@@ -145,8 +147,10 @@ class Evaluation:
     warnings: Sequence[str] = ()
 
     @property
-    def bias(self) -> float:
+    def bias(self) -> float | None:
         """By how much the naive score is too good."""
+        if self.honest is None:
+            return None
         return (self.naive - self.honest) * (1 if self.maximise else -1)
 
 

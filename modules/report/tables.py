@@ -16,17 +16,13 @@ def bias(evaluation: Evaluation) -> Markup:
     of = f"best of {evaluation.trials:,}" if evaluation.trials else "best"
     spread = f" ± {show(evaluation.spread)}" if evaluation.spread is not None else ""
     metric = words(evaluation.metric)
-    if evaluation.bias > 0:
-        gap = f"too good by {show(abs(evaluation.bias))}"
-    else:
-        gap = "not better than the honest estimate"
-    figures = tag(
-        "div",
-        figure(f"honest {metric}", show(evaluation.honest) + spread, "nested estimate", "chosen"),
-        figure(f"naive {metric}", show(evaluation.naive), of),
-        figure("selection bias", show(evaluation.bias), gap),
-        class_="figures",
-    )
+    numbers = [figure(f"naive {metric}", show(evaluation.naive), of)]
+    if evaluation.honest is not None and evaluation.bias is not None:
+        gap = f"too good by {show(evaluation.bias)}" if evaluation.bias > 0 else "none to be seen"
+        value = show(evaluation.honest) + spread
+        numbers.insert(0, figure(f"honest {metric}", value, evaluation.protocol, "chosen"))
+        numbers.append(figure("selection bias", show(evaluation.bias), gap))
+    figures = tag("div", *numbers, class_="figures")
     folds = [
         [str(number + 1), show(naive), show(honest)]
         for number, (naive, honest) in enumerate(evaluation.folds)
@@ -37,9 +33,8 @@ def bias(evaluation: Evaluation) -> Markup:
         *(tag("p", warning, class_="warning") for warning in evaluation.warnings),
         figures,
         table(["outer fold", f"naive {metric}", f"honest {metric}"], folds) if folds else None,
-        tag("p", evaluation.protocol, class_="fine") if evaluation.protocol else None,
         note="The best of many trials is partly lucky: its score was used to choose it. "
-        "The honest estimate is from rows that had no part in the choice.",
+        "An honest estimate is from rows that had no part in the choice.",
         wide=True,
     )
 
@@ -63,11 +58,11 @@ def trials(picture: Picture) -> Markup:
             style = "chosen" if name == picture.sweep.objective else None
             cells.append(tag("td", show(value), data_v=_sortable(value), class_=style))
         body.append(tag("tr", *cells, data_i=row))
-    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_="sortable")
+    ranking = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_="sortable")
     good = picture.gathered.good
     which = f"The {len(picture.top)} best of {good:,}" if len(picture.top) < good else "All trials"
     return section(
-        "trials", "Best trials", tag("div", table, class_="scrolls tall"),
+        "trials", "Best trials", tag("div", ranking, class_="scrolls tall"),
         note=f"{which} by {picture.sweep.direction} {words(picture.sweep.objective)}. "
         "A click on a column's head sorts by it.",
         wide=True,

@@ -30,6 +30,7 @@ from .messages import (
     sweep_tag,
     verdict_tag,
 )
+from .reporting import close_report, open_report
 from .standing import Standing
 from .table import Table
 
@@ -101,11 +102,13 @@ def conduct(ctx: Context, base: TagBase, plan: Plan, trainers: int) -> dict[str,
         If the run directory holds the ledger of another sweep.
     """
     sweep = _Sweep(ctx, base, plan, trainers)
+    state = "stopped"
     try:
         sweep.recall()
         sweep.run()
+        state = "finished"
     finally:
-        sweep.close()
+        sweep.close(state)
     return sweep.conclude()
 
 
@@ -137,6 +140,7 @@ class _Sweep:
         else:
             file = ctx.results.new_file()
         self._table_path = file
+        self._report = open_report(ctx, file, plan.search, plan.seed)
         self._ledger = Ledger(path, {**plan.about, "table": file.name})
         self._table: Table | None = None
         self._untabled: list[dict[str, Any]] = []
@@ -344,6 +348,7 @@ class _Sweep:
 
     def _tabulate(self, rows: list[dict[str, Any]]) -> None:
         """Write rows to the table; its columns are known once a trial has succeeded."""
+        self._report.add(rows)
         if self._table is None:
             self._untabled += rows
             good = next((row for row in self._untabled if row["state"] in (FINISHED, STOPPED)), {})
@@ -373,6 +378,7 @@ class _Sweep:
             maximise=self._objective.maximise,
             expected=self._book.total,
             file=self._table_path,
+            parameters=self._search.space.names,
         )
 
     def _show(self, *, at_once: bool = False) -> None:
@@ -387,8 +393,10 @@ class _Sweep:
         self._shown_version = self._standing.version
         self._ctx.results.show(count, best=self._standing.best, constants=self._standing.constants)
 
-    def close(self) -> None:
-        """Bring everything to the disk."""
+    def close(self, state: str) -> None:
+        """Bring everything to the disk; `state` is how the sweep has ended."""
+        self._report.expect(self._book.total)
+        close_report(self._ctx, self._report, self._search, state)
         if self._table is not None:
             self._table.close()
         self._ledger.close()
