@@ -14,6 +14,8 @@ HALF: Final = 560.0
 _FULL: Final = 1140.0
 _HEIGHT: Final = 320.0
 _AXIS_ROOM: Final = 104.0
+_FEW: Final = 100
+_MANY: Final = 500
 
 
 def history(picture: Picture) -> Markup:
@@ -43,7 +45,13 @@ def history(picture: Picture) -> Markup:
         stairs([(x, y) for _, x, y in steps], plot.across(1.0), "best-line"),
         dots(steps, "best-dots"),
         label=f"{sweep.direction} {sweep.objective} so far, and that of each trial",
+        style=_crowd(len(cloud)),
     )
+
+
+def _crowd(count: int) -> str:
+    """Return the style that keeps so many dots or lines apart."""
+    return "few" if count < _FEW else "some" if count < _MANY else "many"
 
 
 def _dots(plot: Plot, picture: Picture, rows: list[int]) -> list[tuple[int, float, float]]:
@@ -81,6 +89,7 @@ def against_cost(picture: Picture) -> Markup | None:
         stairs([(x, y) for _, x, y in front], plot.across(1.0), "front-line"),
         dots(front, "front-dots"),
         label=f"{words(sweep.quality)} against {words(sweep.cost)}, with the Pareto front",
+        style=_crowd(len(cloud)),
     )
 
 
@@ -129,7 +138,7 @@ def parallel(picture: Picture) -> Markup | None:
         axes.append(tag("g", *marks, class_="dimension", data_x=place(x), data_name=name))
     return tag(
         "svg",
-        tag("g", *lines, class_="lines"),
+        tag("g", *lines, class_=f"lines {_crowd(len(lines))}"),
         join(*axes),
         tag("g", class_="over"),
         viewBox=f"0 0 {place(width)} {place(height)}",

@@ -118,7 +118,11 @@ class Picture:
         chosen = set(self.sampled[:: -(-len(self.sampled) // _LINES)] if self.sampled else ())
         chosen.update(self.top)
         sign = 1 if self.sweep.maximise else -1
-        return sorted(chosen, key=lambda place: (sign * self.objective_of(place), place))
+        drawn = sorted(chosen, key=lambda place: (sign * self.objective_of(place), place))
+        if self.top:
+            drawn.remove(self.top[0])
+            drawn.append(self.top[0])  # nothing is drawn over the best, its equals neither
+        return drawn
 
     def numbers(self, name: str, places: Iterable[int]) -> list[float]:
         """Return the values of a column that are numbers."""

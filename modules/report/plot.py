@@ -51,7 +51,7 @@ class Plot:
         """Return the y of a place on the vertical axis, 0 to 1."""
         return self.height - self.bottom - where * (self.height - self.top - self.bottom)
 
-    def draw(self, *content: Markup, label: str, kind: str = "points") -> Markup:
+    def draw(self, *content: Markup, label: str, kind: str = "points", style: str = "") -> Markup:
         """Return the drawing.
 
         Parameters
@@ -62,6 +62,7 @@ class Plot:
             What the drawing shows, for those who cannot see it.
         kind : str, optional
             What the page's script makes of it.
+        style : str, optional
         """
         return tag(
             "svg",
@@ -72,6 +73,7 @@ class Plot:
             role="img",
             aria_label=label,
             data_chart=kind,
+            class_=style or None,
         )
 
     def _grid(self) -> Markup:

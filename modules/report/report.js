@@ -35,7 +35,6 @@
         at.set(rows[i], [x, y]);
       });
     }
-    svg.classList.toggle("many", at.size > 400);
     return { svg, at, over: svg.querySelector(".over") };
   });
   const parallel = document.querySelector('svg[data-chart="parallel"]');
