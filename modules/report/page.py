@@ -18,10 +18,13 @@ from .wording import Markup, as_number, join, tag, words
 
 
 def analyse(picture: Picture) -> Importance | None:
-    """Return what decides the objective, as far as the sampled trials tell."""
-    names = picture.sweep.parameters
-    points = [{name: picture.rows[row].get(name) for name in names} for row in picture.sampled]
-    objective = [picture.objective_of(row) for row in picture.sampled]
+    """Return what decides the objective, as far as the sampled trials tell.
+
+    In whatever order the trials were finished, the answer is the same.
+    """
+    names, rows = picture.sweep.parameters, picture.by_number(picture.sampled)
+    points = [{name: picture.rows[row].get(name) for name in names} for row in rows]
+    objective = [picture.objective_of(row) for row in rows]
     return importance(points, objective, picture.sweep.maximise)
 
 

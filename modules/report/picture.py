@@ -124,6 +124,15 @@ class Picture:
             drawn.append(self.top[0])  # nothing is drawn over the best, its equals neither
         return drawn
 
+    def by_number(self, places: Iterable[int]) -> list[int]:
+        """Return rows in the order of their trials' numbers; those without one come last."""
+
+        def key(place: int) -> tuple[bool, float, int]:
+            number = as_number(self.rows[place].get(self.sweep.trial))
+            return number is None, number or 0.0, place
+
+        return sorted(places, key=key)
+
     def numbers(self, name: str, places: Iterable[int]) -> list[float]:
         """Return the values of a column that are numbers."""
         found = (as_number(self.rows[place].get(name)) for place in places)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from .scales import Scale
 from .wording import Markup, escape, join, place, shortened, tag
+
+_LIFT: Final = 8.0
+"""From the horizontal axis up to the lowest value: what lies on the edge hides no label."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,12 @@ class Plot:
 
     def down(self, where: float) -> float:
         """Return the y of a place on the vertical axis, 0 to 1."""
-        return self.height - self.bottom - where * (self.height - self.top - self.bottom)
+        return (
+            self.height
+            - self.bottom
+            - _LIFT
+            - where * (self.height - self.top - self.bottom - _LIFT)
+        )
 
     def draw(self, *content: Markup, label: str, kind: str = "points", style: str = "") -> Markup:
         """Return the drawing.

@@ -149,3 +149,14 @@ def test_where_time_is_the_objective_quality_is_accuracy(values: list[float]) ->
     gathered.add(row(trial, value, 1.0) for trial, value in enumerate(values))
     (only,) = gathered.front.entries
     assert only[1]["accuracy"] == max(values)
+
+
+def test_a_trial_that_was_stopped_early_is_neither_best_nor_failed() -> None:
+    gathered = Gatherer(SWEEP)
+    gathered.add([row(0, 0.5, state="finished"), row(1, 0.9, 0.1, state="stopped")])
+    gathered.add([row(2, math.nan, state="pruned")])
+    assert (gathered.good, gathered.failed, gathered.stopped) == (2, 0, 2)
+    assert [one.row["trial"] for one in gathered.top] == [0]
+    assert [one.row["trial"] for one in gathered.steps] == [0]
+    assert [one["trial"] for _, one in gathered.front.entries] == [0]
+    assert [one["trial"] for _, one in gathered.sampled] == [0, 1]

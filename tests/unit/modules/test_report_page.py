@@ -338,3 +338,13 @@ def test_parts_of_a_workflow_file_are_marked() -> None:
 @given(st.text(alphabet="ab[]=\"'#\n <&", max_size=60))
 def test_marking_loses_nothing(toml: str) -> None:
     assert "".join(text for _, text in Parsed(f"<pre>{highlight(toml)}</pre>").texts) == toml
+
+
+def test_importances_do_not_depend_on_the_order_of_completion() -> None:
+    shuffled = Random(1).sample(rows(40), 40)
+    first, second = (
+        re.findall(r'<section id="importance".*?</section>', document(of))
+        for of in (rows(40), shuffled)
+    )
+    assert first == second
+    assert len(first) == 1
