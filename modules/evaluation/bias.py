@@ -76,9 +76,9 @@ class SelectionBias:
     -----
     Of nested splits, in each of them the trial that is best by its inner folds is scored on the
     outer rows, and the mean over the splits is the honest figure; the naive one is that of the
-    trial with the best mean over the outer rows themselves. Of plain folds, the correction of [1]_ is the
-    mean over folds of how much the best trial of that fold is better there than the trial that is
-    best over all. Of a single split nothing honest can be said; `luck` gives its size.
+    trial with the best mean over the outer rows themselves. Of plain folds, the correction of
+    [1]_ is the mean over folds of how much the best trial of that fold is better there than the
+    trial that is best over all. Of a single split nothing honest can be said; `luck` gives its size.
 
     References
     ----------
