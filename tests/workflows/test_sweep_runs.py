@@ -14,7 +14,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support import diel, journal, mpirun_diel, results, run_dir, workflow
 
 KILLS = int(os.environ.get("DIEL_SWEEP_KILLS", "10"))
@@ -218,9 +217,8 @@ def test_a_trainer_may_have_several_ranks(tmp_path: Path) -> None:
     assert journal(tmp_path)[-1]["tuples_left"] == 0
 
 
-@pytest.mark.parametrize("how", ["retries = 1", 'on_failure = "continue"'])
-def test_the_trials_of_a_copy_that_fails_are_done_all_the_same(tmp_path: Path, how: str) -> None:
-    """A trainer of somebody's own fails in the middle of a lease, in one of its copies, once."""
+def test_the_trials_of_a_copy_that_is_given_up_are_done_all_the_same(tmp_path: Path) -> None:
+    """A trainer of somebody's own fails in the middle of a lease, in one of its copies."""
     code = """
 from modules.trainer import run as serve
 from modules.trainer import Options as Theirs
@@ -236,7 +234,9 @@ def run(ctx):
             raise OSError("the disk is full")
     return serve(ctx)
 """
-    file = sweep(tmp_path, "x = { from = 0, to = 39, step = 1 }", more=f"copies = 2\n{how}")
+    file = sweep(
+        tmp_path, "x = { from = 0, to = 39, step = 1 }", more='copies = 2\non_failure = "continue"'
+    )
     file.write_text(file.read_text().replace("modules.trainer:run", "./own.py:run"))
     (tmp_path / "own.py").write_text(code)
     finished = mpirun_diel(5, "run", "w.toml", cwd=tmp_path)
