@@ -160,7 +160,8 @@ def _both(
 
 def _call(node: ast.Call, text: str, names: set[str]) -> Evaluate:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    if name not in _FUNCTIONS or node.keywords:
+    is_plain = not node.keywords and not any(isinstance(one, ast.Starred) for one in node.args)
+    if name not in _FUNCTIONS or not is_plain:
         called = ast.unparse(node.func)
         raise ExpressionError(
             f"{called}(...) is not allowed in {text!r}; an expression has {ALLOWED}"

@@ -290,9 +290,11 @@ class SweepOptions(BaseModel):
         location = (info.context or {}).get("locations", {}).get(self.trainer)
         if location is None or not location.shipped or location.spec != OUR_TRAINER:
             return False
+        module = (info.context or {}).get("modules", {}).get(self.trainer)
+        if module is None:
+            return False
         # Else it calls a function of theirs.
-        options: dict[str, Any] = (info.context or {})["modules"][self.trainer].options
-        return options.get("train") is None
+        return dict(getattr(module, "options", {})).get("train") is None
 
     def _directions(self) -> Sequence[bool | None]:
         if isinstance(self.maximise, list):

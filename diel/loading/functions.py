@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _SHIPPED = "modules"
 _OURS = frozenset({"diel", "dnn", _SHIPPED})
 _ALIAS = "diel_shipped_modules"
+_IMPORTING = RLock()
+"""Tests run modules in threads, which may ask for one file at the same time."""
 
 
 def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
@@ -84,7 +87,8 @@ def import_function(spec: str, folder: Path) -> Callable[..., Any]:
     """
     folder = Path(folder).absolute()
     location = locate_function(spec, folder)
-    return find_function(location, import_code(location, folder))
+    with _IMPORTING:
+        return find_function(location, import_code(location, folder))
 
 
 def import_shipped(name: str) -> ModuleType:

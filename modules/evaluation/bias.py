@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+
+import numpy as np
 
 from ..objective import Objective
 from .jobs import Evaluated
@@ -76,9 +77,10 @@ class SelectionBias:
     -----
     Of nested splits, in each of them the trial that is best by its inner folds is scored on the
     outer rows, and the mean over the splits is the honest figure; the naive one is that of the
-    trial with the best mean over the outer rows themselves. Of plain folds, the correction of [1]_ is the
-    mean over folds of how much the best trial of that fold is better there than the trial that is
-    best over all. Of a single split nothing honest can be said; `luck` gives its size.
+    trial with the best mean over the outer rows themselves. Of plain folds, the correction of
+    [1]_ is the mean over folds of how much the best trial of that fold is better there than the
+    trial that is best over all. Of a single split nothing honest can be said; `luck` gives the size
+    of what may be wrong.
 
     References
     ----------
@@ -159,7 +161,7 @@ class SelectionBias:
 
 
 def luck(trials: int, rows: int, accuracy: float) -> float:
-    """Return how much the best of some equally good models looks better than they are.
+    """Return how much the best of some equally good models may look better than they are.
 
     Parameters
     ----------
@@ -173,21 +175,31 @@ def luck(trials: int, rows: int, accuracy: float) -> float:
     Returns
     -------
     float
-        The expected largest of `trials` normal deviations of an accuracy; the true accuracy is
-        such that with this gain it becomes the observed one.
+        The observed accuracy less the smallest true one with which the best of the models is
+        expected, to within half a row, to have as many rows right. Zero for one model.
 
-    References
-    ----------
-    .. [1] Blom, Statistical estimates and transformed beta-variables, 1958: the expected largest.
+    Notes
+    -----
+    A model of true accuracy p has k of n rows right with the binomial probability; the largest of
+    K such numbers is below k with the K-th power of the probability that one is.
     """
     if trials < 2:
         return 0.0
-    deviations = NormalDist().inv_cdf((trials - 0.375) / (trials + 0.25))
-    gain = 0.0
-    for _ in range(60):  # true + gain(true) = observed, by repeated substitution, damped
-        true = min(max(accuracy - gain, 0.0), 1.0)
-        gain = (gain + deviations * math.sqrt(true * (1 - true) / rows)) / 2
-    return gain
+    k = np.arange(rows + 1)
+    # Logarithms of the numbers of ways to choose k of n rows.
+    ways = np.concatenate([[0.0], np.cumsum(np.log((rows - k[:-1]) / (k[:-1] + 1)))])
+
+    def expected_best(true: float) -> float:
+        masses = np.exp(ways + k * math.log(true) + (rows - k) * math.log1p(-true))
+        below = np.minimum(np.cumsum(masses), 1.0)[:-1]
+        return float((1.0 - below**trials).sum()) / rows
+
+    low, high = 1e-9, 1 - 1e-9
+    for _ in range(40):
+        middle = (low + high) / 2
+        reached = expected_best(middle) >= accuracy - 0.5 / rows
+        low, high = (low, middle) if reached else (middle, high)
+    return max(accuracy - high, 0.0)
 
 
 def _deviation(values: Sequence[float]) -> float:

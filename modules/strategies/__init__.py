@@ -11,7 +11,8 @@
 
 Rules that stop trials early (``halving``, ``median``) go with any of them; `Lagged` makes adaptive
 ones repeat themselves; `Until` says when it is enough; `ParetoFront` keeps what no other trial
-beats where there are several objectives. Every ask and tell costs the same after any number of trials.
+beats where there are several objectives. Every ask and tell costs the same after any
+number of trials.
 """
 
 from .catalogue import RULES, STRATEGIES, check_strategy, make_rule, make_strategy, with_rule

@@ -56,7 +56,7 @@ class LeaseBook:
         self._next = 0
         self._again: deque[tuple[int, int, int]] = deque()
         self._out: dict[int, Grant] = {}
-        self._leases = 0
+        self._leases = self._trials_out = 0
 
     @property
     def is_done(self) -> bool:
@@ -70,10 +70,10 @@ class LeaseBook:
 
     @property
     def to_give(self) -> int | None:
-        """How many trials are neither recorded nor out, at most; None if that is not known."""
+        """How many trials are neither recorded nor out; None if that is not known."""
         if self.total is None:
             return None
-        return max(0, self.total - self._next) + sum(stop - start for start, stop, _ in self._again)
+        return self.total - len(self.recorded) - self._trials_out
 
     def upcoming(self, count: int) -> tuple[int, int]:
         """Return the trials that `take` would give out: from the first to before the second."""
@@ -97,6 +97,7 @@ class LeaseBook:
         else:
             self._next = stop
         self._leases += 1
+        self._trials_out += stop - start
         self._out[self._leases] = grant = Grant(self._leases, start, stop, attempt)
         return grant
 
@@ -119,6 +120,7 @@ class LeaseBook:
         out = self._out.pop(lease, None)
         if out is None:
             return None
+        self._trials_out -= out.stop - out.start
         tried = out.start + done
         if not retried:
             self.recorded.add_range(out.start, tried)

@@ -1,30 +1,18 @@
-"""Options of a master and its trainers, and the stream of trials between them, without MPI."""
+"""Options of a master and its trainers."""
 
 from __future__ import annotations
 
-import itertools
-import logging
-import math
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from diel.errors import TupleTimeout
-from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
-from diel.tuples.store import TupleStore
 from modules import master, trainer
-from modules.space import Space
-from modules.trial import Outcome, Trial, result_tag, trial_seed, trial_tag
 
-OURS = {"trainer": SimpleNamespace(function="modules.trainer:run", processes=1)}
-THEIRS = {"trainer": SimpleNamespace(function="work:train", processes=1)}
+OURS = {"trainer": SimpleNamespace(function="modules.trainer:run", processes=1, options={})}
+THEIRS = {"trainer": SimpleNamespace(function="work:train", processes=1, options={})}
 
 
 def location(modules: Any, shipped: bool = True) -> dict[str, Any]:
@@ -84,7 +72,7 @@ def test_a_parameter_cannot_be_called_like_a_column_of_the_results(name: str) ->
 
 
 def test_our_trainer_is_one_process() -> None:
-    modules = {"trainer": SimpleNamespace(function="modules.trainer:run", processes=2)}
+    modules = {"trainer": SimpleNamespace(function="modules.trainer:run", processes=2, options={})}
     text = complaint(master_options, {"space": {"epochs": 1}}, modules)
     assert "our trainer is one process: module 'trainer' has more" in text
 
@@ -155,199 +143,6 @@ def test_bad_options_of_a_trainer(
     assert words in str(error["msg"])
     if "path" in options and options["path"] == "gone":
         assert str(tmp_path / "gone") in str(error["msg"])
-
-
-# -- the stream of trials -------------------------------------------------------------------------
-
-
-class Results:
-    """Keeps what a master declares and adds."""
-
-    def __init__(self) -> None:
-        self.declared: dict[str, Any] = {}
-        self.rows: list[dict[str, Any]] = []
-
-    def declare(self, columns: list[str], **fields: Any) -> None:
-        self.declared = {"columns": columns, **fields}
-
-    def add(self, row: dict[str, Any]) -> None:
-        assert list(row) == self.declared["columns"]
-        self.rows.append(row)
-
-
-class Group:
-    """A master and fake trainers that meet in one process.
-
-    A trainer's accuracy is the trial's ``x``. It gathers as many trials as `held`, if the master
-    sends them, and answers the last one first.
-    """
-
-    def __init__(self, trainers: int, held: int = 1) -> None:
-        self.store = TupleStore()
-        self.transport = LocalTransport([self.store])
-        self.results = Results()
-        self.trainers = [TupleClient(self.transport.another_client()) for _ in range(trainers)]
-        self.held = held
-
-    def context(self, options: master.Options | None = None) -> Any:
-        return SimpleNamespace(
-            group="g",
-            tuples=TupleClient(self.transport),
-            results=self.results,
-            options=options,
-            copies_of={"master": 1, "trainer": len(self.trainers)},
-        )
-
-    def train(self, copy_index: int) -> list[Trial]:
-        tuples = self.trainers[copy_index]
-        trials: list[Trial] = []
-        held: list[Trial] = []
-        while True:
-            try:
-                trial = tuples.tget(trial_tag("g"), timeout=0.2 if held else 20)
-            except TupleTimeout:
-                self.answer(copy_index, held)
-                continue
-            if trial is None:
-                assert held == []
-                return trials
-            trials.append(trial)
-            held.append(trial)
-            if len(held) == self.held:
-                self.answer(copy_index, held)
-
-    def answer(self, copy_index: int, held: list[Trial]) -> None:
-        assert held
-        while held:
-            trial = held.pop()
-            metrics = dict.fromkeys(trainer.METRICS, 0.0) | {
-                "accuracy": float(trial.parameters["x"])
-            }
-            outcome = Outcome(trial, metrics, copy_index)
-            self.trainers[copy_index].tput(result_tag("g"), outcome)
-
-
-def sweep(group: Group, options: dict[str, Any]) -> tuple[Any, list[Trial]]:
-    """Run a master and its trainers; return what it returned and what they trained."""
-    with ThreadPoolExecutor() as pool:
-        training = [pool.submit(group.train, index) for index in range(len(group.trainers))]
-        running = pool.submit(master.run, group.context(master_options(options, THEIRS)))
-        best = running.result(30)
-        return best, [trial for one in training for trial in one.result(30)]
-
-
-@pytest.mark.parametrize("trainers", [1, 3])
-@pytest.mark.parametrize("points", [1, 2, 25])
-def test_every_point_is_tried_once(trainers: int, points: int) -> None:
-    group = Group(trainers)
-    table = {"x": {"from": 1, "to": points, "step": 1}, "kind": "k"}
-    best, trained = sweep(group, {"space": table, "seed": 5})
-    assert sorted(trial.index for trial in trained) == list(range(points))
-    rows = sorted(group.results.rows, key=lambda row: row["trial"])
-    assert [(row["trial"], row["x"], row["kind"]) for row in rows] == [
-        (index, index + 1, "k") for index in range(points)
-    ]
-    assert [row["seed"] for row in rows] == [trial_seed(5, index) for index in range(points)]
-    assert group.results.declared["expected"] == points
-    assert group.results.declared["objective"] == "accuracy"
-    assert (best["trial"], best["accuracy"]) == (points - 1, float(points))
-    # Nothing is left over: neither trials nor results nor the ends.
-    assert group.store.tuples_held == 0
-
-
-def test_results_come_in_order_of_completion() -> None:
-    group = Group(1, held=2)
-    sweep(group, {"space": {"x": list(range(20))}})
-    order = [row["trial"] for row in group.results.rows]
-    assert sorted(order) == list(range(20))
-    assert order != sorted(order)
-
-
-@pytest.mark.parametrize(("ahead", "points"), [(1, 6), (4, 20), (8, 3)])
-def test_no_more_than_the_window_is_under_way(ahead: int, points: int) -> None:
-    group = Group(1)
-    context = group.context()
-    store = group.store
-    space = Space.parse({"x": list(range(points))})
-    rows = []
-
-    def answer() -> None:
-        tuples = group.trainers[0]
-        for _ in range(points):
-            trial = tuples.tget(trial_tag("g"), timeout=20)
-            metrics = dict.fromkeys(trainer.METRICS, 0.0)
-            tuples.tput(result_tag("g"), Outcome(trial, metrics, 0))
-
-    with ThreadPoolExecutor() as pool:
-        stream = master._stream(context, space, seed=0, ahead=ahead)
-        # The first result can come only once someone answers: look before that.
-        first = pool.submit(next, stream)
-        while store.tuples_held < min(ahead, points):
-            time.sleep(0.005)
-        time.sleep(0.05)
-        assert store.tuples_held == min(ahead, points)
-        answering = pool.submit(answer)
-        rows.append(first.result(20))
-        for row in stream:
-            rows.append(row)
-            # Trials not yet trained and results not yet taken never exceed the window.
-            assert store.tuples_held <= ahead
-        answering.result(20)
-    assert [row["trial"] for row in rows] == list(range(points))
-
-
-@pytest.mark.parametrize(
-    ("results", "best"),
-    [
-        ([(0, 0.5), (1, 0.7), (2, 0.6)], 1),
-        ([(2, 0.7), (0, 0.7), (1, 0.7)], 0),  # of equals, the earlier point
-        ([(2, math.nan), (1, 0.1), (0, math.nan)], 1),
-        ([(2, math.nan), (1, -math.inf), (0, math.nan)], 1),
-        ([(1, math.nan), (0, math.nan)], 0),
-    ],
-)
-@pytest.mark.parametrize("objective", ["accuracy", "loss"])
-def test_the_best_does_not_depend_on_who_was_faster(
-    results: list[tuple[int, float]], best: int, objective: str
-) -> None:
-    options = master_options({"space": {"epochs": 1}, "objective": objective})
-    sign = 1 if options.maximise else -1
-    for order in itertools.permutations(results):
-        rows = [{"trial": trial, objective: sign * value} for trial, value in order]
-        assert min(rows, key=lambda row: master._badness(row, options))["trial"] == best
-
-
-def test_a_master_without_its_trainer_in_the_group_is_told() -> None:
-    context = Group(1).context(master_options({"space": {"epochs": 1}}))
-    context.copies_of = {"master": 1}
-    with pytest.raises(ValueError, match="module 'trainer' is not in group 'g'"):
-        master.run(context)
-
-
-def test_a_trainer_trains_what_it_takes(tmp_path: Path) -> None:
-    """Our own trainer on the real digits, if scikit-learn is here."""
-    pytest.importorskip("sklearn")
-    tuples = TupleClient(LocalTransport())
-    options = trainer_options(tmp_path, dataset="digits")
-    parameters = {"epochs": 1, "hidden": [8]}
-    for trial in (Trial(0, parameters, 1), Trial(1, parameters, 1), Trial(2, parameters, 2), None):
-        tuples.tput(trial_tag("g"), trial)
-    context: Any = SimpleNamespace(
-        group="g",
-        tuples=tuples,
-        options=options,
-        folder=tmp_path,
-        copy_index=4,
-        log=logging.getLogger("test"),
-    )
-    assert trainer.run(context) == 3
-    outcomes = [tuples.tget(result_tag("g"), timeout=0) for _ in range(3)]
-    assert [(one.trial.index, one.trainer) for one in outcomes] == [(0, 4), (1, 4), (2, 4)]
-    for one in outcomes:
-        assert tuple(sorted(one.metrics)) == tuple(sorted(trainer.METRICS))
-    same, again, other = ({**one.metrics, "training_time_s": 0} for one in outcomes)
-    assert same == again != other
-    assert np.isfinite(same["loss"])
 
 
 def test_a_users_own_trainer_of_the_same_name_is_not_checked_against_ours() -> None:
