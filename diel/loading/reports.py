@@ -38,7 +38,8 @@ class _Run:
     Attributes
     ----------
     tables : dict
-        By the name of each table's file, the record that declares it last.
+        By the name of each table's file, the record that declares it last, with the time at which
+        it was declared first.
     """
 
     view: RunView = field(default_factory=RunView)
@@ -65,7 +66,8 @@ class _Run:
                     name = record["module"], frozenset(record["columns"])
                     number = numbers.setdefault(name, len(numbers) + 1)
                     file = record.get("file") or directory.results_table(number).name
-                    run.tables[file] = record
+                    first = run.tables.get(file, record)
+                    run.tables[file] = {**record, "time_s": first["time_s"]}
         except (ValueError, KeyError, TypeError) as error:
             raise RunDirectoryError(f"{directory.journal} is no journal, or damaged") from error
         return run

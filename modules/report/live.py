@@ -73,6 +73,7 @@ class LiveReport:
         self._clock = clock
         self._started_s = clock()
         self._due_s = self._started_s
+        self._earlier = 0
         self._found: Importance | None = None
         self._learned_from = 0
         self._write_live()
@@ -82,6 +83,11 @@ class LiveReport:
         self._gathered.add(rows)
         if self._clock() >= self._due_s:
             self._write_live()
+
+    def resume(self) -> None:
+        """Take in that all rows so far are from an earlier run of the sweep, which goes on now."""
+        self._earlier = self._gathered.count
+        self._started_s = self._clock()
 
     def expect(self, trials: int | None) -> None:
         """Take in how many trials there will be, where that was not known."""
@@ -109,7 +115,8 @@ class LiveReport:
     def _write(
         self, state: str, reload_s: float | None, evaluation: Evaluation | None, *, learns: bool
     ) -> None:
-        moment = Moment(state, self._clock() - self._started_s, now(), (), evaluation, reload_s)
+        elapsed_s = self._clock() - self._started_s
+        moment = Moment(state, elapsed_s, now(), (), evaluation, self._earlier, reload_s)
         try:
             picture = Picture.of(self._gathered, moment)
             if learns:

@@ -57,7 +57,8 @@ def _trainers(picture: Picture | None) -> list[Markup]:
     trainers = picture.gathered.trainers if picture is not None else {}
     if picture is None or not trainers:
         return [nothing("The account of the ranks comes with the end of the run.")]
-    elapsed_s = picture.moment.elapsed_s
+    # Of a sweep that was resumed nobody knows how long the earlier part took.
+    elapsed_s = None if picture.moment.earlier else picture.moment.elapsed_s
     ranked = sorted(trainers.items(), key=lambda one: (str(type(one[0])), one[0]))
     most = max(many for many, _ in trainers.values())
     rows = []

@@ -37,10 +37,13 @@ def headline(picture: Picture) -> Markup:
         figures.append(figure("failed", f"{gathered.failed:,}", "see below", "bad"))
     if gathered.stopped:
         figures.append(figure("stopped", f"{gathered.stopped:,}", "early"))
-    if moment.elapsed_s and gathered.count:
-        rate = gathered.count / moment.elapsed_s
-        about = f"{rate:,.3g} trials a second" if rate >= 1 else f"{1 / rate:,.3g} s a trial"
-        figures.append(figure("time", show_duration(moment.elapsed_s), about))
+    if moment.elapsed_s:
+        name = "time" if not moment.earlier else "time since it went on"
+        rate = (gathered.count - moment.earlier) / moment.elapsed_s
+        about = ""
+        if rate > 0:
+            about = f"{rate:,.3g} trials a second" if rate >= 1 else f"{1 / rate:,.3g} s a trial"
+        figures.append(figure(name, show_duration(moment.elapsed_s), about))
     if sweep.expected and sweep.expected > gathered.count:
         progress = tag("div", tag("i", style=f"width:{gathered.count / sweep.expected:.2%}"),
                        class_="progress")  # fmt: skip

@@ -169,6 +169,8 @@ class Moment:
     accounts : sequence of RankAccount
         Known when the run has ended.
     evaluation : Evaluation or None
+    earlier : int
+        How many trials are from before that, in a sweep that was resumed.
     reload_s : float or None
         How often a browser reads the page again.
     """
@@ -178,4 +180,5 @@ class Moment:
     written: str = ""
     accounts: Sequence[RankAccount] = ()
     evaluation: Evaluation | None = None
+    earlier: int = 0
     reload_s: float | None = None

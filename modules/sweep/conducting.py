@@ -165,6 +165,7 @@ class _Sweep:
         for tag in (lease_tag(self._base), outcome_tag(self._base)):
             self._ctx.tuples.collect(tag)
         if len(self._book.recorded):
+            self._report.resume()
             self._ctx.log.info("%d trials are recorded already", len(self._book.recorded))
 
     # -- what is ahead ----------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def test_a_live_report_is_read_again_until_the_sweep_is_over(page: Any, tmp_path
     report.add(rows(60)[20:])
     report.close()
     conclude_report(file, "finished", [])
-    page.wait_for_function("document.querySelector('.state').textContent === 'finished'")
+    page.locator(".state.finished").wait_for(timeout=20_000)
     assert page.locator("#reload").count() == 0
     assert page.locator("section#trials tbody tr").count() == 59
 

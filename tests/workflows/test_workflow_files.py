@@ -58,6 +58,9 @@ def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Pat
             finished = mpirun_diel(ranks, "run", file, cwd=folder)
         assert finished.status == 0, finished.output
         assert "best of 36 by highest accuracy" in finished.stdout
+        report = run_dir(folder) / "report.html"
+        assert f"report: {report}" in finished.stdout
+        assert "All 36 trials with a result are shown" in report.read_text()
         rows = results(folder)
         assert sorted(int(row["trial"]) for row in rows) == list(range(36))
         assert max(float(row["accuracy"]) for row in rows) >= 0.95
