@@ -30,7 +30,6 @@ from .messages import (
     sweep_tag,
     verdict_tag,
 )
-from .reporting import close_report, open_report
 from .standing import Standing
 from .table import Table
 
@@ -140,6 +139,8 @@ class _Sweep:
         else:
             file = ctx.results.new_file()
         self._table_path = file
+        from .reporting import open_report  # takes NumPy, which `diel check` can do without
+
         self._report = open_report(ctx, file, plan.search, plan.seed)
         self._ledger = Ledger(path, {**plan.about, "table": file.name})
         self._table: Table | None = None
@@ -397,6 +398,8 @@ class _Sweep:
     def close(self, state: str) -> None:
         """Bring everything to the disk; `state` is how the sweep has ended."""
         self._report.expect(self._book.total)
+        from .reporting import close_report
+
         close_report(self._ctx, self._report, self._search, state)
         if self._table is not None:
             self._table.close()
