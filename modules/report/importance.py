@@ -29,7 +29,7 @@ from .binning import Binned, bin_values
 from .forest import Floats, Integers, Tree, grow
 
 FEWEST_TRIALS: Final = 10
-_TREES: Final = 48
+TREES: Final = 32
 _SEED: Final = 20240801
 _IN_PAIRS: Final = 10
 """Pairs are looked at among so many parameters: those at which the forest splits most."""
@@ -141,12 +141,12 @@ def _forest(bins: Integers, bins_of: Integers, y: Floats) -> tuple[list[Tree], f
     centre = y.mean()
     seen, predicted, unseen = np.zeros(rows), np.zeros(rows), np.zeros(rows)
     trees = []
-    for _ in range(_TREES):
+    for _ in range(TREES):
         weight = np.bincount(random.integers(0, rows, rows), minlength=rows).astype(float)
         tree, guess = grow(bins, bins_of, y - centre, weight, smallest_leaf)
         trees.append(tree)
         outside = weight == 0
-        predicted += guess / _TREES
+        predicted += guess / TREES
         unseen[outside] += guess[outside]
         seen += outside
     known = seen > 0

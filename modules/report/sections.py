@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from . import charts
-from .importance import FEWEST_TRIALS, Importance
+from .importance import FEWEST_TRIALS, TREES, Importance
 from .parts import bar, figure, nothing, section
 from .picture import Picture
 from .wording import Markup, join, show, show_duration, tag, words
@@ -155,8 +155,8 @@ def importance(picture: Picture, found: Importance | None) -> Markup:
         for one in found.effects[:_EFFECTS]
     ]  # fmt: skip
     method = (
-        "Functional ANOVA of 48 regression trees (Hutter, Hoos and Leyton-Brown, 2014), over the "
-        f"values that the trials took. {weak}. Results far on the worse side count as less far."
+        f"Functional ANOVA of {TREES} regression trees (Hutter, Hoos and Leyton-Brown, 2014), over "
+        f"the values that the trials took. {weak}. Results far on the worse side count as less far."
     )
     return section(
         "importance",
