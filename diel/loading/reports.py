@@ -140,6 +140,7 @@ def _write(directory: RunDirectory, run: _Run, declared: Record, table: Path, re
         workflow=workflow.read_text(encoding="utf-8") if workflow.exists() else "",
         command="diel run workflow.toml",
         facts={"run": directory.path.name, **run.facts},
+        about=f"module {declared['module']}",
     )
     ended_s = run.view.ended_s or table.stat().st_mtime
     moment = shipped.Moment(

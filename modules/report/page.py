@@ -60,6 +60,7 @@ def page(picture: Picture, found: Importance | None) -> str:
             "div",
             tag("h1", sweep.name),
             _between("state", _state(moment.state)),
+            tag("span", sweep.about, class_="about") if sweep.about else None,
             tag("button", "dark", type="button", id="theme", hidden=True),
             class_="title",
         ),

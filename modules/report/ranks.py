@@ -48,7 +48,7 @@ def ranks(accounts: Sequence[RankAccount], picture: Picture | None = None) -> Ma
         tag("div", *keys, class_="keys"),
         tag("div", *body, class_="bars"),
         note="Of each rank: computing, waiting for tuples, messages or other ranks, and moving "
-        "payloads. A trainer should work, a master and a tuple server mostly wait.",
+        "payloads. Trainers should mostly work.",
         wide=True,
     )
 

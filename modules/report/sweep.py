@@ -43,6 +43,8 @@ class Sweep:
         What repeats the sweep.
     facts : mapping of str to str
         What else somebody who repeats it wants to know: versions, the machine, seeds.
+    about : str
+        What tells it from others of that name, in a few words.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Sweep:
     workflow: str = ""
     command: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
+    about: str = ""
 
     def metrics_of(self, row: Mapping[str, Any]) -> list[str]:
         """Return the columns of a row that came out of the trial."""

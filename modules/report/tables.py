@@ -14,14 +14,14 @@ from .wording import Markup, show, tag, words
 def bias(evaluation: Evaluation) -> Markup:
     """Show the naive score of the best beside the honest one."""
     of = f"best of {evaluation.trials:,}" if evaluation.trials else "best"
-    spread = f" ± {show(evaluation.spread)}" if evaluation.spread is not None else ""
+    spread = f" ± {evaluation.spread:.2g}" if evaluation.spread is not None else ""
     metric = words(evaluation.metric)
     numbers = [figure(f"naive {metric}", show(evaluation.naive), of)]
     if evaluation.honest is not None and evaluation.bias is not None:
-        gap = f"too good by {show(evaluation.bias)}" if evaluation.bias > 0 else "none to be seen"
+        gap = "by which the best looks too good" if evaluation.bias > 0 else "none to be seen"
         value = show(evaluation.honest) + spread
         numbers.insert(0, figure(f"honest {metric}", value, evaluation.protocol, "chosen"))
-        numbers.append(figure("selection bias", show(evaluation.bias), gap))
+        numbers.append(figure("selection bias", f"{evaluation.bias:.2g}", gap))
     figures = tag("div", *numbers, class_="figures")
     folds = [
         [str(number + 1), show(naive), show(honest)]

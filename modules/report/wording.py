@@ -91,7 +91,7 @@ def show(value: Any) -> str:
         number = float(value)
         return f"{number:.4g}".replace("e-0", "e-").replace("e+0", "e") if number else "0"
     if isinstance(value, (list, tuple)):
-        return shortened("x".join(show(one) for one in value))
+        return shortened("x".join(show(one) for one in value)) or "none"
     if isinstance(value, Mapping):
         return shortened(", ".join(f"{key} {show(one)}" for key, one in value.items()))
     return shortened(str(value))

@@ -51,6 +51,7 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
             workflow=workflow.read_text(encoding="utf-8") if workflow.exists() else "",
             command="diel run workflow.toml",
             facts=facts,
+            about=f"module {ctx.module} in group {ctx.group}",
         ),
     )
 

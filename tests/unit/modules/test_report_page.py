@@ -91,6 +91,7 @@ def sweep(**changes: Any) -> Sweep:
         "workflow": '[workflow]\nname = "study"  # a comment\n',
         "command": "diel run workflow.toml",
         "facts": {"NumPy": "2"},
+        "about": "module master",
     }
     return Sweep(**(about | changes))
 
@@ -168,6 +169,7 @@ def test_text_from_outside_stays_text() -> None:
         workflow=EVIL,
         command=EVIL,
         facts={EVIL: EVIL},
+        about=EVIL,
     )
     told = Evaluation(EVIL, True, 0.9, 0.8, protocol=EVIL, warnings=[EVIL])
     accounts = [RankAccount(1, EVIL, [EVIL], 1.0, 1.0, 1.0)]
