@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 from .pareto import Front
 from .sweep import DONE, STOPPED, Sweep
-from .wording import shortened, show
+from .wording import LARGEST, as_number, shortened, show
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -100,7 +100,7 @@ class Gatherer:
         sweep = self.sweep
         objective, cost, status = sweep.objective, sweep.cost, sweep.status
         quality, better = sweep.quality, 1.0 if sweep.maximise_quality else -1.0
-        sign, isfinite = 1.0 if sweep.maximise else -1.0, math.isfinite
+        sign = 1.0 if sweep.maximise else -1.0
         for row in rows:
             order = self.count
             self.count = order + 1
@@ -111,9 +111,9 @@ class Gatherer:
             stopped = state in STOPPED
             if stopped:
                 self.stopped += 1
-            elif not isfinite(score) or state not in DONE:
+            elif score != score or state not in DONE:
                 self._note_failure(order, row)
-            if not isfinite(score) or not (stopped or state in DONE):
+            if score != score or not (stopped or state in DONE):
                 continue
             number = self.good
             self.good = number + 1
@@ -156,8 +156,8 @@ class Gatherer:
             del self.steps[1:half:2]
 
     def _note_top(self, score: float, order: int, row: Row) -> None:
-        number = row.get(self.sweep.trial)
-        tie = -float(number) if isinstance(number, (int, float)) else -float(order)
+        number = as_number(row.get(self.sweep.trial))
+        tie = -float(order) if number is None else -number
         entry = (score, tie, order, row)
         if len(self._top) < self._top_size:
             heappush(self._top, entry)
@@ -216,7 +216,9 @@ class _Reservoir:
 
 
 def _number(value: Any) -> float:
+    """Return a value as a number; NaN if it is none, or beyond what can be drawn."""
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
+    return number if -LARGEST <= number <= LARGEST else math.nan

@@ -74,13 +74,18 @@ class LiveReport:
         self._started_s = clock()
         self._due_s = self._started_s
         self._earlier = 0
+        self._lost = ""
         self._found: Importance | None = None
         self._learned_from = 0
         self._write_live()
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take rows in the order in which trials were finished; they must not change later."""
-        self._gathered.add(rows)
+        try:
+            self._gathered.add(rows)
+        except Exception as error:  # as in `_write`
+            self._lost = f"{self.path} lacks trials: {_describe(error)}"
+            self.problem = self._lost
         if self._clock() >= self._due_s:
             self._write_live()
 
@@ -122,15 +127,16 @@ class LiveReport:
             if learns:
                 self._found, self._learned_from = analyse(picture), self._gathered.good
             replace_file(self.path, page(picture, self._found))
-            self.problem = ""
+            self.problem = self._lost
         except Exception as error:  # a picture is not worth a night of trials
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            at = (
-                ""
-                if isinstance(error, OSError)
-                else f" ({Path(where.filename).name}:{where.lineno})"
-            )
-            self.problem = f"{self.path} cannot be written: {type(error).__name__}: {error}{at}"
+            self.problem = f"{self.path} cannot be written: {_describe(error)}"
+
+
+def _describe(error: Exception) -> str:
+    """Say what went wrong, and where if it is a mistake of ours."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    at = "" if isinstance(error, OSError) else f" ({Path(where.filename).name}:{where.lineno})"
+    return f"{type(error).__name__}: {error}{at}"
 
 
 def write_report(

@@ -16,6 +16,7 @@ _MOST_LABELS: Final = 24
 _LOG_FROM: Final = 20.0
 """Ratio of the largest to the smallest value from which an axis may be logarithmic."""
 _FAR: Final = 2.5
+_FINEST: Final = 1e-290
 
 
 class Scale(Protocol):
@@ -49,6 +50,8 @@ class Linear:
         if self.high == self.low:
             return [(0.5, show(self.low))]
         rough = (self.high - self.low) / max(1, count)
+        if rough < _FINEST:
+            return [(0.0, show(self.low)), (1.0, show(self.high))]
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * one for one in (1, 2, 5, 10) if power * one >= rough * 0.999)
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
@@ -200,7 +203,7 @@ def _natural(label: str) -> tuple[Any, ...]:
     """Sort 32, 64, 64x32, 128 as people do."""
     parts: list[Any] = []
     for part in label.replace("x", " x ").split():
-        number = part.replace(".", "", 1).isdigit()
+        number = part.replace(".", "", 1).isdecimal()
         parts.append((0, float(part), "") if number else (1, 0.0, part))
     return tuple(parts)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
+LARGEST: Final = 1e150
+"""Numbers beyond this, whose squares no float holds, count as infinite."""
 _LONGEST: Final = 60
 _ESCAPES: Final = str.maketrans(
     {
@@ -71,14 +72,14 @@ def place(number: float) -> str:
 
 
 def as_number(value: Any) -> float | None:
-    """Return a value as a number, if it is a finite one; True and False are words."""
+    """Return a value as a number, if it is one and finite; True and False are words."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
         return None
     try:
         number = float(value)
     except (OverflowError, TypeError):
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) <= LARGEST else None
 
 
 def show(value: Any) -> str:

@@ -89,6 +89,15 @@ def test_a_mistake_of_ours_ends_no_sweep(tmp_path: Path, monkeypatch: pytest.Mon
     assert "ZeroDivisionError: a mistake (test_report_live.py:" in report.problem
 
 
+def test_rows_that_nobody_foresaw_end_no_sweep(tmp_path: Path) -> None:
+    report = LiveReport(tmp_path / "report.html", SWEEP)
+    report.add([{**rows(0, 1)[0], "trainer": ["a list", "of all things"]}])
+    report.add(rows(1, 5))
+    report.close()
+    assert "lacks trials: TypeError: unhashable type: 'list' (gather.py:" in report.problem
+    assert "All 4 trials with a result" in (tmp_path / "report.html").read_text()
+
+
 def test_how_many_there_will_be_may_be_known_late(tmp_path: Path) -> None:
     report = LiveReport(tmp_path / "report.html", Sweep("s", "accuracy", True, ("a",)))
     report.add(rows(0, 12))

@@ -224,6 +224,23 @@ def test_whatever_the_rows_hold_there_is_a_report(of: list[dict[str, Any]], maxi
     assert not any("nan" in one or "inf" in one for one in drawn)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"trial": 10**400},
+        {"learning_rate": "²"},
+        {"accuracy": -1.7e308},
+        {"accuracy": 5e-324},
+        {"training_time_s": -1.0},
+        {"hidden": "\ud800"},
+    ],
+)
+def test_odd_values_that_once_stopped_a_report(odd: dict[str, Any]) -> None:
+    of = rows(12)
+    of[5] |= odd
+    assert len(Parsed(document(of)).ids()) > 5
+
+
 def test_a_million_trials_would_make_no_larger_file() -> None:
     sizes = []
     for trials in (4_000, 16_000):
