@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,6 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from .evaluation import Evaluation
 from .expression import ExpressionError
 from .objective import Objective, ObjectiveError
 from .plugins import PluginError
@@ -39,7 +38,7 @@ from .strategies import RULES, STRATEGIES, check_strategy
 from .trainer import METRICS, Hyperparameters
 
 OUR_TRAINER = "modules.trainer:run"
-COLUMNS = ("trial", *METRICS, "trainer", "seed")
+COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
 """Columns of the results that no parameter may be called like."""
 
 _VALUES_CHECKED = 1000
@@ -102,9 +101,6 @@ class SweepOptions(BaseModel):
         False, description="whether an adaptive strategy learns in the order of trials, with a lag"
     )
     lag: int = Field(32, ge=1, description="how many trials later, if deterministic")
-    evaluation: Evaluation | None = Field(
-        None, description="which rows a trial trains on; the trainer's own split without it"
-    )
     trainer: str = Field("trainer", description="the module that trains")
 
     @field_validator("strategy", mode="before")
@@ -167,8 +163,7 @@ class SweepOptions(BaseModel):
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
         problems = [*self._objective_problems(info), *self._limit_problems()]
-        problems += [*self._strategy_problems(), *self._evaluation_problems()]
-        problems += self._trainer_problems(info)
+        problems += [*self._strategy_problems(), *self._trainer_problems(info)]
         if problems:
             raise ValidationError.from_exception_data("sweep", problems)
         return self
@@ -247,18 +242,6 @@ class SweepOptions(BaseModel):
                 "write one expression of them, or use grid or random",
             )
 
-    def _evaluation_problems(self) -> Iterator[InitErrorDetails]:
-        if self.evaluation is None or self.evaluation.method != "nested":
-            return
-        adaptive = not self._is_stateless or self.early_stopping is not None
-        if adaptive:
-            yield _at(
-                ("evaluation", "method"),
-                "nested",
-                "a strategy that learns from scores has seen the rows that are to judge its choice",
-                "use grid or random without early stopping",
-            )
-
     def _trainer_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
         context = info.context or {}
         modules = context.get("modules")
@@ -285,6 +268,20 @@ class SweepOptions(BaseModel):
                     "remove its processes, or raise its copies",
                 )
             yield from _parameter_problems(Space.parse(self.space))
+            yield from self._evaluation_problems(modules[self.trainer].options)
+
+    def _evaluation_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
+        evaluation = trainer.get("evaluation")
+        if not isinstance(evaluation, dict) or evaluation.get("method") != "nested":
+            return
+        if not self._is_stateless or self.early_stopping is not None:
+            yield _at(
+                ("strategy",),
+                self.strategy,
+                f"{self.trainer} evaluates by nested folds, and a strategy that learns from scores "
+                "has seen the rows that are to judge its choice",
+                "use grid or random without early stopping, or k_fold there",
+            )
 
     def _has_our_trainer(self, info: ValidationInfo) -> bool:
         location = (info.context or {}).get("locations", {}).get(self.trainer)

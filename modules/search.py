@@ -59,8 +59,6 @@ class Search:
     options : SweepOptions
     folder : Path
         Of the workflow file, beside which a user's own functions are found.
-    rows : int, optional
-        That score a trial, for the estimate of what luck does.
 
     Attributes
     ----------
@@ -76,9 +74,7 @@ class Search:
     bias : SelectionBias
     """
 
-    def __init__(
-        self, options: SweepOptions, folder: Path = Path(), rows: int | None = None
-    ) -> None:
+    def __init__(self, options: SweepOptions, folder: Path = Path()) -> None:
         self.space = Space.parse(options.space)
         self.objectives = options.objectives(folder)
         table = options.strategy
@@ -99,7 +95,7 @@ class Search:
         self._front: ParetoFront[tuple[int, Parameters, tuple[float, ...]]] = ParetoFront()
         self._best_score: tuple[float, int] | None = None
         self.best: tuple[int, Parameters, tuple[float, ...]] | None = None
-        self.bias = SelectionBias(first, rows)
+        self.bias = SelectionBias(first)
 
     def ask(self, trial: int) -> Parameters | Wait | None:
         """Return the parameters of a new trial; `WAIT` before another `tell`, None for no more."""

@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
+from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
 from .sweep.limits import Limits, parse_memory
 from .sweep.task import Task, serve_group
-from .sweep.trying import Report, Train
+from .sweep.trying import SPLITS, Report, Train
+from .trial import trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 METRICS = ("accuracy", "loss", "mcc", "training_time_s")
 
 _PREPARE = "modules.trainer:prepare"
+_ROWS = ("validation_fraction", "split_seed", "evaluation")
 _NEEDS_PATH = frozenset({"cleveland", "mnist"})
 
 
@@ -60,6 +64,9 @@ class Options(BaseModel):
     )
     validation_fraction: float = Field(0.2, gt=0, lt=1)
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
+    evaluation: Evaluation | None = Field(
+        None, description="in place of these two: holdout, k_fold or nested, with their options"
+    )
     train: str | None = Field(
         None,
         description="in place of dataset: a function of your own, package.module:function or "
@@ -78,6 +85,10 @@ class Options(BaseModel):
 
     @model_validator(mode="after")
     def _find_data(self, info: ValidationInfo) -> Options:
+        if self.evaluation and {"validation_fraction", "split_seed"} & self.model_fields_set:
+            raise ValueError(
+                "evaluation says which rows: leave out validation_fraction, split_seed"
+            )
         if (self.dataset is None) == (self.train is None):
             raise ValueError("what to train: either dataset or train")
         if self.train is not None:
@@ -106,7 +117,7 @@ class Options(BaseModel):
     def _find_function(self, train: str, info: ValidationInfo) -> None:
         from diel import locate_function
 
-        given = [name for name in ("path", "validation_fraction", "split_seed")
+        given = [name for name in ("path", *_ROWS)
                  if name in self.model_fields_set]  # fmt: skip
         if given:
             raise ValueError(f"{', '.join(given)}: of a dataset; a function has its own options")
@@ -129,7 +140,7 @@ class Options(BaseModel):
         """Return what is to be done for each trial."""
         if self.train is not None:
             return Task(self.train, self.options, folder)
-        names = ("dataset", "path", "validation_fraction", "split_seed")
+        names = {"dataset", "path", *_ROWS} & self.model_fields_set
         return Task(_PREPARE, {name: getattr(self, name) for name in names}, folder, prepares=True)
 
     def resolve(self, folder: Path) -> Path:
@@ -163,22 +174,37 @@ def try_one(
 
 
 def prepare(options: Mapping[str, Any], folder: Path) -> Train:
-    """Load the data; return what trains a network on it.
+    """Load the data; return what trains networks on it.
 
     Parameters
     ----------
     options : mapping
-        ``dataset``, ``path``, ``validation_fraction``, ``split_seed``, as in `Options`.
+        ``dataset``, ``path`` and which rows, as in `Options`.
     folder : Path
         Of the workflow file.
     """
-    training, validation = _load(Options.model_validate(dict(options), context={"folder": folder}),
-                                 folder)  # fmt: skip
+    given = Options.model_validate(dict(options), context={"folder": folder})
+    rounds = _rounds(given, folder)
 
-    def train_one(parameters: dict[str, Any], report: Report) -> dict[str, float]:
-        return train(parameters, report.seed, training, validation)
+    def train_all(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
+        return _train_all(parameters, report, rounds)
 
-    return train_one
+    return train_all
+
+
+def _train_all(parameters: dict[str, Any], report: Report, rounds: Rounds) -> dict[str, Any]:
+    """Train once for each split; after each that takes part in the choice, say how it stands."""
+    results: list[dict[str, float]] = []
+    for number, (training, scored) in enumerate(rounds):
+        seed = report.seed if len(rounds) == 1 else trial_seed(report.seed, number)
+        results.append(train(parameters, seed, training, scored))
+        if len(rounds) > 1 and not rounds.jobs[number].is_test:
+            chosen = zip(rounds.jobs, results, strict=False)
+            so_far = means([result for job, result in chosen if not job.is_test])
+            if not report(number + 1, **so_far):
+                return so_far
+    evaluated = collect(rounds.jobs, results)
+    return {**evaluated.metrics, SPLITS: evaluated.splits()}
 
 
 def train(
@@ -215,14 +241,28 @@ def train(
     return {name: metrics[name] for name in METRICS}
 
 
-def _load(options: Options, folder: Path) -> tuple[Dataset, Dataset]:
-    from dnn import impute, load_dataset, standardise, train_validation_split
+def _rounds(options: Options, folder: Path) -> Rounds:
+    from dnn import load_dataset
 
     assert options.dataset is not None
     path = options.resolve(folder) if options.path is not None else None
     data = load_dataset(options.dataset, path)
-    parts = train_validation_split(data, options.validation_fraction, options.split_seed)
-    # What is learned about the rows is learned from the training rows only.
-    training, validation = standardise(*impute(*parts))
-    print(f"{data.name}: {len(training)} rows to train on, {len(validation)} to validate")
-    return training, validation
+    if options.evaluation is not None:
+        jobs = jobs_of(options.evaluation.split(data.y))
+    else:
+        jobs = [_own_split(data, options)]
+    rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
+    print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
+    return Rounds(data, jobs)
+
+
+def _own_split(data: Dataset, options: Options) -> Job:
+    """Return the rows of `dnn.train_validation_split`, in its order."""
+    from dnn import Dataset, train_validation_split
+
+    # The rows' numbers stand in place of the rows; float32 counts 16 million of them.
+    numbers = Dataset(np.arange(len(data))[:, None], data.y, data.classes, data.name)
+    training, validation = train_validation_split(
+        numbers, options.validation_fraction, options.split_seed
+    )
+    return Job(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)

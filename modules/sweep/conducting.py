@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..evaluation import Evaluated
 from ..objective import ObjectiveError
 from ..strategies import Wait
 from ..trial import trial_seed
@@ -32,6 +33,7 @@ from .messages import (
 )
 from .standing import Standing
 from .table import Table
+from .trying import SPLITS
 
 if TYPE_CHECKING:
     from diel import Context
@@ -120,6 +122,7 @@ class _Sweep:
         self._session = uuid.uuid4().hex
         self._search = plan.search
         self._objective = plan.search.objectives[0]
+        self._absent = dict.fromkeys(plan.search.space.names, "")
         self._asks_here = not plan.search.is_stateless
         self._hears_reports = hasattr(plan.search.strategy, "report")
         self._book = LeaseBook(plan.search.size)
@@ -293,6 +296,8 @@ class _Sweep:
                 record["attempt"] = attempt
             if reason:
                 record["reason"] = reason
+            if SPLITS in metrics:
+                record[SPLITS] = metrics.pop(SPLITS)
             if trial in self._reports:
                 record["reports"] = self._reports.pop(trial)
             records.append(record)
@@ -301,11 +306,14 @@ class _Sweep:
     def _take_in(self, record: dict[str, Any]) -> dict[str, Any]:
         """Let everybody know of a trial whose line is in the ledger; return its row."""
         trial, state, metrics = record["trial"], record["state"], record["metrics"]
-        row = {"trial": trial, **record["parameters"], **metrics}
+        # A parameter that is not there in this point has an empty cell.
+        row = {"trial": trial, **self._absent, **record["parameters"], **metrics}
         row["trainer"], row["seed"] = record["trainer"], record["seed"]
         self._points.pop(trial, None)
         if state == FINISHED:
-            values = self._search.tell(trial, record["parameters"], metrics).values
+            splits = record.get(SPLITS)
+            evaluated = Evaluated.of(metrics, splits) if splits is not None else None
+            values = self._search.tell(trial, record["parameters"], metrics, evaluated).values
         else:
             self._search.tell(trial, record["parameters"], None)
             values = ()
@@ -387,6 +395,12 @@ class _Sweep:
         self._shown_version = self._standing.version
         self._ctx.results.show(count, best=self._standing.best, constants=self._standing.constants)
 
+    def _show_notes(self) -> None:
+        """Say how far the best score is to be believed."""
+        report = self._search.bias.report()
+        if report is not None:
+            self._ctx.results.show(len(self._book.recorded), notes=report.lines())
+
     def close(self) -> None:
         """Bring everything to the disk."""
         if self._table is not None:
@@ -396,6 +410,7 @@ class _Sweep:
     def conclude(self) -> dict[str, Any]:
         """Show how the sweep has ended; return its best row."""
         self._show(at_once=True)
+        self._show_notes()
         if self._failed:
             self._ctx.log.warning(
                 "%d of %d trials failed: see %s",

@@ -12,7 +12,8 @@ from support import DATA, WORKFLOWS, diel, journal, mpirun_diel, results, run_di
 
 FILES = sorted(WORKFLOWS.glob("*.toml"))
 NEEDS_A_COMPILER = {"ensemble"}
-NEEDS_DATA = {"heart_grid": DATA / "heart" / "processed.cleveland.data"}
+HEART = DATA / "heart" / "processed.cleveland.data"
+NEEDS_DATA = {"heart_grid": HEART, "heart_search": HEART}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -98,3 +99,19 @@ def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
         assert all(returned)
         assert [set(threads) for threads in returned] == [{1}, {2}, {1}]
         assert not [r for r in journal(folder) if r["event"] == "MessageLogged"]
+
+
+def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> None:
+    if not HEART.exists():
+        pytest.skip(f"there is no {HEART}; set DIEL_DATA")
+    file = WORKFLOWS / "heart_search.toml"
+    finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    assert finished.status == 0, finished.output
+    honest = re.search(r"accuracy, nested cross-validation .*: (0\.\d+)", finished.stdout)
+    naive = re.search(r"best of 200 on the rows that chose it: (0\.\d+)", finished.stdout)
+    assert honest is not None
+    assert naive is not None
+    assert honest.start() < naive.start()
+    assert 0.78 <= float(honest[1]) <= 0.88
+    assert float(naive[1]) >= 0.93
+    assert "luck alone can give 0.2" in finished.stdout

@@ -155,7 +155,7 @@ def test_a_search_is_resumed_by_telling() -> None:
 
 
 def test_the_selection_bias_is_watched() -> None:
-    head = search(evaluation={"method": "nested", "folds": 2})
+    head = search()
     for trial in range(3):
         folds = ({"accuracy": 0.5 + trial / 10},) * 2
         head.tell(trial, {"x": trial}, {"accuracy": 0.5}, Evaluated({}, folds, folds))
