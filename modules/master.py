@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -12,6 +13,8 @@ from .sweep.conducting import Plan, conduct
 
 if TYPE_CHECKING:
     from diel import Context
+
+    from .sweep.preview import Preview
 
 
 class Options(SweepOptions):
@@ -32,3 +35,27 @@ def run(ctx: Context) -> dict[str, Any]:
         about=options.model_dump(mode="json"),
     )
     return conduct(ctx, (ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
+
+
+# What `diel sweep` looks for in the code of a workflow file's modules.
+
+
+def preview_sweep(options: Options, folder: Path) -> Preview:
+    """Return what a sweep will do, without doing it."""
+    from .sweep.preview import preview
+
+    return preview(options, folder)
+
+
+def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:
+    """Write what the sweeps of a run have recorded in other formats; return the files.
+
+    Raises
+    ------
+    ValueError
+        If a format is unknown, or what it needs is not installed.
+    """
+    from .sweep.export import export
+
+    ledgers = sorted((run_dir / "sweeps").glob("*/trials.jsonl"))
+    return [file for ledger in ledgers for file in export(ledger, formats, folder)]

@@ -163,6 +163,16 @@ def run(ctx: Context) -> int:
     return serve_group(ctx, options.task(ctx.folder), options.limits)
 
 
+def try_one(
+    options: Options, folder: Path, parameters: dict[str, Any], seed: int
+) -> tuple[str, float]:
+    """Try one point here, for `diel sweep --dry-run`; return why it failed, and its seconds."""
+    from .sweep.preview import try_one
+
+    tried, seconds = try_one(options.task(folder), parameters, seed)
+    return tried.reason, seconds
+
+
 def prepare(options: Mapping[str, Any], folder: Path) -> Train:
     """Load the data; return what trains networks on it.
 

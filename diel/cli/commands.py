@@ -123,6 +123,37 @@ def _runs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON list")
 
 
+def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", type=Path,
+        help="the workflow file; or a run's directory, to look at a sweep that has run",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dry-run", action="store_true",
+        help="run nothing but one trial: show how many there are, the first points, and how long "
+        "it may take",
+    )  # fmt: skip
+    parser.add_argument(
+        "--top", type=count, metavar="N", help="how many of the best trials to show (default: 10)"
+    )
+    parser.add_argument(
+        "--export", nargs="+", default=[], metavar="FORMAT",
+        help="write what was recorded as csv, json, parquet, or optuna (for optuna-dashboard)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-n", "--ranks", type=positive, metavar="N",
+        help="MPI ranks to start (default: as many as the file can use at once)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR",
+        help="where run directories are made (default: runs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-run-as-root", action="store_true",
+        help="pass this on to Open MPI, which otherwise refuses to run as root",
+    )  # fmt: skip
+
+
 def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run_dir", nargs="?", type=Path, metavar="RUN_DIR",
@@ -176,6 +207,14 @@ COMMANDS = (
         "they ended.",
         _runs_arguments,
         "diel.cli.runs:runs",
+    ),
+    Command(
+        "sweep",
+        "run a sweep, or look at it before or after",
+        "Run a workflow file with a sweep, as diel run does; or with --dry-run look at it before, "
+        "or at a run's directory after.",
+        _sweep_arguments,
+        "diel.cli.sweep:sweep",
     ),
     Command(
         "watch",

@@ -96,10 +96,11 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
         what: list[object] = [options.file]
     else:
         what = ["--resume", directory.path]
+    options.directory = directory
     rank_line = [sys.executable, "-c", _RANK, "run", *what, "--run-dir", directory.path]
     if options.trace:
         rank_line.append("--trace")
-    with display_for(directory) as display:
+    with display_for(directory, getattr(options, "top", None)) as display:
         for _ in range(launch.ATTEMPTS):
             launched = launch.Launched(
                 [*line, *map(str, rank_line)],
