@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
@@ -258,6 +257,8 @@ def _rounds(options: Options, folder: Path) -> Rounds:
 
 def _own_split(data: Dataset, options: Options) -> Job:
     """Return the rows of `dnn.train_validation_split`, in its order."""
+    import numpy as np
+
     from dnn import Dataset, train_validation_split
 
     # The rows' numbers stand in place of the rows; float32 counts 16 million of them.
