@@ -31,6 +31,8 @@ from .strategies import (
     with_rule,
 )
 
+_FRONT_LINES = 20
+
 
 @dataclass(frozen=True)
 class Told:
@@ -185,3 +187,20 @@ class Search:
     def front(self) -> list[tuple[int, Parameters, tuple[float, ...]]]:
         """Trials that no other beats in all objectives; empty if there is but one objective."""
         return self._front.front
+
+    def front_lines(self) -> list[str]:
+        """Return the Pareto front as lines of text, a trial each; nothing for one objective."""
+        names = [objective.text for objective in self.objectives]
+        front = self.front
+        if not front:
+            return []
+        lines = [f"{len(front)} trials that no other beats in {' and '.join(names)}:"]
+        for trial, parameters, values in front[:_FRONT_LINES]:
+            reached = ", ".join(
+                f"{name} {value:.4g}" for name, value in zip(names, values, strict=True)
+            )
+            chosen = ", ".join(f"{name} {value}" for name, value in parameters.items())
+            lines.append(f"  trial {trial}: {reached} ({chosen})")
+        if len(front) > _FRONT_LINES:
+            lines.append(f"  ... and {len(front) - _FRONT_LINES} more")
+        return lines

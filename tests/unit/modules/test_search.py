@@ -95,7 +95,11 @@ def test_several_objectives_have_a_front() -> None:
     run(head)
     assert [trial for trial, _, _ in head.front] == [6, 5, 4, 3, 2, 1, 0]
     assert head.front[0] == (6, {"x": 6}, (1.0, 6.0))
-    assert search().front == []
+    lines = head.front_lines()
+    assert lines[0] == "7 trials that no other beats in accuracy and training_time_s:"
+    assert lines[1] == "  trial 6: accuracy 1, training_time_s 6 (x 6)"
+    assert len(lines) == 8
+    assert search().front == search().front_lines() == []
 
 
 def test_halving_stops_trials_through_their_metrics() -> None:
