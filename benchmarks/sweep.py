@@ -11,8 +11,8 @@ million_point_grid_s, grid_100k_s (s), master_growth_MiB
     ``diel run`` from the command to its end for a grid of a million points, or of 100,000; and by
     how much the memory of the master grew meanwhile, at its peak.
 sweep_efficiency
-    Trials of a second each, two trainers: the ideal time over the time from the start of the group
-    to its end.
+    Trials of a second each, two trainers: the ideal time over that from the first trial's start to
+    the end of the group.
 ask_us (us)
     One ask of a strategy that was told 100, 10,000 and 1,000,000 trials.
 
@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import REPOSITORY, Result, Worker, compare, parser, report, serve, version_of
-from sweep_modules import SHAPE, objective
+from sweep_objective import SHAPE, objective
 
 TRAINERS = 2
 CHUNK = 32
@@ -65,15 +67,11 @@ modules = ["master", "trainer"]
 
 def shape_of(points: int) -> dict[str, int]:
     """Return a grid of so many points."""
-    shape = dict(SHAPE)
-    behind = 1
+    shape, rest = dict(SHAPE), points
     for name in ("e", "d", "c", "b"):
-        shape[name] = min(shape[name], max(1, points // behind))
-        behind *= shape[name]
-    shape["a"] = points // behind
-    if shape["a"] * behind != points:
-        raise ValueError(f"no grid of {points} points")
-    return shape
+        shape[name] = math.gcd(rest, shape[name])
+        rest //= shape[name]
+    return {**shape, "a": rest}
 
 
 def points_of(shape: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -106,7 +104,6 @@ def sweep(folder: Path, points: int, train: str = "train") -> dict[str, float]:
     wall_s = time.perf_counter() - started_s
     (run,) = runs.iterdir()
     records = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
-    began_s = next(one["time_s"] for one in records if one["event"] == "GroupStarted")
     ended_s = next(one["time_s"] for one in records if one["event"] == "GroupFinished")
     returned = next(one["returned"] for one in records if one.get("module") == "master"
                     and one["event"] == "CopyFinished")  # fmt: skip
@@ -123,7 +120,6 @@ def sweep(folder: Path, points: int, train: str = "train") -> dict[str, float]:
         raise RuntimeError(f"{len(seen)} of {points} trials, and a sum of {total}")
     return {
         "wall_s": wall_s,
-        "group_s": ended_s - began_s,
         "per_s": points / (ended_s - first_s),
         "growth_MiB": returned["growth_MiB"],
     }
@@ -281,8 +277,8 @@ def be_optuna_process(journal: str, trials: int) -> None:
 PEERS = {
     # name: package, trials with --quick, trials without
     "dask": ("distributed", 4000, 20000),
-    "ray_tune": ("ray", 100, 1000),
-    "optuna": ("optuna", 400, 2000),
+    "ray_tune": ("ray", 4, 40),
+    "optuna": ("optuna", 200, 2000),
 }
 
 
@@ -309,9 +305,68 @@ def peer_rows(python: str, *, ours: list[float], quick: bool) -> list[Result]:
 # -- asking ---------------------------------------------------------------------------------------
 
 
+STRATEGIES = {
+    # name: how many trials it was told of, with --quick, and without
+    "grid": ((100, 1_000_000), (100, 10_000, 1_000_000)),
+    "random": ((100, 1_000_000), (100, 10_000, 1_000_000)),
+    "cross_entropy": ((100, 10_000), (100, 10_000, 1_000_000)),
+    "halving": ((100, 10_000), (100, 10_000, 1_000_000)),
+    "optuna:tpe": ((100, 1_000), (100, 10_000)),
+}
+ASK_SPACE = {
+    "a": {"from": 0, "to": 9999, "step": 1},
+    "b": {"from": 1e-5, "to": 1e-1, "log_steps": 50},
+    "c": {"from": 0.0, "to": 0.9, "step": 0.1},
+    "d": ["x", "y", "z"],
+    "e": {"from": 0, "to": 9, "step": 1},
+}
+
+
 def ask_rows(*, quick: bool) -> list[Result]:
-    """Time one ask of each strategy after ever more trials."""
-    return []
+    """Time one ask of each strategy after ever more trials; the peer is itself after 100."""
+    rows = []
+    for name, (few, many) in STRATEGIES.items():
+        if name.startswith("optuna") and version_of("optuna", sys.executable) is None:
+            rows.append(Result(f"ask_us_{name}", None, None, "optuna, not installed", "us", None))
+            continue
+        counts = few if quick else many
+        times = {count: ask_s(name, count) * 1e6 for count in counts}
+        for count in counts[1:]:
+            title = f"ask_us_{name}_{count}"
+            rows.append(
+                compare(title, [times[count]], [times[counts[0]]], "itself after 100", "us")
+            )
+    return rows
+
+
+def ask_s(name: str, told: int) -> float:
+    """Return the seconds of one ask of a strategy that was told of so many trials."""
+    from modules.options import SweepOptions
+    from modules.search import Search
+
+    table: dict[str, Any] = {"space": ASK_SPACE, "strategy": name, "objective": "accuracy"}
+    if name == "grid":
+        table["order"] = "shuffled"
+    else:
+        table["trials"] = 10 * told + 10_000
+    strategy = Search(SweepOptions.model_validate(table)).strategy
+    points = [Search(SweepOptions.model_validate(
+        {"space": ASK_SPACE, "strategy": "random", "trials": 1000, "seed": 1}
+    )).parameters(trial) for trial in range(1000)]  # fmt: skip
+    if not getattr(strategy, "is_stateless", False) or hasattr(strategy, "report"):
+        hears = getattr(strategy, "report", None)
+        for trial in range(told):
+            point = points[trial % len(points)]
+            score = -abs(point["a"] - 5000.0) - trial * 1e-9
+            if hears is not None:
+                hears(trial, 1, score)
+            strategy.tell(trial, point, score)
+    times = []
+    for trial in range(told, told + (20 if name.startswith("optuna") else 500)):
+        started_s = time.perf_counter()
+        strategy.ask(trial)
+        times.append(time.perf_counter() - started_s)
+    return statistics.median(times)
 
 
 # -- all ------------------------------------------------------------------------------------------
@@ -378,10 +433,8 @@ def main() -> None:
         rows.append(compare(title, [big["wall_s"]], None, "none", "s"))
         rows.append(compare("master_growth_MiB", [big["growth_MiB"]], None, "none", "MiB"))
         trials = 8 * TRAINERS if options.quick else 30 * TRAINERS
-        slow = sweep(folder, trials, "sleep")["group_s"]
-        rows.append(
-            compare("sweep_efficiency", [trials / TRAINERS / slow], None, "none", "of ideal")
-        )
+        efficiency = sweep(folder, trials, "sleep")["per_s"] / TRAINERS
+        rows.append(compare("sweep_efficiency", [efficiency], None, "none", "of ideal"))
     rows += ask_rows(quick=options.quick)
     report(rows, options.json)
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
+from .fused import is_wide, train_together, trials_at_once
 from .sweep.limits import Limits, parse_memory
 from .sweep.task import Task, serve_group
-from .sweep.trying import SPLITS, Report, Train
+from .sweep.trying import SPLITS, Report
 from .trial import trial_seed
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def try_one(
     return tried.reason, seconds
 
 
-def prepare(options: Mapping[str, Any], folder: Path) -> Train:
+def prepare(options: Mapping[str, Any], folder: Path) -> OurTrain:
     """Load the data; return what trains networks on it.
 
     Parameters
@@ -184,27 +184,73 @@ def prepare(options: Mapping[str, Any], folder: Path) -> Train:
         Of the workflow file.
     """
     given = Options.model_validate(dict(options), context={"folder": folder})
-    rounds = _rounds(given, folder)
-
-    def train_all(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
-        return _train_all(parameters, report, rounds)
-
-    return train_all
+    return OurTrain(_rounds(given, folder))
 
 
-def _train_all(parameters: dict[str, Any], report: Report, rounds: Rounds) -> dict[str, Any]:
-    """Train once for each split; after each that takes part in the choice, say how it stands."""
-    results: list[dict[str, float]] = []
-    for number, (training, scored) in enumerate(rounds):
-        seed = report.seed if len(rounds) == 1 else trial_seed(report.seed, number)
-        results.append(train(parameters, seed, training, scored))
-        if len(rounds) > 1 and not rounds.jobs[number].is_test:
-            chosen = zip(rounds.jobs, results, strict=False)
-            so_far = means([result for job, result in chosen if not job.is_test])
-            if not report(number + 1, **so_far):
-                return so_far
-    evaluated = collect(rounds.jobs, results)
-    return {**evaluated.metrics, SPLITS: evaluated.splits()}
+class OurTrain:
+    """Trains our networks, one trial or several at once.
+
+    Parameters
+    ----------
+    rounds : Rounds
+
+    Attributes
+    ----------
+    at_once : int
+        How many trials it likes to be given at once.
+    """
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self.at_once = trials_at_once(len(rounds))
+
+    def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
+        """Train once for each split, and report after each that takes part in the choice."""
+        rounds = self._rounds
+        results: list[dict[str, float]] = []
+        seeds = self._seeds(report.seed)
+        for number, (training, scored) in enumerate(rounds):
+            results.append(train(parameters, seeds[number], training, scored))
+            if len(rounds) > 1 and not rounds.jobs[number].is_test:
+                chosen = zip(rounds.jobs, results, strict=False)
+                so_far = means([result for job, result in chosen if not job.is_test])
+                if not report(number + 1, **so_far):
+                    return so_far
+        return self._evaluated(results)
+
+    def together(self, trials: Sequence[tuple[dict[str, Any], int]]) -> list[dict[str, Any] | None]:
+        """Train several trials at once.
+
+        Parameters
+        ----------
+        trials : sequence of (dict, int)
+            The parameters and the seed of each.
+
+        Returns
+        -------
+        list of dict or None
+            Of each trial what a call alone returns; None where it is better trained alone.
+        """
+        wanted = [Hyperparameters.model_validate(dict(parameters)) for parameters, _ in trials]
+        narrow = [place for place, one in enumerate(wanted) if not is_wide(one)]
+        if len(narrow) * len(self._rounds) < 2:
+            return [None] * len(trials)
+        given = [(wanted[place], self._seeds(trials[place][1])) for place in narrow]
+        found: list[dict[str, Any] | None] = [None] * len(trials)
+        for place, results in zip(
+            narrow, train_together(given, self._rounds, METRICS), strict=True
+        ):
+            found[place] = self._evaluated(results)
+        return found
+
+    def _seeds(self, seed: int) -> list[int]:
+        if len(self._rounds) == 1:
+            return [seed]
+        return [trial_seed(seed, number) for number in range(len(self._rounds))]
+
+    def _evaluated(self, results: list[dict[str, float]]) -> dict[str, Any]:
+        evaluated = collect(self._rounds.jobs, results)
+        return {**evaluated.metrics, SPLITS: evaluated.splits()}
 
 
 def train(
@@ -258,6 +304,8 @@ def _rounds(options: Options, folder: Path) -> Rounds:
 
 def _own_split(data: Dataset, options: Options) -> Job:
     """Return the rows of `dnn.train_validation_split`, in its order."""
+    import numpy as np
+
     from dnn import Dataset, train_validation_split
 
     # The rows' numbers stand in place of the rows; float32 counts 16 million of them.

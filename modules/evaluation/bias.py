@@ -11,8 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..objective import Objective
 from .jobs import Evaluated
 
@@ -181,6 +179,8 @@ def luck(trials: int, rows: int, accuracy: float) -> float:
     A model of true accuracy p has k of n rows right with the binomial probability; the largest of
     K such numbers is below k with the K-th power of the probability that one is.
     """
+    import numpy as np
+
     if trials < 2:
         return 0.0
     k = np.arange(rows + 1)

@@ -252,6 +252,7 @@ class _Sweep:
             return
         done = len(outcome.metrics)
         self._pace.observe(done, sum(outcome.seconds))
+        self._pace.at_once = outcome.at_once
         records = self._records_of(outcome, grant.attempt)
         retried = set()
         if grant.attempt <= self._plan.retries and outcome.reasons:

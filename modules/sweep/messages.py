@@ -95,6 +95,8 @@ class Outcome:
         Why trials have failed.
     stopped : set of int
         Trials that the master had stopped early.
+    at_once : int
+        How many trials this trainer likes to be given at once.
     """
 
     session: str
@@ -107,6 +109,7 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
+    at_once: int = 1
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
         The group and the trainer's module.
     trier : Trier
     """
+    at_once = getattr(trier, "at_once", 1)
     trials = failures = 0
     orders: dict[str, SweepOrder] = {}
     while True:
@@ -64,7 +65,11 @@ def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
                 continue  # of a master that is no more
             orders = {order.session: order}
             hear = _hearing(ctx, base, order) if order.hears_reports else None
-            outcome, details = _try_lease(lease, order, ctx.copy_index, trier, hear)
+            with_others = trier if at_once > 1 and lease.stop - lease.start > 1 else None
+            outcome, details = _try_lease(
+                lease, order, ctx.copy_index, trier, hear, None if hear else with_others
+            )
+            outcome.at_once = at_once
             # Put before the claim ends: a lease is out, or its outcome is there.
             ctx.tuples.tput(outcome_tag(base), outcome)
         trials += len(outcome.metrics)
@@ -77,7 +82,12 @@ def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
 
 
 def _try_lease(
-    lease: Lease, order: SweepOrder, copy_index: int, trier: Trier, hear: Hear | None
+    lease: Lease,
+    order: SweepOrder,
+    copy_index: int,
+    trier: Trier,
+    hear: Hear | None,
+    fuses: Any = None,
 ) -> tuple[Outcome, list[tuple[int, str]]]:
     """Return what the trials of a lease gave, and of those that failed the details."""
     trials = range(lease.start, lease.stop)
@@ -88,11 +98,25 @@ def _try_lease(
     add_seconds, clock = outcome.seconds.append, time.perf_counter
     seed, attempt = order.seed, lease.attempt
     ended_s = clock()
-    give_back_s, since_1970_s = ended_s + GIVE_BACK_AFTER_S, time.time() - ended_s
-    for trial, point in zip(trials, points, strict=True):
+    since_1970_s = time.time() - ended_s
+    together: list[Tried | None] = []
+    share_s = 0.0
+    if fuses is not None:
+        began_s = ended_s
+        together = fuses.try_together(
+            [(point, trial_seed(seed, trial)) for trial, point in zip(trials, points, strict=True)]
+        )
+        # Of what all took together each has an equal part, one after the other.
+        share_s = (clock() - began_s) / max(1, sum(one is not None for one in together))
+    give_back_s = clock() + GIVE_BACK_AFTER_S
+    for place, (trial, point) in enumerate(zip(trials, points, strict=True)):
         started_s = ended_s
-        tried = trier(trial, point, trial_seed(seed, trial), attempt, hear)
-        ended_s = clock()
+        done = together[place] if together else None
+        if done is not None:
+            tried, ended_s = done, ended_s + share_s
+        else:
+            tried = trier(trial, point, trial_seed(seed, trial), attempt, hear)
+            ended_s = clock() if not together else ended_s + (clock() - started_s)
         add_metrics(tried.metrics)
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)
@@ -101,7 +125,7 @@ def _try_lease(
             details.append((trial, tried.detail))
         elif tried.is_stopped:
             outcome.stopped.add(trial)
-        if ended_s > give_back_s:
+        if ended_s > give_back_s and not together:
             break
     del points[len(outcome.metrics) :]
     return outcome, details
