@@ -13,6 +13,8 @@ million_point_grid_s, grid_100k_s (s), master_growth_MiB
 sweep_efficiency
     Trials of a second each, two trainers: the ideal time over that from the first trial's start to
     the end of the group.
+heart_sweep_vs_pytorch, heart_sweep_vs_pytorch_bmm (trials a second)
+    See `sweep_heart.py`.
 ask_us (us)
     One ask of a strategy that was told 100, 10,000 and 1,000,000 trials.
 
@@ -34,6 +36,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import sweep_heart
 from harness import REPOSITORY, Result, Worker, compare, parser, report, serve, version_of
 from sweep_objective import SHAPE, objective
 
@@ -408,6 +411,8 @@ def main() -> None:
         return be_futures(int(setup[0]), int(setup[1]))
     if options.worker == "optuna_process":
         return be_optuna_process(setup[0], int(setup[1]))
+    if options.worker in ("torch", "torch_bmm"):
+        return sweep_heart.be_torch(options.setup, bmm=options.worker == "torch_bmm")
     if options.worker:
         return {"dask": be_dask, "ray_tune": be_ray_tune, "optuna": be_optuna}[options.worker]()
     rounds = 1 if options.quick else 3
@@ -435,6 +440,7 @@ def main() -> None:
         trials = 8 * TRAINERS if options.quick else 30 * TRAINERS
         efficiency = sweep(folder, trials, "sleep")["per_s"] / TRAINERS
         rows.append(compare("sweep_efficiency", [efficiency], None, "none", "of ideal"))
+        rows += sweep_heart.rows(folder, options.peer_python, quick=options.quick)
     rows += ask_rows(quick=options.quick)
     report(rows, options.json)
 
