@@ -158,6 +158,22 @@ def test_a_model_that_performs_poorly_is_stopped_early(
     assert short.search.best[2][0] < whole.search.best[2][0] + 0.05
 
 
+def test_on_one_split_a_model_is_stopped_between_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    table: dict[str, Any] = {
+        "space": {"learning_rate": {"from": 1e-5, "to": 1.0, "log_steps": 12}, "epochs": 9},
+        "objective": "loss",
+        "order": "shuffled",
+    }
+    whole = Sweep(monkeypatch, **table)
+    short = Sweep(monkeypatch, early_stopping="halving", **table)
+    assert whole.reports == 12 * 9
+    assert short.reports < 0.8 * whole.reports
+    assert len(short.stopped) >= 4
+    # Reports change nothing: what came to its end is as it was, but for its time.
+    for trial in set(range(12)) - set(short.stopped):
+        assert short.metrics[trial]["loss"] == whole.metrics[trial]["loss"]
+
+
 def test_the_objective_is_a_combination_of_training_duration_and_accuracy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
