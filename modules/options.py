@@ -143,6 +143,8 @@ class SweepOptions(BaseModel):
             )
         try:
             return check_strategy(strategy, _folder(info))
+        except ValidationError as error:
+            raise _with_remedies(error, STRATEGIES[name]) from None
         except PluginError as error:
             raise _problem(str(error)) from None
 
@@ -158,7 +160,10 @@ class SweepOptions(BaseModel):
                 f"there is no rule {name!r}" if name is not None else "rule is missing",
                 f'did you mean "{near[0]}"?' if near else f"there are {', '.join(RULES)}",
             )
-        return RULES[name].model_validate(rule).model_dump(exclude={"name"})
+        try:
+            return RULES[name].model_validate(rule).model_dump(exclude={"name"})
+        except ValidationError as error:
+            raise _with_remedies(error, RULES[name]) from None
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
@@ -355,6 +360,29 @@ def _parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
             except ValidationError as error:
                 yield _at(("space", name), value, f"{value!r}: {error.errors()[0]['msg']}")
                 break
+
+
+def _with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationError:
+    """Say of unknown keys which ones there are: the field's own type does not know them."""
+    problems = []
+    for one in error.errors(include_url=False):
+        place = tuple(str(step) for step in one["loc"])
+        if one["type"] == "extra_forbidden":
+            known = [key for key in model.model_fields if key not in ("name", "rule")]
+            near = get_close_matches(place[-1], known, 1)
+            remedy = f"there are {', '.join(known)}" if known else "it has no options: remove it"
+            problems.append(
+                _at(
+                    place,
+                    one["input"],
+                    f'unknown key "{place[-1]}"',
+                    f'did you mean "{near[0]}"?' if near else remedy,
+                )
+            )
+        else:
+            text = f"{one['msg'][0].lower()}{one['msg'][1:]}, got {one['input']!r}"
+            problems.append(_at(place, one["input"], text))
+    return ValidationError.from_exception_data("strategy", problems)
 
 
 def _at(place: tuple[str, ...], given: Any, text: str, remedy: str = "") -> InitErrorDetails:

@@ -24,7 +24,7 @@ from .trial import trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
-    from dnn import Dataset
+    from dnn import Callback, Dataset, Epoch
 
 METRICS = ("accuracy", "loss", "mcc", "training_time_s")
 
@@ -208,12 +208,16 @@ class OurTrain:
         self.at_once = trials_at_once(len(rounds))
 
     def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
-        """Train once for each split, and report after each that takes part in the choice."""
+        """Train once for each split, and report after each that takes part in the choice.
+
+        Of a single split, report after each epoch, if anybody listens.
+        """
         rounds = self._rounds
+        heard = report if len(rounds) == 1 and report.is_heard else None
         results: list[dict[str, float]] = []
         seeds = self._seeds(report.seed)
         for number, (training, scored) in enumerate(rounds):
-            results.append(train(parameters, seeds[number], training, scored))
+            results.append(train(parameters, seeds[number], training, scored, heard))
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
                 chosen = zip(rounds.jobs, results, strict=False)
                 so_far = means([result for job, result in chosen if not job.is_test])
@@ -257,7 +261,11 @@ class OurTrain:
 
 
 def train(
-    parameters: Mapping[str, Any], seed: int, training: Dataset, validation: Dataset
+    parameters: Mapping[str, Any],
+    seed: int,
+    training: Dataset,
+    validation: Dataset,
+    report: Report | None = None,
 ) -> dict[str, float]:
     """Train one network.
 
@@ -268,6 +276,8 @@ def train(
     seed : int
     training, validation : Dataset
         Prepared rows.
+    report : Report, optional
+        Hears the metrics after each epoch, and may end the training.
 
     Returns
     -------
@@ -284,10 +294,31 @@ def train(
         optimizer=SGD(wanted.learning_rate, wanted.momentum, wanted.weight_decay),
         seed=seed,
     )
-    history = model.fit(training.x, training.y, epochs=wanted.epochs, batch_size=wanted.batch_size)
+    history = model.fit(
+        training.x,
+        training.y,
+        epochs=wanted.epochs,
+        batch_size=wanted.batch_size,
+        validation=None if report is None else (validation.x, validation.y),
+        callbacks=[] if report is None else [_epoch_reports(report)],
+        progress=False,
+    )
     metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
     metrics["training_time_s"] = history.training_time_s
     return {name: metrics[name] for name in METRICS}
+
+
+def _epoch_reports(report: Report) -> Callback:
+    """Return what tells `report` how a training stands after each epoch."""
+    from dnn import Callback
+
+    class EpochReports(Callback):
+        def on_epoch_end(self, epoch: Epoch) -> str | None:
+            metrics = {**epoch.validation, "training_time_s": epoch.history.training_time_s}
+            goes_on = report(len(epoch.history), **{name: metrics[name] for name in METRICS})
+            return None if goes_on else "stopped by the sweep"
+
+    return EpochReports()
 
 
 def _rounds(options: Options, folder: Path) -> Rounds:

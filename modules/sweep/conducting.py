@@ -397,10 +397,13 @@ class _Sweep:
         self._ctx.results.show(count, best=self._standing.best, constants=self._standing.constants)
 
     def _show_notes(self) -> None:
-        """Say how far the best score is to be believed."""
+        """Say which trials none other beats, and how far the best score is to be believed."""
+        notes = self._search.front_lines()
         report = self._search.bias.report()
         if report is not None:
-            self._ctx.results.show(len(self._book.recorded), notes=report.lines())
+            notes += report.lines()
+        if notes:
+            self._ctx.results.show(len(self._book.recorded), notes=notes)
 
     def close(self) -> None:
         """Bring everything to the disk."""

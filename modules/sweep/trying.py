@@ -89,6 +89,11 @@ class Report:
         return not self._is_stopped
 
     @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens: if not, a report that takes time may be left out."""
+        return self._hear is not None
+
+    @property
     def is_stopped(self) -> bool:
         """Whether the trial was told to stop early."""
         return self._is_stopped

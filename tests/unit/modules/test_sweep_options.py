@@ -106,7 +106,17 @@ def test_several_objectives() -> None:
             "name is missing: which strategy it is | add name",
         ),
         ({"strategy": 3}, "strategy", "got 3"),
-        ({"strategy": {"name": "grid", "elite": 3}}, "strategy.elite", ""),
+        ({"strategy": {"name": "grid", "elite": 3}}, "strategy.elite", "it has no options"),
+        (
+            {"strategy": {"name": "cross_entropy", "explor": 0.3}, "trials": 9},
+            "strategy.explor",
+            'unknown key "explor" | did you mean "explore"?',
+        ),
+        (
+            {"early_stopping": {"rule": "median", "zzz": 0.3}},
+            "early_stopping.zzz",
+            "there are startup_trials, warmup_steps",
+        ),
         (
             {"strategy": {"name": "cross_entropy", "elite": 1}, "trials": 9},
             "strategy.elite",

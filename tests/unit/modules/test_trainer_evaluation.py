@@ -92,9 +92,10 @@ def test_a_trial_is_stopped_between_folds(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_one_split_trains_once_as_it_always_did(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics, _ = tried(monkeypatch, said := Said(), validation_fraction=0.3, split_seed=2)
+    assert [step for step, _ in said] == [1, 2, 3]  # after each epoch
+    assert said[-1][1]["loss"] == metrics["loss"]
     from dnn import impute, load_dataset, standardise, train_validation_split  # the rows made up
 
-    assert said == []
     assert metrics["splits"] == {"rows": 27}
     parts = standardise(*impute(*train_validation_split(load_dataset("cleveland", "."), 0.3, 2)))
     expected = trainer.train({"epochs": 3, "hidden": [4], "learning_rate": 0.05}, 7, *parts)
