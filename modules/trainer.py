@@ -24,7 +24,7 @@ from .trial import trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
-    from dnn import Callback, Dataset, Epoch
+    from dnn import Callback, Dataset, Epoch, NeuralNetwork
 
 METRICS = ("accuracy", "loss", "mcc", "training_time_s")
 
@@ -201,11 +201,15 @@ class OurTrain:
     ----------
     at_once : int
         How many trials it likes to be given at once.
+    keep : function
+        Only there if a trial has one network, and safetensors can write it.
     """
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
         self.at_once = trials_at_once(len(rounds))
+        if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
+            self.keep = self._keep
 
     def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
         """Train once for each split, and report after each that takes part in the choice.
@@ -250,6 +254,24 @@ class OurTrain:
             found[place] = self._evaluated(results)
         return found
 
+    def _keep(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
+        """Train a trial's network once more, the same to the last bit, and write it."""
+        from dnn import save_checkpoint
+
+        wanted = Hyperparameters.model_validate(dict(parameters))
+        ((training, _),) = self._rounds
+        model = _model(wanted, report.seed, training)
+        model.fit(
+            training.x,
+            training.y,
+            epochs=wanted.epochs,
+            batch_size=wanted.batch_size,
+            progress=False,
+        )
+        file = path.with_suffix(".safetensors")
+        save_checkpoint(model, file)
+        return file
+
     def _seeds(self, seed: int) -> list[int]:
         if len(self._rounds) == 1:
             return [seed]
@@ -285,15 +307,8 @@ def train(
         `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
         and the time spent in training, in seconds.
     """
-    from dnn import SGD, NeuralNetwork, mlp
-
     wanted = Hyperparameters.model_validate(dict(parameters))
-    features = training.x.shape[1]
-    model = NeuralNetwork(
-        mlp(features, wanted.hidden, training.classes, wanted.activation),
-        optimizer=SGD(wanted.learning_rate, wanted.momentum, wanted.weight_decay),
-        seed=seed,
-    )
+    model = _model(wanted, seed, training)
     history = model.fit(
         training.x,
         training.y,
@@ -306,6 +321,16 @@ def train(
     metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
     metrics["training_time_s"] = history.training_time_s
     return {name: metrics[name] for name in METRICS}
+
+
+def _model(wanted: Hyperparameters, seed: int, training: Dataset) -> NeuralNetwork:
+    from dnn import SGD, NeuralNetwork, mlp
+
+    return NeuralNetwork(
+        mlp(training.x.shape[1], wanted.hidden, training.classes, wanted.activation),
+        optimizer=SGD(wanted.learning_rate, wanted.momentum, wanted.weight_decay),
+        seed=seed,
+    )
 
 
 def _epoch_reports(report: Report) -> Callback:

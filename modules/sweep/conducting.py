@@ -21,6 +21,8 @@ from .leases import LeaseBook, Pace
 from .ledger import FAILED, FINISHED, STOPPED, Ledger, about_of, records_of
 from .messages import (
     End,
+    Keep,
+    Kept,
     Lease,
     Outcome,
     Report,
@@ -130,6 +132,8 @@ class _Sweep:
         self._points: dict[int, dict[str, Any]] = {}
         self._reports: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         self._pace = Pace()
+        self._keeps: bool | None = None
+        self._model = ""
         self._standing = Standing(self._objective.text, maximise=self._objective.maximise)
         self._succeeded = self._failed = 0
         self._started_s = time.monotonic()
@@ -190,9 +194,37 @@ class _Sweep:
             else:
                 self._take(message)
                 self._fill()
+        # Of a sweep that was recorded already, nobody has said yet whether they keep models.
+        if self._standing.best and self._keeps is not False:
+            self._keep_best()
         tuples.tget(sweep_tag(self._base, self._session))
         for _ in range(self._trainers):
             tuples.tput(lease_tag(self._base), End(tuple(self._ctx.iteration)))
+
+    def _keep_best(self) -> None:
+        """Have a trainer write the model of the best trial.
+
+        It trains it again: the same network, bit for bit, and a hundred thousand others need not
+        be written for the sake of one.
+        """
+        best = self._standing.best[0]
+        parameters = {
+            name: best[name]
+            for name in self._search.space.names
+            if name in best and best[name] != self._absent[name]
+        }
+        path = self._path.with_name("best")
+        seed = trial_seed(self._plan.seed, best["trial"])
+        keep = Keep(self._session, best["trial"], parameters, seed, path)
+        self._ctx.tuples.tput(lease_tag(self._base), keep)
+        while True:
+            kept = self._ctx.tuples.tget(outcome_tag(self._base))
+            if isinstance(kept, Kept) and kept.session == self._session:
+                break
+        if kept.path is not None:
+            self._model = f"the model of trial {best['trial']}: {kept.path}"
+        elif self._keeps:
+            self._ctx.log.warning("the best model was not kept: %s", kept.reason)
 
     def _fill(self) -> None:
         """Give out leases, as far as trainers are about to need them."""
@@ -252,7 +284,7 @@ class _Sweep:
             return
         done = len(outcome.metrics)
         self._pace.observe(done, sum(outcome.seconds))
-        self._pace.at_once = outcome.at_once
+        self._pace.at_once, self._keeps = outcome.at_once, outcome.keeps
         records = self._records_of(outcome, grant.attempt)
         retried = set()
         if grant.attempt <= self._plan.retries and outcome.reasons:

@@ -10,6 +10,8 @@ from ..trial import trial_seed
 from .leases import TARGET_S
 from .messages import (
     End,
+    Keep,
+    Kept,
     Lease,
     Outcome,
     Report,
@@ -20,9 +22,11 @@ from .messages import (
     sweep_tag,
     verdict_tag,
 )
-from .trying import Hear, Tried
+from .trying import Hear, Tried, reason_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from diel import Context
 
 GIVE_BACK_AFTER_S = 4 * TARGET_S
@@ -55,11 +59,14 @@ def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
     orders: dict[str, SweepOrder] = {}
     while True:
         with ctx.tuples.claim(lease_tag(base)) as claim:
-            lease: Lease | End = claim.value
+            lease: Lease | Keep | End = claim.value
             if isinstance(lease, End):
                 if lease.iteration == tuple(ctx.iteration):
                     return trials
                 continue  # of an iteration whose trainer was given up
+            if isinstance(lease, Keep):
+                ctx.tuples.tput(outcome_tag(base), _keep(lease, trier))
+                continue
             order = orders.get(lease.session) or _order(ctx, base, lease.session)
             if order is None:
                 continue  # of a master that is no more
@@ -69,7 +76,7 @@ def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
             outcome, details = _try_lease(
                 lease, order, ctx.copy_index, trier, hear, None if hear else with_others
             )
-            outcome.at_once = at_once
+            outcome.at_once, outcome.keeps = at_once, getattr(trier, "keeps", False)
             # Put before the claim ends: a lease is out, or its outcome is there.
             ctx.tuples.tput(outcome_tag(base), outcome)
         trials += len(outcome.metrics)
@@ -130,6 +137,14 @@ def _try_lease(
             break
     del points[len(outcome.metrics) :]
     return outcome, details
+
+
+def _keep(wanted: Keep, trier: Any) -> Kept:
+    try:
+        path: Path = trier.keep(wanted.trial, wanted.parameters, wanted.seed, wanted.path)
+    except Exception as error:  # the sweep is good all the same
+        return Kept(wanted.session, None, reason_of(error))
+    return Kept(wanted.session, path)
 
 
 def points_of(strategy: Any, trials: Sequence[int]) -> list[dict[str, Any]]:

@@ -66,6 +66,7 @@ class Here:
     def __init__(self, task: Task, comm: Any = None) -> None:
         self._train = task.load()
         self.at_once: int = getattr(self._train, "at_once", 1)
+        self.keeps: bool = hasattr(self._train, "keep")
         self._options, self._folder, self._comm = task.options, task.folder, comm
 
     def __call__(
@@ -82,6 +83,18 @@ class Here:
             hear=hear,
         )
         return try_here(self._train, parameters, report)
+
+    def keep(self, trial: int, parameters: dict[str, Any], seed: int, path: Path) -> Path:
+        """Have the model of a trial written; return its file.
+
+        Raises
+        ------
+        Exception
+            Whatever the code of the task raises.
+        """
+        report = Report(trial, seed, options=self._options, folder=self._folder, comm=self._comm)
+        file: Path = self._train.keep(parameters, report, path)  # type: ignore[attr-defined]
+        return file
 
     def try_together(self, trials: Sequence[tuple[dict[str, Any], int]]) -> list[Tried | None]:
         """Try several points at once, given with their seeds; None for those to try alone.

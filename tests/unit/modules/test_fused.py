@@ -117,3 +117,32 @@ def test_what_fails_together_is_found_out_alone(monkeypatch: pytest.MonkeyPatch)
     assert here.try_together([(fine, 1), (wrong, 2)]) == [None, None]
     alone: Tried = here(0, wrong, 2, 1, None)
     assert "epochs" in alone.detail
+
+
+def test_the_best_model_is_kept(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    from dnn import NeuralNetwork, load_checkpoint, mlp
+
+    options = {"space": {"hidden": [[4]], "epochs": [1, 2, 3]}, "seed": 4}
+    for again in (False, True):  # also where all was recorded already
+        runs = run_modules(
+            {
+                "master": Module(master.run, master.Options.model_validate(options)),
+                "trainer": Module(
+                    trainer.run, trainer.Options.model_validate({"dataset": "breast_cancer"})
+                ),
+            },
+            folder=tmp_path,
+            run_dir=tmp_path,
+        )
+        (done,) = runs["master"]
+        file = ledger_path(tmp_path, "group", "master", (0,)).with_name("best.safetensors")
+        assert file.exists(), again
+        model = NeuralNetwork(mlp(30, [4], 2, "relu"))
+        load_checkpoint(model, file, parameters_only=True)
+        _, validation = next(iter(trainer.prepare({"dataset": "breast_cancer"}, Path())._rounds))
+        assert model.evaluate(validation.x, validation.y)["loss"] == done.returned["loss"]
+        notes = [one["notes"] for one in done.records if "notes" in one]
+        assert str(file) in notes[-1][-1]
+        assert done.tuples == []
+        file.unlink()
