@@ -11,8 +11,10 @@ million_point_grid_s, grid_100k_s (s), master_growth_MiB
     ``diel run`` from the command to its end for a grid of a million points, or of 100,000; and by
     how much the memory of the master grew meanwhile, at its peak.
 sweep_efficiency
-    Trials of a second each, two trainers: the ideal time over the time from the start of the group
-    to its end.
+    Trials of a second each, two trainers: the ideal time over that from the first trial's start to
+    the end of the group.
+heart_sweep_vs_pytorch, heart_sweep_vs_pytorch_bmm (trials a second)
+    See `sweep_heart.py`.
 ask_us (us)
     One ask of a strategy that was told 100, 10,000 and 1,000,000 trials.
 
@@ -34,6 +36,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import sweep_heart
 from harness import REPOSITORY, Result, Worker, compare, parser, report, serve, version_of
 from sweep_objective import SHAPE, objective
 
@@ -104,7 +107,6 @@ def sweep(folder: Path, points: int, train: str = "train") -> dict[str, float]:
     wall_s = time.perf_counter() - started_s
     (run,) = runs.iterdir()
     records = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
-    began_s = next(one["time_s"] for one in records if one["event"] == "GroupStarted")
     ended_s = next(one["time_s"] for one in records if one["event"] == "GroupFinished")
     returned = next(one["returned"] for one in records if one.get("module") == "master"
                     and one["event"] == "CopyFinished")  # fmt: skip
@@ -121,7 +123,6 @@ def sweep(folder: Path, points: int, train: str = "train") -> dict[str, float]:
         raise RuntimeError(f"{len(seen)} of {points} trials, and a sum of {total}")
     return {
         "wall_s": wall_s,
-        "group_s": ended_s - began_s,
         "per_s": points / (ended_s - first_s),
         "growth_MiB": returned["growth_MiB"],
     }
@@ -410,6 +411,8 @@ def main() -> None:
         return be_futures(int(setup[0]), int(setup[1]))
     if options.worker == "optuna_process":
         return be_optuna_process(setup[0], int(setup[1]))
+    if options.worker in ("torch", "torch_bmm"):
+        return sweep_heart.be_torch(options.setup, bmm=options.worker == "torch_bmm")
     if options.worker:
         return {"dask": be_dask, "ray_tune": be_ray_tune, "optuna": be_optuna}[options.worker]()
     rounds = 1 if options.quick else 3
@@ -435,10 +438,9 @@ def main() -> None:
         rows.append(compare(title, [big["wall_s"]], None, "none", "s"))
         rows.append(compare("master_growth_MiB", [big["growth_MiB"]], None, "none", "MiB"))
         trials = 8 * TRAINERS if options.quick else 30 * TRAINERS
-        slow = sweep(folder, trials, "sleep")["group_s"]
-        rows.append(
-            compare("sweep_efficiency", [trials / TRAINERS / slow], None, "none", "of ideal")
-        )
+        efficiency = sweep(folder, trials, "sleep")["per_s"] / TRAINERS
+        rows.append(compare("sweep_efficiency", [efficiency], None, "none", "of ideal"))
+        rows += sweep_heart.rows(folder, options.peer_python, quick=options.quick)
     rows += ask_rows(quick=options.quick)
     report(rows, options.json)
 

@@ -1,7 +1,8 @@
 """What parameters start from.
 
 An initializer is a function ``(generator, shape, dtype) -> array``. Each parameter of a network
-gets a generator of its own, so no two tensors start alike.
+gets a generator of its own, so no two tensors start alike. Those that need a number are made by a
+function, such as ``constant(0.5)``; the others have names.
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import unknown_name
+from dnn.errors import ShapeError, unknown_name
 from dnn.graph.node import Shape
 
 __all__ = [
     "INITIALIZERS",
     "Initializer",
+    "constant",
+    "diagonal",
     "glorot_normal",
     "glorot_uniform",
     "he_normal",
     "he_uniform",
+    "identity",
     "initializer",
+    "mask",
+    "normal",
     "ones",
+    "uniform",
     "zeros",
 ]
 
@@ -51,6 +58,67 @@ def zeros(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) ->
 def ones(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
     """Return ones."""
     return np.ones(shape, dtype)
+
+
+def constant(value: float) -> Initializer:
+    """Return an initializer: `value` everywhere."""
+
+    def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+        return np.full(shape, value, dtype)
+
+    return fill
+
+
+def uniform(low: float, high: float) -> Initializer:
+    """Return an initializer: drawn uniformly from `low` to `high`."""
+
+    def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+        return np.asarray(generator.uniform(low, high, shape)).astype(dtype)
+
+    return fill
+
+
+def normal(mean: float, deviation: float) -> Initializer:
+    """Return an initializer: drawn normally, with mean and standard deviation."""
+
+    def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+        return np.asarray(generator.normal(mean, deviation, shape)).astype(dtype)
+
+    return fill
+
+
+def mask(probability: float) -> Initializer:
+    """Return an initializer: 1 with a probability, else 0."""
+
+    def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+        return np.asarray(generator.random(shape) < probability).astype(dtype)
+
+    return fill
+
+
+def diagonal(values: npt.ArrayLike) -> Initializer:
+    """Return an initializer: `values`, a number or one each, on the diagonal of the last two axes.
+
+    Zero elsewhere; the shape needs two axes.
+    """
+
+    def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+        given = np.asarray(values)
+        rows = min(shape[-2:]) if len(shape) >= 2 else 0
+        if len(shape) < 2 or given.shape not in ((), (rows,)):
+            message = f"values of shape {given.shape} are no diagonal of {shape}"
+            raise ShapeError("diagonal", message, given.shape, shape)
+        filled = np.zeros(shape, dtype)
+        along = np.arange(rows)
+        filled[..., along, along] = given
+        return filled
+
+    return fill
+
+
+def identity(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+    """Return ones on the diagonal of the last two axes and zeros elsewhere."""
+    return diagonal(1.0)(generator, shape, dtype)
 
 
 def glorot_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
@@ -91,6 +159,7 @@ INITIALIZERS: dict[str, Initializer] = {
     "glorot_uniform": glorot_uniform,
     "he_normal": he_normal,
     "he_uniform": he_uniform,
+    "identity": identity,
     "ones": ones,
     "zeros": zeros,
 }

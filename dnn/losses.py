@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
+from dnn.data.labels import from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.graph import operations
-from dnn.graph.node import Node, Shape, placeholder
+from dnn.graph.node import Node, Shape, constant, placeholder
 
-__all__ = ["LOSSES", "Loss", "MeanSquaredError", "SoftmaxCrossEntropy", "loss_of"]
+__all__ = [
+    "LOSSES",
+    "BinaryCrossEntropy",
+    "Loss",
+    "MeanSquaredError",
+    "SoftmaxCrossEntropy",
+    "loss_of",
+]
 
 
 class Loss:
@@ -25,6 +35,20 @@ class Loss:
     """
 
     classifies = False
+
+    def class_count(self, outputs: Shape) -> int:
+        """Return how many classes a network tells apart whose samples have outputs of a shape.
+
+        Raises
+        ------
+        ConfigurationError
+            If the loss is not one of classification.
+        """
+        raise ConfigurationError(f"{type(self).__name__} has no classes")
+
+    def predicted(self, outputs: Array) -> Array:
+        """Return the class of each sample, or the outputs where there are no classes."""
+        return outputs
 
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
         """Return targets as the array that `target` takes its rows from.
@@ -55,6 +79,21 @@ class Loss:
         """Return the loss of a batch, a scalar."""
         raise NotImplementedError
 
+    def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
+        """Return the mean over a batch of each sample's loss times its weight, a scalar.
+
+        Parameters
+        ----------
+        outputs, target : Node
+        weight : Node, shape (batch,)
+
+        Raises
+        ------
+        ConfigurationError
+            If the loss takes no weights.
+        """
+        raise ConfigurationError(f"{type(self).__name__} takes no weights of samples or classes")
+
     def probabilities(self, outputs: Node) -> Node:
         """Return what the outputs say about each class.
 
@@ -67,29 +106,50 @@ class Loss:
 
 
 class SoftmaxCrossEntropy(Loss):
-    """``-log softmax(outputs)[label]``; outputs (batch, classes), labels (batch,) of integers."""
+    """``-log softmax(outputs)[label]``; outputs (batch, classes), labels (batch,) of integers.
+
+    Parameters
+    ----------
+    class_weight : sequence of float, optional
+        What the loss of a sample is multiplied by, for each class; 1 for all if left out. The mean
+        divides by the number of samples, so weights should have mean 1 over them.
+
+    Raises
+    ------
+    ConfigurationError
+        If a weight is negative or no finite number; when the network is compiled, if there are
+        more or fewer weights than classes.
+    """
 
     classifies = True
 
+    def __init__(self, class_weight: Sequence[float] | None = None) -> None:
+        self.class_weight = None
+        if class_weight is not None:
+            self.class_weight = tuple(float(weight) for weight in class_weight)
+            for label, weight in enumerate(self.class_weight):
+                if not 0 <= weight < math.inf:
+                    message = f"class_weight is {weight!r} for class {label}: not 0 or more"
+                    raise ConfigurationError(f"SoftmaxCrossEntropy: {message}")
+
+    def class_count(self, outputs: Shape) -> int:
+        """Return one for each output."""
+        return outputs[0]
+
+    def predicted(self, outputs: Array) -> Array:
+        """Return where the largest output stands."""
+        labels: Array = outputs.argmax(axis=-1)
+        return labels
+
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
-        """Return labels, each checked to be in ``0 .. classes - 1``."""
+        """Return labels, each checked to be in ``0 .. classes - 1``; one-hot rows become labels."""
         if len(outputs) != 1:
             message = f"the output of a sample must be a vector, but its shape is {outputs}"
             raise ShapeError("softmax_cross_entropy", message, outputs)
         labels = np.asarray(y)
-        if labels.shape != (samples,):
-            message = f"labels have shape {labels.shape}, but {samples} samples need ({samples},)"
-            raise ShapeError("softmax_cross_entropy", message, labels.shape, (samples,))
-        if labels.dtype.kind not in "iub":
-            raise LabelError(f"labels must be integers, not {labels.dtype}")
-        classes = outputs[0]
-        labels = labels.astype(np.intp)
-        wrong = np.flatnonzero((labels < 0) | (labels >= classes))
-        if wrong.size:
-            row = int(wrong[0])
-            message = f"label {labels[row]} in row {row} is not in 0 .. {classes - 1}"
-            raise LabelError(f"{message} ({classes} outputs; {wrong.size} such rows)", row)
-        return labels
+        if labels.shape == (samples, *outputs):
+            labels = from_one_hot(labels)
+        return _checked_labels("softmax_cross_entropy", labels, samples, outputs[0])
 
     def target(self, outputs: Node) -> Node:
         """Return the placeholder for labels."""
@@ -97,12 +157,82 @@ class SoftmaxCrossEntropy(Loss):
 
     def value(self, outputs: Node, target: Node) -> Node:
         """Return the mean cross entropy."""
+        if self.class_weight is not None:
+            return self._weighted(outputs, target, self._of_class(outputs, target))
         one_hot = operations.one_hot(target, outputs.shape[-1], outputs.dtype)
         return operations.softmax_cross_entropy(outputs, one_hot)
+
+    def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
+        """Return the weighted mean cross entropy."""
+        if self.class_weight is not None:
+            weight = weight * self._of_class(outputs, target)
+        return self._weighted(outputs, target, weight)
+
+    def _weighted(self, outputs: Node, target: Node, weight: Node) -> Node:
+        # Not the operation of the plain mean: its rows of targets would have to sum to 1.
+        one_hot = operations.one_hot(target, outputs.shape[-1], outputs.dtype)
+        each = operations.sum(operations.log_softmax(outputs) * one_hot, -1)
+        return -operations.mean(each * weight)
+
+    def _of_class(self, outputs: Node, target: Node) -> Node:
+        """Return the weight of each sample's class."""
+        weights = self.class_weight or ()
+        if len(weights) != outputs.shape[-1]:
+            message = f"class_weight has {len(weights)} numbers for {outputs.shape[-1]} classes"
+            raise ConfigurationError(f"SoftmaxCrossEntropy: {message}")
+        return operations.take_rows(constant(np.array(weights), outputs.dtype), target)
 
     def probabilities(self, outputs: Node) -> Node:
         """Return the softmax."""
         return operations.softmax(outputs)
+
+
+class BinaryCrossEntropy(Loss):
+    """Cross entropy of two classes; outputs (batch, 1) are logits, labels (batch,) are 0 or 1.
+
+    ``log(1 + exp(output)) - label output``: the probability of class 1 is the logistic function of
+    the output, which therefore has no activation.
+    """
+
+    classifies = True
+
+    def class_count(self, outputs: Shape) -> int:
+        """Return 2."""
+        return 2
+
+    def predicted(self, outputs: Array) -> Array:
+        """Return 1 where the output is above 0, else 0."""
+        return (outputs[..., 0] > 0).astype(np.intp)
+
+    def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
+        """Return labels, each checked to be 0 or 1; (samples, 1) becomes (samples,)."""
+        if outputs != (1,):
+            message = f"a sample must have one output, but its shape is {outputs}"
+            raise ShapeError("binary_cross_entropy", message, outputs)
+        labels = np.asarray(y)
+        if labels.shape == (samples, 1):
+            labels = labels.reshape(samples)
+        return _checked_labels("binary_cross_entropy", labels, samples, 2)
+
+    def target(self, outputs: Node) -> Node:
+        """Return the placeholder for labels."""
+        return placeholder(outputs.shape[:1], np.intp, "labels")
+
+    def value(self, outputs: Node, target: Node) -> Node:
+        """Return the mean cross entropy."""
+        return operations.mean(self._each(outputs, target))
+
+    def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
+        """Return the weighted mean cross entropy."""
+        return operations.mean(self._each(outputs, target) * weight)
+
+    def probabilities(self, outputs: Node) -> Node:
+        """Return the probabilities of both classes."""
+        return operations.concat([operations.sigmoid(-outputs), operations.sigmoid(outputs)], -1)
+
+    def _each(self, outputs: Node, target: Node) -> Node:
+        logits = operations.reshape(outputs, target.shape)
+        return operations.binary_cross_entropy(logits, operations.cast(target, outputs.dtype))
 
 
 class MeanSquaredError(Loss):
@@ -131,8 +261,29 @@ class MeanSquaredError(Loss):
         """Return the mean square."""
         return operations.mean(operations.square(outputs - target))
 
+    def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
+        """Return the weighted mean square."""
+        column = operations.reshape(weight, (weight.shape[0], *(1 for _ in outputs.shape[1:])))
+        return operations.mean(operations.square(outputs - target) * column)
+
+
+def _checked_labels(loss: str, labels: Array, samples: int, classes: int) -> Array:
+    if labels.shape != (samples,):
+        message = f"labels have shape {labels.shape}, but {samples} samples need ({samples},)"
+        raise ShapeError(loss, message, labels.shape, (samples,))
+    if labels.dtype.kind not in "iub":
+        raise LabelError(f"labels must be integers, not {labels.dtype}")
+    labels = labels.astype(np.intp)
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if wrong.size:
+        row = int(wrong[0])
+        message = f"label {labels[row]} in row {row} is not in 0 .. {classes - 1}"
+        raise LabelError(f"{message} ({classes} classes; {wrong.size} such rows)", row)
+    return labels
+
 
 LOSSES: dict[str, type[Loss]] = {
+    "binary_cross_entropy": BinaryCrossEntropy,
     "mean_squared_error": MeanSquaredError,
     "softmax_cross_entropy": SoftmaxCrossEntropy,
 }

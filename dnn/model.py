@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from dnn import metrics
 from dnn.backend import Array, ops_for
-from dnn.data.batches import batches
-from dnn.errors import ConfigurationError, DataError, ShapeError
+from dnn.checks import check_count, check_samples, check_weights
+from dnn.data.batches import epoch_order
+from dnn.data.split import split_rows
+from dnn.errors import ConfigurationError
+from dnn.evaluation import evaluate, outputs_of
+from dnn.graph.passes.registry import checking_passes, mixed_precision_passes
+from dnn.history import History
 from dnn.layers import Layer
+from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
 from dnn.network import BatchPlan, Network
-from dnn.optimizers import SGD, Optimizer
+from dnn.optimizers import Optimizer, Update, optimizer_of
+from dnn.training import Trainer
 
-__all__ = ["History", "NeuralNetwork"]
+if TYPE_CHECKING:
+    from dnn.callbacks import Callback
 
-# Rows that a prediction takes at a time.
-EVALUATION_ROWS = 1024
+__all__ = ["History", "NeuralNetwork", "Snapshot"]
 
 
-@dataclass
-class History:
-    """What happened in a call of `fit`; one entry an epoch.
+@dataclass(frozen=True)
+class Snapshot:
+    """Parameters and running statistics of a network at one moment.
 
     Attributes
     ----------
-    loss : list of float
-        Mean training loss over the epoch, each batch before its step.
-    validation : list of dict of str to float
-        `NeuralNetwork.evaluate` on the validation set after the epoch; empty without one.
-    training_time_s : float, seconds
-        Spent in training steps, validation and compilation not counted.
-    steps : int
-    diverged : bool
-        The loss became NaN or infinite, and training stopped after that epoch.
+    parameters : array
+        The whole flat buffer.
+    states : dict of str to array
     """
 
-    loss: list[float] = field(default_factory=list)
-    validation: list[dict[str, float]] = field(default_factory=list)
-    training_time_s: float = 0.0
-    steps: int = 0
-    diverged: bool = False
+    parameters: Array
+    states: dict[str, Array]
 
 
 class NeuralNetwork:
@@ -58,15 +58,20 @@ class NeuralNetwork:
     layers : sequence of Layer
         The first is an `Input`; `dnn.nets` makes such lists.
     loss : str or Loss
-        ``"softmax_cross_entropy"`` or ``"mean_squared_error"``.
-    optimizer : Optimizer, optional
-        ``SGD()`` if left out.
+        ``"softmax_cross_entropy"``, ``"binary_cross_entropy"`` or ``"mean_squared_error"``.
+    optimizer : str or Optimizer
+        A name, such as ``"adam"``, stands for its default settings.
     seed : int, not negative
         Of the first parameters and of the order of samples. On one machine type and number of
         threads, the same seed gives the same bits.
-    dtype : "float32" or "float64"
+    dtype : "float32", "float64" or "mixed_float16"
+        The last keeps matrices in float16 and computes in float32, with the loss scaled; on a CPU
+        that is for trying out what a GPU would do, and slower.
     device : str
         ``"cpu"``.
+    check_finite : bool
+        Look at every value of every training step, and raise `NonFiniteError`, which names the
+        first node that was NaN or infinite. Slow: for finding out why a network diverges.
 
     Raises
     ------
@@ -90,21 +95,37 @@ class NeuralNetwork:
         self,
         layers: Sequence[Layer],
         loss: str | Loss = "softmax_cross_entropy",
-        optimizer: Optimizer | None = None,
+        optimizer: str | Optimizer = "sgd",
         *,
         seed: int = 0,
-        dtype: Literal["float32", "float64"] = "float32",
+        dtype: Literal["float32", "float64", "mixed_float16"] = "float32",
         device: str = "cpu",
+        check_finite: bool = False,
     ) -> None:
-        if dtype not in ("float32", "float64"):
-            raise ConfigurationError(f"dtype must be float32 or float64, not {dtype!r}")
+        if dtype not in ("float32", "float64", "mixed_float16"):
+            message = f"dtype must be float32, float64 or mixed_float16, not {dtype!r}"
+            raise ConfigurationError(message)
+        mixed = dtype == "mixed_float16"
+        passes = checking_passes() if check_finite else mixed_precision_passes() if mixed else None
+        if mixed and check_finite:
+            raise ConfigurationError("check_finite: loss scaling meets infinity on purpose")
+        self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
         self.seed = seed
-        self.optimizer = optimizer if optimizer is not None else SGD()
+        self.optimizer = optimizer_of(optimizer)
         ops = ops_for(device)
-        self._network = Network(layers, loss_of(loss), seed, np.dtype(dtype), ops)
-        self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
-        self._network.gradient_scale[...] = self._update.gradient_scale
-        self._epochs_done = 0
+        kind = np.dtype(np.float32 if mixed else dtype)
+        network = self._network = Network(layers, loss_of(loss), seed, kind, ops, passes)
+        self._update: Update | LossScaling = self.optimizer.bind(
+            ops, network.parameters, network.gradients
+        )
+        if mixed:
+            self._update = LossScaling(self._update, network.gradients.flat, network.gradient_scale)
+        self._history = History()
+
+    @property
+    def history(self) -> History:
+        """What happened in all calls of `fit` so far."""
+        return self._history
 
     @property
     def parameters(self) -> Mapping[str, Array]:
@@ -117,9 +138,13 @@ class NeuralNetwork:
         x: npt.ArrayLike,
         y: npt.ArrayLike,
         *,
-        validation: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        validation: tuple[npt.ArrayLike, npt.ArrayLike] | float | None = None,
         epochs: int = 1,
         batch_size: int = 32,
+        callbacks: Sequence[Callback] = (),
+        class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
+        sample_weight: npt.ArrayLike | None = None,
+        progress: bool | None = None,
     ) -> History:
         """Train from the present parameters on.
 
@@ -129,65 +154,187 @@ class NeuralNetwork:
             Samples, of the shape that the `Input` states.
         y : array_like, shape (n,) or (n, outputs)
             Labels as integers from 0, or values.
-        validation : (array_like, array_like), optional
-            Samples and targets to evaluate on after each epoch.
+        validation : (array_like, array_like) or float, optional
+            Samples and targets to evaluate on after each epoch; or the share of `x` and `y`, above
+            0 and below 1, that is taken out of training for it: the same rows in every call, and
+            of each class its share.
         epochs : int, at least 1
         batch_size : int, at least 1
             The last batch of an epoch holds what remains.
+        callbacks : sequence of Callback
+            Called after each epoch in this order; any of them may end the training.
+        class_weight : mapping of class to float, or "balanced", optional
+            What the losses of a class are multiplied by; see `dnn.class_weights`.
+        sample_weight : array_like, shape (n,), optional
+            What the loss of each sample is multiplied by. Batches are averaged over their number
+            of samples, whatever these weigh.
+        progress : bool, optional
+            Show a progress bar; by default at a terminal only.
 
         Returns
         -------
         History
+            Of this call; `history` has all of them.
 
         Raises
         ------
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         ConfigurationError
-            If `epochs` or `batch_size` is less than 1.
+            If an option is out of its range, or a callback watches a value that there is not.
 
         Notes
         -----
         Each epoch visits the samples in an order of its own, which depends only on the seed and
         on how many epochs came before, so two calls of 5 epochs equal one of 10.
         """
-        for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise ConfigurationError(f"{name} must be an integer of at least 1, not {value!r}")
+        epochs = check_count("epochs", epochs)
+        batch_size = check_count("batch_size", batch_size)
         samples, targets = self._check("x", x, y)
-        held_out = self._check("validation x", *validation) if validation is not None else None
-        size = min(int(batch_size), len(samples))
-        self._network.training_plan(size)
-        if len(samples) % size:
-            self._network.training_plan(len(samples) % size)
-
+        network = self._network
+        loss, outputs = network.loss, network.output_shape
+        classes = loss.class_count(outputs) if loss.classifies else None
+        weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
+        held_out = None
+        if isinstance(validation, tuple):
+            held_out = self._check("validation x", *validation)
+        elif validation is not None:
+            labels = targets if network.loss.classifies else None
+            kept, out = split_rows(len(samples), labels, validation, self.seed)
+            held_out = samples[out], targets[out]
+            samples, targets = samples[kept], targets[kept]
+            weights = None if weights is None else weights[kept]
+        compiled = network.training_plan if weights is None else network.weighted_training_plan
+        trainer = Trainer(
+            compiled, self._update, network.ops, samples, targets, weights, batch_size
+        )
         history = History()
-        # A diverging network is reported in the history and not by warnings.
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            for _ in range(epochs):
-                began = time.perf_counter()
-                loss = self._train_epoch(samples, targets, size)
-                history.training_time_s += time.perf_counter() - began
-                history.steps += -(-len(samples) // size)
-                history.loss.append(loss)
-                if held_out is not None:
-                    history.validation.append(self._evaluate(*held_out))
-                if not math.isfinite(loss):
-                    history.diverged = True
-                    break
+        watching = [*callbacks, *_progress_bar(progress)]
+        with ExitStack() as ends:
+            for callback in watching:
+                ends.callback(callback.on_fit_end, self, history)
+                callback.on_fit_begin(self, epochs)
+            self._train(trainer, held_out, epochs, watching, history)
         return history
 
-    def _train_epoch(self, samples: Array, targets: Array, size: int) -> float:
-        total = 0.0
-        update = self._update.run
-        for rows in batches(len(samples), size, self.seed, self._epochs_done):
-            step = self._network.training_plan(len(rows))
-            step.load(samples, targets, rows)
-            step.plan.run()
-            update()
-            total += float(step.loss) * len(rows)
-        self._epochs_done += 1
-        return total / len(samples)
+    def _train(
+        self,
+        trainer: Trainer,
+        held_out: tuple[Array, Array] | None,
+        epochs: int,
+        callbacks: Sequence[Callback],
+        history: History,
+    ) -> None:
+        for _ in range(epochs):
+            order = epoch_order(trainer.rows, self.seed, len(self._history))
+            began = time.perf_counter()
+            # A diverging network is reported in the history and not by warnings.
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                loss = trainer.epoch(order, _check if self._options["check_finite"] else None)
+            took_s = time.perf_counter() - began
+            validation = [evaluate(self._network, *held_out)] if held_out is not None else []
+            diverged = not math.isfinite(loss)
+            done = History([loss], validation, [took_s], trainer.steps, diverged)
+            history.extend(done)
+            self._history.extend(done)
+            stopped = self._after_epoch(callbacks, history)
+            history.stopped = self._history.stopped = stopped
+            if diverged or stopped:
+                break
+
+    def _after_epoch(self, callbacks: Sequence[Callback], history: History) -> str | None:
+        """Call every callback, though one has asked to stop; return the first reason to."""
+        if not callbacks:
+            return None
+        from dnn.callbacks import Epoch
+
+        validation = history.validation[-1] if history.validation else {}
+        epoch = Epoch(self, len(self._history) - 1, history.loss[-1], validation, history)
+        reasons = [callback.on_epoch_end(epoch) for callback in callbacks]
+        return next((reason for reason in reasons if reason), None)
+
+    def snapshot(self, into: Snapshot | None = None) -> Snapshot:
+        """Copy parameters and running statistics.
+
+        Parameters
+        ----------
+        into : Snapshot, optional
+            An earlier one of this network, whose arrays are used again.
+
+        Returns
+        -------
+        Snapshot
+        """
+        parameters, states = self._network.parameters.flat, self._network.states
+        if into is None:
+            return Snapshot(parameters.copy(), {name: x.copy() for name, x in states.items()})
+        into.parameters[...] = parameters
+        for name, array in states.items():
+            into.states[name][...] = array
+        return into
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take parameters and running statistics back from a `snapshot` of this network."""
+        self._network.parameters.flat[...] = snapshot.parameters
+        for name, array in self._network.states.items():
+            array[...] = snapshot.states[name]
+
+    def trained_arrays(self) -> dict[str, Array]:
+        """Return every array that training changes, by name; they are the model's own.
+
+        Returns
+        -------
+        dict of str to array
+            ``parameter/NAME``, ``state/NAME``, and ``optimizer/BUFFER/NAME`` for what the
+            optimizer remembers of a parameter.
+        """
+        arrays = {f"parameter/{name}": array for name, array in self.parameters.items()}
+        arrays |= {f"state/{name}": array for name, array in self._network.states.items()}
+        for name, buffer in self._update.state.items():
+            for segment in buffer.segments:
+                arrays[f"optimizer/{name}/{segment.name}"] = buffer[segment.name]
+        if isinstance(self._update, LossScaling):
+            for name, array in self._update.arrays.items():
+                arrays[f"optimizer/loss_scaling/{name}"] = array
+        return arrays
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy is made from: plans, with their arrays, are compiled anew."""
+        network = self._network
+        return {
+            "layers": network.layers,
+            "loss": network.loss,
+            "optimizer": self.optimizer,
+            "options": {"seed": self.seed, **self._options},
+            "arrays": {name: array.copy() for name, array in self.trained_arrays().items()},
+            "steps": self._update.steps_done,
+            "history": self._history,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        layers = copy.deepcopy(state["layers"])  # these may be somebody's, and built
+        NeuralNetwork.__init__(self, layers, state["loss"], state["optimizer"], **state["options"])
+        for name, array in self.trained_arrays().items():
+            array[...] = state["arrays"][name]
+        self.resume(state["options"]["seed"], state["steps"], copy.deepcopy(state["history"]))
+
+    def resume(self, seed: int, steps: int, history: History) -> None:
+        """Take over the seed and the past of a checkpoint."""
+        self.seed = seed
+        self._update.steps_done = steps
+        self._history = history
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a checkpoint; see `dnn.save_checkpoint`."""
+        from dnn.checkpoint import save_checkpoint
+
+        save_checkpoint(self, path)
+
+    def load(self, path: str | PathLike[str]) -> None:
+        """Go on from a checkpoint; see `dnn.load_checkpoint`."""
+        from dnn.checkpoint import load_checkpoint
+
+        load_checkpoint(self, path)
 
     def predict(self, x: npt.ArrayLike) -> Array:
         """Return the class of each sample, or the outputs where the loss is no classification's.
@@ -205,8 +352,24 @@ class NeuralNetwork:
         ShapeError, DataError
             If the samples do not fit the network, or contain NaN or infinity.
         """
-        outputs = self._outputs(self._check_samples("x", x), "evaluation")
-        return outputs.argmax(axis=-1) if self._network.loss.classifies else outputs
+        outputs = outputs_of(self._network, self._check_samples("x", x), "evaluation")
+        return self._network.loss.predicted(outputs)
+
+    def predict_class(self, x: npt.ArrayLike) -> Array:
+        """Return the class of each sample; parameters and errors as in `predict`.
+
+        Returns
+        -------
+        array of intp, shape (n,)
+
+        Raises
+        ------
+        ConfigurationError
+            If the loss is no classification's.
+        """
+        if not self._network.loss.classifies:
+            raise ConfigurationError(f"{type(self._network.loss).__name__} gives no classes")
+        return self.predict(x)
 
     def predict_proba(self, x: npt.ArrayLike) -> Array:
         """Return the probability of each class; parameters and errors as in `predict`.
@@ -220,7 +383,7 @@ class NeuralNetwork:
         ConfigurationError
             If the loss is no classification's.
         """
-        return self._outputs(self._check_samples("x", x), "probability")
+        return outputs_of(self._network, self._check_samples("x", x), "probability")
 
     def evaluate(self, x: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float]:
         """Measure the network on samples.
@@ -241,44 +404,7 @@ class NeuralNetwork:
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         """
-        return self._evaluate(*self._check("x", x, y))
-
-    def _evaluate(self, samples: Array, targets: Array) -> dict[str, float]:
-        outputs = np.empty((len(samples), *self._network.output_shape), self._network.dtype)
-        total = 0.0
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            for rows, step in self._slices("evaluation", len(samples)):
-                step.x[...] = samples[rows]
-                step.target[...] = targets[rows]
-                step.plan.run()
-                outputs[rows] = step.outputs
-                total += float(step.loss) * len(step.x)
-        result = {"loss": total / len(samples)}
-        if self._network.loss.classifies:
-            predicted = outputs.argmax(axis=-1)
-            result["accuracy"] = metrics.accuracy(targets, predicted)
-            result["mcc"] = metrics.matthews_correlation(targets, predicted)
-        return result
-
-    def _outputs(self, samples: Array, kind: Literal["evaluation", "probability"]) -> Array:
-        outputs = np.empty((len(samples), *self._network.output_shape), self._network.dtype)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            for rows, step in self._slices(kind, len(samples)):
-                step.x[...] = samples[rows]
-                step.target[...] = 0
-                step.plan.run()
-                outputs[rows] = step.outputs
-        return outputs
-
-    def _slices(
-        self, kind: Literal["evaluation", "probability"], samples: int
-    ) -> Iterator[tuple[slice, BatchPlan]]:
-        """Cut samples into pieces, each with the plan of its size."""
-        network = self._network
-        compiled = network.evaluation_plan if kind == "evaluation" else network.probability_plan
-        for start in range(0, samples, EVALUATION_ROWS):
-            stop = min(start + EVALUATION_ROWS, samples)
-            yield slice(start, stop), compiled(stop - start)
+        return evaluate(self._network, *self._check("x", x, y))
 
     def _check(self, name: str, x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array]:
         samples = self._check_samples(name, x)
@@ -287,22 +413,8 @@ class NeuralNetwork:
         return samples, targets
 
     def _check_samples(self, name: str, x: npt.ArrayLike) -> Array:
-        samples = np.asarray(x)
-        expected = self._network.input_shape
-        if samples.dtype.kind not in "fiub":
-            raise DataError(f"{name} must be numbers, not {samples.dtype}")
-        if samples.shape[1:] != expected or not samples.ndim:
-            message = f"{name} has shape {samples.shape}, but the layer takes (n, "
-            message += f"{', '.join(map(str, expected))})"
-            raise ShapeError(self._network.layers[0].name, message, samples.shape, expected)
-        if not len(samples):
-            raise DataError(f"{name} has no rows")
-        samples = np.ascontiguousarray(samples, self._network.dtype)
-        if not np.isfinite(samples).all():
-            at = tuple(int(i) for i in np.argwhere(~np.isfinite(samples))[0])
-            column = ", ".join(map(str, at[1:]))
-            raise DataError(f"{name} contains {samples[at]} in row {at[0]}, column {column}")
-        return samples
+        network = self._network
+        return check_samples(name, x, network.layers[0].name, network.input_shape, network.dtype)
 
     def summary(self) -> str:
         """Return a table of layers, their output shapes and their numbers of parameters."""
@@ -312,3 +424,15 @@ class NeuralNetwork:
         total = sum(row.parameters for row in self._network.summaries)
         lines.append(f"{'total':40s}{total:12,d}")
         return "\n".join(lines)
+
+
+def _check(plan: BatchPlan) -> None:
+    plan.check_finite()
+
+
+def _progress_bar(wanted: bool | None) -> list[Callback]:
+    if wanted is False:
+        return []
+    from dnn.callbacks.progress import ProgressBar, at_a_terminal
+
+    return [ProgressBar()] if wanted or at_a_terminal() else []

@@ -34,7 +34,8 @@ def mlp(
     ConfigurationError
         If the activation is unknown or a number of units is less than 1.
     """
-    start = "he_uniform" if activation == "relu" else "glorot_uniform"
+    bent = ("elu", "gelu", "leaky_relu", "relu")
+    start = "he_uniform" if activation in bent else "glorot_uniform"
     layers: list[Layer] = [Input(inputs)]
     for units in hidden:
         layers += [FullyConnected(units, start=start), Activation(activation)]

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +16,15 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array, Ops
-from dnn.errors import ConfigurationError
-from dnn.graph.gradients import gradients
-from dnn.graph.node import Node, Shape, placeholder, variable
+from dnn.errors import ConfigurationError, NonFiniteError
+from dnn.graph import operations
+from dnn.graph.gradients import gradients, topological_order
+from dnn.graph.models import with_models
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
+from dnn.graph.operation import describe
 from dnn.graph.plan import Arena, Plan
 from dnn.layers import Input, Layer
+from dnn.layers.layer import NoiseSource, Parameter, build_all
 from dnn.losses import Loss
 from dnn.parameters import FlatBuffer, segments_of
 from dnn.seeds import stream
@@ -46,10 +49,13 @@ class BatchPlan:
     ----------
     plan : Plan
     x, target : array, shape (batch, ...)
-        To be filled before each replay.
+        To be filled before each replay. These and all others have a leading axis of length K in a
+        plan for K networks.
     loss : array, shape ()
     outputs : array, shape (batch, ...)
         None in a plan for training, where later nodes take its memory.
+    weight : array, shape (batch,)
+        To be filled too; None in a plan whose samples count alike.
     """
 
     plan: Plan
@@ -58,11 +64,30 @@ class BatchPlan:
     target: Array
     loss: Array
     outputs: Array | None
+    weight: Array | None = None
 
-    def load(self, x: Array, target: Array, rows: Array) -> None:
-        """Gather the rows of a batch, rows being of shape (batch,)."""
+    def check_finite(self) -> None:
+        """Raise `NonFiniteError` if the last replay met NaN or infinity; it names the first node.
+
+        Raises
+        ------
+        ConfigurationError
+            If the plan was compiled with the pass ``buffer_reuse``.
+        """
+        node = self.plan.first_nonfinite()
+        if node is None:
+            return
+        message = f"the first node with NaN or infinity is {describe(node)}"
+        if node.operation is not None:
+            message += f", {node.kind} of {', '.join(describe(x) for x in node.inputs)}"
+        raise NonFiniteError(message, node.name or node.kind)
+
+    def load(self, x: Array, target: Array, weight: Array | None, rows: Array) -> None:
+        """Gather the rows of a batch; `rows` of shape (batch,), for K networks (K, batch)."""
         self.ops.take_rows(x, rows, self.x)
         self.ops.take_rows(target, rows, self.target)
+        if weight is not None and self.weight is not None:
+            self.ops.take_rows(weight, rows, self.weight)
 
 
 class Network:
@@ -74,9 +99,11 @@ class Network:
         The first is an `Input`.
     loss : Loss
     seed : int
-        Of the parameters' first values.
+        Of the parameters' first values, and of noise.
     dtype : numpy.dtype
     ops : Ops
+    passes : sequence of str, optional
+        Passes over its graphs, see `dnn.graph.passes`; if left out, those that pay with `ops`.
 
     Raises
     ------
@@ -84,59 +111,110 @@ class Network:
         If the first layer is no `Input`, or a layer is already part of a network.
     ShapeError
         If a layer does not take the output of the one before it.
+
+    Attributes
+    ----------
+    states : dict of str to array
+        What training changes besides the parameters, by name: running statistics, and the seed and
+        the step that random numbers depend on.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], loss: Loss, seed: int, dtype: np.dtype[Any], ops: Ops
+        self,
+        layers: Sequence[Layer],
+        loss: Loss,
+        seed: int | Sequence[int],
+        dtype: np.dtype[Any],
+        ops: Ops,
+        passes: Sequence[str] | None = None,
     ) -> None:
         if not layers or not isinstance(layers[0], Input):
             raise ConfigurationError("the first layer of a network must be an Input")
         self.layers = tuple(layers)
         self.loss = loss
         self.ops = ops
+        self.passes = passes
         self.dtype = dtype
         self.input_shape = layers[0].shape
         self.summaries = self._build()
         self.output_shape = self.summaries[-1].shape
         declared = [parameter for layer in self.layers for parameter in layer.parameters]
         self._variables = [parameter.node for parameter in declared]
+        kept = [state for layer in self.layers for state in layer.states]
+        self._state_nodes = [state.node for state in kept]
+        self._noise = NoiseSource(
+            variable((), np.uint64, "noise.seed"), variable((), np.uint64, "noise.step")
+        )
+        self.resize(len(seed) if isinstance(seed, Sequence) else None)
+        seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
+        self._start(self.parameters, declared, seeds)
+        self._start(self.state_buffer, kept, seeds)
+        noise_seeds = [stream(each, "noise").integers(2**64, dtype=np.uint64) for each in seeds]
+        self.states[self._noise.seed.name].reshape(-1)[...] = noise_seeds
+
+    def resize(self, models: int | None) -> None:
+        """Make room for another number of networks.
+
+        Parameters
+        ----------
+        models : int, optional
+            None for one network without an axis of models.
+
+        Notes
+        -----
+        All buffers are new and hold zeros; an update has to be bound to them anew.
+        """
+        self.models = models
+        ops, leading = self.ops, () if models is None else (models,)
         segments = segments_of(self._variables)
-        self.parameters = FlatBuffer(segments, dtype, ops)
-        self.gradients = FlatBuffer(segments, dtype, ops)
-        for node, parameter in zip(self._variables, declared, strict=True):
-            generator = stream(seed, "initialise", node.name)
-            self.parameters[node.name][...] = parameter.initializer(generator, node.shape, dtype)
-        # What gradients are multiplied by as they are computed, an array of shape ().
-        self.gradient_scale = ops.asarray(np.ones((), dtype))
+        self.parameters = FlatBuffer(segments, self.dtype, ops, models)
+        self.gradients = FlatBuffer(segments, self.dtype, ops, models)
+        self.state_buffer = FlatBuffer(segments_of(self._state_nodes), self.dtype, ops, models)
+        self.states: dict[str, Array] = {
+            **{node.name: self.state_buffer[node.name] for node in self._state_nodes},
+            self._noise.seed.name: ops.asarray(np.zeros(leading, np.uint64)),
+            self._noise.step.name: ops.asarray(np.zeros((), np.uint64)),
+        }
+        # What gradients are multiplied by as they are computed, an array of shape () or (K,).
+        self.gradient_scale = ops.asarray(np.ones(leading, self.dtype))
         self._arena = Arena(ops)
         self._plans: dict[tuple[str, int], BatchPlan] = {}
 
     def _build(self) -> list[LayerSummary]:
         """Name and build each layer, with the shape that the layer before it puts out."""
-        summaries = []
-        counts: Counter[str] = Counter()
-        x = placeholder((1, *self.input_shape), self.dtype, "x")
-        for layer in self.layers:
-            if layer.parameters:
-                raise ConfigurationError(f"{layer.name} is already part of a network")
-            counts[layer.kind()] += 1
-            layer.name = f"{layer.kind()}_{counts[layer.kind()]}"
-            layer.dtype = self.dtype
-            layer.build(x.shape[1:])
-            x = layer.forward(x)
-            size = sum(parameter.node.size for parameter in layer.parameters)
-            summaries.append(LayerSummary(layer.name, x.shape[1:], size))
-        return summaries
+        shapes = build_all(self.layers, self.input_shape, self.dtype)
+        return [
+            LayerSummary(layer.name, shape, sum(p.node.size for p in layer.parameters))
+            for layer, shape in zip(self.layers, shapes, strict=True)
+        ]
+
+    def _start(
+        self, buffer: FlatBuffer, declared: Sequence[Parameter], seeds: Sequence[int]
+    ) -> None:
+        """Fill a buffer with what each of its segments starts from."""
+        for parameter in declared:
+            node = parameter.node
+            array = buffer[node.name]
+            parts = [array] if self.models is None else [array[k, ...] for k in range(len(seeds))]
+            for seed, part in zip(seeds, parts, strict=True):
+                generator = stream(seed, "initialise", node.name)
+                part[...] = parameter.initializer(generator, node.shape, self.dtype)
 
     def outputs(self, x: Node) -> Node:
         """Compose all layers."""
         for layer in self.layers:
             x = layer.forward(x)
+            if x.operation is not None:  # for whoever looks at the graph
+                x.name = x.name or layer.name
         return x
 
     def training_plan(self, batch: int) -> BatchPlan:
         """Return the plan that computes loss and gradients of a batch."""
         return self._plan("training", batch)
+
+    def weighted_training_plan(self, batch: int) -> BatchPlan:
+        """Return the training plan in which each sample has a weight."""
+        return self._plan("weighted training", batch)
 
     def evaluation_plan(self, batch: int) -> BatchPlan:
         """Return the plan that computes outputs and loss of a batch."""
@@ -153,15 +231,27 @@ class Network:
 
     def _compile(self, kind: str, batch: int) -> BatchPlan:
         x = placeholder((batch, *self.input_shape), self.dtype, "x")
+        trains = kind in ("training", "weighted training")
+        noise = self._noise if trains else None
+        for layer in self.layers:
+            layer.begin(noise)
         outputs = self.outputs(x)
         target = self.loss.target(outputs)
-        loss = self.loss.value(outputs, target)
+        weight = None
+        if kind == "weighted training":
+            weight = placeholder((batch,), self.dtype, "weight")
+            loss = self.loss.weighted_value(outputs, target, weight)
+        else:
+            loss = self.loss.value(outputs, target)
         if kind == "probability":
             outputs = self.loss.probabilities(outputs)
         wanted = [x, target, loss]
+        if weight is not None:
+            wanted.append(weight)
         into = []
         arrays = {node: self.parameters[node.name] for node in self._variables}
-        if kind == "training":
+        arrays |= {node: self.states[node.name] for node in (*self._state_nodes, *self._noise)}
+        if trains:
             scale = variable((), self.dtype, "gradient_scale")
             arrays[scale] = self.gradient_scale
             slopes = gradients(loss, self._variables, scale)
@@ -171,8 +261,34 @@ class Network:
                 (slope, self.gradients[node.name])
                 for node, slope in reversed(list(zip(self._variables, slopes, strict=True)))
             ]
+            wanted += [node for layer in self.layers for node in layer.assignments]
+            if self._noise.step in topological_order([loss]):
+                one = np.array(1, np.uint64)
+                wanted.append(operations.assign(self._noise.step, self._noise.step + one))
         else:
             wanted.append(outputs)
-        plan = Plan(wanted, self.ops, arrays, into, self._arena)
-        shown = None if kind == "training" else plan[outputs]
-        return BatchPlan(plan, self.ops, plan[x], plan[target], plan[loss], shown)
+        now = self._for_models([*wanted, *(node for node, _ in into)])
+        plan = Plan(
+            [now[node] for node in wanted],
+            self.ops,
+            {now[node]: array for node, array in arrays.items() if node in now},
+            [(now[node], array) for node, array in into],
+            self._arena,
+            self.passes,
+        )
+
+        def at(node: Node) -> Array:
+            return plan[now[node]]
+
+        shown = None if trains else at(outputs)
+        weights = None if weight is None else at(weight)
+        return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
+
+    def _for_models(self, nodes: Sequence[Node]) -> dict[Node, Node]:
+        """Return what becomes of a graph that was written for one network."""
+        order = topological_order(nodes)
+        if self.models is None:
+            return {node: node for node in order}
+        # Everything that comes from outside differs, but for the number of the step.
+        outside = {node for node in order if node.kind in (PLACEHOLDER, VARIABLE)}
+        return with_models(nodes, self.models, outside - {self._noise.step})

@@ -65,7 +65,7 @@ def segments_of(variables: Sequence[Node]) -> tuple[Segment, ...]:
 
 
 class FlatBuffer:
-    """One array and its named segments.
+    """One array and its named segments, for one network or for K of them.
 
     Parameters
     ----------
@@ -74,20 +74,44 @@ class FlatBuffer:
     dtype : type of elements
     ops : Ops
         Of the device where the buffer lies.
+    models : int, optional
+        K: as many networks of the same shapes, one row each.
+
+    Attributes
+    ----------
+    flat : array, shape (P,) or (K, P)
 
     Notes
     -----
     It begins as zeros. The few elements between segments, there for alignment, stay zero.
     """
 
-    def __init__(self, segments: Sequence[Segment], dtype: npt.DTypeLike, ops: Ops) -> None:
+    def __init__(
+        self,
+        segments: Sequence[Segment],
+        dtype: npt.DTypeLike,
+        ops: Ops,
+        models: int | None = None,
+    ) -> None:
         self.segments = tuple(segments)
+        self.models = models
+        item = np.dtype(dtype).itemsize
         size = self.segments[-1].stop if self.segments else 0
-        self.flat: Array = ops.memory(size * np.dtype(dtype).itemsize).view(dtype)
+        if models is None:
+            self.flat: Array = ops.memory(size * item).view(dtype)
+        else:
+            line = ALIGNMENT_BYTES // item
+            size = -(-size // line) * line  # every row begins at a cache line
+            self.flat = ops.memory(models * size * item).view(dtype).reshape(models, size)
         self.flat[...] = 0
         self._by_name = {segment.name: segment for segment in self.segments}
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
     def __getitem__(self, name: str) -> Array:
-        """Return a segment by name, as a view in its shape."""
+        """Return a segment by name, as a view in its shape; for K networks K comes first."""
         segment = self._by_name[name]
-        return self.flat[segment.start : segment.stop].reshape(segment.shape)
+        part = self.flat[..., segment.start : segment.stop]
+        # To split the last axis of a strided array takes no copy.
+        return part.reshape((*self.flat.shape[:-1], *segment.shape))

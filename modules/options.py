@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,6 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from .evaluation import Evaluation
 from .expression import ExpressionError
 from .objective import Objective, ObjectiveError
 from .plugins import PluginError
@@ -39,7 +38,7 @@ from .strategies import RULES, STRATEGIES, check_strategy
 from .trainer import METRICS, Hyperparameters
 
 OUR_TRAINER = "modules.trainer:run"
-COLUMNS = ("trial", *METRICS, "trainer", "seed")
+COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
 """Columns of the results that no parameter may be called like."""
 
 _VALUES_CHECKED = 1000
@@ -102,9 +101,6 @@ class SweepOptions(BaseModel):
         False, description="whether an adaptive strategy learns in the order of trials, with a lag"
     )
     lag: int = Field(32, ge=1, description="how many trials later, if deterministic")
-    evaluation: Evaluation | None = Field(
-        None, description="which rows a trial trains on; the trainer's own split without it"
-    )
     trainer: str = Field("trainer", description="the module that trains")
 
     @field_validator("strategy", mode="before")
@@ -147,6 +143,8 @@ class SweepOptions(BaseModel):
             )
         try:
             return check_strategy(strategy, _folder(info))
+        except ValidationError as error:
+            raise _with_remedies(error, STRATEGIES[name]) from None
         except PluginError as error:
             raise _problem(str(error)) from None
 
@@ -162,13 +160,15 @@ class SweepOptions(BaseModel):
                 f"there is no rule {name!r}" if name is not None else "rule is missing",
                 f'did you mean "{near[0]}"?' if near else f"there are {', '.join(RULES)}",
             )
-        return RULES[name].model_validate(rule).model_dump(exclude={"name"})
+        try:
+            return RULES[name].model_validate(rule).model_dump(exclude={"name"})
+        except ValidationError as error:
+            raise _with_remedies(error, RULES[name]) from None
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
         problems = [*self._objective_problems(info), *self._limit_problems()]
-        problems += [*self._strategy_problems(), *self._evaluation_problems()]
-        problems += self._trainer_problems(info)
+        problems += [*self._strategy_problems(), *self._trainer_problems(info)]
         if problems:
             raise ValidationError.from_exception_data("sweep", problems)
         return self
@@ -247,18 +247,6 @@ class SweepOptions(BaseModel):
                 "write one expression of them, or use grid or random",
             )
 
-    def _evaluation_problems(self) -> Iterator[InitErrorDetails]:
-        if self.evaluation is None or self.evaluation.method != "nested":
-            return
-        adaptive = not self._is_stateless or self.early_stopping is not None
-        if adaptive:
-            yield _at(
-                ("evaluation", "method"),
-                "nested",
-                "a strategy that learns from scores has seen the rows that are to judge its choice",
-                "use grid or random without early stopping",
-            )
-
     def _trainer_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
         context = info.context or {}
         modules = context.get("modules")
@@ -285,6 +273,20 @@ class SweepOptions(BaseModel):
                     "remove its processes, or raise its copies",
                 )
             yield from _parameter_problems(Space.parse(self.space))
+            yield from self._evaluation_problems(modules[self.trainer].options)
+
+    def _evaluation_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
+        evaluation = trainer.get("evaluation")
+        if not isinstance(evaluation, dict) or evaluation.get("method") != "nested":
+            return
+        if not self._is_stateless or self.early_stopping is not None:
+            yield _at(
+                ("strategy",),
+                self.strategy,
+                f"{self.trainer} evaluates by nested folds, and a strategy that learns from scores "
+                "has seen the rows that are to judge its choice",
+                "use grid or random without early stopping, or k_fold there",
+            )
 
     def _has_our_trainer(self, info: ValidationInfo) -> bool:
         location = (info.context or {}).get("locations", {}).get(self.trainer)
@@ -358,6 +360,29 @@ def _parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
             except ValidationError as error:
                 yield _at(("space", name), value, f"{value!r}: {error.errors()[0]['msg']}")
                 break
+
+
+def _with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationError:
+    """Say of unknown keys which ones there are: the field's own type does not know them."""
+    problems = []
+    for one in error.errors(include_url=False):
+        place = tuple(str(step) for step in one["loc"])
+        if one["type"] == "extra_forbidden":
+            known = [key for key in model.model_fields if key not in ("name", "rule")]
+            near = get_close_matches(place[-1], known, 1)
+            remedy = f"there are {', '.join(known)}" if known else "it has no options: remove it"
+            problems.append(
+                _at(
+                    place,
+                    one["input"],
+                    f'unknown key "{place[-1]}"',
+                    f'did you mean "{near[0]}"?' if near else remedy,
+                )
+            )
+        else:
+            text = f"{one['msg'][0].lower()}{one['msg'][1:]}, got {one['input']!r}"
+            problems.append(_at(place, one["input"], text))
+    return ValidationError.from_exception_data("strategy", problems)
 
 
 def _at(place: tuple[str, ...], given: Any, text: str, remedy: str = "") -> InitErrorDetails:

@@ -31,6 +31,12 @@ from .strategies import (
     with_rule,
 )
 
+_FRONT_LINES = 20
+
+
+class StrategyError(ValueError):
+    """A user's strategy does not do what a strategy does."""
+
 
 @dataclass(frozen=True)
 class Told:
@@ -59,8 +65,6 @@ class Search:
     options : SweepOptions
     folder : Path
         Of the workflow file, beside which a user's own functions are found.
-    rows : int, optional
-        That score a trial, for the estimate of what luck does.
 
     Attributes
     ----------
@@ -76,11 +80,10 @@ class Search:
     bias : SelectionBias
     """
 
-    def __init__(
-        self, options: SweepOptions, folder: Path = Path(), rows: int | None = None
-    ) -> None:
+    def __init__(self, options: SweepOptions, folder: Path = Path()) -> None:
         self.space = Space.parse(options.space)
         self.objectives = options.objectives(folder)
+        self._name = f"strategy {options.strategy['name']}"
         table = options.strategy
         rule = options.early_stopping or (table if table["name"] == "halving" else None)
         lag = options.lag if options.deterministic else None
@@ -99,11 +102,29 @@ class Search:
         self._front: ParetoFront[tuple[int, Parameters, tuple[float, ...]]] = ParetoFront()
         self._best_score: tuple[float, int] | None = None
         self.best: tuple[int, Parameters, tuple[float, ...]] | None = None
-        self.bias = SelectionBias(first, rows)
+        self.bias = SelectionBias(first)
 
     def ask(self, trial: int) -> Parameters | Wait | None:
-        """Return the parameters of a new trial; `WAIT` before another `tell`, None for no more."""
-        return self.strategy.ask(trial) if self._until.allows(trial) else None
+        """Return the parameters of a new trial; `WAIT` before another `tell`, None for no more.
+
+        Raises
+        ------
+        StrategyError
+            If a user's strategy returns something else, or a parameter that the space has not.
+        """
+        if not self._until.allows(trial):
+            return None
+        asked = self.strategy.ask(trial)
+        if isinstance(asked, dict):
+            if not asked.keys() <= self.space.dimensions.keys():
+                odd = ", ".join(str(name) for name in asked if name not in self.space.dimensions)
+                raise StrategyError(f"{self._name}: trial {trial}: {odd} is not in the space")
+        elif asked is not None and not isinstance(asked, Wait):
+            raise StrategyError(
+                f"{self._name}: ask({trial}) returned {asked!r:.100}; it is to return a "
+                "dictionary of parameters, WAIT, or None for no more"
+            )
+        return asked
 
     def parameters(self, trial: int) -> Parameters:
         """Return the parameters of a trial of a stateless strategy, however many there may be.
@@ -189,3 +210,24 @@ class Search:
     def front(self) -> list[tuple[int, Parameters, tuple[float, ...]]]:
         """Trials that no other beats in all objectives; empty if there is but one objective."""
         return self._front.front
+
+    def front_lines(self) -> list[str]:
+        """Return the Pareto front as lines of text, a trial each; nothing for one objective."""
+        names = [objective.text for objective in self.objectives]
+        front = self.front
+        if not front:
+            return []
+        lines = [f"{len(front)} trials that no other beats in {' and '.join(names)}:"]
+        for trial, parameters, values in front[:_FRONT_LINES]:
+            reached = ", ".join(
+                f"{name} {value:.4g}" for name, value in zip(names, values, strict=True)
+            )
+            chosen = ", ".join(f"{name} {_shown(value)}" for name, value in parameters.items())
+            lines.append(f"  trial {trial}: {reached} ({chosen})")
+        if len(front) > _FRONT_LINES:
+            lines.append(f"  ... and {len(front) - _FRONT_LINES} more")
+        return lines
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -201,6 +201,8 @@ def _print_ranking(
         print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
     if constants:
         print("for all: " + ", ".join(f"{name} {value}" for name, value in constants.items()))
+    for note in results.notes:
+        print(note)
 
 
 def _constants(results: ResultsView) -> dict[str, str]:

@@ -130,6 +130,7 @@ class Results:
         *,
         best: Sequence[Mapping[str, Any]] | None = None,
         constants: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
     ) -> None:
         """Say how a table stands that the module writes itself.
 
@@ -141,6 +142,8 @@ class Results:
             The best rows, best first, where they are others than the last time.
         constants : mapping, optional
             Columns that are the same in all rows, not the best alone.
+        notes : sequence of str, optional
+            Lines to print below the table at the end; the last ones given count.
 
         Raises
         ------
@@ -152,6 +155,8 @@ class Results:
         fields: dict[str, Any] = {"file": self._file, "count": count}
         if best is not None:
             fields |= {"best": [dict(row) for row in best], "constants": dict(constants or {})}
+        if notes:
+            fields["notes"] = list(notes)
         self._record("ResultsShown", **fields)
 
     def add(self, row: Mapping[str, Any]) -> None:

@@ -65,6 +65,8 @@ class ResultsView:
         says how many there are.
     constants : dict
         Columns of such a table that are the same in all its rows.
+    notes : list of str
+        What its module says of it: lines to stand below.
     """
 
     module: str
@@ -76,6 +78,7 @@ class ResultsView:
     file: str = ""
     shown: int = 0
     constants: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -263,6 +266,7 @@ class RunView:
         table.shown = record["count"]
         if "best" in record:
             table.rows, table.constants = record["best"], record["constants"]
+        table.notes = record.get("notes", table.notes)
 
     def _on_ResultAdded(self, record: Record) -> None:
         self.results[table_name(record["module"], record["row"])].rows.append(record["row"])

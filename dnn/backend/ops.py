@@ -10,25 +10,57 @@ call costs 40% of a small training step.
 
 from __future__ import annotations
 
+import importlib.util
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dnn.backend import philox
 from dnn.errors import unknown_name
 
-__all__ = ["ALIGNMENT_BYTES", "Array", "Ops", "ops_for"]
+__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "empty", "ops_for"]
 
 ALIGNMENT_BYTES = 64
 """A cache line, and the widest vector registers."""
 
 Array = npt.NDArray[Any]
 
+Chain = tuple[tuple[Any, ...], ...]
+"""Elementwise operations in a row: for each its name and the places of its operands, which are the
+inputs and after them the results so far. ``(("add", 0, 1), ("tanh", 2))`` is ``tanh(a + b)``."""
+
 
 class Ops:
     """Array functions on the CPU, in NumPy."""
 
     device = "cpu"
+
+    passes: tuple[str, ...] = ()
+    """Passes over graphs that pay with this class, besides those that pay with any."""
+
+    def chain(
+        self, chain: Chain, inputs: Sequence[Array], out: Array
+    ) -> list[tuple[Callable[..., object], tuple[Any, ...]]] | None:
+        """Return the calls of a chain in one piece; None where it has to be done one by one."""
+        return None
+
+    def link(
+        self,
+        steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]],
+        scratch: Array | None = None,
+    ) -> list[tuple[Callable[..., object], tuple[Any, ...]]]:
+        """Return calls that do the same as `steps` with less in between; done once for a plan.
+
+        Parameters
+        ----------
+        steps : sequence of (function, arguments)
+        scratch : array, optional
+            Memory whose contents nobody reads afterwards: calls may leave it out.
+        """
+        return list(steps)
 
     # Memory.
 
@@ -55,6 +87,35 @@ class Ops:
         # Any other mode makes NumPy gather into a new array first.
         np.take(x, rows, 0, out, "clip")
 
+    @staticmethod
+    def add_rows(x: Array, rows: Array, out: Array) -> None:
+        """Add up rows: ``out[rows[i]] += x[i]``, `out` beginning as zeros."""
+        out.fill(0)
+        np.add.at(out, rows, x)
+
+    @staticmethod
+    def fill(value: float, out: Array) -> None:
+        """Set every element."""
+        out.fill(value)
+
+    @staticmethod
+    def take_batch(x: Array, order: Array, position: Array, out: Array) -> None:
+        """Gather the next batch: ``out[..., i] = x[order[..., position[0] + i]]``."""
+        start = int(position[0])
+        rows = order[..., start : start + out.shape[order.ndim - 1]]
+        np.take(x, rows, 0, out, "clip")
+
+    @staticmethod
+    def end_batch(loss: Array, losses: Array, position: Array) -> None:
+        """Note a loss, and go on to the next batch.
+
+        `position` holds three integers: the row where the batch begins, its number, and the rows
+        of a batch. ``losses[position[1]] = loss``.
+        """
+        losses[position[1]] = loss
+        position[0] += position[2]
+        position[1] += 1
+
     # Elementwise: out = f(x) or f(x, y).
 
     add = staticmethod(np.add)
@@ -66,6 +127,35 @@ class Ops:
     log = staticmethod(np.log)
     square = staticmethod(np.square)
     tanh = staticmethod(np.tanh)
+    sqrt = staticmethod(np.sqrt)
+    log1p = staticmethod(np.log1p)
+    power = staticmethod(np.power)
+    abs = staticmethod(np.absolute)
+    sign = staticmethod(np.sign)
+
+    # These two take `out` by its name only.
+
+    @staticmethod
+    def maximum(a: Array, b: Array, out: Array) -> None:
+        """Larger one; NaN wins."""
+        np.maximum(a, b, out=out)
+
+    @staticmethod
+    def minimum(a: Array, b: Array, out: Array) -> None:
+        """Smaller one; NaN wins."""
+        np.minimum(a, b, out=out)
+
+    # Comparisons: `out` is of bool.
+
+    greater = staticmethod(np.greater)
+    greater_equal = staticmethod(np.greater_equal)
+    equal = staticmethod(np.equal)
+
+    @staticmethod
+    def where(condition: Array, a: Array, b: Array, out: Array) -> None:
+        """Choose `a` where the condition holds, else `b`; `out` may be `b`."""
+        np.copyto(out, b)
+        np.copyto(out, a, where=condition)
 
     @staticmethod
     def relu(x: Array, out: Array) -> None:
@@ -96,6 +186,26 @@ class Ops:
         np.add.reduce(x, axis=axes, out=out, keepdims=True)
 
     @staticmethod
+    def max(x: Array, axes: tuple[int, ...], out: Array) -> None:
+        """Largest element over `axes`."""
+        np.maximum.reduce(x, axis=axes, out=out, keepdims=True)
+
+    @staticmethod
+    def min(x: Array, axes: tuple[int, ...], out: Array) -> None:
+        """Smallest element over `axes`."""
+        np.minimum.reduce(x, axis=axes, out=out, keepdims=True)
+
+    @staticmethod
+    def prod(x: Array, axes: tuple[int, ...], out: Array) -> None:
+        """Product over `axes`."""
+        np.multiply.reduce(x, axis=axes, out=out, keepdims=True)
+
+    @staticmethod
+    def argmax(x: Array, axis: int, out: Array) -> None:
+        """Where the first largest element along an axis stands; the axis is gone in `out`."""
+        np.argmax(x, axis, out)
+
+    @staticmethod
     def log_softmax(x: Array, column: Array, exponentials: Array, out: Array) -> None:
         """Logarithm of the softmax over the last axis, ``x - log(sum(exp(x)))``.
 
@@ -113,14 +223,244 @@ class Ops:
     def mean_cross_entropy(
         log_probabilities: Array, target: Array, terms: Array, out: Array
     ) -> None:
-        """``-sum(target * log_probabilities) / rows``, a scalar; `terms` is workspace."""
+        """``-sum(target * log_probabilities) / rows`` over the last two axes.
+
+        `terms` is workspace; leading axes, of models, stay: (..., rows, classes) to (...).
+        """
         np.multiply(log_probabilities, target, terms)
-        np.add.reduce(terms, axis=None, out=out, keepdims=False)
-        np.divide(out, -float(terms.shape[0]), out)
+        np.add.reduce(terms, axis=(-2, -1), out=out, keepdims=False)
+        np.divide(out, -float(terms.shape[-2]), out)
+
+    @staticmethod
+    def binary_cross_entropy(logits: Array, target: Array, terms: Array, out: Array) -> None:
+        """``log(1 + exp(logits)) - target logits``; `terms` is workspace.
+
+        In the form ``max(x, 0) - target x + log(1 + exp(-|x|))``.
+        """
+        np.abs(logits, terms)
+        np.negative(terms, terms)
+        np.exp(terms, terms)
+        np.log1p(terms, terms)
+        np.maximum(logits, 0.0, out=out)
+        np.add(terms, out, terms)
+        np.multiply(logits, target, out)
+        np.subtract(terms, out, out)
 
     # Linear algebra.
 
     gemm = staticmethod(np.matmul)
+
+    # Random numbers.
+
+    uniform_noise = staticmethod(philox.uniform_noise)
+
+    # Clipping of gradients, in place, in arrays as for the steps of optimizers below.
+
+    @staticmethod
+    def clip_value_step(g: Array, limit: Array, lowest: Array) -> None:
+        """``g = min(max(g, -limit), limit)``; `lowest` is workspace of the shape of `limit`."""
+        np.negative(limit, lowest)
+        np.maximum(g, lowest, out=g)
+        np.minimum(g, limit, out=g)
+
+    @staticmethod
+    def sum_of_squares(g: Array, squares: Array, out: Array) -> None:
+        """Sum over the last axis, of length 1 in `out`; `squares` is workspace."""
+        np.multiply(g, g, squares)
+        np.add.reduce(squares, axis=-1, out=out, keepdims=True)
+
+    @staticmethod
+    def clip_factor(sums: Array, limit: Array, out: Array) -> None:
+        """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
+        np.add.reduce(sums, axis=-1, out=out, keepdims=True)
+        np.sqrt(out, out)
+        np.maximum(out, limit, out=out)
+        np.divide(limit, out, out)
+
+    # Steps of optimizers, in place. w, g (read only) and what the optimizer remembers have shape
+    # (n,), hyperparameters shape (); for K networks they have shapes (K, n) and (K, 1). A
+    # `weight_decay` of None is none. `moved` and `root` are workspace of the shape of w.
+
+    @staticmethod
+    def sgd_step(
+        w: Array, g: Array, learning_rate: Array, weight_decay: Array | None, moved: Array
+    ) -> None:
+        """``w -= learning_rate d``, where ``d = g + weight_decay w``."""
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(d, learning_rate, moved)
+        np.subtract(w, moved, w)
+
+    @staticmethod
+    def momentum_step(
+        w: Array,
+        g: Array,
+        v: Array,
+        learning_rate: Array,
+        momentum: Array,
+        weight_decay: Array | None,
+        nesterov: bool,
+        moved: Array,
+    ) -> None:
+        """``v = momentum v + d``, ``w -= learning_rate v``; Nesterov: ``... (d + momentum v)``."""
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(v, momentum, v)
+        np.add(v, d, v)
+        if nesterov:
+            # d may stand in `moved`, so the look ahead is subtracted by itself.
+            np.multiply(d, learning_rate, moved)
+            np.subtract(w, moved, w)
+            np.multiply(v, momentum, moved)
+            np.multiply(moved, learning_rate, moved)
+        else:
+            np.multiply(v, learning_rate, moved)
+        np.subtract(w, moved, w)
+
+    @staticmethod
+    def adagrad_step(
+        w: Array,
+        g: Array,
+        s: Array,
+        learning_rate: Array,
+        epsilon: Array,
+        weight_decay: Array | None,
+        moved: Array,
+        root: Array,
+    ) -> None:
+        """``s += d^2``, ``w -= learning_rate d / (sqrt(s) + epsilon)``."""
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(d, d, root)
+        np.add(s, root, s)
+        np.sqrt(s, root)
+        np.add(root, epsilon, root)
+        np.divide(d, root, moved)
+        np.multiply(moved, learning_rate, moved)
+        np.subtract(w, moved, w)
+
+    @staticmethod
+    def rmsprop_step(
+        w: Array,
+        g: Array,
+        s: Array,
+        v: Array | None,
+        learning_rate: Array,
+        smoothing: Array,
+        complement: Array,
+        epsilon: Array,
+        momentum: Array | None,
+        weight_decay: Array | None,
+        moved: Array,
+        root: Array,
+    ) -> None:
+        """``s = smoothing s + complement d^2``, ``v = momentum v + d / (sqrt(s) + epsilon)``.
+
+        Then ``w -= learning_rate v``. `complement` is ``1 - smoothing``. Without momentum both v
+        and `momentum` are None.
+        """
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(d, d, root)
+        np.multiply(root, complement, root)
+        np.multiply(s, smoothing, s)
+        np.add(s, root, s)
+        np.sqrt(s, root)
+        np.add(root, epsilon, root)
+        np.divide(d, root, moved)
+        if v is not None and momentum is not None:
+            np.multiply(v, momentum, v)
+            np.add(v, moved, v)
+            np.multiply(v, learning_rate, moved)
+        else:
+            np.multiply(moved, learning_rate, moved)
+        np.subtract(w, moved, w)
+
+    @staticmethod
+    def adam_coefficients(
+        count: Array,
+        learning_rate: Array,
+        beta1: Array,
+        beta2: Array,
+        weight_decay: Array,
+        power: Array,
+        complement1: Array,
+        complement2: Array,
+        step_size: Array,
+        correction: Array,
+        keep: Array,
+    ) -> None:
+        """Count a step, and compute what depends on its number t alone.
+
+        `count` is an int64 of shape (), `power` workspace of float64. Written are
+        ``complement1 = 1 - beta1``, ``complement2 = 1 - beta2``,
+        ``step_size = learning_rate / (1 - beta1^t)``, ``correction = sqrt(1 - beta2^t)`` and
+        ``keep = 1 - learning_rate weight_decay``.
+        """
+        np.add(count, 1, count)
+        np.subtract(1.0, beta1, complement1)
+        np.subtract(1.0, beta2, complement2)
+        np.copyto(power, beta1)
+        np.power(power, count, power)
+        np.subtract(1.0, power, power)
+        np.divide(learning_rate, power, step_size, casting="same_kind")
+        np.copyto(power, beta2)
+        np.power(power, count, power)
+        np.subtract(1.0, power, power)
+        np.sqrt(power, correction, casting="same_kind")
+        np.multiply(learning_rate, weight_decay, keep)
+        np.subtract(1.0, keep, keep)
+
+    @staticmethod
+    def adam_step(
+        w: Array,
+        g: Array,
+        m: Array,
+        s: Array,
+        beta1: Array,
+        complement1: Array,
+        beta2: Array,
+        complement2: Array,
+        step_size: Array,
+        correction: Array,
+        epsilon: Array,
+        weight_decay: Array | None,
+        keep: Array | None,
+        moved: Array,
+        root: Array,
+    ) -> None:
+        """``w -= step_size m / (sqrt(s) / correction + epsilon)``.
+
+        Before that ``m = beta1 m + complement1 d``, ``s = beta2 s + complement2 d^2``; and where
+        `keep` is not None, at the very end of the old w, ``w = keep w``: AdamW's decay.
+        """
+        d = _decayed(w, g, weight_decay, moved)
+        np.multiply(d, d, root)
+        np.multiply(root, complement2, root)
+        np.multiply(s, beta2, s)
+        np.add(s, root, s)
+        np.multiply(d, complement1, moved)
+        np.multiply(m, beta1, m)
+        np.add(m, moved, m)
+        np.sqrt(s, root)
+        np.divide(root, correction, root)
+        np.add(root, epsilon, root)
+        np.divide(m, root, moved)
+        np.multiply(moved, step_size, moved)
+        if keep is not None:
+            np.multiply(w, keep, w)
+        np.subtract(w, moved, w)
+
+
+def empty(ops: Ops, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return a new array on a device, aligned and not initialised."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return ops.memory(size).view(dtype).reshape(shape)
+
+
+def _decayed(w: Array, g: Array, weight_decay: Array | None, out: Array) -> Array:
+    """Return ``g + weight_decay w``, in `out`, or `g` itself."""
+    if weight_decay is None:
+        return g
+    np.multiply(w, weight_decay, out)
+    np.add(out, g, out)
+    return out
 
 
 def ops_for(device: str) -> Ops:
@@ -129,7 +469,7 @@ def ops_for(device: str) -> Ops:
     Parameters
     ----------
     device : str
-        ``"cpu"``.
+        ``"cpu"``: compiled loops where Numba is installed, else NumPy; ``"numpy"``: NumPy always.
 
     Returns
     -------
@@ -140,6 +480,17 @@ def ops_for(device: str) -> Ops:
     ConfigurationError
         If there is no such device.
     """
+    if device == "numpy":
+        return Ops()
     if device != "cpu":
-        raise unknown_name("device", device, ["cpu"])
-    return Ops()
+        raise unknown_name("device", device, ["cpu", "numpy"])
+    if not has_numba():
+        return Ops()
+    from dnn.backend.cpu import CpuOps
+
+    return CpuOps()
+
+
+def has_numba() -> bool:
+    """Say whether the loops on the CPU can be compiled; without Numba they are NumPy's."""
+    return importlib.util.find_spec("numba") is not None

@@ -9,7 +9,26 @@ import numpy as np
 from dnn.backend import Array
 from dnn.seeds import stream
 
-__all__ = ["batches"]
+__all__ = ["batches", "epoch_order"]
+
+
+def epoch_order(samples: int, seed: int, epoch: int) -> Array:
+    """Return the random order in which an epoch visits the samples.
+
+    Parameters
+    ----------
+    samples : int
+    seed : int, not negative
+    epoch : int, from 0
+        Each epoch has an order of its own.
+
+    Returns
+    -------
+    array of intp, shape (samples,)
+        A permutation; the same for the same arguments, whatever was drawn before.
+    """
+    order = stream(seed, "order", epoch).permutation(samples)
+    return order.astype(np.intp, copy=False)
 
 
 def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Array]:
@@ -28,6 +47,6 @@ def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Ar
     array of intp, shape (batch_size,)
         Rows of a batch; the last one may be shorter.
     """
-    order = stream(seed, "order", epoch).permutation(samples).astype(np.intp, copy=False)
+    order = epoch_order(samples, seed, epoch)
     for start in range(0, samples, batch_size):
         yield order[start : start + batch_size]

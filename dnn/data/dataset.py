@@ -53,6 +53,16 @@ class Dataset:
         object.__setattr__(self, "x", np.ascontiguousarray(self.x, np.float32))
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, np.intp))
 
+    @property
+    def features(self) -> int:
+        """Number of attributes of a sample."""
+        return int(self.x.shape[1])
+
+    @property
+    def class_counts(self) -> Array:
+        """Number of samples of each class, shape (classes,)."""
+        return np.bincount(self.y, minlength=self.classes)
+
     def __len__(self) -> int:
         return len(self.y)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from dnn.errors import ShapeError
 from dnn.graph.node import Node, constant
 from dnn.graph.operations.shapes import sum_to
 
-__all__ = ["gradients", "topological_order"]
+__all__ = ["grad", "gradients", "topological_order"]
 
 
 def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[Node]:
@@ -72,6 +73,16 @@ def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[N
     ]
 
 
+def grad(y: Node, wanted: Node | Sequence[Node], dy: Node | None = None) -> Any:
+    """Write the gradient of `y`: one node for one node, a list of them for several.
+
+    Parameters and errors as in `gradients`.
+    """
+    if isinstance(wanted, Node):
+        return gradients(y, [wanted], dy)[0]
+    return gradients(y, wanted, dy)
+
+
 def _sum(terms: Sequence[Node]) -> Node:
     """Add up what arrived from all consumers of a node."""
     total, *others = terms
@@ -80,8 +91,8 @@ def _sum(terms: Sequence[Node]) -> Node:
     return total
 
 
-def topological_order(outputs: Sequence[Node]) -> list[Node]:
-    """Return every node that `outputs` need, inputs before their consumers."""
+def topological_order(outputs: Sequence[Node], done: Collection[Node] = ()) -> list[Node]:
+    """Return every node that `outputs` need and that is not in `done`, inputs before consumers."""
     order: list[Node] = []
     seen: set[Node] = set()
     # A stack and not recursion: a deep network is deeper than Python's call stack.
@@ -90,7 +101,7 @@ def topological_order(outputs: Sequence[Node]) -> list[Node]:
         node, inputs_done = stack.pop()
         if inputs_done:
             order.append(node)
-        elif node not in seen:
+        elif node not in seen and node not in done:
             seen.add(node)
             stack.append((node, True))
             stack.extend((x, False) for x in reversed(node.inputs) if x not in seen)

@@ -16,10 +16,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from dnn.backend import ALIGNMENT_BYTES
+from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import PLACEHOLDER, Node
 
-__all__ = ["Layout", "lay_out"]
+__all__ = ["Layout", "assignments_last", "lay_out"]
 
 
 @dataclass
@@ -46,7 +47,13 @@ class Layout:
     size_bytes: int = 0
 
 
-def lay_out(outputs: Sequence[Node], external: Collection[Node]) -> Layout:
+def lay_out(
+    outputs: Sequence[Node],
+    external: Collection[Node],
+    order: Sequence[Node] | None = None,
+    reuse: bool = True,
+    strided: Collection[Node] = (),
+) -> Layout:
     """Decide where each node stands.
 
     Parameters
@@ -55,14 +62,22 @@ def lay_out(outputs: Sequence[Node], external: Collection[Node]) -> Layout:
         They, and placeholders, keep their memory to the end.
     external : collection of Node
         Nodes whose array is given: parameters, and gradients that go to a buffer of their own.
+    order : sequence of Node, optional
+        What to compute, inputs before consumers; what `outputs` need if left out.
+    reuse : bool
+        Whether memory whose last reader has run goes to another node. Without it, every node
+        that is no view keeps its value until the next replay.
+    strided : collection of Node
+        Those of `external` whose elements lie apart along the first axis, as a parameter of K
+        models does in a buffer with a row for each.
 
     Returns
     -------
     Layout
     """
-    layout = Layout(topological_order(outputs))
-    layout.views = _views(layout.order, external)
-    last_reader = _last_readers(layout, outputs)
+    layout = Layout(assignments_last(topological_order(outputs) if order is None else order))
+    layout.views = _views(layout.order, external, strided)
+    last_reader = _last_readers(layout, outputs if reuse else layout.order)
     space = _Space()
     owner: dict[int, Node] = {}  # offset -> the node whose value stands there now
 
@@ -94,6 +109,19 @@ def lay_out(outputs: Sequence[Node], external: Collection[Node]) -> Layout:
     return layout
 
 
+def assignments_last(order: Sequence[Node]) -> list[Node]:
+    """Move what writes into variables behind everything that may read them."""
+    late = [node for node in order if node.operation is not None and node.operation.assigns]
+    if not late:
+        return list(order)
+    moved = set(late)
+    for node in order:
+        for x in node.inputs:
+            if x in moved:
+                raise ConfigurationError(f"{node!r} reads {x!r}: read what is assigned instead")
+    return [*(node for node in order if node not in moved), *late]
+
+
 def node_bytes(node: Node) -> int:
     """Return what a node takes in the arena, in bytes."""
     return _bytes(node.size * node.dtype.itemsize)
@@ -103,20 +131,36 @@ def _bytes(size: int) -> int:
     return max(1, -(-size // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 
 
-def _views(order: Sequence[Node], external: Collection[Node]) -> set[Node]:
-    """Return the nodes that can be views; the view of a transpose can only be a transpose."""
+def _views(
+    order: Sequence[Node], external: Collection[Node], strided: Collection[Node]
+) -> set[Node]:
+    """Return the nodes that can be views.
+
+    The view of a transpose or a slice can only be another of these; that of an array whose rows
+    lie apart may change the shape of the rows.
+    """
     views: set[Node] = set()
     scattered: set[Node] = set()
+    apart = set(strided)
     for node in order:
         if node.operation is None or not node.operation.view or node in external:
             continue
         base = node.inputs[0]
-        if node.operation.view_of_any:
+        if node.operation.view_of_any or (base in scattered and _only_units_change(base, node)):
             views.add(node)
             scattered.add(node)
+        elif base in apart:
+            if node.shape[:1] == base.shape[:1]:
+                views.add(node)
+                apart.add(node)
         elif base not in scattered:
             views.add(node)
     return views
+
+
+def _only_units_change(base: Node, node: Node) -> bool:
+    """Say whether only axes of length 1 come or go: then any array can be looked at so."""
+    return [n for n in base.shape if n != 1] == [n for n in node.shape if n != 1]
 
 
 def _last_readers(layout: Layout, outputs: Sequence[Node]) -> dict[Node, float]:

@@ -15,7 +15,17 @@ from dnn.backend import Array, Ops
 from dnn.errors import DtypeError, ShapeError
 from dnn.graph.node import Node, Shape
 
-__all__ = ["OPERATIONS", "Arrays", "Operation", "Step", "apply", "register"]
+__all__ = [
+    "OPERATIONS",
+    "Arrays",
+    "Operation",
+    "Step",
+    "aligned",
+    "apply",
+    "register",
+    "reshaped",
+    "stack_all",
+]
 
 
 class Arrays(NamedTuple):
@@ -44,12 +54,18 @@ class Operation:
         The result is a view of input 0 wherever that input is contiguous or `view_of_any`.
     view_of_any : bool
         The result is a view of input 0 even if that is not contiguous.
+    assigns : bool
+        The result stands in the array of input 0, a variable, and is written after all else.
+    pure : bool
+        It does nothing but write its result, so passes may leave it out or do it once for two.
     """
 
     name: ClassVar[str]
     overwrites: ClassVar[tuple[int, ...]] = ()
     view: ClassVar[bool] = False
     view_of_any: ClassVar[bool] = False
+    assigns: ClassVar[bool] = False
+    pure: ClassVar[bool] = True
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         """Return shape and type of the result, or raise `ShapeError` or `DtypeError`."""
@@ -74,6 +90,62 @@ class Operation:
         to the shape of the input.
         """
         raise NotImplementedError
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        """Return the node that computes `node` for several models at once.
+
+        Parameters
+        ----------
+        node : Node
+            As written for one model.
+        inputs : sequence of Node
+            Its inputs for all models.
+        stacked : sequence of bool
+            Which of `inputs` have a leading axis of length `models`; the others serve all models
+            alike. At least one has it.
+        models : int
+
+        Returns
+        -------
+        Node, shape (models, *node.shape)
+
+        Notes
+        -----
+        This default serves any operation, one model after the other. Those that can do better
+        say so.
+        """
+        alone = []
+        for k in range(models):
+            of_model = [
+                reshaped(apply("slice", x, index=((k, k + 1, 1),)), x.shape[1:]) if has else x
+                for x, has in zip(inputs, stacked, strict=True)
+            ]
+            y = apply(self.name, *of_model, **node.attributes)
+            alone.append(reshaped(y, (1, *y.shape)))
+        return apply("concat", *alone, axis=0)
+
+
+def reshaped(x: Node, shape: Shape) -> Node:
+    """Return the elements of `x` in another shape; `x` itself if it has that shape."""
+    return x if x.shape == shape else apply("reshape", x, shape=shape)
+
+
+def aligned(x: Node, is_stacked: bool, ndim: int) -> Node:
+    """Insert axes behind that of the models, so that what one model has counts `ndim` axes."""
+    missing = ndim - (x.ndim - 1)
+    if not is_stacked or missing <= 0:
+        return x
+    return reshaped(x, (x.shape[0], *(1,) * missing, *x.shape[1:]))
+
+
+def stack_all(inputs: Sequence[Node], stacked: Sequence[bool], models: int) -> list[Node]:
+    """Repeat what serves all models, so that every input has the axis of the models."""
+    return [
+        x if has else apply("broadcast_to", x, shape=(models, *x.shape))
+        for x, has in zip(inputs, stacked, strict=True)
+    ]
 
 
 OPERATIONS: dict[str, Operation] = {}

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.graph.layout import Layout, lay_out
-from dnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node, Shape
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape
 from dnn.graph.operation import Arrays, Step
+from dnn.graph.passes import optimise
 
 __all__ = ["Arena", "Plan", "evaluate"]
 
@@ -63,6 +64,9 @@ class Plan:
         Outputs that are to be written into given arrays, such as segments of a gradient buffer.
     arena : Arena, optional
         Memory to share with other plans; else the plan has its own.
+    passes : sequence of str, optional
+        Names of the passes that rewrite the graph before it is compiled, see `dnn.graph.passes`;
+        if left out, those that pay with `ops`.
 
     Raises
     ------
@@ -74,6 +78,7 @@ class Plan:
     Notes
     -----
     ``plan[node]`` is the array of a placeholder or of an output; it stays the same array.
+    ``print(plan)`` shows the steps, ``print(plan.graph)`` the graph after all passes.
     """
 
     def __init__(
@@ -83,19 +88,27 @@ class Plan:
         variables: Mapping[Node, Array] | None = None,
         into: Sequence[tuple[Node, Array]] = (),
         arena: Arena | None = None,
+        passes: Sequence[str] | None = None,
     ) -> None:
         given = dict(variables or {})
         for node, array in (*given.items(), *into):
             if array.shape != node.shape or array.dtype != node.dtype:
                 message = f"an array {array.shape} {array.dtype} was given for {node!r}"
                 raise ShapeError("plan", message, array.shape, node.shape)
+        graph = optimise([*outputs, *(node for node, _ in into)], passes, ops)
+        into = [(graph[node], array) for node, array in into]
         for node, array in into:
             if node.operation is not None:  # computed right where it is wanted
                 given.setdefault(node, array)
-        layout = lay_out([*outputs, *(node for node, _ in into)], external=given.keys())
+        for node in graph.order:
+            if node.operation is not None and node.operation.assigns and node.inputs[0] in given:
+                given[node] = given[node.inputs[0]]
+        strided = [node for node, array in given.items() if not array.flags.c_contiguous]
+        layout = lay_out(graph.outputs, given.keys(), graph.order, graph.reuses_buffers, strided)
         arena = arena or Arena(ops)
         arena.reserve(layout.size_bytes)
         self.size_bytes = layout.size_bytes
+        self.graph = graph
         self._arrays: dict[Node, Array] = {}
         self._steps: list[Step] = []
         self._kinds: list[str] = []
@@ -106,6 +119,7 @@ class Plan:
         for node, array in into:
             if self._arrays[node] is not array:  # a constant, or wanted in two places
                 self._add("copy", [(ops.copy, (self._arrays[node], array))])
+        self._calls = ops.link(self._steps)
 
     def _place(self, node: Node, layout: Layout, arena: Arena, given: Mapping[Node, Array]) -> None:
         if node in given:
@@ -114,7 +128,7 @@ class Plan:
             array = arena.array(layout.offsets[node], node.shape, node.dtype)
         elif node.operation is not None:
             array = node.operation.as_view(node, self._arrays[node.inputs[0]])
-        elif node.kind == CONSTANT:
+        elif "value" in node.attributes:  # a constant, or a variable that brings its own
             array = arena.ops.asarray(node.attributes["value"])
         else:
             raise ConfigurationError(f"plan: no array was given for {node!r}")
@@ -136,10 +150,16 @@ class Plan:
         self._kinds.extend([kind] * len(steps))
 
     def __getitem__(self, node: Node) -> Array:
-        return self._arrays[node]
+        # What is filled is the placeholder itself, whatever its readers read instead.
+        return self._arrays[node if node.kind == PLACEHOLDER else self.graph[node]]
 
     def __len__(self) -> int:
         return len(self._steps)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Functions and their arguments, one by one as the operations gave them."""
+        return self._steps
 
     def __str__(self) -> str:
         lines = []
@@ -148,14 +168,40 @@ class Plan:
             lines.append(f"{kind:24s}{' '.join(shapes[:-1])} -> {shapes[-1]}")
         return "\n".join(lines)
 
+    def first_nonfinite(self) -> Node | None:
+        """Return the first node whose value is NaN or infinite since the last `run`.
+
+        Returns
+        -------
+        Node or None
+            In the order of computation, beginning with placeholders and variables. It is a node
+            of ``plan.graph``.
+
+        Raises
+        ------
+        ConfigurationError
+            If the plan uses memory again, so that values are gone: compile it without the pass
+            ``buffer_reuse``.
+        """
+        if self.graph.reuses_buffers:
+            message = "values are gone in a plan that was compiled with the pass buffer_reuse"
+            raise ConfigurationError(f"first_nonfinite: {message}")
+        for node in self.graph.order:
+            if node.dtype.kind == "f" and not np.isfinite(self._arrays[node]).all():
+                return node
+        return None
+
     def run(self) -> None:
         """Compute the outputs from what the placeholders and variables hold now."""
-        for function, arguments in self._steps:
+        for function, arguments in self._calls:
             function(*arguments)
 
 
 def evaluate(
-    outputs: Sequence[Node], feeds: Mapping[Node, npt.ArrayLike], ops: Ops | None = None
+    outputs: Sequence[Node],
+    feeds: Mapping[Node, npt.ArrayLike],
+    ops: Ops | None = None,
+    passes: Sequence[str] | None = None,
 ) -> list[Array]:
     """Compute nodes once, for a test or at a prompt.
 
@@ -166,6 +212,8 @@ def evaluate(
         A value for each placeholder and variable that they depend on.
     ops : Ops, optional
         NumPy's if left out.
+    passes : sequence of str, optional
+        As for `Plan`.
 
     Returns
     -------
@@ -174,7 +222,7 @@ def evaluate(
     """
     arrays = {node: np.asarray(value, node.dtype) for node, value in feeds.items()}
     variables = {node: array for node, array in arrays.items() if node.kind == VARIABLE}
-    plan = Plan(outputs, ops or Ops(), variables)
+    plan = Plan(outputs, ops or Ops(), variables, passes=passes)
     for node, array in arrays.items():
         if node.kind == PLACEHOLDER and node in plan._arrays:
             plan[node][...] = array

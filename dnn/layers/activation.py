@@ -12,19 +12,25 @@ from dnn.layers.layer import Layer
 __all__ = ["ACTIVATIONS", "Activation"]
 
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
+    "elu": operations.elu,
+    "gelu": operations.gelu,
+    "leaky_relu": operations.leaky_relu,
     "relu": operations.relu,
     "sigmoid": operations.sigmoid,
+    "softmax": operations.softmax,
+    "softplus": operations.softplus,
     "tanh": operations.tanh,
 }
 
 
 class Activation(Layer):
-    """A function applied to every element.
+    """A function applied to every element; ``"softmax"`` to the last axis of each sample.
 
     Parameters
     ----------
     function : str
-        ``"relu"``, ``"sigmoid"`` or ``"tanh"``.
+        ``"relu"``, ``"sigmoid"``, ``"tanh"``, ``"softmax"``, ``"leaky_relu"``, ``"elu"``,
+        ``"gelu"`` or ``"softplus"``.
     """
 
     def __init__(self, function: str) -> None:

@@ -9,29 +9,43 @@ A layer of one's own is a subclass with two methods::
         def forward(self, x):
             return x * self.factor
 
-Gradients, training and naming follow from that.
+Gradients, training and naming follow from that. A layer that is different in training asks
+`training`; one that remembers something declares a `state` and gives it a new value with
+`assign`; one that needs random numbers calls `uniform_noise`.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnn.graph.node import Node, Shape, variable
+from dnn.errors import ConfigurationError
+from dnn.graph import operations
+from dnn.graph.node import Node, Shape, placeholder, variable
 from dnn.initializers import Initializer, initializer
 
-__all__ = ["Layer", "Parameter"]
+__all__ = ["Layer", "NoiseSource", "Parameter", "build_all"]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a layer: its node, and what it starts from."""
+    """A parameter or a state of a layer: its node, and what it starts from."""
 
     node: Node
     initializer: Initializer
+
+
+class NoiseSource(NamedTuple):
+    """What random numbers are a function of: nodes for the network's seed and for the step."""
+
+    seed: Node
+    step: Node
 
 
 class Layer:
@@ -45,13 +59,37 @@ class Layer:
         Of its parameters, given by the network.
     parameters : list of Parameter
         In the order in which `build` declared them.
+    states : list of Parameter
+        Likewise: what it remembers, and no gradient changes.
+    training : bool
+        Whether `forward` composes a training step, or a prediction.
     """
 
     name: str = ""
     dtype: np.dtype[Any] = np.dtype(np.float32)
+    training: bool = False
 
     def __init__(self) -> None:
         self.parameters: list[Parameter] = []
+        self.states: list[Parameter] = []
+        self._assignments: list[Node] = []
+        self._noise: NoiseSource | None = None
+        self._draws = 0
+
+    @property
+    def assignments(self) -> list[Node]:
+        """What the training step composed last is to write into states."""
+        return self._assignments
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy, or an unpickled layer, has: it is not built."""
+        kept: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, list):  # declared in `build`, or composed in `forward`
+                kept[name] = [part for part in value if not isinstance(part, Node | Parameter)]
+            elif not isinstance(value, Node | NoiseSource):
+                kept[name] = value
+        return {**kept, "_noise": None}
 
     @classmethod
     def kind(cls) -> str:
@@ -79,6 +117,64 @@ class Layer:
         self.parameters.append(Parameter(node, initializer(start)))
         return node
 
+    def state(self, name: str, shape: Shape, start: str | Initializer = "zeros") -> Node:
+        """Declare an array that is not trained but kept, such as a running mean.
+
+        Parameters and result as in `parameter`.
+        """
+        node = variable(shape, self.dtype, f"{self.name}.{name}")
+        self.states.append(Parameter(node, initializer(start)))
+        return node
+
+    def assign(self, state: Node, value: Node) -> None:
+        """Let each training step write a value into a state; called from `forward`.
+
+        Parameters
+        ----------
+        state : Node
+            What `state` returned. All of the step still reads the old value.
+        value : Node
+            Broadcast to the shape of `state`.
+
+        Raises
+        ------
+        ConfigurationError
+            If the layer is not in training: a prediction changes nothing.
+        """
+        if not self.training:
+            raise ConfigurationError(f"{self.name} assigns to {state!r} in a prediction")
+        self._assignments.append(operations.assign(state, value))
+
+    def uniform_noise(self, shape: Shape) -> Node:
+        """Return numbers drawn uniformly from [0, 1); called from `forward`, in training.
+
+        They depend on the network's seed, the step, the layer's name and the element, and on how
+        often this layer has drawn before in the step.
+
+        Raises
+        ------
+        ConfigurationError
+            If the layer is not in training: a prediction is no matter of chance.
+        """
+        if self._noise is None:
+            raise ConfigurationError(f"{self.name} draws random numbers in a prediction")
+        stream = zlib.crc32(f"{self.name}.{self._draws}".encode())
+        self._draws += 1
+        return operations.uniform_noise(*self._noise, stream, shape, self.dtype)
+
+    def begin(self, noise: NoiseSource | None) -> None:
+        """Make ready for `forward`, by the network.
+
+        Parameters
+        ----------
+        noise : NoiseSource, optional
+            Given for a training step, None for a prediction.
+        """
+        self.training = noise is not None
+        self._assignments = []
+        self._noise = noise
+        self._draws = 0
+
     def build(self, shape: Shape) -> None:
         """Declare parameters; called once.
 
@@ -100,3 +196,45 @@ class Layer:
         Node, shape (batch, ...)
         """
         raise NotImplementedError
+
+
+def build_all(
+    layers: Sequence[Layer], shape: Shape, dtype: np.dtype[Any], prefix: str = ""
+) -> list[Shape]:
+    """Name and build layers, each with the shape that the one before it puts out.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+    shape : tuple of int
+        Of one sample of the first layer's input.
+    dtype : numpy.dtype
+    prefix : str
+        Of their names.
+
+    Returns
+    -------
+    list of tuple of int
+        Of one sample of each layer's output.
+
+    Raises
+    ------
+    ConfigurationError
+        If a layer is already part of a network.
+    ShapeError
+        If a layer does not take the output of the one before it.
+    """
+    shapes = []
+    counts: Counter[str] = Counter()
+    for layer in layers:
+        if layer.parameters or layer.states:
+            raise ConfigurationError(f"{layer.name} is already part of a network")
+        counts[layer.kind()] += 1
+        layer.name = f"{prefix}{layer.kind()}_{counts[layer.kind()]}"
+        layer.dtype = dtype
+        layer.build(shape)
+        layer.begin(None)
+        # Any batch would do; only the shape of what comes out is of interest.
+        shape = layer.forward(placeholder((1, *shape), dtype)).shape[1:]
+        shapes.append(shape)
+    return shapes

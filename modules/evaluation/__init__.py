@@ -11,7 +11,7 @@ trial with an honest estimate, `options` is what a workflow file says of it.
 """
 
 from .bias import BiasReport, SelectionBias, luck
-from .jobs import Evaluated, Job, collect, jobs_of, prepared
+from .jobs import Evaluated, Job, Rounds, collect, jobs_of, means, prepared
 from .options import Evaluation
 from .splits import EvaluationError, Fold, NestedFold, holdout, k_fold, nested_folds
 
@@ -23,12 +23,14 @@ __all__ = [
     "Fold",
     "Job",
     "NestedFold",
+    "Rounds",
     "SelectionBias",
     "collect",
     "holdout",
     "jobs_of",
     "k_fold",
     "luck",
+    "means",
     "nested_folds",
     "prepared",
 ]

@@ -11,8 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..objective import Objective
 from .jobs import Evaluated
 
@@ -70,8 +68,6 @@ class SelectionBias:
     Parameters
     ----------
     objective : Objective
-    rows : int, optional
-        That are scored, for the estimate of luck where there is but one split.
 
     Notes
     -----
@@ -90,8 +86,8 @@ class SelectionBias:
        performance evaluation, JMLR 11, 2010.
     """
 
-    def __init__(self, objective: Objective, rows: int | None = None) -> None:
-        self._objective, self._rows = objective, rows
+    def __init__(self, objective: Objective) -> None:
+        self._objective, self._rows = objective, 0
         self.trials = 0
         # (score, -trial) of the best by what the naive protocol looks at, with its splits' scores.
         self._naive: tuple[float, int] | None = None
@@ -107,7 +103,7 @@ class SelectionBias:
         if any(score is None for score in [*choice, *test]):
             return
         self.trials += 1
-        self._is_nested = bool(test)
+        self._is_nested, self._rows = bool(test), evaluated.rows
         scores = [score for score in (test or choice) if score is not None]
         naive = (math.fsum(scores) / len(scores), -trial)
         if self._naive is None or naive > self._naive:
@@ -183,6 +179,8 @@ def luck(trials: int, rows: int, accuracy: float) -> float:
     A model of true accuracy p has k of n rows right with the binomial probability; the largest of
     K such numbers is below k with the K-th power of the probability that one is.
     """
+    import numpy as np
+
     if trials < 2:
         return 0.0
     k = np.arange(rows + 1)

@@ -7,9 +7,9 @@ or all at once; `collect` puts their metrics together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .splits import Fold, NestedFold, Rows
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, float]
 
 _SUMMED = "training_time_s"
+_MOST_KEPT_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,27 @@ class Evaluated:
         Of each split: the metrics on which the choice in it is based.
     test : tuple of dict
         Of each split: the metrics on rows that have no part in the choice. Only of nested splits.
+    rows : int
+        How many rows are scored in a split, rounded down; 0 where that is unknown.
     """
 
     metrics: dict[str, float]
     choice: tuple[dict[str, float], ...]
     test: tuple[dict[str, float], ...] = field(default=())
+    rows: int = 0
+
+    def splits(self) -> dict[str, Any]:
+        """Return what the metrics do not say, in plain values: for a ledger."""
+        if len(self.choice) == 1 and not self.test:
+            return {"rows": self.rows}  # the metrics are those of the only split
+        return {"rows": self.rows, "choice": list(self.choice), "test": list(self.test)}
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Any], splits: Mapping[str, Any]) -> Evaluated:
+        """Return what `splits` was made of."""
+        own = dict(metrics)
+        choice = tuple(splits.get("choice", (own,)))
+        return cls(own, choice, tuple(splits.get("test", ())), splits["rows"])
 
 
 def jobs_of(splits: Sequence[Fold]) -> list[Job]:
@@ -83,6 +100,37 @@ def prepared(data: Dataset, job: Job | Fold) -> tuple[Dataset, Dataset]:
     return train, test
 
 
+class Rounds:
+    """The trainings of a trial with their rows prepared, the same for every trial.
+
+    Parameters
+    ----------
+    data : Dataset
+    jobs : sequence of Job
+
+    Notes
+    -----
+    Prepared rows are kept for the next trial where all together take little memory.
+    """
+
+    def __init__(self, data: Dataset, jobs: Sequence[Job]) -> None:
+        self.jobs = tuple(jobs)
+        self._data = data
+        self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
+        self._kept: dict[int, tuple[Dataset, Dataset]] = {}
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __iter__(self) -> Iterator[tuple[Dataset, Dataset]]:
+        """Go through training rows and rows to score."""
+        for number, job in enumerate(self.jobs):
+            rows = self._kept.get(number) or prepared(self._data, job)
+            if self._keeps:
+                self._kept[number] = rows
+            yield rows
+
+
 def collect(jobs: Sequence[Job], results: Sequence[Metrics]) -> Evaluated:
     """Put the metrics of the trainings of a trial together.
 
@@ -96,16 +144,19 @@ def collect(jobs: Sequence[Job], results: Sequence[Metrics]) -> Evaluated:
     pairs = list(zip(jobs, results, strict=True))
     outers = sorted({job.outer for job in jobs})
     choice = tuple(
-        _means([result for job, result in pairs if job.outer == outer and not job.is_test])
+        means([result for job, result in pairs if job.outer == outer and not job.is_test])
         for outer in outers
     )
-    metrics = _means([result for job, result in pairs if not job.is_test])
+    metrics = means([result for job, result in pairs if not job.is_test])
     if _SUMMED in metrics:
         metrics[_SUMMED] = math.fsum(result[_SUMMED] for result in results)
-    return Evaluated(metrics, choice, tuple(dict(result) for job, result in pairs if job.is_test))
+    test = tuple(dict(result) for job, result in pairs if job.is_test)
+    scored = [len(job.test) for job in jobs if job.is_test] or [len(job.test) for job in jobs]
+    return Evaluated(metrics, choice, test, sum(scored) // len(scored))
 
 
-def _means(results: Sequence[Metrics]) -> dict[str, float]:
+def means(results: Sequence[Metrics]) -> dict[str, float]:
+    """Return the mean of each metric."""
     return {
         name: math.fsum(result[name] for result in results) / len(results) for name in results[0]
     }

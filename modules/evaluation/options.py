@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from .splits import Fold, NestedFold, holdout, k_fold, nested_folds
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _ONLY = {
     "fraction": ("holdout",),

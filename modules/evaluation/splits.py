@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-Rows = npt.NDArray[np.intp]
+
+Rows: TypeAlias = "npt.NDArray[np.intp]"
 
 
 class EvaluationError(ValueError):
@@ -60,6 +62,8 @@ def holdout(y: npt.ArrayLike, fraction: float, seed: int = 0, stratified: bool =
     EvaluationError
         If either part would be empty.
     """
+    import numpy as np
+
     labels = np.asarray(y)
     wanted = round(len(labels) * fraction)
     if not 0 < wanted < len(labels):
@@ -96,6 +100,8 @@ def k_fold(
     EvaluationError
         If there are fewer rows, or rows of a class, than folds.
     """
+    import numpy as np
+
     labels = np.asarray(y)
     return _k_fold(labels, np.arange(len(labels)), folds, (seed, 0), repeats, stratified)
 
@@ -122,6 +128,8 @@ def nested_folds(
     EvaluationError
         If there are too few rows.
     """
+    import numpy as np
+
     labels = np.asarray(y)
     return [
         NestedFold(
@@ -152,6 +160,8 @@ def _k_fold(
 
 def _dealt(labels: npt.NDArray[Any], generator: np.random.Generator, stratified: bool) -> Rows:
     """Return the places of rows in random order, those of one class together if `stratified`."""
+    import numpy as np
+
     order = generator.permutation(len(labels))
     if stratified:
         order = order[np.argsort(labels[order], kind="stable")]
@@ -159,10 +169,14 @@ def _dealt(labels: npt.NDArray[Any], generator: np.random.Generator, stratified:
 
 
 def _fold(rows: Rows, test: Rows) -> Fold:
+    import numpy as np
+
     return Fold(np.setdiff1d(rows, test, assume_unique=True), np.sort(test))
 
 
 def _check(labels: npt.NDArray[Any], folds: int, stratified: bool) -> None:
+    import numpy as np
+
     if folds < 2:
         raise EvaluationError(f"{folds} folds: at least 2 are needed to have rows to train on")
     if len(labels) < folds:
@@ -178,4 +192,6 @@ def _check(labels: npt.NDArray[Any], folds: int, stratified: bool) -> None:
 
 
 def _generator(*seed: int) -> np.random.Generator:
+    import numpy as np
+
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))

@@ -75,7 +75,7 @@ def _condition(
         )
     is_list = isinstance(what, Sequence) and not isinstance(what, str)
     if is_list and _is_value(what, dimension):
-        return Condition((what,))
+        return Condition((_own(what, dimension),))
     values = tuple(what) if isinstance(what, Sequence) and is_list else (what,)
     if not values:
         raise SpaceError(f"if: {other} = [] never holds", name)
@@ -83,7 +83,7 @@ def _condition(
         if not _is_value(value, dimension):
             known = [str(one) for one in dimension] if isinstance(dimension, Choices) else []
             raise SpaceError(f"if: {other} is never {value!r}{_meant(str(value), known)}", name)
-    return Condition(values)
+    return Condition(tuple(_own(value, dimension) for value in values))
 
 
 def _bounds(name: str, other: str, what: Mapping[str, Any], dimension: Dimension) -> Condition:
@@ -91,7 +91,15 @@ def _bounds(name: str, other: str, what: Mapping[str, Any], dimension: Dimension
     for one in [*what.values(), *values]:
         if isinstance(one, bool) or not isinstance(one, (int, float)) or one != one:
             raise SpaceError(f"if: {other} = {dict(what)}: at_least and at_most need numbers", name)
-    return Condition(None, what.get("at_least", -math.inf), what.get("at_most", math.inf))
+    at_least, at_most = what.get("at_least", -math.inf), what.get("at_most", math.inf)
+    return Condition(None, _own(at_least, dimension), _own(at_most, dimension))
+
+
+def _own(value: Any, dimension: Dimension) -> Any:
+    """Return the parameter's own value where one is as good as equal: 3 * 0.1 for 0.3."""
+    if isinstance(dimension, Finite) and _is_value(value, dimension):
+        return dimension[dimension.index_of(value)]
+    return value
 
 
 def _is_value(value: object, dimension: Dimension) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..evaluation import Evaluated
 from ..objective import ObjectiveError
 from ..strategies import Wait
 from ..trial import trial_seed
@@ -20,6 +21,8 @@ from .leases import LeaseBook, Pace
 from .ledger import FAILED, FINISHED, STOPPED, Ledger, about_of, records_of
 from .messages import (
     End,
+    Keep,
+    Kept,
     Lease,
     Outcome,
     Report,
@@ -32,6 +35,7 @@ from .messages import (
 )
 from .standing import Standing
 from .table import Table
+from .trying import SPLITS
 
 if TYPE_CHECKING:
     from diel import Context
@@ -122,6 +126,7 @@ class _Sweep:
         self._session = uuid.uuid4().hex
         self._search = plan.search
         self._objective = plan.search.objectives[0]
+        self._absent = dict.fromkeys(plan.search.space.names, "")
         self._asks_here = not plan.search.is_stateless
         self._hears_reports = hasattr(plan.search.strategy, "report")
         self._book = LeaseBook(plan.search.size)
@@ -129,6 +134,8 @@ class _Sweep:
         self._points: dict[int, dict[str, Any]] = {}
         self._reports: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         self._pace = Pace()
+        self._keeps: bool | None = None
+        self._model = ""
         self._standing = Standing(self._objective.text, maximise=self._objective.maximise)
         self._succeeded = self._failed = 0
         self._started_s = time.monotonic()
@@ -193,9 +200,37 @@ class _Sweep:
             else:
                 self._take(message)
                 self._fill()
+        # Of a sweep that was recorded already, nobody has said yet whether they keep models.
+        if self._standing.best and self._keeps is not False:
+            self._keep_best()
         tuples.tget(sweep_tag(self._base, self._session))
         for _ in range(self._trainers):
             tuples.tput(lease_tag(self._base), End(tuple(self._ctx.iteration)))
+
+    def _keep_best(self) -> None:
+        """Have a trainer write the model of the best trial.
+
+        It trains it again: the same network, bit for bit, and a hundred thousand others need not
+        be written for the sake of one.
+        """
+        best = self._standing.best[0]
+        parameters = {
+            name: best[name]
+            for name in self._search.space.names
+            if name in best and best[name] != self._absent[name]
+        }
+        path = self._path.with_name("best")
+        seed = trial_seed(self._plan.seed, best["trial"])
+        keep = Keep(self._session, best["trial"], parameters, seed, path)
+        self._ctx.tuples.tput(lease_tag(self._base), keep)
+        while True:
+            kept = self._ctx.tuples.tget(outcome_tag(self._base))
+            if isinstance(kept, Kept) and kept.session == self._session:
+                break
+        if kept.path is not None:
+            self._model = f"the model of trial {best['trial']}: {kept.path}"
+        elif self._keeps:
+            self._ctx.log.warning("the best model was not kept: %s", kept.reason)
 
     def _fill(self) -> None:
         """Give out leases, as far as trainers are about to need them."""
@@ -255,6 +290,7 @@ class _Sweep:
             return
         done = len(outcome.metrics)
         self._pace.observe(done, sum(outcome.seconds))
+        self._pace.at_once, self._keeps = outcome.at_once, outcome.keeps
         records = self._records_of(outcome, grant.attempt)
         retried = set()
         if grant.attempt <= self._plan.retries and outcome.reasons:
@@ -299,6 +335,8 @@ class _Sweep:
                 record["attempt"] = attempt
             if reason:
                 record["reason"] = reason
+            if SPLITS in metrics:
+                record[SPLITS] = metrics.pop(SPLITS)
             if trial in self._reports:
                 record["reports"] = self._reports.pop(trial)
             records.append(record)
@@ -307,11 +345,14 @@ class _Sweep:
     def _take_in(self, record: dict[str, Any]) -> dict[str, Any]:
         """Let everybody know of a trial whose line is in the ledger; return its row."""
         trial, state, metrics = record["trial"], record["state"], record["metrics"]
-        row = {"trial": trial, **record["parameters"], **metrics}
+        # A parameter that is not there in this point has an empty cell.
+        row = {"trial": trial, **self._absent, **record["parameters"], **metrics}
         row["trainer"], row["seed"] = record["trainer"], record["seed"]
         self._points.pop(trial, None)
         if state == FINISHED:
-            values = self._search.tell(trial, record["parameters"], metrics).values
+            splits = record.get(SPLITS)
+            evaluated = Evaluated.of(metrics, splits) if splits is not None else None
+            values = self._search.tell(trial, record["parameters"], metrics, evaluated).values
         else:
             self._search.tell(trial, record["parameters"], None)
             values = ()
@@ -395,6 +436,15 @@ class _Sweep:
         self._shown_version = self._standing.version
         self._ctx.results.show(count, best=self._standing.best, constants=self._standing.constants)
 
+    def _show_notes(self) -> None:
+        """Say which trials none other beats, and how far the best score is to be believed."""
+        notes = self._search.front_lines()
+        report = self._search.bias.report()
+        if report is not None:
+            notes += report.lines()
+        if notes:
+            self._ctx.results.show(len(self._book.recorded), notes=notes)
+
     def close(self, state: str) -> None:
         """Bring everything to the disk; `state` is how the sweep has ended."""
         self._report.expect(self._book.total)
@@ -408,6 +458,7 @@ class _Sweep:
     def conclude(self) -> dict[str, Any]:
         """Show how the sweep has ended; return its best row."""
         self._show(at_once=True)
+        self._show_notes()
         if self._failed:
             self._ctx.log.warning(
                 "%d of %d trials failed: see %s",

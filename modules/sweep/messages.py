@@ -3,8 +3,8 @@
 ::
 
     master  ── "sweep", session ──>  trainers     a SweepOrder: read, never taken
-            ── "lease" ──────────>                a Lease, under a claim; or an End
-            <── "outcome" ────────                an Outcome of a lease, or a Report of a trial
+            ── "lease" ──────────>                a Lease, under a claim; Keep; or an End
+            <── "outcome" ────────                an Outcome of a lease, a Report of a trial; Kept
             ── "verdict", copy ──>                whether that trial shall go on: a bool
 
 All tags begin with the group and the trainer's module, so that they lie on one server, where what
@@ -17,6 +17,7 @@ run goes on or of a master that started again, is recognised by it and dropped.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 TagBase: TypeAlias = "tuple[str, str]"
@@ -95,6 +96,10 @@ class Outcome:
         Why trials have failed.
     stopped : set of int
         Trials that the master had stopped early.
+    at_once : int
+        How many trials this trainer likes to be given at once.
+    keeps : bool
+        Whether it can keep the model of a trial.
     """
 
     session: str
@@ -107,6 +112,28 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
+    at_once: int = 1
+    keeps: bool = False
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The best trial: its model is to be kept in a file whose name begins with `path`."""
+
+    session: str
+    trial: int
+    parameters: dict[str, Any]
+    seed: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where the model of the best trial is; why it is nowhere, if it is not."""
+
+    session: str
+    path: Path | None
+    reason: str = ""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from ..trial import trial_seed
 from .leases import TARGET_S
 from .messages import (
     End,
+    Keep,
+    Kept,
     Lease,
     Outcome,
     Report,
@@ -20,9 +22,11 @@ from .messages import (
     sweep_tag,
     verdict_tag,
 )
-from .trying import Hear, Tried
+from .trying import Hear, Tried, reason_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from diel import Context
 
 GIVE_BACK_AFTER_S = 4 * TARGET_S
@@ -50,21 +54,29 @@ def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
         The group and the trainer's module.
     trier : Trier
     """
+    at_once = getattr(trier, "at_once", 1)
     trials = failures = 0
     orders: dict[str, SweepOrder] = {}
     while True:
         with ctx.tuples.claim(lease_tag(base)) as claim:
-            lease: Lease | End = claim.value
+            lease: Lease | Keep | End = claim.value
             if isinstance(lease, End):
                 if lease.iteration == tuple(ctx.iteration):
                     return trials
                 continue  # of an iteration whose trainer was given up
+            if isinstance(lease, Keep):
+                ctx.tuples.tput(outcome_tag(base), _keep(lease, trier))
+                continue
             order = orders.get(lease.session) or _order(ctx, base, lease.session)
             if order is None:
                 continue  # of a master that is no more
             orders = {order.session: order}
             hear = _hearing(ctx, base, order) if order.hears_reports else None
-            outcome, details = _try_lease(lease, order, ctx.copy_index, trier, hear)
+            with_others = trier if at_once > 1 and lease.stop - lease.start > 1 else None
+            outcome, details = _try_lease(
+                lease, order, ctx.copy_index, trier, hear, None if hear else with_others
+            )
+            outcome.at_once, outcome.keeps = at_once, getattr(trier, "keeps", False)
             # Put before the claim ends: a lease is out, or its outcome is there.
             ctx.tuples.tput(outcome_tag(base), outcome)
         trials += len(outcome.metrics)
@@ -77,7 +89,12 @@ def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
 
 
 def _try_lease(
-    lease: Lease, order: SweepOrder, copy_index: int, trier: Trier, hear: Hear | None
+    lease: Lease,
+    order: SweepOrder,
+    copy_index: int,
+    trier: Trier,
+    hear: Hear | None,
+    fuses: Any = None,
 ) -> tuple[Outcome, list[tuple[int, str]]]:
     """Return what the trials of a lease gave, and of those that failed the details."""
     trials = range(lease.start, lease.stop)
@@ -88,11 +105,26 @@ def _try_lease(
     add_seconds, clock = outcome.seconds.append, time.perf_counter
     seed, attempt = order.seed, lease.attempt
     ended_s = clock()
-    give_back_s, since_1970_s = ended_s + GIVE_BACK_AFTER_S, time.time() - ended_s
-    for trial, point in zip(trials, points, strict=True):
+    since_1970_s = time.time() - ended_s
+    together: list[Tried | None] = []
+    share_s = 0.0
+    if fuses is not None:
+        began_s = ended_s
+        together = fuses.try_together(
+            [(point, trial_seed(seed, trial)) for trial, point in zip(trials, points, strict=True)]
+        )
+        # Of what all took together each has an equal part, one after the other.
+        share_s = (clock() - began_s) / max(1, sum(one is not None for one in together))
+    give_back_s = clock() + GIVE_BACK_AFTER_S
+    for place, (trial, point) in enumerate(zip(trials, points, strict=True)):
         started_s = ended_s
-        tried = trier(trial, point, trial_seed(seed, trial), attempt, hear)
-        ended_s = clock()
+        done = together[place] if together else None
+        if done is not None:
+            tried, ended_s = done, ended_s + share_s
+        else:
+            began_s = clock()
+            tried = trier(trial, point, trial_seed(seed, trial), attempt, hear)
+            ended_s += clock() - began_s
         add_metrics(tried.metrics)
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)
@@ -101,10 +133,18 @@ def _try_lease(
             details.append((trial, tried.detail))
         elif tried.is_stopped:
             outcome.stopped.add(trial)
-        if ended_s > give_back_s:
+        if ended_s > give_back_s and not together:
             break
     del points[len(outcome.metrics) :]
     return outcome, details
+
+
+def _keep(wanted: Keep, trier: Any) -> Kept:
+    try:
+        path: Path = trier.keep(wanted.trial, wanted.parameters, wanted.seed, wanted.path)
+    except Exception as error:  # the sweep is good all the same
+        return Kept(wanted.session, None, reason_of(error))
+    return Kept(wanted.session, path)
 
 
 def points_of(strategy: Any, trials: Sequence[int]) -> list[dict[str, Any]]:

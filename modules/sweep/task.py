@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .limits import Limits
 from .serving import serve
 from .together import Followers, follow
-from .trying import Hear, Report, Train, Tried, try_here
+from .trying import Hear, Report, Train, Tried, check_metrics, try_here
 
 if TYPE_CHECKING:
     from diel import Context
@@ -65,6 +65,8 @@ class Here:
 
     def __init__(self, task: Task, comm: Any = None) -> None:
         self._train = task.load()
+        self.at_once: int = getattr(self._train, "at_once", 1)
+        self.keeps: bool = hasattr(self._train, "keep")
         self._options, self._folder, self._comm = task.options, task.folder, comm
 
     def __call__(
@@ -81,6 +83,33 @@ class Here:
             hear=hear,
         )
         return try_here(self._train, parameters, report)
+
+    def keep(self, trial: int, parameters: dict[str, Any], seed: int, path: Path) -> Path:
+        """Have the model of a trial written; return its file.
+
+        Raises
+        ------
+        Exception
+            Whatever the code of the task raises.
+        """
+        report = Report(trial, seed, options=self._options, folder=self._folder, comm=self._comm)
+        file: Path = self._train.keep(parameters, report, path)  # type: ignore[attr-defined]
+        return file
+
+    def try_together(self, trials: Sequence[tuple[dict[str, Any], int]]) -> list[Tried | None]:
+        """Try several points at once, given with their seeds; None for those to try alone.
+
+        What goes wrong with all of them goes wrong with one of them, which is found out alone.
+        """
+        from diel.errors import RunStopped
+
+        try:
+            found = self._train.together(trials)  # type: ignore[attr-defined]
+        except RunStopped:
+            raise
+        except Exception:
+            return [None] * len(trials)
+        return [None if one is None else Tried(check_metrics(one)) for one in found]
 
 
 def serve_group(ctx: Context, task: Task, limits: Limits) -> int:

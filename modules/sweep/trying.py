@@ -18,6 +18,8 @@ Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
 Hear: TypeAlias = "Callable[[int, int, Metrics], bool]"
 """Takes a trial, a step and metrics; returns whether the trial shall go on."""
 
+SPLITS = "splits"
+"""Among metrics: what an evaluation on several splits gave in each, see `modules.evaluation`."""
 _DETAIL_FRAMES = 3
 
 
@@ -85,6 +87,11 @@ class Report:
         if self._hear is not None and not self._is_stopped:
             self._is_stopped = not self._hear(self.trial, step, metrics)
         return not self._is_stopped
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens: if not, a report that takes time may be left out."""
+        return self._hear is not None
 
     @property
     def is_stopped(self) -> bool:
@@ -169,7 +176,8 @@ def _plain_metrics(given: Mapping[Any, Any]) -> Metrics:
             raise TypeError(f"a metric is called {name!r}, which is no string")
         if hasattr(value, "item") and getattr(value, "size", 1) == 1:
             value = value.item()  # NumPy's and PyTorch's numbers
-        if isinstance(value, bool) or value is None or isinstance(value, str):
+        is_plain = value is None or isinstance(value, (bool, str))
+        if is_plain or (name == SPLITS and isinstance(value, dict)):
             plain[name] = value
         elif isinstance(value, numbers.Integral):
             plain[name] = int(value)

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from support import DATA, WORKFLOWS, diel, journal, mpirun_diel, results, run_dir
 
-FILES = sorted(WORKFLOWS.glob("*.toml"))
+OWN_TEST = {"mnist_mlp"}  # takes its time: run once, by a test that looks at its result too
+FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]
 NEEDS_A_COMPILER = {"ensemble"}
-NEEDS_DATA = {"heart_grid": DATA / "heart" / "processed.cleveland.data"}
+HEART = DATA / "heart" / "processed.cleveland.data"
+NEEDS_DATA = {"heart_grid": HEART, "heart_search": HEART}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -28,6 +30,18 @@ def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
     assert journal(tmp_path)[-1]["event"] == "RunEnded"
     assert journal(tmp_path)[-1]["tuples_left"] == 0
     assert str(run_dir(tmp_path)) in finished.stdout
+
+
+def test_mnist_reaches_98_percent(tmp_path: Path) -> None:
+    if not (DATA / "mnist").exists():
+        pytest.skip(f"there is no {DATA / 'mnist'}; set DIEL_DATA")
+    file = WORKFLOWS / "mnist_mlp.toml"
+    finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    assert finished.status == 0, finished.output
+    (row,) = results(tmp_path)
+    assert float(row["accuracy"]) >= 0.98
+    returned = [r["returned"] for r in journal(tmp_path) if r["event"] == "CopyFinished"]
+    assert returned == [{name: pytest.approx(float(value)) for name, value in row.items()}]
 
 
 def test_hello_exchanges_tuples(tmp_path: Path) -> None:
@@ -101,3 +115,19 @@ def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
         assert all(returned)
         assert [set(threads) for threads in returned] == [{1}, {2}, {1}]
         assert not [r for r in journal(folder) if r["event"] == "MessageLogged"]
+
+
+def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> None:
+    if not HEART.exists():
+        pytest.skip(f"there is no {HEART}; set DIEL_DATA")
+    file = WORKFLOWS / "heart_search.toml"
+    finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    assert finished.status == 0, finished.output
+    honest = re.search(r"accuracy, nested cross-validation .*: (0\.\d+)", finished.stdout)
+    naive = re.search(r"best of 200 on the rows that chose it: (0\.\d+)", finished.stdout)
+    assert honest is not None
+    assert naive is not None
+    assert honest.start() < naive.start()
+    assert 0.78 <= float(honest[1]) <= 0.88
+    assert float(naive[1]) >= 0.93
+    assert "luck alone can give 0.2" in finished.stdout

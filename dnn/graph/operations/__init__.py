@@ -2,41 +2,146 @@
 
 | module | operations |
 |---|---|
-| `elementwise` | add, subtract, multiply, divide, negative, exp, log, square |
-| `activations` | relu, positive, sigmoid, tanh |
-| `shapes` | reshape, transpose, broadcast_to, sum_to (sum, mean) |
-| `linear` | matmul |
-| `classification` | one_hot, log_softmax (softmax), softmax_cross_entropy |
+| `elementwise` | add, subtract, multiply, divide, negative, exp, log, log1p, square, sqrt, power |
+| `comparisons` | greater, greater_equal, equal, cast, where, maximum, minimum (clip), abs, sign |
+| `activations` | relu, positive, sigmoid, tanh (leaky_relu, elu, softplus, gelu) |
+| `shapes` | reshape (flatten, squeeze, expand_dims), transpose, broadcast_to (tile), |
+| | sum_to (sum, mean) |
+| `slices` | slice, unslice, concat (stack), take_rows, add_rows |
+| `reductions` | max, min, prod, argmax |
+| `linear` | matmul (dot, linear, bias_add, gemm, gemv, axpy, scal) |
+| `classification` | one_hot, log_softmax (softmax), softmax_cross_entropy, |
+| | binary_cross_entropy |
+| `normalisation` | normalise |
+| `noise` | uniform_noise (dropout) |
+| `states` | copy, assign |
+
+In brackets: functions that only compose operations.
 """
 
-from dnn.graph.operations.activations import relu, sigmoid, tanh
+from dnn.graph.operations.activations import (
+    elu,
+    gelu,
+    leaky_relu,
+    positive,
+    relu,
+    sigmoid,
+    softplus,
+    tanh,
+)
 from dnn.graph.operations.classification import (
+    binary_cross_entropy,
     log_softmax,
     one_hot,
     softmax,
     softmax_cross_entropy,
 )
-from dnn.graph.operations.elementwise import divide, exp, log, square
-from dnn.graph.operations.linear import matmul
-from dnn.graph.operations.shapes import broadcast_to, mean, reshape, sum, sum_to, transpose
+from dnn.graph.operations.comparisons import (
+    abs,
+    cast,
+    clip,
+    equal,
+    greater,
+    greater_equal,
+    maximum,
+    minimum,
+    where,
+)
+from dnn.graph.operations.elementwise import (
+    add,
+    divide,
+    exp,
+    log,
+    log1p,
+    multiply,
+    negative,
+    power,
+    sqrt,
+    square,
+    subtract,
+)
+from dnn.graph.operations.linear import axpy, bias_add, dot, gemm, gemv, linear, matmul, scal
+from dnn.graph.operations.noise import dropout, uniform_noise
+from dnn.graph.operations.normalisation import Normalised, normalise
+from dnn.graph.operations.reductions import argmax, max, min, prod
+from dnn.graph.operations.shapes import (
+    broadcast_to,
+    expand_dims,
+    flatten,
+    mean,
+    reshape,
+    squeeze,
+    sum,
+    sum_to,
+    tile,
+    transpose,
+)
+from dnn.graph.operations.slices import concat, part, stack, take_rows
+from dnn.graph.operations.states import assign
 
 __all__ = [
+    "Normalised",
+    "abs",
+    "add",
+    "argmax",
+    "assign",
+    "axpy",
+    "bias_add",
+    "binary_cross_entropy",
     "broadcast_to",
+    "cast",
+    "clip",
+    "concat",
     "divide",
+    "dot",
+    "dropout",
+    "elu",
+    "equal",
     "exp",
+    "expand_dims",
+    "flatten",
+    "gelu",
+    "gemm",
+    "gemv",
+    "greater",
+    "greater_equal",
+    "leaky_relu",
+    "linear",
     "log",
+    "log1p",
     "log_softmax",
     "matmul",
+    "max",
+    "maximum",
     "mean",
+    "min",
+    "minimum",
+    "multiply",
+    "negative",
+    "normalise",
     "one_hot",
+    "part",
+    "positive",
+    "power",
+    "prod",
     "relu",
     "reshape",
+    "scal",
     "sigmoid",
     "softmax",
     "softmax_cross_entropy",
+    "softplus",
+    "sqrt",
     "square",
+    "squeeze",
+    "stack",
+    "subtract",
     "sum",
     "sum_to",
+    "take_rows",
     "tanh",
+    "tile",
     "transpose",
+    "uniform_noise",
+    "where",
 ]

@@ -6,6 +6,7 @@ their input, the sum of a product and a bias.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import apply, register
-from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.comparisons import abs, greater, maximum, minimum, where
+from dnn.graph.operations.elementwise import Elementwise, exp, log1p
 
-__all__ = ["relu", "sigmoid", "tanh"]
+__all__ = ["elu", "gelu", "leaky_relu", "positive", "relu", "sigmoid", "softplus", "tanh"]
 
 
 @register
@@ -62,6 +64,11 @@ class Tanh(Elementwise):
         return (dy - dy * node * node,)
 
 
+def positive(x: Node) -> Node:
+    """Return 1 where `x` is above 0, else 0."""
+    return apply("positive", x)
+
+
 def relu(x: Node) -> Node:
     """Return ``max(x, 0)``."""
     return apply("relu", x)
@@ -75,3 +82,35 @@ def sigmoid(x: Node) -> Node:
 def tanh(x: Node) -> Node:
     """Return the hyperbolic tangent of `x`."""
     return apply("tanh", x)
+
+
+def leaky_relu(x: Node, slope: float = 0.01) -> Node:
+    """Return `x` where it is positive, else ``slope x``."""
+    return where(greater(x, 0.0), x, x * slope)
+
+
+def elu(x: Node, alpha: float = 1.0) -> Node:
+    """Return `x` where it is positive, else ``alpha (e^x - 1)`` [1]_.
+
+    References
+    ----------
+    .. [1] Clevert et al., Fast and accurate deep network learning by exponential linear units,
+       2016, equation 15.
+    """
+    return where(greater(x, 0.0), x, (exp(minimum(x, 0.0)) - 1.0) * alpha)
+
+
+def softplus(x: Node) -> Node:
+    """Return ``ln(1 + e^x)``, in a form that does not overflow."""
+    return maximum(x, 0.0) + log1p(exp(-abs(x)))
+
+
+def gelu(x: Node) -> Node:
+    """Return the Gaussian error linear unit, in the approximation by tanh [1]_.
+
+    References
+    ----------
+    .. [1] Hendrycks and Gimpel, Gaussian error linear units, 2016, section 2.
+    """
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
+    return x * (tanh(inner) + 1.0) * 0.5

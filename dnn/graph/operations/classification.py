@@ -11,11 +11,23 @@ import numpy.typing as npt
 from dnn.backend import Ops
 from dnn.errors import DtypeError, ShapeError
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, apply, broadcast, describe, register
-from dnn.graph.operations.elementwise import exp
+from dnn.graph.operation import (
+    Arrays,
+    Operation,
+    Step,
+    aligned,
+    apply,
+    broadcast,
+    describe,
+    register,
+    reshaped,
+    stack_all,
+)
+from dnn.graph.operations.activations import sigmoid
+from dnn.graph.operations.elementwise import Elementwise, exp
 from dnn.graph.operations.shapes import sum
 
-__all__ = ["log_softmax", "one_hot", "softmax", "softmax_cross_entropy"]
+__all__ = ["binary_cross_entropy", "log_softmax", "one_hot", "softmax", "softmax_cross_entropy"]
 
 
 @register
@@ -31,8 +43,13 @@ class OneHot(Operation):
         return (*labels.shape, attributes["classes"]), np.dtype(attributes["dtype"])
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        identity = np.eye(node.shape[-1], dtype=node.dtype)
+        identity = ops.asarray(np.eye(node.shape[-1], dtype=node.dtype))
         return [(ops.take_rows, (identity, arrays.inputs[0], arrays.out))]
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, *inputs, **node.attributes)
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (None,)
@@ -57,13 +74,18 @@ class LogSoftmax(Operation):
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         return [(ops.log_softmax, (arrays.inputs[0], *arrays.workspace, arrays.out))]
 
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return log_softmax(aligned(inputs[0], True, node.ndim))
+
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (dy - exp(node) * sum(dy, -1, keepdims=True),)
 
 
 @register
 class SoftmaxCrossEntropy(Operation):
-    """Mean over rows of ``-sum(target * log_softmax(logits))``; a scalar.
+    """Mean over rows of ``-sum(target * log_softmax(logits))``: (..., rows, classes) to (...).
 
     Its inputs are logits, log_softmax(logits) and target. The second only saves the backward pass
     from computing it again: the gradient of the first is the whole one,
@@ -74,10 +96,15 @@ class SoftmaxCrossEntropy(Operation):
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         logits, _, target = inputs
-        if logits.ndim != 2 or logits.shape != target.shape:
+        if logits.ndim < 2 or logits.shape != target.shape:
             message = f"logits {logits.shape} and target {target.shape} do not fit"
             raise ShapeError(self.name, message, logits.shape, target.shape)
-        return (), broadcast(self.name, inputs)[1]
+        return logits.shape[:-2], broadcast(self.name, inputs)[1]
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, *stack_all(inputs, stacked, models))
 
     def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         logits = node.inputs[0]
@@ -91,7 +118,27 @@ class SoftmaxCrossEntropy(Operation):
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         logits, log_probabilities, target = node.inputs
-        return (exp(log_probabilities) - target) * (dy * (1.0 / logits.shape[0])), None, None
+        slope = reshaped(dy * (1.0 / logits.shape[-2]), (*dy.shape, 1, 1) if dy.shape else ())
+        return (exp(log_probabilities) - target) * slope, None, None
+
+
+@register
+class BinaryCrossEntropy(Elementwise):
+    """``y = log(1 + exp(logit)) - target logit``, element by element.
+
+    That is ``-target log(p) - (1 - target) log(1 - p)`` with p the logistic function of the logit,
+    and its gradient ``p - target``: neither overflows, and neither is 0 / 0 anywhere.
+    """
+
+    name = "binary_cross_entropy"
+    overwrites = ()  # two results on the way, one of them in `out`
+
+    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        return [(node.shape, node.dtype)]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        logits, target = node.inputs
+        return dy * (sigmoid(logits) - target), -dy * logits
 
 
 def one_hot(labels: Node, classes: int, dtype: npt.DTypeLike = np.float32) -> Node:
@@ -140,3 +187,24 @@ def softmax_cross_entropy(logits: Node, target: Node) -> Node:
         If the shapes differ.
     """
     return apply("softmax_cross_entropy", logits, log_softmax(logits), target)
+
+
+def binary_cross_entropy(logits: Node, target: Node) -> Node:
+    """Return the cross entropy between `target` and the logistic function of `logits`.
+
+    Parameters
+    ----------
+    logits, target : Node
+        Targets are in 0 .. 1.
+
+    Returns
+    -------
+    Node
+        Element by element, with no mean taken.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        If they do not fit.
+    """
+    return apply("binary_cross_entropy", logits, target)

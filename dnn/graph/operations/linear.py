@@ -10,10 +10,18 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.errors import DtypeError, ShapeError
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, apply, describe, register
-from dnn.graph.operations.shapes import transpose
+from dnn.graph.operation import (
+    Arrays,
+    Operation,
+    Step,
+    aligned,
+    apply,
+    describe,
+    register,
+)
+from dnn.graph.operations.shapes import reshape, transpose
 
-__all__ = ["matmul"]
+__all__ = ["axpy", "bias_add", "dot", "gemm", "gemv", "linear", "matmul", "scal"]
 
 
 @register
@@ -42,6 +50,11 @@ class Matmul(Operation):
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         return [(ops.gemm, (*arrays.inputs, arrays.out))]
 
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return matmul(*(aligned(x, has, node.ndim) for x, has in zip(inputs, stacked, strict=True)))
+
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         a, b = node.inputs
         return matmul(dy, transpose(b)), matmul(transpose(a), dy)
@@ -50,3 +63,101 @@ class Matmul(Operation):
 def matmul(a: Node, b: Node) -> Node:
     """Return the matrix product over the last two axes; also written ``a @ b``."""
     return apply("matmul", a, b)
+
+
+def dot(a: Node, b: Node) -> Node:
+    """Return the product of vectors or matrices as `numpy.dot` has it.
+
+    Parameters
+    ----------
+    a : Node, shape (k,) or (..., n, k)
+    b : Node, shape (k,) or (..., k, m)
+
+    Returns
+    -------
+    Node
+        Of two vectors a scalar, of a matrix and a vector a vector.
+
+    Raises
+    ------
+    ShapeError
+        If the lengths differ.
+    """
+    if min(a.ndim, b.ndim) < 1 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
+        raise ShapeError("dot", f"{describe(a)} and {describe(b)} do not fit", a.shape, b.shape)
+    left = reshape(a, (1, *a.shape)) if a.ndim == 1 else a
+    right = reshape(b, (*b.shape, 1)) if b.ndim == 1 else b
+    y = matmul(left, right)
+    shape = y.shape[:-1] if b.ndim == 1 else y.shape
+    if a.ndim == 1:
+        shape = (*y.shape[:-2], *shape[y.ndim - 1 :])
+    return reshape(y, shape)
+
+
+def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
+    """Return ``x W + b``, what a fully connected layer computes.
+
+    Parameters
+    ----------
+    x : Node, shape (batch, inputs)
+    weight : Node, shape (inputs, units)
+    bias : Node, shape (units,), optional
+
+    Returns
+    -------
+    Node, shape (batch, units)
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not fit.
+    """
+    y = matmul(x, weight)
+    return y if bias is None else bias_add(y, bias)
+
+
+def bias_add(x: Node, bias: Node) -> Node:
+    """Return `x` (..., units) plus `bias` (units,): one bias for each unit and not for each sample.
+
+    Raises
+    ------
+    ShapeError
+        If the bias is no vector with one element for each unit.
+    """
+    if bias.ndim != 1 or x.shape[-1:] != bias.shape:
+        message = f"{describe(x)} and {describe(bias)} do not fit"
+        raise ShapeError("bias_add", message, x.shape, bias.shape)
+    return x + bias
+
+
+def gemm(
+    a: Node,
+    b: Node,
+    c: Node | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Node:
+    """Return ``alpha op(a) op(b) + beta c``, in the words of BLAS."""
+    y = matmul(transpose(a) if transpose_a else a, transpose(b) if transpose_b else b)
+    y = y if alpha == 1 else y * alpha
+    return y if c is None else y + (c if beta == 1 else c * beta)
+
+
+def gemv(a: Node, x: Node, y: Node | None = None, *, alpha: float = 1.0, beta: float = 1.0) -> Node:
+    """Return ``alpha a x + beta y`` of a matrix (n, k) and vectors (k,) and (n,)."""
+    product = dot(a, x)
+    product = product if alpha == 1 else product * alpha
+    return product if y is None else product + (y if beta == 1 else y * beta)
+
+
+def axpy(alpha: float, x: Node, y: Node) -> Node:
+    """Return ``alpha x + y``."""
+    return x * alpha + y
+
+
+def scal(alpha: float, x: Node) -> Node:
+    """Return ``alpha x``."""
+    return x * alpha

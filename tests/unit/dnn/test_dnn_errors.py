@@ -7,6 +7,7 @@ import pytest
 from dnn import errors
 
 EXAMPLES = [
+    errors.CheckpointError("f"),
     errors.DnnError("a"),
     errors.ShapeError("matmul", "x (1, 2) and w (3, 4) do not fit", (1, 2), (3, 4)),
     errors.DtypeError("b"),
@@ -14,6 +15,7 @@ EXAMPLES = [
     errors.DataError("d"),
     errors.LabelError("label 3 in row 7", 7),
     errors.MissingDependencyError("e"),
+    errors.NonFiniteError("log of x (2, 3)", "log"),
 ]
 
 
@@ -32,9 +34,11 @@ def test_pickle_keeps_class_message_and_fields(error):
 @pytest.mark.parametrize(
     ("kind", "builtin"),
     [
+        (errors.CheckpointError, ValueError),
         (errors.ShapeError, ValueError),
         (errors.DtypeError, TypeError),
         (errors.ConfigurationError, ValueError),
+        (errors.NonFiniteError, ArithmeticError),
         (errors.DataError, ValueError),
         (errors.LabelError, errors.DataError),
         (errors.MissingDependencyError, ImportError),

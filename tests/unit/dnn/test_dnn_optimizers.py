@@ -1,27 +1,71 @@
-"""SGD against its formula in float64, and against torch."""
+"""Optimizers against their formulas in float64, against torch, and K networks against one."""
 
-import itertools
+import math
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from dnn import SGD, graph
+from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp, graph
 from dnn.backend import Ops
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, ShapeError
 from dnn.optimizers import BLOCK
 from dnn.parameters import FlatBuffer, segments_of
 
-SETTINGS = list(itertools.product([0.1], [0.0, 0.9], [0.0, 0.01]))
+# Each optimizer with and without its options, and the same in torch.
+SETTINGS = {
+    "sgd": (SGD(0.1), "SGD", {"lr": 0.1}),
+    "sgd_decay": (SGD(0.1, 0, 0.01), "SGD", {"lr": 0.1, "weight_decay": 0.01}),
+    "momentum": (SGD(0.1, 0.9), "SGD", {"lr": 0.1, "momentum": 0.9}),
+    "momentum_decay": (
+        SGD(0.1, 0.9, 0.01),
+        "SGD",
+        {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+    ),
+    "nesterov": (
+        SGD(0.1, 0.9, 0.01, nesterov=True),
+        "SGD",
+        {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
+    ),
+    "adagrad": (AdaGrad(0.1), "Adagrad", {"lr": 0.1}),
+    "adagrad_decay": (
+        AdaGrad(0.1, weight_decay=0.01),
+        "Adagrad",
+        {"lr": 0.1, "weight_decay": 0.01},
+    ),
+    "rmsprop": (RMSProp(0.01), "RMSprop", {"lr": 0.01}),
+    "rmsprop_momentum": (
+        RMSProp(0.01, 0.9, momentum=0.5, weight_decay=0.01),
+        "RMSprop",
+        {"lr": 0.01, "alpha": 0.9, "momentum": 0.5, "weight_decay": 0.01},
+    ),
+    "adam": (Adam(), "Adam", {}),
+    "adam_decay": (
+        Adam(0.01, 0.8, 0.99, weight_decay=0.1),
+        "Adam",
+        {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.1},
+    ),
+    "adamw": (AdamW(0.01, weight_decay=0.1), "AdamW", {"lr": 0.01, "weight_decay": 0.1}),
+}
 
 
-def buffers(shapes, dtype="f4"):
+def buffers(shapes, dtype="f4", models=None):
     variables = [graph.variable(shape, dtype, name) for name, shape in shapes.items()]
     segments = segments_of(variables)
-    parameters, gradients = (FlatBuffer(segments, dtype, Ops()) for _ in range(2))
+    parameters, gradients = (FlatBuffer(segments, dtype, Ops(), models) for _ in range(2))
     generator = np.random.default_rng(0)
-    for name, shape in shapes.items():
-        parameters[name][...] = generator.normal(size=shape)
+    for name in shapes:
+        parameters[name][...] = generator.normal(size=parameters[name].shape)
     return parameters, gradients
+
+
+def train(update, gradients, steps, seed=1):
+    generator = np.random.default_rng(seed)
+    for _ in range(steps):
+        for segment in gradients.segments:
+            part = gradients[segment.name]
+            part[...] = generator.normal(size=part.shape)
+        update.run()
 
 
 def test_segments_are_named_views_that_begin_at_cache_lines():
@@ -34,61 +78,187 @@ def test_segments_are_named_views_that_begin_at_cache_lines():
     assert np.shares_memory(parameters["b.weight"], parameters.flat)
 
 
-@pytest.mark.parametrize(("rate", "momentum", "decay"), SETTINGS)
-def test_sgd_follows_its_formula(rate, momentum, decay):
-    shapes = {"a.weight": (300, BLOCK // 200), "a.bias": (7,)}  # more than one block
-    parameters, gradients = buffers(shapes)
-    update = SGD(rate, momentum, decay).bind(Ops(), parameters, gradients)
-    generator = np.random.default_rng(1)
-    expected = {name: parameters[name].astype("f8") for name in shapes}
-    velocity = {name: np.zeros(shape) for name, shape in shapes.items()}
-    for _ in range(4):
-        for name, shape in shapes.items():
-            slope = generator.normal(size=shape)
-            gradients[name][...] = update.gradient_scale * slope
-            slope = slope + decay * expected[name]
-            velocity[name] = momentum * velocity[name] + slope
-            expected[name] -= rate * velocity[name]
-        update.run()
-    for name in shapes:
-        np.testing.assert_allclose(parameters[name], expected[name], rtol=2e-6, atol=2e-6)
+def test_the_segments_of_k_networks_are_views_with_k_in_front():
+    parameters, _ = buffers({"a.weight": (3, 5), "a.bias": (5,), "s": ()}, models=4)
+    assert parameters.flat.shape == (4, 48)
+    for name, shape in {"a.weight": (4, 3, 5), "a.bias": (4, 5), "s": (4,)}.items():
+        assert parameters[name].shape == shape
+        parameters[name][...] = 7
+    assert all(row.ctypes.data % 64 == 0 for row in parameters.flat)
+    assert (parameters.flat != 0).sum(axis=1).tolist() == [21] * 4
 
 
-@pytest.mark.parametrize(("rate", "momentum", "decay"), SETTINGS)
-def test_sgd_against_torch(rate, momentum, decay):
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_against_torch(setting):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    optimizer, name, options = SETTINGS[setting]
     parameters, gradients = buffers({"w": (5, 4)}, "f8")
     tensor = torch.nn.Parameter(torch.tensor(parameters["w"].copy()))
-    theirs = torch.optim.SGD([tensor], lr=rate, momentum=momentum, weight_decay=decay)
-    update = SGD(rate, momentum, decay).bind(Ops(), parameters, gradients)
-    for seed in range(5):
-        slope = np.random.default_rng(seed).normal(size=(5, 4))
-        gradients["w"][...] = update.gradient_scale * slope
-        tensor.grad = torch.tensor(slope)
-        update.run()
+    theirs = getattr(torch.optim, name)([tensor], **options)
+    update = optimizer.bind(Ops(), parameters, gradients)
+    for seed in range(6):
+        train(update, gradients, 1, seed)
+        tensor.grad = torch.tensor(gradients["w"])
         theirs.step()
-        np.testing.assert_allclose(parameters["w"], tensor.detach().numpy(), rtol=1e-12)
+        np.testing.assert_allclose(parameters["w"], tensor.detach().numpy(), rtol=1e-11)
 
 
-def test_decay_leaves_out_what_it_is_told_to():
-    parameters, gradients = buffers({"a.weight": (2, 2), "a.bias": (2,)})
-    before = parameters.flat.copy()
-    SGD(0.1, weight_decay=0.5, no_decay=["bias"]).bind(Ops(), parameters, gradients).run()
-    np.testing.assert_allclose(parameters["a.weight"].ravel(), before[:4] * 0.95, rtol=1e-6)
-    np.testing.assert_array_equal(parameters["a.bias"], before[16:18])
+def formula(setting):
+    """Return a function (w, g) -> w of one step in float64, written down once more."""
+    optimizer = SETTINGS[setting][0]
+    h = dict(optimizer.hyperparameters)
+    rate, decay = h["learning_rate"], h["weight_decay"]
+    m = v = s = 0.0
+    t = 0
+
+    def step(w, g):
+        nonlocal m, v, s, t
+        t += 1
+        if setting.startswith("adamw"):
+            w, d = w * (1 - rate * decay), g
+        else:
+            d = g + decay * w
+        if setting.startswith(("sgd", "momentum", "nesterov")):
+            v = h["momentum"] * v + d
+            return w - rate * (d + h["momentum"] * v if optimizer.nesterov else v)
+        if setting.startswith("adagrad"):
+            s = s + d**2
+            return w - rate * d / (np.sqrt(s) + h["epsilon"])
+        if setting.startswith("rmsprop"):
+            s = h["smoothing"] * s + (1 - h["smoothing"]) * d**2
+            v = h["momentum"] * v + d / (np.sqrt(s) + h["epsilon"])
+            return w - rate * v
+        m = h["beta1"] * m + (1 - h["beta1"]) * d
+        s = h["beta2"] * s + (1 - h["beta2"]) * d**2
+        m_hat, s_hat = m / (1 - h["beta1"] ** t), s / (1 - h["beta2"] ** t)
+        return w - rate * m_hat / (np.sqrt(s_hat) + h["epsilon"])
+
+    return step
 
 
-def test_the_rate_can_change_between_steps():
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_follows_its_formula_over_several_blocks_in_float32(setting):
+    shapes = {"a.weight": (300, BLOCK // 200), "a.bias": (7,)}
+    parameters, gradients = buffers(shapes)
+    expected = {name: parameters[name].astype("f8") for name in shapes}
+    update = SETTINGS[setting][0].bind(Ops(), parameters, gradients)
+    steps = {name: formula(setting) for name in shapes}
+    for seed in range(3):
+        train(update, gradients, 1, seed)
+        for name in shapes:
+            expected[name] = steps[name](expected[name], gradients[name].astype("f8"))
+    assert parameters.flat.dtype == np.float32
+    for name in shapes:
+        np.testing.assert_allclose(parameters[name], expected[name], rtol=5e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_k_networks_equal_single_ones_bit_for_bit(setting):
+    shapes = {"a.weight": (13, 7), "a.bias": (7,)}
+    rates = [0.1, 0.01, 0.3]
+    options = dict(SETTINGS[setting][0].hyperparameters)
+    kind, nesterov = type(SETTINGS[setting][0]), setting == "nesterov"
+    extra = {"nesterov": True} if nesterov else {}
+    together, slopes = buffers(shapes, models=3)
+    start = together.flat.copy()
+    update = kind(**(options | extra | {"learning_rate": rates})).bind(Ops(), together, slopes)
+    assert all(array.shape == (3,) for array in update.scalars.values())
+    train(update, slopes, 4)
+    for k, rate in enumerate(rates):
+        single, slope = buffers(shapes)
+        single.flat[...] = start[k, : single.flat.size]
+        one = kind(**(options | extra | {"learning_rate": rate})).bind(Ops(), single, slope)
+        generator = np.random.default_rng(1)
+        for _ in range(4):
+            for name, shape in shapes.items():
+                slope[name][...] = generator.normal(size=(3, *shape))[k]
+            one.run()
+        for name in shapes:
+            assert together[name][k].tobytes() == single[name].tobytes()
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_step_allocates_nothing_and_stays_in_float32(setting):
+    parameters, gradients = buffers({"w": (300, BLOCK // 200)})
+    update = SETTINGS[setting][0].bind(Ops(), parameters, gradients)
+    train(update, gradients, 1)
+    tracemalloc.start()
+    try:
+        update.run()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        for _ in range(3):
+            update.run()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < 4096
+    states = [b.flat for name, b in update.state.items() if name != "count"]
+    assert all(x.dtype == np.float32 for x in (*states, *update.scalars.values()))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_snapshot_continues_bit_for_bit(setting):
+    shapes = {"a.weight": (13, 7), "a.bias": (7,)}
+    optimizer = SETTINGS[setting][0]
+    parameters, gradients = buffers(shapes)
+    update = optimizer.bind(Ops(), parameters, gradients)
+    train(update, gradients, 3)
+    update.scalars["learning_rate"][...] = 0.05
+    saved, weights = update.snapshot(), parameters.flat.copy()
+    train(update, gradients, 3, seed=2)
+    again, slopes = buffers(shapes)
+    again.flat[...] = weights
+    other = optimizer.bind(Ops(), again, slopes)
+    other.restore(saved)
+    assert other.steps_done == 3
+    train(other, slopes, 3, seed=2)
+    assert again.flat.tobytes() == parameters.flat.tobytes()
+    assert other.steps_done == update.steps_done == 6
+
+
+def test_a_snapshot_of_another_optimizer_or_network_is_refused():
+    update = Adam().bind(Ops(), *buffers({"w": (3,)}))
+    before = update.snapshot()
+    with pytest.raises(ShapeError, match=r"state\.velocity"):
+        update.restore(SGD(0.1, 0.9).bind(Ops(), *buffers({"w": (3,)})).snapshot())
+    with pytest.raises(ShapeError, match=r"state\.mean.*\(3,\).*\(4,\)"):
+        update.restore(Adam().bind(Ops(), *buffers({"w": (4,)})).snapshot())
+    for name, array in update.snapshot().items():
+        assert array.tobytes() == before[name].tobytes()
+
+
+@pytest.mark.parametrize("kind", [SGD, AdaGrad, RMSProp, Adam, AdamW])
+def test_decay_leaves_out_what_it_is_told_to(kind):
+    shapes = {"a.weight": (2, 2), "a.bias": (2,)}
+    weights, gradients = buffers(shapes)
+    kind(0.001, weight_decay=0.5, no_decay=["bias"]).bind(Ops(), weights, gradients).run()
+    before, _ = buffers(shapes)
+    np.testing.assert_array_equal(weights["a.bias"], before["a.bias"])
+    assert (np.abs(weights["a.weight"]) < np.abs(before["a.weight"])).all()
+
+
+@pytest.mark.parametrize("momentum", [0, 0.9])
+def test_the_rate_can_change_between_steps(momentum):
     parameters, gradients = buffers({"w": (3,)})
     before = parameters["w"].copy()
     gradients["w"][...] = 1
-    update = SGD(0.1, 0.9).bind(Ops(), parameters, gradients)
-    update.scalars["minus_rate"][...] = -0.5
+    update = SGD(0.1, momentum).bind(Ops(), parameters, gradients)
+    update.scalars["learning_rate"][...] = 0.5
     update.run()
     np.testing.assert_allclose(parameters["w"], before - 0.5, rtol=1e-6)
 
 
-@pytest.mark.parametrize("rate", [0.1, np.float64(0.1), np.float32(0.1)])
+def test_the_first_step_of_adam_is_as_long_as_its_rate():
+    # 1 - beta2 and 1 - beta2^t lose four digits when they are computed apart in float32.
+    parameters, gradients = buffers({"w": (3,)})
+    before = parameters["w"].astype("f8")
+    gradients["w"][...] = [1, -2, 3]
+    Adam(0.25).bind(Ops(), parameters, gradients).run()
+    np.testing.assert_allclose(before - parameters["w"], [0.25, -0.25, 0.25], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.1, np.float64(0.1), np.float32(0.1), np.array(0.1)])
 def test_float32_stays_float32(rate):
     parameters, gradients = buffers({"w": (3,)})
     update = SGD(rate, 0.9, np.float64(0.01)).bind(Ops(), parameters, gradients)
@@ -98,17 +268,34 @@ def test_float32_stays_float32(rate):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("kind", "settings"),
     [
-        {"learning_rate": 0},
-        {"learning_rate": -1},
-        {"learning_rate": float("nan")},
-        {"momentum": 1},
-        {"momentum": -0.1},
-        {"weight_decay": -1},
-        {"weight_decay": float("inf")},
+        (SGD, {"learning_rate": 0}),
+        (SGD, {"learning_rate": -1}),
+        (SGD, {"learning_rate": math.nan}),
+        (SGD, {"learning_rate": "fast"}),
+        (SGD, {"learning_rate": [0.1, -0.1]}),
+        (SGD, {"learning_rate": []}),
+        (SGD, {"momentum": 1}),
+        (SGD, {"momentum": -0.1}),
+        (SGD, {"nesterov": True}),
+        (Adam, {"weight_decay": -1}),
+        (AdamW, {"weight_decay": math.inf}),
+        (Adam, {"beta1": 1}),
+        (Adam, {"beta2": -1}),
+        (Adam, {"epsilon": 0}),
+        (AdaGrad, {"epsilon": 0}),
+        (RMSProp, {"smoothing": 1}),
+        (RMSProp, {"momentum": 1}),
     ],
 )
-def test_hyperparameters_out_of_range(settings):
+def test_hyperparameters_out_of_range(kind, settings):
     with pytest.raises(ConfigurationError, match=next(iter(settings))):
-        SGD(**settings)
+        kind(**settings)
+
+
+def test_hyperparameters_for_another_number_of_networks():
+    with pytest.raises(ConfigurationError, match="momentum has 2 values for 3 networks"):
+        SGD(0.1, [0.5, 0.9]).bind(Ops(), *buffers({"w": (3,)}, models=3))
+    with pytest.raises(ConfigurationError, match="learning_rate has 2 values for one network"):
+        SGD([0.1, 0.2]).bind(Ops(), *buffers({"w": (3,)}))

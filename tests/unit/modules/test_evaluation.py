@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from pathlib import Path
@@ -174,7 +175,26 @@ def test_the_trainings_of_a_trial_are_put_together() -> None:
     assert [one["accuracy"] for one in evaluated.test] == [0.9, 0.7]
     plain = jobs_of(k_fold(np.arange(60) % 2, 2))
     evaluated = collect(plain, [{"accuracy": 0.25}, {"accuracy": 0.75}])
-    assert evaluated == Evaluated({"accuracy": 0.5}, ({"accuracy": 0.25}, {"accuracy": 0.75}))
+    assert evaluated == Evaluated(
+        {"accuracy": 0.5}, ({"accuracy": 0.25}, {"accuracy": 0.75}), (), 30
+    )
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        Evaluation(),
+        Evaluation(method="k_fold", folds=3),
+        Evaluation(method="nested", folds=2, inner_folds=2),
+    ],
+    ids=lambda one: one.method,
+)
+def test_what_a_trial_gave_comes_back_from_a_ledger(evaluation: Evaluation) -> None:
+    jobs = jobs_of(evaluation.split(np.arange(60) % 2))
+    evaluated = collect(jobs, [{"accuracy": number / 20} for number in range(len(jobs))])
+    line = json.dumps([evaluated.metrics, evaluated.splits()])
+    assert Evaluated.of(*json.loads(line)) == evaluated
+    assert evaluated.rows == {"holdout": 12, "k_fold": 20, "nested": 30}[evaluation.method]
 
 
 def test_preparation_learns_nothing_from_rows_that_are_scored() -> None:
@@ -247,13 +267,13 @@ def test_skill_that_is_there_is_found() -> None:
 
 
 def test_a_choice_made_on_the_rows_that_score_it_is_warned_of() -> None:
-    bias = SelectionBias(ACCURACY, rows=31)
+    bias = SelectionBias(ACCURACY)
     bias.add(0, Evaluated({}, ({"accuracy": 0.9},)))
     report = bias.report()
     assert report is not None
     assert report.warning == ""  # there was no choice
     for trial in range(1, 400):
-        bias.add(trial, Evaluated({}, ({"accuracy": 0.9 + 0.0001 * trial},)))
+        bias.add(trial, Evaluated({}, ({"accuracy": 0.9 + 0.0001 * trial},), rows=31))
     report = bias.report()
     assert report is not None
     assert report.honest is None

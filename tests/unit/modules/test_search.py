@@ -12,7 +12,7 @@ import pytest
 from modules.evaluation import Evaluated
 from modules.objective import ObjectiveError
 from modules.options import SweepOptions
-from modules.search import Search
+from modules.search import Search, StrategyError
 from modules.strategies import WAIT
 
 
@@ -95,7 +95,11 @@ def test_several_objectives_have_a_front() -> None:
     run(head)
     assert [trial for trial, _, _ in head.front] == [6, 5, 4, 3, 2, 1, 0]
     assert head.front[0] == (6, {"x": 6}, (1.0, 6.0))
-    assert search().front == []
+    lines = head.front_lines()
+    assert lines[0] == "7 trials that no other beats in accuracy and training_time_s:"
+    assert lines[1] == "  trial 6: accuracy 1, training_time_s 6 (x 6)"
+    assert len(lines) == 8
+    assert search().front == search().front_lines() == []
 
 
 def test_halving_stops_trials_through_their_metrics() -> None:
@@ -155,7 +159,7 @@ def test_a_search_is_resumed_by_telling() -> None:
 
 
 def test_the_selection_bias_is_watched() -> None:
-    head = search(evaluation={"method": "nested", "folds": 2})
+    head = search()
     for trial in range(3):
         folds = ({"accuracy": 0.5 + trial / 10},) * 2
         head.tell(trial, {"x": trial}, {"accuracy": 0.5}, Evaluated({}, folds, folds))
@@ -189,3 +193,24 @@ def test_a_strategy_and_an_objective_of_ones_own(tmp_path: Path) -> None:
     assert [trial["x"] for trial in run(head)] == [8, 7, 6]
     assert head.best == (2, {"x": 6}, (0.0,))
     assert head.size == 3
+
+
+WRONG = """
+class Wrong:
+    def __init__(self, space, seed): pass
+    def tell(self, trial, parameters, score): pass
+class Number(Wrong):
+    def ask(self, trial): return 0.5
+class Stranger(Wrong):
+    def ask(self, trial): return {"x": 1, "y": 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("Number", r"ask\(0\) returned 0.5; it is to return"), ("Stranger", "y is not in the space")],
+)
+def test_a_strategy_that_is_none_is_told(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "f_wrong_strategies.py").write_text(WRONG)
+    with pytest.raises(StrategyError, match=words):
+        search(tmp_path, strategy=f"./f_wrong_strategies.py:{name}").ask(0)

@@ -140,6 +140,31 @@ def test_conditions_on_a_huge_range_cost_nothing() -> None:
     assert space.point(0) == {"width": 1, "falling": 10**9}
 
 
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        (0.3, 1),
+        ([0.3, 0.6, 0.7], 3),
+        ({"at_most": 0.3}, 4),
+        ({"at_least": 0.3}, 7),
+        ({"at_least": 0.3, "at_most": 0.3}, 1),
+        ({"at_most": 0.35}, 4),
+    ],
+)
+@pytest.mark.parametrize("falling", [False, True])
+def test_a_condition_means_the_value_that_rounding_made_of_it(
+    wanted: Any, count: int, falling: bool
+) -> None:
+    """3 * 0.1 is not 0.3."""
+    ends = (
+        {"from": 0.9, "to": 0.0, "step": -0.1} if falling else {"from": 0, "to": 0.9, "step": 0.1}
+    )
+    space = Space.parse({"a": ends, "b": {"choices": [1, 2], "if": {"a": wanted}}})
+    assert space.size == 10 + count
+    drawn = [space.sample(lambda name, at=at: (at + 0.5) / 100) for at in range(100)]
+    assert len({str(point["a"]) for point in drawn if "b" in point}) == count
+
+
 def test_a_chain_of_a_thousand_parameters_needs_no_stack() -> None:
     table: dict[str, Any] = {"p0": [0, 1]}
     for number in range(1, 1000):

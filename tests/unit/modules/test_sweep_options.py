@@ -20,7 +20,7 @@ RANGE = {"from": 1e-4, "to": 1.0, "scale": "log"}
 def context(spec: str = "work:train", shipped: bool = False, folder: Path = Path()) -> Any:
     return {
         "folder": folder,
-        "modules": {"trainer": SimpleNamespace(function=spec, processes=1)},
+        "modules": {"trainer": SimpleNamespace(function=spec, processes=1, options={})},
         "names": ["trainer", "broken"],
         "locations": {"trainer": SimpleNamespace(spec=spec, shipped=shipped)},
     }
@@ -62,13 +62,10 @@ def test_everything_at_once() -> None:
         until={"objective": 0.9, "time": "2 h"},
         deterministic=True,
         lag=8,
-        evaluation={"method": "k_fold", "folds": 10},
     )
     assert found.strategy == {"name": "cross_entropy", "elite": 10, "startup": None, "explore": 0.1}
     assert found.early_stopping == {"rule": "halving", "min_steps": 1, "reduction": 4}
     assert found.until.time_s == 7200
-    assert found.evaluation is not None
-    assert found.evaluation.trainings == 10
     # They travel between ranks, and are read again there.
     assert pickle.loads(pickle.dumps(found)) == found
     given = found.model_dump(exclude_unset=True)
@@ -109,7 +106,17 @@ def test_several_objectives() -> None:
             "name is missing: which strategy it is | add name",
         ),
         ({"strategy": 3}, "strategy", "got 3"),
-        ({"strategy": {"name": "grid", "elite": 3}}, "strategy.elite", ""),
+        ({"strategy": {"name": "grid", "elite": 3}}, "strategy.elite", "it has no options"),
+        (
+            {"strategy": {"name": "cross_entropy", "explor": 0.3}, "trials": 9},
+            "strategy.explor",
+            'unknown key "explor" | did you mean "explore"?',
+        ),
+        (
+            {"early_stopping": {"rule": "median", "zzz": 0.3}},
+            "early_stopping.zzz",
+            "there are startup_trials, warmup_steps",
+        ),
         (
             {"strategy": {"name": "cross_entropy", "elite": 1}, "trials": 9},
             "strategy.elite",
@@ -154,7 +161,7 @@ def test_several_objectives() -> None:
             "objective",
             '"cross_entropy" can follow one objective, not 2',
         ),
-        # early stopping, evaluation
+        # early stopping
         (
             {"early_stopping": "mean"},
             "early_stopping",
@@ -170,21 +177,6 @@ def test_several_objectives() -> None:
             {"early_stopping": "median", "strategy": "halving", "trials": 9},
             "early_stopping",
             "its own rule",
-        ),
-        (
-            {"evaluation": {"method": "nested"}, "early_stopping": "median"},
-            "evaluation.method",
-            "has seen the rows",
-        ),
-        (
-            {"evaluation": {"method": "nested"}, "strategy": "optuna:tpe", "trials": 9},
-            "evaluation.method",
-            "use grid or random",
-        ),
-        (
-            {"evaluation": {"method": "holdout", "folds": 3}},
-            "evaluation",
-            "remove it, or write method",
         ),
         # the rest
         ({"trainer": "trianer"}, "trainer", 'no module of that name | did you mean "trainer"?'),
@@ -249,8 +241,20 @@ def test_what_our_trainer_reports_is_known() -> None:
     assert "did you mean 'accuracy'?" in found["objective"]
 
 
+@pytest.mark.parametrize(
+    "table", [{"early_stopping": "median"}, {"strategy": "cross_entropy", "trials": 9}]
+)
+def test_who_learns_from_scores_cannot_be_judged_by_the_same_rows(table: dict[str, Any]) -> None:
+    trainer = SimpleNamespace(processes=1, options={"evaluation": {"method": "nested"}})
+    where = {**OURS, "modules": {"trainer": trainer}}
+    found = problems({"space": {"epochs": 1}, **table}, where)
+    assert "has seen the rows that are to judge its choice" in found["strategy"]
+    trainer.options["evaluation"]["method"] = "k_fold"
+    assert SweepOptions.model_validate({"space": {"epochs": 1}, **table}, context=where)
+
+
 def test_our_trainer_is_one_process() -> None:
-    where = {**OURS, "modules": {"trainer": SimpleNamespace(processes=2)}}
+    where = {**OURS, "modules": {"trainer": SimpleNamespace(processes=2, options={})}}
     found = problems({"space": {"epochs": 1}}, where)
     assert "our trainer is one process: module 'trainer' has more" in found["trainer"]
 

@@ -1,0 +1,197 @@
+"""C functions around hand-written kernels: source that unpacks a record and calls a body.
+
+Two kinds of arguments make up nearly all kernels. Contiguous arrays of a known number of axes::
+
+    record:  | address | length | length | ...          one group for each array
+
+and, for optimizers, rows of K networks and one hyperparameter for each::
+
+    record:  | K | n | address | step | address | step | ...       a step of 0: the same for all
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.cpu.cache import module_of
+from dnn.backend.cpu.native import Native, Record, address_of
+from dnn.backend.ops import Array
+
+__all__ = ["HEADER", "RowKernel", "array_kernel", "entry_of", "type_code"]
+
+HEADER = """\
+import numpy as np
+from numba import carray, cfunc, float32 as f4, float64 as f8, int64 as i8, uint64 as u8
+
+from dnn.backend.cpu import kernels, vector_math
+from dnn.backend.cpu.native import KERNEL_TYPE, pointer
+from dnn.backend.cpu.vector_math import FLAGS
+
+
+@cfunc(KERNEL_TYPE, cache=CACHE, **FLAGS)
+def entry(r):
+"""
+
+
+def type_code(dtype: np.dtype[Any]) -> str | None:
+    """Return the type of elements as kernels spell it, None for one that they do not take."""
+    return {"f4": "f4", "f8": "f8", "i8": "i8", "u8": "u8"}.get(dtype.str.lstrip("<=|"))
+
+
+@lru_cache(maxsize=None)
+def entry_of(source: str) -> int:
+    """Compile source that defines ``entry`` and return its address."""
+    return int(module_of(source).entry.address)
+
+
+def array_kernel(
+    body: str,
+    axes: Sequence[int],
+    arrange: Callable[..., Sequence[Array] | None],
+    oracle: Callable[..., object],
+    extra: Callable[[str], str] = lambda code: "",
+    number: Callable[..., int] | None = None,
+) -> Native:
+    """Return a kernel over contiguous arrays.
+
+    Parameters
+    ----------
+    body : str
+        Name in `kernels`.
+    axes : sequence of int
+        Number of axes of each of its arrays.
+    arrange : callable
+        From the arguments of the `Ops` method to those arrays, or None if they do not fit.
+    oracle : callable
+    extra : callable
+        From the code of the first array's type to further source arguments.
+    number : callable, optional
+        From the arguments of the `Ops` method to an integer, the last argument of the body.
+    """
+
+    def record(*arguments: Any) -> Record | None:
+        arrays = arrange(*arguments)
+        if arrays is None:
+            return None
+        codes = [type_code(array.dtype) for array in arrays]
+        fits = all(array.flags.c_contiguous and array.size for array in arrays)
+        if not fits or None in codes or [array.ndim for array in arrays] != list(axes):
+            return None
+        fields: list[int] = []
+        for array in arrays:
+            fields += [address_of(array), *array.shape]
+        further = extra(str(codes[0]))
+        if number is not None:
+            further += f", r[{len(fields)}]"
+            fields.append(number(*arguments))
+        return entry_of(_array_source(body, tuple(axes), tuple(codes), further)), fields
+
+    return Native(record, oracle)
+
+
+@lru_cache(maxsize=None)
+def _array_source(
+    body: str, axes: tuple[int, ...], codes: tuple[str | None, ...], extra: str
+) -> str:
+    at = 0
+    arrays = []
+    for ndim, code in zip(axes, codes, strict=True):
+        shape = "".join(f"r[{at + 1 + axis}], " for axis in range(ndim))
+        arrays.append(f"carray(pointer(r[{at}]), ({shape}), {code})")
+        at += 1 + ndim
+    return f"{HEADER}    kernels.{body}({', '.join(arrays)}{extra})\n"
+
+
+class RowKernel(Native):
+    """A kernel of an optimizer's step.
+
+    Parameters
+    ----------
+    body : str
+        Name in `kernels`.
+    oracle : callable
+        The `Ops` method, whose arguments `pattern` and `flags` describe.
+    pattern : str
+        A letter for each argument: ``r`` rows of shape (n,) or (K, n), ``h`` a hyperparameter of
+        shape () or (K, 1), ``i`` one whose reciprocal is wanted, ``b`` a literal bool, ``-``
+        workspace that the kernel does not need. Rows and hyperparameters may be None.
+    flags : str
+        Indices of the arguments, as hexadecimal digits, for which a literal bool follows behind
+        all others: whether it is there, or what it is.
+    """
+
+    def __init__(self, body: str, oracle: Callable[..., object], pattern: str, flags: str) -> None:
+        super().__init__(self._record, oracle)
+        self._body = body
+        self._pattern = pattern
+        self._flags = [int(digit, 16) for digit in flags]
+
+    def piece(self, arguments: Sequence[Any], start: int, stop: int) -> tuple[Any, ...]:
+        """Return the arguments for a part of the rows."""
+        kinds = zip(self._pattern, arguments, strict=True)
+        return tuple(
+            x[..., start:stop] if kind in "r-" and x is not None else x for kind, x in kinds
+        )
+
+    def rows(self, arguments: Sequence[Any]) -> list[Array]:
+        """Return the arguments that are rows."""
+        kinds = zip(self._pattern, arguments, strict=True)
+        return [x for kind, x in kinds if kind == "r" and x is not None]
+
+    def _record(self, *arguments: Any) -> Record | None:
+        w = arguments[0]
+        code = type_code(w.dtype)
+        if code not in ("f4", "f8") or not w.size:
+            return None
+        fields = [w.shape[0] if w.ndim == 2 else 1, w.shape[-1]]
+        given = []
+        for kind, x in zip(self._pattern, arguments, strict=True):
+            if kind in "-b":
+                continue
+            given.append(x is not None)
+            if x is None:
+                continue
+            if x.dtype != w.dtype:
+                return None
+            if kind == "r":
+                if x.shape != w.shape or x.strides[-1] != x.itemsize:
+                    return None
+            elif x.shape not in ((), (w.shape[0], 1)):
+                return None
+            fields += [address_of(x), x.strides[0] if x.ndim == 2 else 0]
+        literals = tuple(
+            bool(arguments[i]) if self._pattern[i] == "b" else arguments[i] is not None
+            for i in self._flags
+        )
+        source = _row_source(self._body, self._pattern, tuple(given), literals, code)
+        return entry_of(source), fields
+
+
+@lru_cache(maxsize=None)
+def _row_source(
+    body: str, pattern: str, given: tuple[bool, ...], literals: tuple[bool, ...], code: str
+) -> str:
+    kinds = [kind for kind in pattern if kind not in "-b"]
+    at = 2
+    values = []
+    for kind, there in zip(kinds, given, strict=True):
+        if not there:  # never read: a literal says so
+            values.append("w" if kind == "r" else f"{code}(0)")
+            continue
+        address = f"pointer(r[{at}] + k * r[{at + 1}])"
+        at += 2
+        if kind == "r":
+            values.append(f"carray({address}, (n,), {code})")
+        else:
+            number = f"carray({address}, (1,), {code})[0]"
+            values.append(f"{code}(1) / {number}" if kind == "i" else number)
+    values[0], w = "w", values[0]
+    arguments = ", ".join([*values, *map(str, literals)])
+    return (
+        f"{HEADER}    n = r[1]\n    for k in range(r[0]):\n        w = {w}\n"
+        f"        kernels.{body}({arguments})\n"
+    )

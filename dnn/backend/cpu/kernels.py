@@ -1,0 +1,261 @@
+"""Kernels written by hand: gathering, reductions, softmax, cross entropy, optimizers' steps.
+
+Plain loops over arrays, one body for all types of elements; `entries` wraps each into a C function.
+Arrays are contiguous. What a body writes never overlaps what it only reads.
+"""
+
+# Numba infers the types of what it compiles.
+# mypy: disallow_untyped_defs=False, disallow_untyped_calls=False
+# mypy: disallow_untyped_decorators=False
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from dnn.backend.cpu.vector_math import FLAGS
+
+__all__ = [
+    "adagrad_step",
+    "adam_coefficients",
+    "adam_step",
+    "column_sums",
+    "end_batch",
+    "log_softmax",
+    "mean_cross_entropy",
+    "momentum_step",
+    "rmsprop_step",
+    "row_sums",
+    "sgd_step",
+    "take_batch",
+    "take_rows",
+    "uniform_noise",
+]
+
+# A sum whose terms may be added in any order, so that it is done in vector registers. The order
+# still depends on nothing but the length.
+REORDERED = {"error_model": "numpy", "fastmath": {"contract", "nsz", "reassoc"}}
+
+
+@njit(**FLAGS)
+def take_rows(x, rows, out):
+    """``out[i] = x[rows[i]]``."""
+    for i in range(out.shape[0]):
+        row = rows[i]
+        for j in range(out.shape[1]):
+            out[i, j] = x[row, j]
+
+
+@njit(**FLAGS)
+def take_batch(x, order, position, out):
+    """``out[k, i] = x[order[k, position[0] + i]]``."""
+    start = position[0]
+    for k in range(out.shape[0]):
+        for i in range(out.shape[1]):
+            row = order[k, start + i]
+            for j in range(out.shape[2]):
+                out[k, i, j] = x[row, j]
+
+
+@njit(**FLAGS)
+def end_batch(loss, losses, position):
+    """``losses[position[1]] = loss``, and on to the next batch."""
+    for k in range(loss.size):
+        losses[position[1], k] = loss[k]
+    position[0] += position[2]
+    position[1] += 1
+
+
+# Reductions.
+
+
+@njit(**FLAGS)
+def column_sums(x, out):
+    """Sum x, of shape (groups, rows, columns), over rows, one after the other."""
+    groups, rows, columns = x.shape
+    for k in range(groups):
+        if rows == 0:
+            for j in range(columns):
+                out[k, j] = 0
+            continue
+        for j in range(columns):
+            out[k, j] = x[k, 0, j]
+        i = 1
+        while i + 4 <= rows:  # four at a time: the sums are loaded and stored once
+            for j in range(columns):
+                total = out[k, j] + x[k, i, j]
+                total = total + x[k, i + 1, j]
+                total = total + x[k, i + 2, j]
+                out[k, j] = total + x[k, i + 3, j]
+            i += 4
+        while i < rows:
+            for j in range(columns):
+                out[k, j] += x[k, i, j]
+            i += 1
+
+
+@njit(**FLAGS)
+def row_sums(x, out):
+    """Sum x, of shape (rows, columns), over columns: blocks, whose sums are added in float64."""
+    columns = x.shape[1]
+    for i in range(x.shape[0]):
+        total = 0.0
+        for start in range(0, columns, 1024):
+            total += _block_sum(x, i, start, min(start + 1024, columns))
+        out[i] = total
+
+
+@njit(**REORDERED)
+def _block_sum(x, i, start, stop):
+    total = x[i, start]
+    for j in range(start + 1, stop):
+        total += x[i, j]
+    return total
+
+
+# Classification.
+
+
+@njit(**FLAGS)
+def log_softmax(x, exponentials, out, exp):
+    """``out = x - log(sum(exp(x)))`` for each row, shifted by the row's largest element."""
+    rows, columns = x.shape
+    for i in range(rows):
+        largest = x[i, 0]
+        for j in range(1, columns):
+            largest = x[i, j] if x[i, j] > largest else largest
+        for j in range(columns):
+            out[i, j] = x[i, j] - largest
+    # All at once, since rows are often shorter than a vector register.
+    shifted, flat = out.reshape(rows * columns), exponentials.reshape(rows * columns)
+    for i in range(rows * columns):
+        flat[i] = exp(shifted[i])
+    for i in range(rows):
+        total = 0.0
+        for j in range(columns):
+            total += exponentials[i, j]
+        logarithm = math.log(total)
+        for j in range(columns):
+            out[i, j] -= logarithm
+
+
+@njit(**FLAGS)
+def mean_cross_entropy(log_probabilities, target, out):
+    """``-sum(target * log_probabilities) / rows``; both of shape (groups, rows, classes)."""
+    groups, rows, classes = target.shape
+    for k in range(groups):
+        total = 0.0
+        for i in range(rows):
+            for j in range(classes):
+                total += target[k, i, j] * log_probabilities[k, i, j]
+        out[k] = -total / rows
+
+
+# Random numbers, as in `dnn.backend.philox`. All in uint64: beside a signed integer Numba makes a
+# float of it.
+
+_MULTIPLIER_0, _MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_INCREMENT_0, _INCREMENT_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_LOW, _WORD = np.uint64(0xFFFFFFFF), np.uint64(32)
+
+
+@njit(**FLAGS)
+def uniform_noise(seed, step, out, stream):
+    """Fill out, of shape (K, n), with floats in [0, 1): Philox-4x32-10."""
+    upper = np.uint64(8)  # 24 bits of a word
+    for k in range(out.shape[0]):
+        n = out.shape[1]
+        for block in range((n + 3) // 4):
+            c0, c1, c2, c3 = np.uint64(block), step[0] & _LOW, step[0] >> _WORD, np.uint64(stream)
+            k0, k1 = seed[k] & _LOW, seed[k] >> _WORD
+            for _ in range(10):
+                p0, p1 = c0 * _MULTIPLIER_0, c2 * _MULTIPLIER_1
+                c0, c2 = (p1 >> _WORD) ^ c1 ^ k0, (p0 >> _WORD) ^ c3 ^ k1
+                c1, c3 = p1 & _LOW, p0 & _LOW
+                k0, k1 = (k0 + _INCREMENT_0) & _LOW, (k1 + _INCREMENT_1) & _LOW
+            at = 4 * block
+            words = (c0 >> upper, c1 >> upper, c2 >> upper, c3 >> upper)
+            for lane in range(min(4, n - at)):
+                out[k, at + lane] = np.int64(words[lane]) * 5.9604644775390625e-08
+
+
+# Steps of optimizers, on one block of one network: arrays of shape (n,), hyperparameters numbers.
+# `decays` and the like are literals, so that what they exclude is not compiled.
+
+
+@njit(**FLAGS)
+def sgd_step(w, g, learning_rate, weight_decay, decays):
+    """``w -= learning_rate d``."""
+    for i in range(w.size):
+        d = g[i] + weight_decay * w[i] if decays else g[i]
+        w[i] = w[i] - learning_rate * d
+
+
+@njit(**FLAGS)
+def momentum_step(w, g, v, learning_rate, momentum, weight_decay, decays, nesterov):
+    """``v = momentum v + d``, ``w -= learning_rate v`` or ``(d + momentum v)``."""
+    for i in range(w.size):
+        d = g[i] + weight_decay * w[i] if decays else g[i]
+        moved = momentum * v[i] + d
+        v[i] = moved
+        step = d + momentum * moved if nesterov else moved
+        w[i] = w[i] - learning_rate * step
+
+
+@njit(**FLAGS)
+def adagrad_step(w, g, s, learning_rate, epsilon, weight_decay, decays):
+    """``s += d^2``, ``w -= learning_rate d / (sqrt(s) + epsilon)``."""
+    for i in range(w.size):
+        d = g[i] + weight_decay * w[i] if decays else g[i]
+        squares = s[i] + d * d
+        s[i] = squares
+        w[i] = w[i] - learning_rate * (d / (np.sqrt(squares) + epsilon))
+
+
+@njit(**FLAGS)
+def rmsprop_step(
+    w, g, s, v, learning_rate, smoothing, complement, epsilon, momentum, weight_decay, decays, moves
+):
+    """``s = smoothing s + complement d^2``, ``v = momentum v + d / (sqrt(s) + epsilon)``."""
+    for i in range(w.size):
+        d = g[i] + weight_decay * w[i] if decays else g[i]
+        squares = smoothing * s[i] + complement * (d * d)
+        s[i] = squares
+        step = d / (np.sqrt(squares) + epsilon)
+        if moves:
+            step = momentum * v[i] + step
+            v[i] = step
+        w[i] = w[i] - learning_rate * step
+
+
+@njit(**FLAGS)
+def adam_coefficients(
+    count, learning_rate, beta1, beta2, weight_decay, complement1, complement2, step_size,
+    correction, keep,
+):  # fmt: skip
+    """Count a step, and compute for each network what depends on its number alone."""
+    count[0] += 1
+    for k in range(beta1.size):
+        complement1[k] = 1 - beta1[k]
+        complement2[k] = 1 - beta2[k]
+        step_size[k] = learning_rate[k] / (1.0 - np.float64(beta1[k]) ** np.float64(count[0]))
+        correction[k] = math.sqrt(1.0 - np.float64(beta2[k]) ** np.float64(count[0]))
+        keep[k] = 1 - learning_rate[k] * weight_decay[k]
+
+
+@njit(**FLAGS)
+def adam_step(
+    w, g, m, s, beta1, complement1, beta2, complement2, step_size, inverse_correction, epsilon,
+    weight_decay, keep, decays, keeps,
+):  # fmt: skip
+    """``w -= step_size m / (sqrt(s) / correction + epsilon)``, given ``1 / correction``."""
+    for i in range(w.size):
+        d = g[i] + weight_decay * w[i] if decays else g[i]
+        squares = beta2 * s[i] + complement2 * (d * d)
+        s[i] = squares
+        mean = beta1 * m[i] + complement1 * d
+        m[i] = mean
+        old = keep * w[i] if keeps else w[i]
+        w[i] = old - step_size * (mean / (np.sqrt(squares) * inverse_correction + epsilon))

@@ -1,0 +1,213 @@
+"""The functions a plan is made of, compiled with Numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.cpu.chains import EXPRESSIONS, chain_record
+from dnn.backend.cpu.entries import RowKernel, array_kernel
+from dnn.backend.cpu.interleave import interleave
+from dnn.backend.cpu.native import Native, Record, Step, link
+from dnn.backend.cpu.products import gemm_record
+from dnn.backend.ops import Array, Chain, Ops
+
+__all__ = ["CpuOps"]
+
+
+def _elementwise(name: str) -> Native:
+    """Return the kernel of one operation: a chain of length 1."""
+    oracle = getattr(Ops, name)
+    inputs = 1 + ("{1}" in EXPRESSIONS[name])
+
+    def record(*arguments: Any) -> Record | None:
+        # Between the inputs and the result there may be workspace, which it does not need.
+        chain = ((name, *range(inputs)),)
+        return chain_record(chain, arguments[:inputs], arguments[-1])
+
+    return Native(record, oracle)
+
+
+def _rows(x: Array, rows: Array, out: Array) -> Sequence[Array] | None:
+    if x.ndim < 1 or rows.ndim != 1 or out.shape != (rows.size, *x.shape[1:]) or not out.size:
+        return None
+    if not x.flags.c_contiguous or x.dtype != out.dtype:
+        return None
+    return x.reshape(x.shape[0], -1), rows, out.reshape(rows.size, -1)
+
+
+def _batch(x: Array, order: Array, position: Array, out: Array) -> Sequence[Array] | None:
+    groups, batch = order.shape[:-1], out.shape[order.ndim - 1]
+    if order.ndim > 2 or out.shape != (*groups, batch, *x.shape[1:]) or not out.size:
+        return None
+    contiguous = x.flags.c_contiguous and order.flags.c_contiguous and out.flags.c_contiguous
+    if not contiguous or x.dtype != out.dtype:
+        return None
+    models = groups[0] if groups else 1
+    rows = x.reshape(x.shape[0], -1)
+    return rows, order.reshape(models, -1), position, out.reshape(models, batch, -1)
+
+
+def _end(loss: Array, losses: Array, position: Array) -> Sequence[Array] | None:
+    if not (loss.flags.c_contiguous and losses.flags.c_contiguous):
+        return None
+    return loss.reshape(-1), losses.reshape(losses.shape[0], -1), position
+
+
+def _summed(x: Array, axes: tuple[int, ...], out: Array) -> tuple[Array, Array] | None:
+    """Return x as (groups, summed, kept), where the axes that are summed are neighbours."""
+    if not axes or not (x.flags.c_contiguous and out.flags.c_contiguous) or x.dtype != out.dtype:
+        return None
+    first, last = min(axes), max(axes) + 1
+    if len(axes) != last - first or out.size * x.size == 0:
+        return None
+    groups, kept = (int(np.prod(part)) for part in (x.shape[:first], x.shape[last:]))
+    return x.reshape(groups, -1, kept), out.reshape(groups, kept)
+
+
+def _column_sums(x: Array, axes: tuple[int, ...], out: Array) -> Sequence[Array] | None:
+    return _summed(x, axes, out)
+
+
+def _row_sums(x: Array, axes: tuple[int, ...], out: Array) -> Sequence[Array] | None:
+    found = _summed(x, axes, out)
+    if found is None or found[0].shape[2] != 1:
+        return None
+    return found[0][:, :, 0], found[1][:, 0]
+
+
+def _sum() -> Native:
+    columns = array_kernel("column_sums", (3, 2), _column_sums, Ops.sum)
+    rows = array_kernel("row_sums", (2, 1), _row_sums, Ops.sum)
+
+    def record(*arguments: Any) -> Record | None:
+        return rows.record(*arguments) or columns.record(*arguments)
+
+    return Native(record, Ops.sum)
+
+
+def _log_softmax(
+    x: Array, column: Array, exponentials: Array, out: Array
+) -> Sequence[Array] | None:
+    arrays = (x, exponentials, out)
+    if not all(array.flags.c_contiguous and array.size for array in arrays):
+        return None
+    return [array.reshape(-1, x.shape[-1]) for array in arrays]
+
+
+def _cross_entropy(
+    log_probabilities: Array, target: Array, terms: Array, out: Array
+) -> Sequence[Array] | None:
+    arrays = (log_probabilities, target, out)
+    if log_probabilities.shape != target.shape or out.shape != target.shape[:-2]:
+        return None
+    if not all(array.flags.c_contiguous and array.size for array in arrays):
+        return None
+    rows = target.shape[-2:]
+    return log_probabilities.reshape(-1, *rows), target.reshape(-1, *rows), out.reshape(-1)
+
+
+def _noise(
+    seed: Array, step: Array, stream: int, words: Array, keys: Array, out: Array
+) -> Sequence[Array] | None:
+    if out.dtype.itemsize < 4 or not (seed.flags.c_contiguous and out.flags.c_contiguous):
+        return None
+    if not out.size or out.shape[: seed.ndim] != seed.shape:
+        return None
+    return seed.reshape(-1), step.reshape(1), out.reshape(seed.size, -1)
+
+
+def _coefficients(
+    count: Array, learning_rate: Array, beta1: Array, beta2: Array, weight_decay: Array,
+    power: Array, *results: Array,
+) -> Sequence[Array] | None:  # fmt: skip
+    arrays = (learning_rate, beta1, beta2, weight_decay, *results)
+    if any(x.shape != beta1.shape or not x.flags.c_contiguous for x in arrays):
+        return None
+    return [x.reshape(-1) for x in (count, *arrays)]
+
+
+class CpuOps(Ops):
+    """Array functions on the CPU, in compiled loops.
+
+    What a kernel does not take (strided arrays, other types of elements) is NumPy's to do.
+    """
+
+    passes = ("elementwise_fusion", "products_last")
+
+    copy: Any = _elementwise("copy")
+    take_rows: Any = array_kernel("take_rows", (2, 1, 2), _rows, Ops.take_rows)
+
+    take_batch: Any = array_kernel("take_batch", (2, 2, 1, 3), _batch, Ops.take_batch)
+    end_batch: Any = array_kernel("end_batch", (1, 2, 1), _end, Ops.end_batch)
+
+    add: Any = _elementwise("add")
+    subtract: Any = _elementwise("subtract")
+    multiply: Any = _elementwise("multiply")
+    divide: Any = _elementwise("divide")
+    negative: Any = _elementwise("negative")
+    exp: Any = _elementwise("exp")
+    log: Any = _elementwise("log")
+    square: Any = _elementwise("square")
+    tanh: Any = _elementwise("tanh")
+    relu: Any = _elementwise("relu")
+    positive: Any = _elementwise("positive")
+    sigmoid: Any = _elementwise("sigmoid")
+    maximum: Any = _elementwise("maximum")
+    minimum: Any = _elementwise("minimum")
+    abs: Any = _elementwise("abs")
+    sign: Any = _elementwise("sign")
+    sqrt: Any = _elementwise("sqrt")
+
+    sum: Any = _sum()
+    log_softmax: Any = array_kernel(
+        "log_softmax",
+        (2, 2, 2),
+        _log_softmax,
+        Ops.log_softmax,
+        lambda code: f", vector_math.exp_{code}",
+    )
+    mean_cross_entropy: Any = array_kernel(
+        "mean_cross_entropy", (3, 3, 1), _cross_entropy, Ops.mean_cross_entropy
+    )
+    uniform_noise: Any = array_kernel(
+        "uniform_noise", (1, 1, 2), _noise, Ops.uniform_noise, number=lambda *given: given[2]
+    )
+    gemm: Any = Native(gemm_record, Ops.gemm)
+
+    sgd_step: Any = RowKernel("sgd_step", Ops.sgd_step, "rrhh-", "3")
+    momentum_step: Any = RowKernel("momentum_step", Ops.momentum_step, "rrrhhhb-", "56")
+    adagrad_step: Any = RowKernel("adagrad_step", Ops.adagrad_step, "rrrhhh--", "5")
+    rmsprop_step: Any = RowKernel("rmsprop_step", Ops.rmsprop_step, "rrrrhhhhhh--", "93")
+    adam_coefficients: Any = array_kernel(
+        "adam_coefficients", (1,) * 10, _coefficients, Ops.adam_coefficients
+    )
+    adam_step: Any = RowKernel("adam_step", Ops.adam_step, "rrrrhhhhhihhh--", "bc")
+
+    fusible = frozenset(EXPRESSIONS)
+
+    def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
+        """Return a chain as one kernel."""
+        if chain_record(chain, inputs, out) is None:
+            return None
+
+        def record(*arguments: Any) -> Record | None:
+            return chain_record(chain, arguments[:-1], arguments[-1])
+
+        return [(Native(record, _no_oracle), (*inputs, out))]
+
+    def link(
+        self,
+        steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]],
+        scratch: Array | None = None,
+    ) -> list[Step]:
+        """Join neighbouring kernels into programs."""
+        if scratch is not None:
+            steps = interleave(steps, scratch, self.gemm)
+        return link(steps)
+
+
+def _no_oracle(*arguments: Any) -> None:
+    raise AssertionError("a chain was compiled for arrays that it does not take")

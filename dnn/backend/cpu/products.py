@@ -1,0 +1,67 @@
+"""Matrix products as kernels, single and batched."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from dnn.backend.cpu.blas import TRANSPOSED, UNCHANGED, find_gemm
+from dnn.backend.cpu.entries import HEADER, entry_of, type_code
+from dnn.backend.cpu.native import Record, address_of
+from dnn.backend.ops import Array
+
+__all__ = ["gemm_record"]
+
+_BODY = """\
+    for k in range(r[1]):
+        blas.call_gemm_{bits}(
+            r[0], r[2], r[3], r[4], r[5], r[6], {code}(1),
+            r[7] + k * r[8], r[9], r[10] + k * r[11], r[12], {code}(0), r[13] + k * r[14], r[15],
+        )
+"""
+
+
+@lru_cache(maxsize=None)
+def _source(code: str, bits: int) -> str:
+    header = HEADER.replace("import kernels,", "import blas, kernels,")
+    return header + _BODY.format(code=code, bits=bits)
+
+
+def gemm_record(a: Array, b: Array, out: Array) -> Record | None:
+    """Return the record of ``out = a @ b``, or None for arrays that BLAS does not take."""
+    code = type_code(out.dtype)
+    if code not in ("f4", "f8") or not a.dtype == b.dtype == out.dtype:
+        return None
+    found = find_gemm(code)
+    if found is None or not a.size or not b.size or not out.size or out.ndim > 3:
+        return None
+    batch = out.shape[0] if out.ndim == 3 else 1
+    sides = [_side(np.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))) for x in (a, b)]
+    target = _side(out)
+    if sides[0] is None or sides[1] is None or target is None or target[0] != UNCHANGED:
+        return None
+    (a_form, lda, a_step), (b_form, ldb, b_step) = sides[0], sides[1]
+    fields = [
+        *(found.address, batch, a_form, b_form, *out.shape[-2:], a.shape[-1]),
+        *(address_of(a), a_step, lda, address_of(b), b_step, ldb),
+        *(address_of(out), target[2], target[1]),
+    ]
+    return entry_of(_source(code, found.integer_bits)), fields
+
+
+def _side(x: Array) -> tuple[int, int, int] | None:
+    """Return form, leading dimension and bytes to the next matrix, or None."""
+    rows, columns = x.shape[-2:]
+    item = x.itemsize
+    step = x.strides[0] if x.ndim == 3 else 0
+    down, right = x.strides[-2:]
+    if (right == item or columns == 1) and (rows == 1 or _leads(down, columns, item)):
+        return UNCHANGED, down // item if rows > 1 else columns, step
+    if (down == item or rows == 1) and (columns == 1 or _leads(right, rows, item)):
+        return TRANSPOSED, right // item if columns > 1 else rows, step
+    return None
+
+
+def _leads(stride: int, length: int, item: int) -> bool:
+    return stride % item == 0 and stride // item >= length

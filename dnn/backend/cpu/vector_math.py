@@ -1,0 +1,247 @@
+"""exp, tanh, sigmoid and log as straight lines of arithmetic, which LLVM turns into vector code.
+
+PyPI's Numba has no SVML, so `math.exp` in a loop is a call for each element: four times slower than
+these. Every function is a polynomial without a branch; a selection keeps NaN and infinity what they
+are. Constants have the type of the argument, or Numba would compute in float64.
+
+References
+----------
+.. [1] Moshier, Methods and Programs for Mathematical Functions, 1989, and his Cephes library:
+   reductions and coefficients.
+"""
+
+# Parameters have no types here: Numba infers them.
+# mypy: disallow_untyped_defs=False, disallow_untyped_calls=False
+# mypy: disallow_untyped_decorators=False
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+
+__all__ = ["FLAGS", "exp_f4", "exp_f8", "log_f4", "log_f8", "sigmoid_f4", "sigmoid_f8"]
+
+# Full fastmath would make a value depend on its place; Python's errors block vectorisation.
+FLAGS = {"error_model": "numpy", "fastmath": {"contract", "nsz"}}
+
+f4, i4, f8, i8 = np.float32, np.int32, np.float64, np.int64
+
+F4_ZERO, F4_HALF, F4_ONE, F4_TWO = f4(0), f4(0.5), f4(1), f4(2)
+F8_ZERO, F8_HALF, F8_ONE, F8_TWO = f8(0), f8(0.5), f8(1), f8(2)
+
+# Adding 1.5 * 2^23 (2^52) leaves a number rounded to an integer in the lowest bits.
+F4_ROUND, F4_ROUND_BITS = f4(12582912), i4(0x4B400000)
+F8_ROUND, F8_ROUND_BITS = f8(6755399441055744), i8(0x4338000000000000)
+
+# Below the first exp is 0, above the second infinite.
+F4_LOWEST, F4_HIGHEST = f4(-104), f4(89)
+F8_LOWEST, F8_HIGHEST = f8(-746), f8(710)
+F4_NORMAL_LOWEST, F4_NORMAL_HIGHEST = f4(-87), f4(87)
+
+F4_LOG2E, F8_LOG2E = f4(1.44269504088896341), f8(1.44269504088896341)
+# ln 2 in two parts; n times the first is exact.
+F4_LN2_HIGH, F4_LN2_LOW = f4(0.693359375), f4(-2.12194440e-4)
+F8_LN2_HIGH, F8_LN2_LOW = f8(6.93145751953125e-1), f8(1.42860682030941723212e-6)
+
+F4_EXP = tuple(
+    f4(c)
+    for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
+              5.0000001201e-1)
+)  # fmt: skip
+F8_EXP = tuple(f8(1 / math.factorial(k)) for k in range(13, 1, -1))
+
+F4_TANH = tuple(
+    f4(c)
+    for c in (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
+              -3.33332819422e-1)
+)  # fmt: skip
+F4_SMALL, F8_SMALL = f4(0.625), f8(0.625)
+F8_TANH_P = tuple(
+    f8(c)
+    for c in (-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3)
+)
+F8_TANH_Q = tuple(
+    f8(c) for c in (1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3)
+)
+
+F4_LOG = tuple(
+    f4(c)
+    for c in (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1,
+              1.4249322787e-1, -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1,
+              3.3333331174e-1)
+)  # fmt: skip
+F4_SMALLEST_NORMAL, F4_2_23, F4_23 = f4(2.0**-126), f4(2.0**23), f4(23)
+F4_SQRT_HALF = f4(math.sqrt(0.5))
+F4_INFINITY, F4_NAN = f4(np.inf), f4(np.nan)
+
+
+@intrinsic
+def bits_of(context, x):
+    """Return the bits of a float as an integer of its size."""
+    return _bitcast(x, types.int32 if x == types.float32 else types.int64)
+
+
+@intrinsic
+def float_of(context, bits):
+    """Return the float of some bits."""
+    return _bitcast(bits, types.float32 if bits == types.int32 else types.float64)
+
+
+def _bitcast(source, target):
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], context.get_value_type(target))
+
+    return target(source), generate
+
+
+@njit(**FLAGS)
+def exp_f4(x):
+    """``e^x`` in float32."""
+    x = F4_LOWEST if x < F4_LOWEST else x
+    x = F4_HIGHEST if x > F4_HIGHEST else x
+    rounded = x * F4_LOG2E + F4_ROUND
+    n = rounded - F4_ROUND
+    r = x - n * F4_LN2_HIGH
+    r = r - n * F4_LN2_LOW
+    p = F4_EXP[0]
+    p = p * r + F4_EXP[1]
+    p = p * r + F4_EXP[2]
+    p = p * r + F4_EXP[3]
+    p = p * r + F4_EXP[4]
+    p = p * r + F4_EXP[5]
+    p = p * (r * r) + r + F4_ONE
+    # 2^n in two factors, each of which has an exponent that a float can have.
+    exponent = i4(bits_of(rounded) - F4_ROUND_BITS)
+    half = i4(exponent >> i4(1))
+    rest = i4(exponent - half)
+    scale = float_of(i4(i4(half + i4(127)) << i4(23)))
+    return p * scale * float_of(i4(i4(rest + i4(127)) << i4(23)))
+
+
+@njit(**FLAGS)
+def exp_f8(x):
+    """``e^x`` in float64."""
+    x = F8_LOWEST if x < F8_LOWEST else x
+    x = F8_HIGHEST if x > F8_HIGHEST else x
+    rounded = x * F8_LOG2E + F8_ROUND
+    n = rounded - F8_ROUND
+    r = x - n * F8_LN2_HIGH
+    r = r - n * F8_LN2_LOW
+    p = F8_EXP[0]
+    p = p * r + F8_EXP[1]
+    p = p * r + F8_EXP[2]
+    p = p * r + F8_EXP[3]
+    p = p * r + F8_EXP[4]
+    p = p * r + F8_EXP[5]
+    p = p * r + F8_EXP[6]
+    p = p * r + F8_EXP[7]
+    p = p * r + F8_EXP[8]
+    p = p * r + F8_EXP[9]
+    p = p * r + F8_EXP[10]
+    p = p * r + F8_EXP[11]
+    p = p * (r * r) + r + F8_ONE
+    exponent = bits_of(rounded) - F8_ROUND_BITS
+    half = exponent >> i8(1)
+    rest = exponent - half
+    return p * float_of((half + i8(1023)) << i8(52)) * float_of((rest + i8(1023)) << i8(52))
+
+
+@njit(**FLAGS)
+def _normal_exp_f4(x):
+    """``e^x`` where neither it nor its reciprocal is subnormal; beyond, what it is at the end."""
+    x = F4_NORMAL_LOWEST if x < F4_NORMAL_LOWEST else x
+    x = F4_NORMAL_HIGHEST if x > F4_NORMAL_HIGHEST else x
+    rounded = x * F4_LOG2E + F4_ROUND
+    n = rounded - F4_ROUND
+    r = x - n * F4_LN2_HIGH
+    r = r - n * F4_LN2_LOW
+    p = F4_EXP[0]
+    p = p * r + F4_EXP[1]
+    p = p * r + F4_EXP[2]
+    p = p * r + F4_EXP[3]
+    p = p * r + F4_EXP[4]
+    p = p * r + F4_EXP[5]
+    p = p * (r * r) + r + F4_ONE
+    # Adding n to the exponent multiplies by 2^n; the constant's own bits are shifted out.
+    return float_of(i4(bits_of(p) + i4(bits_of(rounded) << i4(23))))
+
+
+@njit(**FLAGS)
+def sigmoid_f4(x):
+    """``1 / (1 + e^-x)`` in float32."""
+    y = F4_ONE / (F4_ONE + _normal_exp_f4(-x))
+    return y if x == x else x
+
+
+@njit(**FLAGS)
+def sigmoid_f8(x):
+    """``1 / (1 + e^-x)`` in float64."""
+    return F8_ONE / (F8_ONE + exp_f8(-x))
+
+
+@njit(**FLAGS)
+def tanh_f4(x):
+    """``tanh x`` in float32: a polynomial near 0, where ``1 - 2 / (e^2x + 1)`` would cancel."""
+    size = abs(x)
+    large = F4_ONE - F4_TWO / (_normal_exp_f4(size + size) + F4_ONE)
+    large = -large if x < F4_ZERO else large
+    z = x * x
+    p = F4_TANH[0]
+    p = p * z + F4_TANH[1]
+    p = p * z + F4_TANH[2]
+    p = p * z + F4_TANH[3]
+    p = p * z + F4_TANH[4]
+    small = p * z * x + x
+    return large if size >= F4_SMALL else small  # NaN is small: there it stays NaN
+
+
+@njit(**FLAGS)
+def tanh_f8(x):
+    """``tanh x`` in float64."""
+    size = abs(x)
+    large = F8_ONE - F8_TWO / (exp_f8(size + size) + F8_ONE)
+    large = -large if x < F8_ZERO else large
+    z = x * x
+    p = (F8_TANH_P[0] * z + F8_TANH_P[1]) * z + F8_TANH_P[2]
+    q = ((z + F8_TANH_Q[0]) * z + F8_TANH_Q[1]) * z + F8_TANH_Q[2]
+    small = p / q * z * x + x
+    return small if size < F8_SMALL else large
+
+
+@njit(**FLAGS)
+def log_f4(x):
+    """``ln x`` in float32."""
+    subnormal = x < F4_SMALLEST_NORMAL
+    normal = x * F4_2_23 if subnormal else x
+    bits = bits_of(normal)
+    # The exponent for which the mantissa m is in 0.5 .. 1.
+    e = f4(i4((bits >> i4(23)) & i4(0xFF)) - i4(126))
+    m = float_of(i4((bits & i4(0x007FFFFF)) | i4(0x3F000000)))
+    low = m < F4_SQRT_HALF
+    e = e - F4_ONE if low else e
+    m = m + m - F4_ONE if low else m - F4_ONE
+    e = e - F4_23 if subnormal else e
+    z = m * m
+    p = F4_LOG[0]
+    p = p * m + F4_LOG[1]
+    p = p * m + F4_LOG[2]
+    p = p * m + F4_LOG[3]
+    p = p * m + F4_LOG[4]
+    p = p * m + F4_LOG[5]
+    p = p * m + F4_LOG[6]
+    p = p * m + F4_LOG[7]
+    p = p * m + F4_LOG[8]
+    y = p * m * z + e * F4_LN2_LOW - F4_HALF * z
+    y = m + y + e * F4_LN2_HIGH
+    y = y if x < F4_INFINITY else x  # infinity and NaN stay
+    y = -F4_INFINITY if x == F4_ZERO else y
+    return F4_NAN if x < F4_ZERO else y
+
+
+@njit(**FLAGS)
+def log_f8(x):
+    """``ln x`` in float64."""
+    return math.log(x)

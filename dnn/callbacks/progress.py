@@ -1,0 +1,81 @@
+"""A progress bar."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from dnn.callbacks.callback import Callback, Epoch
+from dnn.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from dnn.history import History
+    from dnn.model import NeuralNetwork
+
+__all__ = ["ProgressBar", "at_a_terminal"]
+
+
+def at_a_terminal() -> bool:
+    """Return whether somebody sees standard error at a terminal."""
+    return bool(sys.stderr is not None and sys.stderr.isatty())
+
+
+class ProgressBar(Callback):
+    """Show epochs and the last values on standard error; a file or a pipe gets nothing.
+
+    Raises
+    ------
+    MissingDependencyError
+        If Rich is not installed.
+    """
+
+    def __init__(self) -> None:
+        _rich("rich.progress")
+        self._progress: Any = None
+        self._task: Any = None
+
+    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+        """Draw an empty bar."""
+        progress = _rich("rich.progress")
+        console = _rich("rich.console").Console(stderr=True)
+        self._progress = progress.Progress(
+            progress.TextColumn("epoch"),
+            progress.MofNCompleteColumn(),
+            progress.BarColumn(bar_width=None),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[values]}"),
+            console=console,
+            expand=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("epoch", total=epochs, values="")
+        try:
+            self._progress.start()
+        except _rich("rich.errors").LiveError:  # somebody else draws at this terminal already
+            self._progress.disable = True
+
+    def on_epoch_end(self, epoch: Epoch) -> str | None:
+        """Move on by one epoch."""
+        # Short names: a terminal of 80 columns shows the bar too.
+        shown = {"loss": epoch.loss}
+        if epoch.validation:
+            shown["validation"] = epoch.validation["loss"]
+        if "accuracy" in epoch.validation:
+            shown["accuracy"] = epoch.validation["accuracy"]
+        values = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
+        self._progress.update(self._task, advance=1, values=values)
+        return None
+
+    def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
+        """Leave the last state standing."""
+        self._progress.stop()
+
+
+def _rich(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            "a progress bar needs Rich, which is not installed: pip install rich"
+        ) from error

@@ -1,0 +1,234 @@
+"""Checkpoints: all that training needs to go on bit for bit, in a safetensors file.
+
+::
+
+    tensors     parameter/<name>              each parameter
+                state/<name>                  running statistics, seed and step of noise
+                optimizer/<buffer>/<name>     what the optimizer remembers of each parameter
+    metadata    dnn                           JSON: version, architecture, optimizer, seed, history
+
+Random numbers need no more than the seed: each is a function of it and of the epoch or the step
+that it is drawn for. Nothing in such a file is ever executed, as it would be in a pickle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import CheckpointError, MissingDependencyError
+from dnn.history import History
+
+if TYPE_CHECKING:
+    from dnn.layers import Layer
+    from dnn.model import NeuralNetwork
+
+__all__ = ["load_checkpoint", "require_safetensors", "save_checkpoint"]
+
+VERSION = 1
+
+# What a layer holds besides its architecture: another start, or another moment.
+_NOT_ARCHITECTURE = frozenset(
+    {"assignments", "dtype", "name", "parameters", "start", "states", "training"}
+)
+
+
+def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
+    """Write everything that training needs to go on.
+
+    Parameters
+    ----------
+    model : NeuralNetwork
+    path : path
+        Written whole under another name first, so that there is never half a checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be written.
+    MissingDependencyError
+        If safetensors is not installed.
+    """
+    library = require_safetensors()
+    arrays = {name: np.asarray(array, order="C") for name, array in model.trained_arrays().items()}
+    about = {
+        "version": VERSION,
+        "architecture": _architecture(model),
+        "optimizer": type(model.optimizer).__name__,
+        "seed": model.seed,
+        "steps": model._update.steps_done,
+        "history": dataclasses.asdict(model.history),
+        "checksum": _checksum(arrays),
+    }
+    raw = library.save(arrays, metadata={"dnn": json.dumps(about)})
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(f"{path}: cannot be written: {error}") from error
+
+
+def load_checkpoint(
+    model: NeuralNetwork, path: str | PathLike[str], *, parameters_only: bool = False
+) -> None:
+    """Go on where a checkpoint was written.
+
+    Parameters
+    ----------
+    model : NeuralNetwork
+        Of the same layers, loss and type of elements. It takes the seed of the checkpoint, and
+        keeps the hyperparameters of its own optimizer.
+    path : path
+    parameters_only : bool
+        Take parameters and running statistics, and leave optimizer, seed and history as they are:
+        to predict, or to train on in another way.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, is truncated, damaged or none of ours, or is of another
+        version, architecture or optimizer; it says what differs. The model is as it was.
+    MissingDependencyError
+        If safetensors is not installed.
+    """
+    about, found = _read(path)
+    difference = _difference(about["architecture"], _architecture(model))
+    mine = type(model.optimizer).__name__
+    if difference is None and not parameters_only and about["optimizer"] != mine:
+        difference = f"the optimizer is {about['optimizer']} there and {mine} here"
+    if difference is not None:
+        raise CheckpointError(f"{path}: a checkpoint of another model: {difference}")
+    wanted = model.trained_arrays()
+    unknown = sorted(name for name in found if name not in wanted)
+    if unknown and not parameters_only:
+        message = f"{unknown[0]} is there and not here"
+        raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
+    if parameters_only:
+        left = ("optimizer/", "state/noise.")
+        wanted = {name: array for name, array in wanted.items() if not name.startswith(left)}
+    for name, array in wanted.items():
+        there = found.get(name)
+        if there is None or (there.shape, there.dtype) != (array.shape, array.dtype):
+            got = "missing" if there is None else f"{there.dtype} {there.shape}"
+            message = f"{name} is {got} there and {array.dtype} {array.shape} here"
+            raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
+    for name, array in wanted.items():
+        array[...] = found[name]
+    if not parameters_only:
+        model.resume(about["seed"], about["steps"], History(**about["history"]))
+
+
+def _architecture(model: NeuralNetwork) -> dict[str, Any]:
+    network = model._network
+    return {
+        "dtype": str(network.dtype),
+        "loss": type(network.loss).__name__,
+        "layers": [_layer(layer) for layer in network.layers],
+    }
+
+
+def _layer(layer: Layer) -> dict[str, Any]:
+    """Describe a layer by its parameters and by whatever plain values it holds."""
+    about: dict[str, Any] = {"name": layer.name}
+    for name, value in sorted(vars(layer).items()):
+        plain = _plain(value)
+        if name not in _NOT_ARCHITECTURE and not name.startswith("_") and plain is not None:
+            about[name] = plain
+    for parameter in layer.parameters:
+        name = parameter.node.name.rsplit(".", 1)[-1]
+        about[f"shape of the {name}"] = list(parameter.node.shape)
+    return about
+
+
+def _plain(value: Any) -> Any:
+    from dnn.layers import Layer
+
+    if isinstance(value, Layer):
+        return _layer(value)
+    if isinstance(value, list | tuple):
+        parts = [_plain(part) for part in value]
+        return None if None in parts else parts
+    return value if isinstance(value, str | int | float) else None
+
+
+def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None:
+    """Say what differs first between two architectures, or None."""
+    for name in ("dtype", "loss"):
+        if there[name] != here[name]:
+            return f"its {name} is {there[name]} there and {here[name]} here"
+    if len(there["layers"]) != len(here["layers"]):
+        return f"it has {len(there['layers'])} layers there and {len(here['layers'])} here"
+    for theirs, ours in zip(there["layers"], here["layers"], strict=True):
+        if theirs["name"] != ours["name"]:
+            return f"a layer is {theirs['name']} there and {ours['name']} here"
+        for name in {**theirs, **ours}:
+            if theirs.get(name) != ours.get(name):
+                where = f"{name} of {ours['name']}"
+                return f"{where} is {theirs.get(name)!r} there and {ours.get(name)!r} here"
+    return None
+
+
+def _read(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
+    library = require_safetensors()
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    try:
+        arrays: dict[str, Array] = library.load(raw)
+    except Exception as error:  # the library has its own kinds, and no common base is promised
+        message = f"truncated, or no safetensors file: {error}"
+        raise CheckpointError(f"{path}: {message}") from error
+    header_bytes = int.from_bytes(raw[:8], "little")
+    metadata = json.loads(raw[8 : 8 + header_bytes]).get("__metadata__", {})
+    try:
+        about: dict[str, Any] = json.loads(metadata["dnn"])
+        version, checksum = about["version"], about["checksum"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: a safetensors file, but no checkpoint of dnn") from error
+    if version != VERSION:
+        message = f"a checkpoint of version {version!r}, but this is dnn with version {VERSION}"
+        raise CheckpointError(f"{path}: {message}")
+    if checksum != _checksum(arrays):
+        raise CheckpointError(f"{path}: damaged: its checksum is not that of its contents")
+    return about, arrays
+
+
+def _checksum(arrays: Mapping[str, Array]) -> int:
+    checksum = 0
+    for name in sorted(arrays):
+        checksum = zlib.crc32(arrays[name].tobytes(), zlib.crc32(name.encode(), checksum))
+    return checksum
+
+
+def require_safetensors() -> Any:
+    """Return the library that reads and writes the files.
+
+    Raises
+    ------
+    MissingDependencyError
+        If it is not installed.
+    """
+    try:
+        return importlib.import_module("safetensors.numpy")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "checkpoints are safetensors files, and safetensors is not installed: "
+            'pip install "diel[checkpoint]"'
+        ) from error

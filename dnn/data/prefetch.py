@@ -1,0 +1,88 @@
+"""Preparing the next batches while this one is trained on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from queue import Empty, Full, Queue
+from typing import TypeVar
+
+from dnn.errors import ConfigurationError
+
+__all__ = ["prefetch"]
+
+T = TypeVar("T")
+
+# How long a thread that waits may overlook that nobody wants its items any more, in seconds.
+_LOOK_S = 0.05
+
+
+def prefetch(source: Iterable[T], depth: int = 2) -> Iterator[T]:
+    """Run an iterator in a thread of its own, some items ahead.
+
+    Parameters
+    ----------
+    source : iterable
+        What takes its time outside the interpreter's lock: reading files, decompressing, NumPy on
+        large arrays. Each item must be new, not an array that is filled again.
+    depth : int, at least 1
+        Items that may be ready and waiting.
+
+    Yields
+    ------
+    item
+        The items of `source`, in their order; an exception of `source` is raised in its place.
+
+    Notes
+    -----
+    It pays where an item takes longer than handing it over, about 0.1 ms. `fit` gathers its batches
+    in the step instead: 100 rows of 784 numbers take 0.05 ms, and a step of 784-64-10 took 0.34 ms
+    so and 0.44 with a thread (on two cores, which the matrix products keep busy).
+    """
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise ConfigurationError(f"depth must be an integer of at least 1, not {depth!r}")
+    return _prefetched(source, depth)
+
+
+def _prefetched(source: Iterable[T], depth: int) -> Iterator[T]:
+    ready: Queue[tuple[str, T | BaseException | None]] = Queue(depth)
+    unwanted = threading.Event()
+
+    def put(kind: str, item: T | BaseException | None) -> bool:
+        while not unwanted.is_set():
+            try:
+                ready.put((kind, item), timeout=_LOOK_S)
+            except Full:
+                continue
+            return True
+        return False
+
+    def produce() -> None:
+        try:
+            for item in source:
+                if not put("item", item):
+                    return
+        except BaseException as error:
+            put("error", error)
+        else:
+            put("end", None)
+
+    thread = threading.Thread(target=produce, name="dnn-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            kind, item = ready.get()
+            if kind == "end":
+                return
+            if kind == "error":
+                assert isinstance(item, BaseException)
+                raise item
+            yield item  # type: ignore[misc]
+    finally:
+        unwanted.set()
+        while not ready.empty():  # an item on its way out holds the thread no longer
+            try:
+                ready.get_nowait()
+            except Empty:
+                break
+        thread.join()

@@ -1,0 +1,420 @@
+"""Several networks of the same layers, trained at once.
+
+A step of a small network is mostly the overhead of its many short calls. Here K networks, each
+with its own seed, hyperparameters and rows, go through one plan whose arrays have a leading axis
+of length K: the same graph and the same functions as for one network, called once for all.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Array, ops_for
+from dnn.checks import check_count, check_samples
+from dnn.data.batches import epoch_order
+from dnn.errors import ConfigurationError, DataError, ShapeError
+from dnn.evaluation import Kind, evaluate_models, outputs_of_models
+from dnn.history import History
+from dnn.layers import Layer
+from dnn.losses import Loss, loss_of
+from dnn.network import Network
+from dnn.optimizers import SGD, Optimizer
+from dnn.training import Trainer
+
+__all__ = ["Ensemble"]
+
+Member = dict[str, Array]
+"""All that one network consists of and remembers, by name."""
+
+OnEpoch = Callable[[int, Sequence[int], Sequence[History]], Collection[int]]
+
+
+class Ensemble:
+    """K networks of the same layers.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        As for `NeuralNetwork`.
+    loss : str or Loss
+    optimizer : Optimizer, optional
+        Each hyperparameter is one number for all, or one for each of the K networks.
+    seeds : sequence of K int, not negative
+        Each does what the seed of a `NeuralNetwork` does.
+    states : mapping of str to (number or sequence of K numbers), optional
+        What untrained arrays of layers start from, by name: ``{"dropout_1.rate": [0.1, 0.3]}``.
+    dtype : "float32" or "float64"
+    device : str
+
+    Raises
+    ------
+    ConfigurationError
+        If there are no seeds, a name is unknown, or values are not one or K.
+    ShapeError
+        If a layer does not take the output of the one before it.
+
+    Notes
+    -----
+    What comes out equals K calls of `NeuralNetwork` bit for bit, and so depends neither on how
+    networks are put together nor on which of them end early, as long as BLAS has one thread and
+    all run on one type of machine.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dnn import SGD, Ensemble, mlp
+    >>> x = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], "float32")
+    >>> networks = Ensemble(
+    ...     mlp(2, [8], 2, "tanh"), optimizer=SGD([0.01, 0.5], momentum=0.9), seeds=[1, 1]
+    ... )
+    >>> slow, fast = networks.fit(x, [0, 1, 1, 0], epochs=[50, 200], batch_size=4)
+    >>> networks.predict(x)[1].tolist()
+    [0, 1, 1, 0]
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        loss: str | Loss = "softmax_cross_entropy",
+        optimizer: Optimizer | None = None,
+        *,
+        seeds: Sequence[int],
+        states: Mapping[str, float | Sequence[float]] | None = None,
+        dtype: Literal["float32", "float64"] = "float32",
+        device: str = "cpu",
+    ) -> None:
+        if dtype not in ("float32", "float64"):
+            raise ConfigurationError(f"dtype must be float32 or float64, not {dtype!r}")
+        if not len(seeds):
+            raise ConfigurationError("an ensemble needs at least one seed")
+        self.seeds = tuple(seeds)
+        self.optimizer = optimizer if optimizer is not None else SGD()
+        ops = ops_for(device)
+        self._network = Network(layers, loss_of(loss), self.seeds, np.dtype(dtype), ops)
+        for name, value in (states or {}).items():
+            self._set_state(name, value)
+        self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
+        self._histories = [History() for _ in self.seeds]
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def _set_state(self, name: str, value: float | Sequence[float]) -> None:
+        buffer = self._network.state_buffer
+        if name not in buffer:
+            known = ", ".join(segment.name for segment in buffer.segments) or "none"
+            raise ConfigurationError(f"no layer has a state {name!r} (known: {known})")
+        array = buffer[name]
+        values = np.asarray(value, array.dtype)
+        if values.ndim:
+            values = self._for_each(name, values).reshape(-1, *(1,) * (array.ndim - 1))
+        array[...] = values
+
+    def _for_each(self, name: str, values: Any) -> npt.NDArray[Any]:
+        """Return one value for each network."""
+        array = np.asarray(values)
+        if array.ndim > 1 or array.shape not in ((), (len(self),)):
+            message = f"{name} must be one value or {len(self)}, one for each network"
+            raise ConfigurationError(f"{message}, not {array.size}")
+        return np.broadcast_to(array, (len(self),))
+
+    @property
+    def parameters(self) -> Mapping[str, Array]:
+        """Every parameter by name, of shape (K, ...), as a view."""
+        buffer = self._network.parameters
+        return {segment.name: buffer[segment.name] for segment in buffer.segments}
+
+    @property
+    def states(self) -> Mapping[str, Array]:
+        """Running statistics and the like by name, of shape (K, ...), as a view."""
+        buffer = self._network.state_buffer
+        return {segment.name: buffer[segment.name] for segment in buffer.segments}
+
+    @property
+    def histories(self) -> Sequence[History]:
+        """What happened to each network in all calls of `fit`."""
+        return self._histories
+
+    def fit(
+        self,
+        x: npt.ArrayLike,
+        y: npt.ArrayLike,
+        *,
+        rows: Sequence[npt.ArrayLike] | None = None,
+        versions: Sequence[int] | None = None,
+        epochs: int | Sequence[int] = 1,
+        batch_size: int = 32,
+        validation_rows: Sequence[npt.ArrayLike] | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> list[History]:
+        """Train all networks, each on rows of its own in an order of its own.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...) or (V, n, ...)
+            Samples; or V versions of them, such as those standardised with each fold's own mean.
+        y : array_like, shape (n,) or (n, outputs)
+        rows : sequence of K arrays of int, all of one length, optional
+            Which samples each network is trained on; all if left out.
+        versions : sequence of K int, optional
+            Which version of `x` each network is given.
+        epochs : int or sequence of K int, at least 1
+        batch_size : int, at least 1
+        validation_rows : sequence of K arrays of int, all of one length, optional
+            Samples to evaluate each network on after each epoch.
+        on_epoch : function (epoch, networks, histories) -> collection of int, optional
+            Called after each epoch with its number from 0, the indices of the networks that were
+            trained in it, and their histories in this call. The networks that it returns end.
+
+        Returns
+        -------
+        list of K History
+            ``stopped`` is set where `on_epoch` ended the training. The time of an epoch is divided
+            by the number of networks trained in it.
+
+        Raises
+        ------
+        ShapeError, LabelError, DataError
+            If the data do not fit the networks, contain NaN or infinity, or there is no such row.
+        ConfigurationError
+            If an option is out of its range, or the networks have been trained for different
+            numbers of epochs before.
+
+        Notes
+        -----
+        A network that reaches its number of epochs, diverges or is ended leaves the plan, and the
+        others go on in a smaller one.
+        """
+        targets, samples, count = self._data(x, y, versions)
+        offsets = self._offsets(versions, count)
+        trained = self._rows("rows", rows, count)
+        held_out = None
+        if validation_rows is not None:
+            held_out = self._rows("validation_rows", validation_rows, count) + offsets[:, None]
+        wanted = [check_count("epochs", n) for n in self._for_each("epochs", epochs).tolist()]
+        batch_size = check_count("batch_size", batch_size)
+        if len({len(history) for history in self._histories}) > 1:
+            message = "the networks have been trained for different numbers of epochs"
+            raise ConfigurationError(f"{message}: none of them can be trained further")
+
+        histories = [History() for _ in self.seeds]
+        ended: dict[int, Member] = {}
+        active = list(range(len(self)))
+        while active:
+            trainer = self._trainer(samples, targets, trained.shape[1], batch_size)
+            staying = active
+            while len(staying) == len(active):
+                self._epoch(trainer, active, trained, offsets, histories)
+                if held_out is not None:
+                    self._validate(samples, targets, held_out, active, histories)
+                self._call(on_epoch, active, histories)
+                staying = [k for k in active if _goes_on(histories[k], wanted[k])]
+            if len(staying) < len(self) and (staying or ended):
+                members = dict(zip(active, self._members(), strict=True))
+                ended |= members
+                if staying:
+                    self._regroup([members[k] for k in staying], staying)
+            active = staying
+        if ended:
+            self._regroup([ended[k] for k in range(len(self))], range(len(self)))
+        return histories
+
+    def _epoch(
+        self,
+        trainer: Trainer,
+        active: Sequence[int],
+        rows: npt.NDArray[np.intp],
+        offsets: npt.NDArray[np.intp],
+        histories: Sequence[History],
+    ) -> None:
+        done = len(self._histories[active[0]])
+        orders = [epoch_order(trainer.rows, self.seeds[k], done) for k in active]
+        order = np.stack(
+            [rows[k][order] + offsets[k] for k, order in zip(active, orders, strict=True)]
+        )
+        began = time.perf_counter()
+        # A diverging network is reported in its history and not by warnings.
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            losses = trainer.epoch_of_models(order)
+        took_s = (time.perf_counter() - began) / len(active)
+        for k, loss in zip(active, losses, strict=True):
+            epoch = History([loss], [], [took_s], trainer.steps, not math.isfinite(loss))
+            histories[k].extend(epoch)
+            self._histories[k].extend(epoch)
+
+    def _validate(
+        self,
+        samples: Array,
+        targets: Array,
+        rows: npt.NDArray[np.intp],
+        active: Sequence[int],
+        histories: Sequence[History],
+    ) -> None:
+        results = evaluate_models(self._network, samples, targets, rows[list(active)])
+        for k, result in zip(active, results, strict=True):
+            histories[k].validation.append(result)
+            self._histories[k].validation.append(result)
+
+    def _call(
+        self, on_epoch: OnEpoch | None, active: Sequence[int], histories: Sequence[History]
+    ) -> None:
+        if on_epoch is None:
+            return
+        epoch = len(histories[active[0]]) - 1
+        for k in on_epoch(epoch, tuple(active), [histories[k] for k in active]):
+            if k in active:
+                histories[k].stopped = self._histories[k].stopped = "on_epoch"
+
+    def _trainer(self, x: Array, targets: Array, rows: int, batch_size: int) -> Trainer:
+        network = self._network
+        return Trainer(
+            network.training_plan, self._update, network.ops, x, targets, None, batch_size, rows
+        )
+
+    # Networks as members that can be put together anew.
+
+    def _arrays(self) -> dict[str, tuple[Array, bool]]:
+        """Return all that the networks consist of, and whether each has its own."""
+        network, update = self._network, self._update
+        kept = {f"update.{name}": (x, x.ndim > 0) for name, x in update.snapshot().items()}
+        for name, buffer in update.state.items():
+            kept[f"update.state.{name}"] = (buffer.flat, buffer.models is not None)
+        return kept | {
+            "parameters": (network.parameters.flat, True),
+            "states": (network.state_buffer.flat, True),
+            "noise.seed": (network.states["noise.seed"], True),
+            "noise.step": (network.states["noise.step"], False),
+        }
+
+    def _members(self) -> list[Member]:
+        """Copy all that each network of the present plan consists of."""
+        arrays = self._arrays()
+        return [
+            {name: (x[k] if own else x).copy() for name, (x, own) in arrays.items()}
+            for k in range(self._network.models or 0)
+        ]
+
+    def _regroup(self, members: Sequence[Member], indices: Sequence[int]) -> None:
+        """Make these the networks of the plan; `indices` say which of the hyperparameters."""
+        network = self._network
+        network.resize(len(members))
+        chosen = copy.copy(self.optimizer)
+        chosen.hyperparameters = {
+            name: tuple(value[k] for k in indices) if isinstance(value, tuple) else value
+            for name, value in self.optimizer.hyperparameters.items()
+        }
+        self._update = chosen.bind(network.ops, network.parameters, network.gradients)
+        together = {
+            name: np.stack([member[name] for member in members]) if own else members[0][name]
+            for name, (_, own) in self._arrays().items()
+        }
+        network.parameters.flat[...] = together["parameters"]
+        network.state_buffer.flat[...] = together["states"]
+        for name in ("noise.seed", "noise.step"):
+            network.states[name][...] = together[name]
+        start = "update."
+        self._update.restore(
+            {name[len(start) :]: x for name, x in together.items() if name.startswith(start)}
+        )
+
+    # Data.
+
+    def _data(
+        self, x: npt.ArrayLike, y: npt.ArrayLike, versions: Sequence[int] | None
+    ) -> tuple[Array, Array, int]:
+        """Return targets and samples, all versions one behind the other, and the rows of one."""
+        network = self._network
+        given = np.asarray(x)
+        copies = 1
+        if versions is not None and given.ndim == len(network.input_shape) + 2:
+            copies = len(given)
+            given = given.reshape(-1, *given.shape[2:])
+        name = network.layers[0].name
+        samples = check_samples("x", given, name, network.input_shape, network.dtype)
+        count = len(samples) // copies
+        targets = network.loss.check(y, count, network.output_shape, network.dtype)
+        if versions is not None:
+            wrong = [v for v in self._for_each("versions", versions) if not 0 <= v < copies]
+            if wrong:
+                message = f"versions must be in 0 .. {copies - 1}, not {wrong[0]}"
+                raise ConfigurationError(message)
+        if copies > 1:
+            targets = np.concatenate([targets] * copies)
+        return network.ops.asarray(targets), network.ops.asarray(samples), count
+
+    def _offsets(self, versions: Sequence[int] | None, count: int) -> npt.NDArray[np.intp]:
+        if versions is None:
+            return np.zeros(len(self), np.intp)
+        return np.asarray(self._for_each("versions", versions), np.intp) * count
+
+    def _rows(
+        self, name: str, rows: Sequence[npt.ArrayLike] | None, count: int
+    ) -> npt.NDArray[np.intp]:
+        """Return which rows each network is given, (K, m)."""
+        if rows is None:
+            return np.broadcast_to(np.arange(count), (len(self), count))
+        lengths = [np.shape(each) for each in rows]
+        if len(lengths) != len(self) or len(set(lengths)) != 1 or len(lengths[0]) != 1:
+            message = f"{name} must be {len(self)} vectors of one length, not {lengths}"
+            raise ShapeError("ensemble", message, *lengths)
+        array = np.asarray(rows)
+        if array.dtype.kind not in "iu" or not array.size:
+            raise DataError(f"{name} must be integers, at least one for each network")
+        if array.min() < 0 or array.max() >= count:
+            raise DataError(f"{name} must be in 0 .. {count - 1}")
+        return array.astype(np.intp)
+
+    def evaluate(
+        self,
+        x: npt.ArrayLike,
+        y: npt.ArrayLike,
+        *,
+        rows: Sequence[npt.ArrayLike] | None = None,
+        versions: Sequence[int] | None = None,
+    ) -> list[dict[str, float]]:
+        """Measure each network on its rows; parameters and errors as in `fit`.
+
+        Returns
+        -------
+        list of K dict
+            Each as `NeuralNetwork.evaluate` returns it.
+        """
+        targets, samples, count = self._data(x, y, versions)
+        at = self._rows("rows", rows, count) + self._offsets(versions, count)[:, None]
+        return evaluate_models(self._network, samples, targets, at)
+
+    def predict(self, x: npt.ArrayLike) -> Array:
+        """Return what each network predicts for the same samples.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
+
+        Returns
+        -------
+        array of intp, shape (K, n), or array of float, shape (K, n, outputs)
+        """
+        outputs = self._outputs(x, "evaluation")
+        return outputs.argmax(axis=-1) if self._network.loss.classifies else outputs
+
+    def predict_proba(self, x: npt.ArrayLike) -> Array:
+        """Return the probability of each class by each network, of shape (K, n, classes)."""
+        return self._outputs(x, "probability")
+
+    def _outputs(self, x: npt.ArrayLike, kind: Kind) -> Array:
+        network = self._network
+        name = network.layers[0].name
+        samples = check_samples("x", x, name, network.input_shape, network.dtype)
+        at = np.broadcast_to(np.arange(len(samples)), (len(self), len(samples)))
+        return outputs_of_models(network, network.ops.asarray(samples), at, kind)
+
+
+def _goes_on(history: History, epochs: int) -> bool:
+    return len(history) < epochs and not history.diverged and history.stopped is None

@@ -1,0 +1,91 @@
+"""Eager mode: node by node at once, each result an array of its own, to look at on the way.
+
+The functions are those that a plan is compiled from, so the numbers are the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Array, Ops
+from dnn.errors import ConfigurationError
+from dnn.graph.gradients import topological_order
+from dnn.graph.node import Node
+from dnn.graph.operation import Arrays
+
+__all__ = ["compute", "run_eagerly"]
+
+
+def compute(node: Node, inputs: Sequence[Array], ops: Ops | None = None) -> Array:
+    """Compute one node from the values of its inputs, in new memory.
+
+    Parameters
+    ----------
+    node : Node
+        With an operation.
+    inputs : sequence of array
+    ops : Ops, optional
+        NumPy's if left out.
+
+    Returns
+    -------
+    array, of the node's shape and type
+    """
+    ops = ops or Ops()
+    assert node.operation is not None
+    out = _new(ops, node.shape, node.dtype)
+    workspace = [_new(ops, shape, dtype) for shape, dtype in node.operation.workspace(node)]
+    for function, arguments in node.operation.forward(ops, node, Arrays(inputs, out, workspace)):
+        function(*arguments)
+    return out
+
+
+def _new(ops: Ops, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    return ops.memory(size).view(dtype).reshape(shape)
+
+
+def run_eagerly(
+    outputs: Sequence[Node],
+    feeds: Mapping[Node, npt.ArrayLike],
+    ops: Ops | None = None,
+    watch: Callable[[Node, Array], object] | None = None,
+) -> list[Array]:
+    """Compute nodes one after the other, for debugging.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+    feeds : mapping of Node to array
+        A value for each placeholder and variable that they depend on.
+    ops : Ops, optional
+        NumPy's if left out.
+    watch : function (node, array), optional
+        Called with each result as soon as it is there.
+
+    Returns
+    -------
+    list of array
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is missing.
+    """
+    ops = ops or Ops()
+    values: dict[Node, Array] = {}
+    for node in topological_order(outputs):
+        if node.operation is not None:
+            values[node] = compute(node, [values[x] for x in node.inputs], ops)
+        elif node in feeds:
+            values[node] = ops.asarray(np.asarray(feeds[node], node.dtype))
+        elif "value" in node.attributes:  # a constant, or a variable that brings its own
+            values[node] = ops.asarray(node.attributes["value"])
+        else:
+            raise ConfigurationError(f"eager: no value was given for {node!r}")
+        if watch is not None:
+            watch(node, values[node])
+    return [values[node] for node in outputs]

@@ -1,0 +1,111 @@
+"""Random numbers as nodes: counter-based, so that a graph of them is a function like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Ops, philox
+from dnn.errors import DtypeError, ShapeError
+from dnn.graph.node import Node, Shape
+from dnn.graph.operation import Arrays, Operation, Step, apply, describe, register
+from dnn.graph.operations.activations import positive
+
+__all__ = ["dropout", "uniform_noise"]
+
+
+@register
+class UniformNoise(Operation):
+    """Floats from [0, 1), a function of seed, step, stream and element; no gradient.
+
+    The result has the shape given as attribute, behind the shape of the seed: K seeds give the
+    numbers of K networks.
+    """
+
+    name = "uniform_noise"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        seed, step = inputs
+        if seed.dtype != np.uint64 or step.dtype != np.uint64:
+            given = f"{describe(seed)} of {seed.dtype} and {describe(step)} of {step.dtype}"
+            raise DtypeError(f"{self.name}: {given} must be uint64")
+        if seed.ndim > 1 or step.shape != ():
+            message = f"{describe(seed)} must have shape () or (K,) and {describe(step)} ()"
+            raise ShapeError(self.name, message, seed.shape, step.shape)
+        return (*seed.shape, *attributes["shape"]), np.dtype(attributes["dtype"])
+
+    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        seeds = node.inputs[0].shape
+        return philox.workspaces(seeds, node.size // max(1, int(np.prod(seeds))))
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        seed, step = arrays.inputs
+        stream = node.attributes["stream"]
+        return [(ops.uniform_noise, (seed, step, stream, *arrays.workspace, arrays.out))]
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        seed, step = inputs
+        if stacked[1]:
+            return super().with_models(node, inputs, stacked, models)
+        return apply(self.name, seed, step, **node.attributes)
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return None, None
+
+
+def uniform_noise(
+    seed: Node, step: Node, stream: int, shape: Shape, dtype: npt.DTypeLike = np.float32
+) -> Node:
+    """Return floats drawn uniformly from [0, 1).
+
+    Parameters
+    ----------
+    seed : Node of uint64, shape () or (K,)
+        Of the network, or of each of K networks.
+    step : Node of uint64, shape ()
+        Number of the training step.
+    stream : int, in 0 .. 2^32 - 1
+        Which of a step's random tensors this is: a number of its own for each layer.
+    shape : tuple of int
+    dtype : type of elements
+        Each number has the upper 24 bits of a random word, in float16 11.
+
+    Returns
+    -------
+    Node, of `shape` behind the shape of `seed`
+
+    Raises
+    ------
+    DtypeError
+        If `seed` or `step` is not uint64.
+    ShapeError
+        If their shapes are others.
+
+    Notes
+    -----
+    Philox-4x32-10, see `dnn.backend.philox`: integers alone, so equal bit for bit on every device.
+    """
+    return apply("uniform_noise", seed, step, stream=int(stream), shape=tuple(shape), dtype=dtype)
+
+
+def dropout(x: Node, noise: Node, rate: float | Node) -> Node:
+    """Set each element to 0 with probability `rate`, and divide the others by ``1 - rate``.
+
+    Parameters
+    ----------
+    x : Node
+    noise : Node of the shape of `x`
+        From `uniform_noise`.
+    rate : float or Node, in 0 .. 1 without 1
+
+    Returns
+    -------
+    Node, of the mean of `x`
+    """
+    kept = 1.0 - rate
+    return x * (positive(kept - noise) * (1.0 / kept))

@@ -1,0 +1,135 @@
+"""Reductions other than sums: largest, smallest, product, and where the largest stands.
+
+Sums and means are in `shapes`, as the transpose of broadcasting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Ops
+from dnn.errors import ShapeError
+from dnn.graph.node import Node, Shape, constant
+from dnn.graph.operation import Arrays, Operation, Step, apply, describe, register
+from dnn.graph.operations.comparisons import cast, equal, where
+from dnn.graph.operations.shapes import _axes, reshape, sum
+
+__all__ = ["argmax", "max", "min", "prod"]
+
+
+class Reduction(Operation):
+    """A reduction over `axes`, which stay with length 1."""
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        (x,) = inputs
+        axes: tuple[int, ...] = attributes["axes"]
+        if any(x.shape[i] == 0 for i in axes):
+            raise ShapeError(self.name, f"{describe(x)} has no elements along {axes}", x.shape)
+        return tuple(1 if i in axes else n for i, n in enumerate(x.shape)), x.dtype
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        function = getattr(ops, self.name)
+        return [(function, (arrays.inputs[0], node.attributes["axes"], arrays.out))]
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, inputs[0], axes=tuple(i + 1 for i in node.attributes["axes"]))
+
+
+@register
+class Max(Reduction):
+    """Largest element; those that are equally large share the gradient."""
+
+    name = "max"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * _shares(node),)
+
+
+@register
+class Min(Reduction):
+    """Smallest element; those that are equally small share the gradient."""
+
+    name = "min"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * _shares(node),)
+
+
+@register
+class Prod(Reduction):
+    """Product, ``dx = dy y / x``: of all the others, where x is 0."""
+
+    name = "prod"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        x, axes = node.inputs[0], node.attributes["axes"]
+        zero = constant(0.0, x.dtype)
+        is_zero = equal(x, zero)
+        zeros = sum(cast(is_zero, x.dtype), axes, keepdims=True)
+        rest = where(is_zero, constant(1.0, x.dtype), x)
+        product = apply("prod", rest, axes=axes)
+        at_zero = where(equal(zeros, 1.0), product, zero)
+        elsewhere = where(equal(zeros, 0.0), product / rest, zero)
+        return (dy * where(is_zero, at_zero, elsewhere),)
+
+
+@register
+class Argmax(Operation):
+    """Where the first largest element along an axis stands, of intp; no gradient."""
+
+    name = "argmax"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        (x,) = inputs
+        axis: int = attributes["axis"]
+        return tuple(n for i, n in enumerate(x.shape) if i != axis), np.dtype(np.intp)
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        return [(ops.argmax, (arrays.inputs[0], node.attributes["axis"], arrays.out))]
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, inputs[0], axis=node.attributes["axis"] + 1)
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (None,)
+
+
+def _shares(node: Node) -> Node:
+    """1 / n for each of the n elements that are the extreme one, else 0."""
+    x, axes = node.inputs[0], node.attributes["axes"]
+    is_extreme = cast(equal(x, node), x.dtype)
+    return is_extreme / sum(is_extreme, axes, keepdims=True)
+
+
+def _reduce(name: str, x: Node, axis: int | tuple[int, ...] | None, keepdims: bool) -> Node:
+    axes = tuple(sorted(_axes(x, axis, name)))
+    y = apply(name, x, axes=axes)
+    return y if keepdims else reshape(y, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+
+def max(x: Node, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Node:
+    """Return the largest element over axes; parameters as in `sum`."""
+    return _reduce("max", x, axis, keepdims)
+
+
+def min(x: Node, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Node:
+    """Return the smallest element over axes; parameters as in `sum`."""
+    return _reduce("min", x, axis, keepdims)
+
+
+def prod(x: Node, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Node:
+    """Return the product over axes; parameters as in `sum`."""
+    return _reduce("prod", x, axis, keepdims)
+
+
+def argmax(x: Node, axis: int = -1) -> Node:
+    """Return where the first largest element along an axis stands, of intp."""
+    (at,) = _axes(x, axis, "argmax")
+    return apply("argmax", x, axis=at)

@@ -1,0 +1,117 @@
+"""Writing into variables: how a training step changes what no gradient changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Ops
+from dnn.errors import ConfigurationError, DtypeError, ShapeError
+from dnn.graph.node import VARIABLE, Node, Shape
+from dnn.graph.operation import (
+    Arrays,
+    Operation,
+    Step,
+    aligned,
+    apply,
+    describe,
+    register,
+)
+
+__all__ = ["assign"]
+
+
+@register
+class Copy(Operation):
+    """``y = x``, in memory of its own."""
+
+    name = "copy"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        return inputs[0].shape, inputs[0].dtype
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, *inputs)
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        return [(ops.copy, (arrays.inputs[0], arrays.out))]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy,)
+
+
+@register
+class Assign(Operation):
+    """The variable `state` becomes `value`, after everything else in the plan.
+
+    The result is the value, in the array of the variable. It has no gradient: what a step leaves
+    behind is no part of what it computes.
+    """
+
+    name = "assign"
+    assigns = True
+    pure = False
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        state, value = inputs
+        if state.kind != VARIABLE:
+            raise ConfigurationError(f"assign: {state!r} is no variable")
+        if state.dtype != value.dtype:
+            given = f"{describe(state)} of {state.dtype} and {describe(value)} of {value.dtype}"
+            raise DtypeError(f"assign: {given} have different types of elements")
+        try:
+            fits = np.broadcast_shapes(state.shape, value.shape) == state.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            message = f"{describe(value)} does not fit into {describe(state)}"
+            raise ShapeError("assign", message, state.shape, value.shape)
+        return state.shape, state.dtype
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        state, value = inputs
+        if not stacked[0]:
+            message = f"assign: {state!r} is shared by all models, and {value!r} is of each its own"
+            raise ConfigurationError(message)
+        return apply(self.name, state, aligned(value, stacked[1], node.ndim))
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        return [(ops.copy, (arrays.inputs[1], arrays.out))]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return None, None
+
+
+def assign(state: Node, value: Node) -> Node:
+    """Return a node that writes a value into a variable.
+
+    Parameters
+    ----------
+    state : Node
+        A variable.
+    value : Node
+        Broadcast to the shape of `state`. It may depend on `state`, and on other variables that
+        are assigned to: all are read first, then all are written.
+
+    Returns
+    -------
+    Node
+        To be one of a plan's outputs; no other node may read it.
+
+    Raises
+    ------
+    ConfigurationError
+        If `state` is no variable.
+    ShapeError, DtypeError
+        If the value does not fit.
+    """
+    if value.operation is None or value.operation.view:
+        # It may stand in the memory of a variable that another assignment writes first.
+        value = apply("copy", value)
+    return apply("assign", state, value)

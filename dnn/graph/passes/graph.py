@@ -1,0 +1,111 @@
+"""What passes work on: an ordered list of nodes, and which of them are wanted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dnn.graph.gradients import topological_order
+from dnn.graph.node import Node
+
+__all__ = ["Graph", "Rule", "graph_of", "rewrite"]
+
+Rule = Callable[[Node, tuple[Node, ...]], Node | None]
+"""What becomes of a node, given its inputs as they are now; None: nothing but its inputs change."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph between two passes.
+
+    Attributes
+    ----------
+    outputs : tuple of Node
+        What is wanted, in the order in which it was asked for.
+    order : tuple of Node
+        Every node that is computed, inputs before their consumers. A pass that replaces a node
+        leaves behind what only that node needed, until the pass `dead_code` takes it away.
+    mapping : mapping of Node to Node
+        From nodes as they were before the first pass to those that hold the same values now. A
+        node that is not in it is its own.
+    reuses_buffers : bool
+        Memory whose last reader has run may be taken by another node.
+    """
+
+    outputs: tuple[Node, ...]
+    order: tuple[Node, ...]
+    mapping: Mapping[Node, Node] = field(default_factory=dict)
+    reuses_buffers: bool = False
+
+    def __getitem__(self, node: Node) -> Node:
+        """Return the node that now holds the value of a node of the first graph."""
+        return self.mapping.get(node, node)
+
+    def readers(self) -> Counter[Node]:
+        """Count how often each node is read; being wanted counts too."""
+        count = Counter(self.outputs)
+        for node in self.order:
+            count.update(node.inputs)
+        return count
+
+    def __str__(self) -> str:
+        from dnn.graph.printing import as_text  # which is not needed for training
+
+        return as_text(self.outputs, self.order)
+
+    def dot(self) -> str:
+        """Return the graph in the language of Graphviz."""
+        from dnn.graph.printing import as_dot
+
+        return as_dot(self.outputs, self.order)
+
+
+def graph_of(outputs: Sequence[Node]) -> Graph:
+    """Return the graph of what `outputs` need, before any pass."""
+    return Graph(tuple(outputs), tuple(topological_order(outputs)))
+
+
+def rewrite(graph: Graph, rule: Rule) -> Graph:
+    """Replace nodes one by one, inputs before their consumers.
+
+    Parameters
+    ----------
+    graph : Graph
+    rule : function (node, inputs) -> Node or None
+        Asked for every node. `inputs` are what the node's inputs have become. A node that it
+        returns has the same shape and type as `node`; nodes that are needed for it and not yet in
+        the graph are entered before it. A node without inputs is to stay what it is: its array
+        comes from outside.
+
+    Returns
+    -------
+    Graph
+        With the mapping continued.
+    """
+    now: dict[Node, Node] = {}
+    order: list[Node] = []
+    entered: set[Node] = set()
+    for node in graph.order:
+        inputs = tuple(now[x] for x in node.inputs)
+        new = rule(node, inputs)
+        if new is None:
+            new = node if inputs == node.inputs else with_inputs(node, inputs)
+        now[node] = new
+        if new not in entered:
+            for needed in topological_order([new], entered):
+                entered.add(needed)
+                order.append(needed)
+    mapping = {first: now.get(last, last) for first, last in graph.mapping.items()}
+    for node, new in now.items():
+        if new is not node:
+            mapping.setdefault(node, new)
+    outputs = tuple(now[node] for node in graph.outputs)
+    return replace(graph, outputs=outputs, order=tuple(order), mapping=mapping)
+
+
+def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """Return the same operation on other inputs of the same shapes and types."""
+    return Node(
+        node.kind, node.shape, node.dtype, inputs, node.attributes, node.name, node.operation
+    )

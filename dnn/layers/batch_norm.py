@@ -1,0 +1,87 @@
+"""Batch normalisation."""
+
+from __future__ import annotations
+
+from dnn.errors import ConfigurationError, ShapeError
+from dnn.graph import operations
+from dnn.graph.node import Node, Shape
+from dnn.layers.layer import Layer
+
+__all__ = ["BatchNorm"]
+
+
+class BatchNorm(Layer):
+    """Each channel normalised to mean 0 and variance 1, then a trained scale and shift.
+
+    ::
+
+        y = (x - mean) / sqrt(variance + epsilon) scale + shift
+
+    Channels stand along the last axis. In training, mean and variance are those of the batch, and
+
+    ::
+
+        running <- momentum running + (1 - momentum) of the batch
+
+    is kept for predictions, which use the running ones.
+
+    Parameters
+    ----------
+    momentum : float, in 0 .. 1 without 1
+        Of the running statistics. (PyTorch calls ``1 - momentum`` so.)
+    epsilon : float, positive
+
+    Raises
+    ------
+    ConfigurationError
+        If a hyperparameter is out of its range.
+
+    Notes
+    -----
+    The running variance takes that of the batch with its number of elements less one, so that it
+    is not biased. A batch with one element to a channel says nothing about the variance and leaves
+    the running statistics alone.
+
+    References
+    ----------
+    .. [1] Ioffe and Szegedy, Batch normalization: accelerating deep network training by reducing
+       internal covariate shift, 2015, algorithms 1 and 2.
+    """
+
+    def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        if not 0 <= momentum < 1:
+            message = f"BatchNorm: momentum must be in 0 .. 1 without 1, not {momentum!r}"
+            raise ConfigurationError(message)
+        if not 0 < epsilon < 1:
+            raise ConfigurationError(f"BatchNorm: epsilon must be in 0 .. 1, not {epsilon!r}")
+        self.momentum = float(momentum)
+        self.epsilon = float(epsilon)
+
+    def build(self, shape: Shape) -> None:
+        """Declare scale, shift and running statistics, one number for each channel."""
+        if not shape:
+            raise ShapeError(self.name, "a sample must have an axis of channels", shape)
+        channels = shape[-1:]
+        self.scale = self.parameter("scale", channels, "ones")
+        self.shift = self.parameter("shift", channels, "zeros")
+        self.mean = self.state("mean", channels, "zeros")
+        self.variance = self.state("variance", channels, "ones")
+
+    def forward(self, x: Node) -> Node:
+        """Return `x` normalised, scaled and shifted."""
+        if not self.training:
+            # One product and one sum, of numbers that are computed once for each channel.
+            factor = self.scale / operations.sqrt(self.variance + self.epsilon)
+            return x * factor + (self.shift - self.mean * factor)
+        normalised = operations.normalise(x, tuple(range(x.ndim - 1)), self.epsilon)
+        elements = x.size // x.shape[-1]
+        if elements > 1:
+            unbiased = normalised.variance * (elements / (elements - 1))
+            self._keep(self.mean, normalised.mean)
+            self._keep(self.variance, unbiased)
+        return normalised.values * self.scale + self.shift
+
+    def _keep(self, state: Node, of_batch: Node) -> None:
+        flat = operations.reshape(of_batch, state.shape)
+        self.assign(state, state * self.momentum + flat * (1.0 - self.momentum))

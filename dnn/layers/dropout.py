@@ -1,0 +1,49 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+from dnn.errors import ConfigurationError
+from dnn.graph import operations
+from dnn.graph.node import Node, Shape
+from dnn.initializers import constant
+from dnn.layers.layer import Layer
+
+__all__ = ["Dropout"]
+
+
+class Dropout(Layer):
+    """In training, each element is 0 with probability `rate`, and else divided by ``1 - rate``.
+
+    So it has the same mean in training and in prediction, where it passes through unchanged.
+
+    Parameters
+    ----------
+    rate : float, in 0 .. 1 without 1
+        It becomes the state ``rate``, which may be changed between steps.
+
+    Raises
+    ------
+    ConfigurationError
+        If the rate is out of its range.
+
+    References
+    ----------
+    .. [1] Srivastava et al., Dropout: a simple way to prevent neural networks from overfitting,
+       2014, section 10, last paragraph.
+    """
+
+    def __init__(self, rate: float = 0.5) -> None:
+        super().__init__()
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+            raise ConfigurationError(f"Dropout: rate must be in 0 .. 1 without 1, not {rate!r}")
+        self.rate = float(rate)
+
+    def build(self, shape: Shape) -> None:
+        """Declare the rate."""
+        self.dropped = self.state("rate", (), constant(self.rate))
+
+    def forward(self, x: Node) -> Node:
+        """Return `x`, in training with gaps."""
+        if not self.training:
+            return x
+        return operations.dropout(x, self.uniform_noise(x.shape), self.dropped)

@@ -1,0 +1,127 @@
+"""Adam, and AdamW with its decoupled weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.graph.operation import Step
+from dnn.optimizers.optimizer import Block, Hyperparameter, Optimizer
+from dnn.parameters import FlatBuffer, Segment
+
+__all__ = ["Adam", "AdamW"]
+
+
+class Adam(Optimizer):
+    """Adam with weight decay.
+
+    ::
+
+        d <- g + weight_decay w
+        m <- beta1 m + (1 - beta1) d
+        s <- beta2 s + (1 - beta2) d^2
+        w <- w - learning_rate m / (1 - beta1^t) / (sqrt(s / (1 - beta2^t)) + epsilon)
+
+    in the t-th step.
+
+    Parameters
+    ----------
+    learning_rate : float, positive
+    beta1, beta2 : float, in 0 .. 1 without 1
+    epsilon : float, positive
+    weight_decay : float, not negative
+    **options
+        As in `Optimizer`.
+
+    References
+    ----------
+    .. [1] Kingma and Ba, Adam: a method for stochastic optimization, 2015, algorithm 1.
+    """
+
+    remembers = ("mean", "squares")
+    workspaces = 2
+    decoupled = False
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter = 0.001,
+        beta1: Hyperparameter = 0.9,
+        beta2: Hyperparameter = 0.999,
+        epsilon: Hyperparameter = 1e-8,
+        weight_decay: Hyperparameter = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay, **options)
+        self.hyperparameter("beta1", beta1, 0.0, below=1.0)
+        self.hyperparameter("beta2", beta2, 0.0, below=1.0)
+        self.hyperparameter("epsilon", epsilon, above=0.0)
+
+    def prepare(
+        self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
+    ) -> list[Step]:
+        """Count the step, and compute what all blocks need from its number."""
+        like = scalars["beta1"]
+        made = {
+            name: ops.asarray(np.ones(like.shape, like.dtype))
+            for name in ("complement1", "complement2", "step_size", "correction", "keep")
+        }
+        # The powers in float64: 1 - 0.999^t has lost four of float32's seven digits.
+        power = ops.asarray(np.ones(like.shape, np.float64))
+        count = state["count"] = FlatBuffer([Segment("count", (), 0)], np.int64, ops)
+        given = (scalars[name] for name in ("learning_rate", "beta1", "beta2", "weight_decay"))
+        arguments = (count["count"], *given, power, *made.values())
+        scalars.update(made)
+        return [(ops.adam_coefficients, arguments)]
+
+    def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
+        """Return `Ops.adam_step`."""
+        w, g, (m, s), decay, workspace = block
+        names = ("beta1", "complement1", "beta2", "complement2", "step_size", "correction")
+        keep = None
+        if self.decoupled and decay is not None:
+            decay, keep = None, scalars["keep"]
+        return ops.adam_step, (
+            *(w, g, m, s),
+            *(scalars[name] for name in names),
+            *(scalars["epsilon"], decay, keep),
+            *workspace,
+        )
+
+
+class AdamW(Adam):
+    """Adam whose weight decay passes by its averages.
+
+    ::
+
+        w <- (1 - learning_rate weight_decay) w
+
+    comes before the step of `Adam` without weight decay.
+
+    Parameters
+    ----------
+    learning_rate, beta1, beta2, epsilon, weight_decay
+        As in `Adam`.
+    **options
+        As in `Optimizer`.
+
+    References
+    ----------
+    .. [1] Loshchilov and Hutter, Decoupled weight decay regularization, 2019, algorithm 2, with
+       the learning rate as a factor of the decay.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter = 0.001,
+        beta1: Hyperparameter = 0.9,
+        beta2: Hyperparameter = 0.999,
+        epsilon: Hyperparameter = 1e-8,
+        weight_decay: Hyperparameter = 0.01,
+        **options: Any,
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, weight_decay, **options)

@@ -1,0 +1,246 @@
+"""What an optimizer is.
+
+An optimizer holds hyperparameters only, so one object can train any number of networks. Bound to
+a network's buffers it becomes an `Update`. One of one's own says what it remembers and which
+function moves a block of the parameters::
+
+    def sign_step(w, g, v, learning_rate, momentum, moved):
+        np.multiply(v, momentum, v)
+        np.add(v, g, v)
+        np.sign(v, moved)
+        np.multiply(moved, learning_rate, moved)
+        np.subtract(w, moved, w)
+
+    class SignDescent(Optimizer):
+        remembers = ("velocity",)
+        workspaces = 1
+
+        def __init__(self, learning_rate=0.01, momentum=0.9, **options):
+            super().__init__(learning_rate, **options)
+            self.hyperparameter("momentum", momentum, 0, below=1)
+
+        def step(self, ops, block, scalars):
+            (v,) = block.state
+            rate, momentum = scalars["learning_rate"], scalars["momentum"]
+            return sign_step, (block.w, block.g, v, rate, momentum, *block.workspace)
+
+Hyperparameters are arrays, of shape () or, for K networks, (K, 1), so that they broadcast against
+a block of shape (n,) or (K, n). `dnn.optimizers.rule` has another way: a formula, as nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import ALIGNMENT_BYTES, Array, Ops, empty
+from dnn.errors import ConfigurationError
+from dnn.graph.operation import Step
+from dnn.optimizers.clipping import clip_steps
+from dnn.optimizers.schedules import Schedule, schedule_of, schedule_steps
+from dnn.optimizers.update import Update
+from dnn.parameters import FlatBuffer, Segment
+
+__all__ = ["BLOCK", "Block", "Hyperparameter", "Optimizer"]
+
+# Elements that an update takes at a time: what one ufunc leaves, the next finds in the cache.
+# On 1.3 million parameters that halves the time; 32 and 64 Ki differ by 5%.
+BLOCK = 65536
+
+Hyperparameter = float | Sequence[float] | npt.NDArray[Any]
+"""A number, or one number for each of K networks."""
+
+
+class Block(NamedTuple):
+    """A part of the buffers; each array has shape (n,) or (K, n).
+
+    `weight_decay` is None where there is none; `state` and `workspace` are as many arrays as the
+    optimizer asked for.
+    """
+
+    w: Array
+    g: Array
+    state: tuple[Array, ...]
+    weight_decay: Array | None
+    workspace: tuple[Array, ...]
+
+
+class Optimizer:
+    """From gradients to the next parameters.
+
+    Parameters
+    ----------
+    learning_rate : float, positive
+        This and every other hyperparameter: one number, or one for each of K networks.
+    weight_decay : float, not negative
+    no_decay : sequence of str
+        Parameters without weight decay, by the last part of their name, such as ``["bias"]``.
+    schedule : str or schedule, optional
+        What the learning rate is multiplied by in each step, see `dnn.optimizers.schedules`.
+    clip_value : float, positive, optional
+        Every element of the gradients is put into ``-clip_value .. clip_value`` first.
+    clip_norm : float, positive, optional
+        After that, gradients whose norm is larger are scaled down to it; the norm is that of all
+        gradients of one network together.
+
+    Attributes
+    ----------
+    remembers : tuple of str
+        Names of buffers like the parameters', zero at first, such as velocities.
+    workspaces : int
+        Number of arrays of a block's shape that a step needs besides.
+    hyperparameters : dict of str to float or tuple of float
+
+    Raises
+    ------
+    ConfigurationError
+        If a hyperparameter is out of its range; when bound, if it is there for another number of
+        networks.
+    """
+
+    remembers: tuple[str, ...] = ()
+    workspaces: int = 0
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter,
+        weight_decay: Hyperparameter = 0.0,
+        *,
+        no_decay: Sequence[str] = (),
+        schedule: str | Schedule | None = None,
+        clip_value: Hyperparameter | None = None,
+        clip_norm: Hyperparameter | None = None,
+    ) -> None:
+        self.hyperparameters: dict[str, float | tuple[float, ...]] = {}
+        self.hyperparameter("learning_rate", learning_rate, above=0.0)
+        self.hyperparameter("weight_decay", weight_decay, 0.0)
+        self.no_decay = tuple(no_decay)
+        self.schedule = None if schedule is None else schedule_of(schedule)
+        for name, limit in (("clip_value", clip_value), ("clip_norm", clip_norm)):
+            if limit is not None:
+                self.hyperparameter(name, limit, above=0.0)
+
+    def hyperparameter(
+        self,
+        name: str,
+        value: Hyperparameter,
+        least: float = -math.inf,
+        *,
+        above: float = -math.inf,
+        below: float = math.inf,
+    ) -> None:
+        """Declare a hyperparameter, with ``least <= value``, ``above < value < below``."""
+        try:
+            values = np.atleast_1d(np.asarray(value, np.float64))
+        except (TypeError, ValueError):
+            values = np.full(1, np.nan)
+        fits = np.isfinite(values) & (values >= least) & (values > above) & (values < below)
+        if values.ndim != 1 or not values.size or not fits.all():
+            bounds = {"at least": least, "above": above, "below": below}
+            limits = [f"{word} {x:g}" for word, x in bounds.items() if math.isfinite(x)]
+            allowed = " and ".join(limits) or "a finite number"
+            raise ConfigurationError(
+                f"{type(self).__name__}: {name} must be {allowed}, not {value!r}"
+            )
+        # Python floats: a float64 scalar of NumPy would promote the arrays it meets.
+        numbers = tuple(float(number) for number in values)
+        self.hyperparameters[name] = numbers[0] if np.ndim(value) == 0 else numbers
+
+    def is_on(self, name: str) -> bool:
+        """Say whether a hyperparameter differs from 0, in any network."""
+        return bool(np.any(self.hyperparameters[name]))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self.hyperparameters.items())
+        return f"{type(self).__name__}({values})"
+
+    def bind(self, ops: Ops, parameters: FlatBuffer, gradients: FlatBuffer) -> Update:
+        """Compile the update of a network, or of K networks in one buffer.
+
+        Parameters
+        ----------
+        ops : Ops
+        parameters, gradients : FlatBuffer
+            With the same segments.
+
+        Returns
+        -------
+        Update
+        """
+        models, dtype = parameters.models, parameters.flat.dtype
+        scalars = {
+            name: ops.asarray(self._per_model(name, value, models).astype(dtype))
+            for name, value in self.hyperparameters.items()
+        }
+        columns = {name: x if models is None else x[:, None] for name, x in scalars.items()}
+        state = {
+            name: FlatBuffer(parameters.segments, dtype, ops, models) for name in self.remembers
+        }
+        width = _width(parameters.flat, dtype)
+        leading = () if models is None else (models,)
+        spaces = [empty(ops, (*leading, width), dtype) for _ in range(self.workspaces)]
+        steps = clip_steps(ops, gradients.flat, columns)
+        if self.schedule is not None:
+            steps += schedule_steps(ops, self.schedule, columns, state)
+        steps += self.prepare(ops, columns, state)
+        for start, stop, decays in _blocks(parameters.segments, self._decays, width):
+            part = np.s_[..., start:stop]
+            block = Block(
+                parameters.flat[part],
+                gradients.flat[part],
+                tuple(state[name].flat[part] for name in self.remembers),
+                columns["weight_decay"] if decays else None,
+                tuple(space[..., : stop - start] for space in spaces),
+            )
+            steps.append(self.step(ops, block, columns))
+        return Update(steps, scalars, state, ops, gradients.flat)
+
+    def prepare(
+        self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
+    ) -> list[Step]:
+        """Return what is to be done once before all blocks; scalars and state may be added to."""
+        return []
+
+    def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
+        """Return the function that moves one block, with its arguments."""
+        raise NotImplementedError
+
+    def _decays(self, segment: Segment) -> bool:
+        return self.is_on("weight_decay") and segment.name.rsplit(".", 1)[-1] not in self.no_decay
+
+    def _per_model(
+        self, name: str, value: float | tuple[float, ...], models: int | None
+    ) -> npt.NDArray[np.float64]:
+        given = np.asarray(value, np.float64)
+        shape = () if models is None else (models,)
+        if given.shape not in ((), shape):
+            networks = "one network" if models is None else f"{models} networks"
+            kind = type(self).__name__
+            raise ConfigurationError(f"{kind}: {name} has {given.size} values for {networks}")
+        return np.broadcast_to(given, shape)
+
+
+def _width(flat: Array, dtype: np.dtype[Any]) -> int:
+    """Return how many columns a block has: whole cache lines, BLOCK elements over all networks."""
+    line = ALIGNMENT_BYTES // dtype.itemsize
+    models = flat.shape[0] if flat.ndim == 2 else 1
+    return int(min(max(line, BLOCK // models // line * line), flat.shape[-1]))
+
+
+def _blocks(
+    segments: Sequence[Segment], decays: Callable[[Segment], bool], width: int
+) -> Iterator[tuple[int, int, bool]]:
+    """Cut a buffer into blocks of the cache's size; neighbours treated alike are one piece."""
+    pieces: list[tuple[int, int, bool]] = []
+    for segment in segments:
+        if pieces and pieces[-1][2] == decays(segment):
+            pieces[-1] = (pieces[-1][0], segment.stop, pieces[-1][2])
+        else:
+            pieces.append((segment.start, segment.stop, decays(segment)))
+    for start, stop, decaying in pieces:
+        for at in range(start, stop, width):
+            yield at, min(at + width, stop), decaying

@@ -1,0 +1,77 @@
+"""RMSProp: a learning rate for each parameter, by its recent gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.graph.operation import Step
+from dnn.optimizers.optimizer import Block, Hyperparameter, Optimizer
+from dnn.parameters import FlatBuffer
+
+__all__ = ["RMSProp"]
+
+
+class RMSProp(Optimizer):
+    """RMSProp with momentum and weight decay.
+
+    ::
+
+        d <- g + weight_decay w
+        s <- smoothing s + (1 - smoothing) d^2
+        v <- momentum v + d / (sqrt(s) + epsilon)
+        w <- w - learning_rate v
+
+    Parameters
+    ----------
+    learning_rate : float, positive
+    smoothing : float, in 0 .. 1 without 1
+    epsilon : float, positive
+    momentum : float, in 0 .. 1 without 1
+    weight_decay : float, not negative
+    **options
+        As in `Optimizer`.
+
+    References
+    ----------
+    .. [1] Tieleman and Hinton, Neural networks for machine learning, lecture 6.5, 2012.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter = 0.01,
+        smoothing: Hyperparameter = 0.99,
+        epsilon: Hyperparameter = 1e-8,
+        momentum: Hyperparameter = 0.0,
+        weight_decay: Hyperparameter = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(learning_rate, weight_decay, **options)
+        self.hyperparameter("smoothing", smoothing, 0.0, below=1.0)
+        self.hyperparameter("epsilon", epsilon, above=0.0)
+        self.hyperparameter("momentum", momentum, 0.0, below=1.0)
+        self.remembers = ("squares", "velocity") if self.is_on("momentum") else ("squares",)
+        self.workspaces = 2
+
+    def prepare(
+        self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
+    ) -> list[Step]:
+        """Compute ``1 - smoothing``."""
+        smoothing = scalars["smoothing"]
+        one = ops.asarray(np.ones((), smoothing.dtype))
+        scalars["complement"] = ops.asarray(np.ones(smoothing.shape, smoothing.dtype))
+        return [(ops.subtract, (one, smoothing, scalars["complement"]))]
+
+    def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
+        """Return `Ops.rmsprop_step`."""
+        w, g, (s, *velocity), decay, workspace = block
+        v, momentum = (velocity[0], scalars["momentum"]) if velocity else (None, None)
+        return ops.rmsprop_step, (
+            *(w, g, s, v),
+            *(scalars["learning_rate"], scalars["smoothing"], scalars["complement"]),
+            *(scalars["epsilon"], momentum, decay),
+            *workspace,
+        )

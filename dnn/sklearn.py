@@ -1,0 +1,284 @@
+"""Estimators for scikit-learn: multilayer perceptrons in its pipelines, searches and scores.
+
+::
+
+    from dnn.sklearn import DNNClassifier
+    from sklearn.model_selection import cross_val_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    cross_val_score(make_pipeline(StandardScaler(), DNNClassifier([32])), x, y)
+
+This module needs scikit-learn, and nothing else in dnn imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Array
+from dnn.callbacks import Callback, EarlyStopping
+from dnn.errors import ConfigurationError, MissingDependencyError, unknown_name
+from dnn.history import History
+from dnn.layers import Layer
+from dnn.losses import Loss
+from dnn.model import NeuralNetwork
+from dnn.nets import mlp
+from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+except ImportError as error:
+    raise MissingDependencyError(
+        'dnn.sklearn needs scikit-learn of version 1.6 or later: pip install "diel[data]"'
+    ) from error
+
+__all__ = ["DNNClassifier", "DNNRegressor"]
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "adagrad": AdaGrad,
+    "adam": Adam,
+    "adamw": AdamW,
+    "rmsprop": RMSProp,
+    "sgd": SGD,
+}
+
+
+class _DNN(BaseEstimator):  # type: ignore[misc]
+    """What both estimators share; scikit-learn reads the parameters from ``__init__``."""
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (64,),
+        *,
+        activation: str = "relu",
+        layers: Callable[[int, int], Sequence[Layer]] | None = None,
+        optimizer: str | Optimizer = "adam",
+        learning_rate: float = 0.005,
+        weight_decay: float = 0.0,
+        batch_size: int = 32,
+        epochs: int = 100,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        random_state: Any = None,
+        progress: bool | None = False,
+    ) -> None:
+        self.hidden = hidden
+        self.activation = activation
+        self.layers = layers
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.random_state = random_state
+        self.progress = progress
+
+    def _train(
+        self, x: Array, y: Array, outputs: int, loss: str | Loss, **options: Any
+    ) -> NeuralNetwork:
+        if self.layers is not None:
+            layers = list(self.layers(x.shape[1], outputs))
+        else:
+            layers = mlp(x.shape[1], list(self.hidden), outputs, self.activation)
+        # An integer is the network's own seed; of anything else one is drawn.
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer) or isinstance(seed, bool):
+            seed = check_random_state(seed).randint(np.iinfo(np.int32).max)
+        model = NeuralNetwork(layers, loss, self._optimizer(), seed=int(seed))
+        callbacks: list[Callback] = []
+        if self.early_stopping:
+            callbacks.append(EarlyStopping(patience=self.patience))
+            options["validation"] = self.validation_fraction
+        self.history_: History = model.fit(
+            x,
+            y,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            callbacks=callbacks,
+            progress=self.progress,
+            **options,
+        )
+        self.n_iter_ = len(self.history_)
+        self.model_ = model
+        return model
+
+    def _optimizer(self) -> Optimizer:
+        if isinstance(self.optimizer, Optimizer):
+            return self.optimizer
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
+        make: Callable[..., Optimizer] = OPTIMIZERS[self.optimizer]
+        return make(self.learning_rate, weight_decay=self.weight_decay)
+
+    def _samples(self, x: npt.ArrayLike) -> Array:
+        check_is_fitted(self, "model_")
+        checked: Array = validate_data(self, x, dtype=np.float32, reset=False)
+        return checked
+
+
+class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
+    """A classifier: a network that ends in softmax and cross entropy.
+
+    Parameters
+    ----------
+    hidden : sequence of int
+        Units of each hidden layer.
+    activation : str
+        After each of them.
+    layers : callable (inputs: int, outputs: int) -> sequence of Layer, optional
+        Makes another network; then `hidden` and `activation` say nothing.
+    optimizer : str or Optimizer
+        ``"adagrad"``, ``"adam"``, ``"adamw"``, ``"rmsprop"`` or ``"sgd"``, with `learning_rate` and
+        `weight_decay`; an `Optimizer` has its own.
+    learning_rate, weight_decay : float
+    batch_size, epochs : int
+    early_stopping : bool
+        Hold `validation_fraction` of the samples out, and stop when their loss has not become
+        better for `patience` epochs; the best epoch is kept.
+    validation_fraction : float
+    patience : int
+    random_state : int, RandomState or None
+        Of the first parameters and of the order of samples.
+    progress : bool, optional
+        Show a progress bar; None: at a terminal only.
+    class_weight : mapping of label to float, or "balanced", optional
+        What the losses of a class are multiplied by.
+
+    Attributes
+    ----------
+    classes_ : array
+        The labels, sorted.
+    model_ : NeuralNetwork
+    history_ : History
+    n_iter_ : int, epochs
+    n_features_in_ : int
+    """
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (64,),
+        *,
+        activation: str = "relu",
+        layers: Callable[[int, int], Sequence[Layer]] | None = None,
+        optimizer: str | Optimizer = "adam",
+        learning_rate: float = 0.005,
+        weight_decay: float = 0.0,
+        batch_size: int = 32,
+        epochs: int = 100,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        patience: int = 10,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        random_state: Any = None,
+        progress: bool | None = False,
+    ) -> None:
+        super().__init__(
+            hidden,
+            activation=activation,
+            layers=layers,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            batch_size=batch_size,
+            epochs=epochs,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            random_state=random_state,
+            progress=progress,
+        )
+        self.class_weight = class_weight
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> DNNClassifier:
+        """Train a new network.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d)
+        y : array_like, shape (n,)
+            Labels of any kind.
+        """
+        x, labels = validate_data(self, X, y, dtype=np.float32)
+        check_classification_targets(labels)
+        self.classes_, numbers = np.unique(labels, return_inverse=True)
+        weights = self.class_weight
+        if isinstance(weights, Mapping):
+            weights = self._weights_by_number(weights)
+        self._train(x, numbers, len(self.classes_), "softmax_cross_entropy", class_weight=weights)
+        return self
+
+    def _weights_by_number(self, weights: Mapping[Any, float]) -> dict[int, float]:
+        number_of = {label: number for number, label in enumerate(self.classes_.tolist())}
+        unknown = [label for label in weights if label not in number_of]
+        if unknown:
+            raise ConfigurationError(f"class_weight names {unknown[0]!r}, which is no class of y")
+        return {number_of[label]: weight for label, weight in weights.items()}
+
+    def predict(self, X: npt.ArrayLike) -> Array:
+        """Return the label of each sample, shape (n,)."""
+        x = self._samples(X)
+        labels: Array = self.classes_[self.model_.predict_class(x)]
+        return labels
+
+    def predict_proba(self, X: npt.ArrayLike) -> Array:
+        """Return the probability of each class, shape (n, classes), in the order of `classes_`."""
+        x = self._samples(X)
+        return self.model_.predict_proba(x)
+
+
+class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
+    """A regressor: a network trained on the mean squared error.
+
+    Targets are standardised for training, so that `learning_rate` means the same for all of them.
+    Its parameters are those of `DNNClassifier`, without `class_weight`.
+
+    Attributes
+    ----------
+    model_ : NeuralNetwork
+        Its outputs are standardised.
+    history_ : History
+    n_iter_ : int, epochs
+    n_features_in_ : int
+    """
+
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> DNNRegressor:
+        """Train a new network.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d)
+        y : array_like, shape (n,) or (n, outputs)
+        """
+        x, values = validate_data(self, X, y, dtype=np.float32, multi_output=True, y_numeric=True)
+        values = np.asarray(values, np.float64)
+        columns = values.reshape(len(values), -1)
+        self._centre = columns.mean(axis=0)
+        spread = columns.std(axis=0)
+        self._spread = np.where(spread > 1e-12 * np.abs(self._centre), spread, 1.0)
+        self._shape = values.shape[1:]
+        scaled = (columns - self._centre) / self._spread
+        self._train(x, scaled, columns.shape[1], "mean_squared_error")
+        return self
+
+    def predict(self, X: npt.ArrayLike) -> Array:
+        """Return the values for each sample, shape (n,) or (n, outputs) as in `fit`."""
+        x = self._samples(X)
+        values = self.model_.predict(x).astype(np.float64) * self._spread + self._centre
+        result: Array = values.reshape(len(values), *self._shape)
+        return result
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

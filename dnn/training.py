@@ -1,0 +1,159 @@
+"""Epochs of training: the loop that everything else is kept out of.
+
+A step of a small network takes tens of microseconds, and a line of Python here is felt in each.
+So data are checked and plans compiled before the first epoch, and callbacks come after each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.graph.operation import Step
+from dnn.loss_scaling import LossScaling
+from dnn.network import BatchPlan
+from dnn.optimizers import Update
+
+__all__ = ["Trainer"]
+
+
+class Trainer:
+    """A training set, and plans for the batches that it is cut into.
+
+    Parameters
+    ----------
+    compiled : callable (batch: int) -> BatchPlan
+        The training plan for a size of batch.
+    update : Update
+        Of the network's parameters, from its gradients.
+    ops : Ops
+        Of the device where the plans lie.
+    samples, targets : array, length n
+        On that device.
+    weights : array, shape (n,), or None
+    batch_size : int
+        The last batch of an epoch holds what remains, on a plan of its own.
+    rows : int, optional
+        How many samples an epoch visits; n if left out.
+
+    Attributes
+    ----------
+    rows : int
+    steps : int
+        In an epoch.
+    """
+
+    def __init__(
+        self,
+        compiled: Callable[[int], BatchPlan],
+        update: Update | LossScaling,
+        ops: Ops,
+        samples: Array,
+        targets: Array,
+        weights: Array | None,
+        batch_size: int,
+        rows: int | None = None,
+    ) -> None:
+        self.rows = len(samples) if rows is None else rows
+        self.batch_size = min(batch_size, self.rows)
+        self._data = (samples, targets, weights)
+        self._update = update
+        self._ops = ops
+        self._whole = compiled(self.batch_size)
+        rest = self.rows % self.batch_size
+        self._rest = compiled(rest) if rest else None
+        self.steps = -(-self.rows // self.batch_size)
+        sizes = np.full(self.steps, float(self.batch_size))
+        if rest:
+            sizes[-1] = rest
+        self._shares = ops.asarray(sizes / self.rows)
+        # On the device: to fetch a loss would wait for its step.
+        models = self._whole.loss.shape
+        shape = (self.steps, *models)
+        self._losses = ops.memory(math.prod(shape) * 8).view(np.float64).reshape(shape)
+        # Where the order of an epoch stands, and how far it has come: see `Ops.end_batch`.
+        shape = (*models, self.rows)
+        self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
+        self._position = ops.asarray(np.array([0, 0, self.batch_size], np.int64))
+        self._whole_step = self._linked(self._whole)
+        self._rest_step = [] if self._rest is None else self._linked(self._rest)
+
+    def _linked(self, plan: BatchPlan) -> list[Step]:
+        """Return a whole step, from the gathering of its batch to its loss, in as few calls."""
+        edges = (plan.x, plan.target, plan.weight)
+        gather: list[Step] = [
+            (self._ops.take_batch, (data, self._order, self._position, edge))
+            for data, edge in zip(self._data, edges, strict=True)
+            if data is not None and edge is not None
+        ]
+        end: Step = (self._ops.end_batch, (plan.loss, self._losses, self._position))
+        steps = [*gather, *plan.plan.steps, *self._update.steps, end]
+        return self._ops.link(steps, scratch=self._update.gradients)
+
+    def epoch(self, order: Array, inspect: Callable[[BatchPlan], None] | None = None) -> float:
+        """Visit every sample once.
+
+        Parameters
+        ----------
+        order : array of intp, shape (n,)
+            A permutation of the samples.
+        inspect : callable, optional
+            Called with the plan of each step before the parameters move.
+
+        Returns
+        -------
+        float
+            The mean over samples of the loss, each batch before its step.
+        """
+        self._visit(order, inspect)
+        return float(self._losses @ self._shares)
+
+    def epoch_of_models(self, order: Array) -> list[float]:
+        """Visit every sample once, in K networks at once.
+
+        Parameters
+        ----------
+        order : array of intp, shape (K, n)
+
+        Returns
+        -------
+        list of K float
+            As `epoch` returns it.
+        """
+        self._visit(order, None)
+        # Column by column, as a single network sums up its losses.
+        by_model = self._losses.T.copy()
+        return [float(losses @ self._shares) for losses in by_model]
+
+    def _visit(self, order: Array, inspect: Callable[[BatchPlan], None] | None) -> None:
+        order = self._ops.asarray(order)
+        if inspect is not None:
+            self._visit_and_inspect(order, inspect)
+            return
+        self._order[...] = order
+        self._position[:2] = 0
+        for _ in range(self.rows // self.batch_size):
+            for function, arguments in self._whole_step:
+                function(*arguments)
+        for function, arguments in self._rest_step:  # the last batch
+            function(*arguments)
+        self._update.steps_done += self.steps
+
+    def _visit_and_inspect(self, order: Array, inspect: Callable[[BatchPlan], None]) -> None:
+        samples, targets, weights = self._data
+        size, losses, update = self.batch_size, self._losses, self._update.run
+        plan, partial = self._whole, self.rows // size
+        load, run, loss = plan.load, plan.plan.run, plan.loss
+        for step in range(self.steps):
+            if step == partial:  # the last batch
+                assert self._rest is not None
+                plan = self._rest
+                load, run, loss = plan.load, plan.plan.run, plan.loss
+            load(samples, targets, weights, order[..., step * size : (step + 1) * size])
+            run()
+            inspect(plan)
+            update()
+            losses[step] = loss

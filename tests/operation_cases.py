@@ -1,0 +1,227 @@
+"""One case for every operation of the table: for its gradient, its values, and K models at once.
+
+Tests on a GPU walk through the same table.
+"""
+
+import hypothesis.extra.numpy as hnp
+import numpy as np
+from hypothesis import strategies as st
+
+from dnn import graph
+from dnn.graph.operation import apply
+
+F8 = np.float64
+
+
+def away_from_zero(x):
+    """Functions with a kink at 0 have no derivative there."""
+    return np.where(np.abs(x) < 0.2, x + np.where(x < 0, -0.2, 0.2), x)
+
+
+def positive(x):
+    return np.abs(x) + 0.3
+
+
+def target_of(x):
+    weights = positive(x)
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@st.composite
+def one_shape(draw):
+    return [draw(hnp.array_shapes(max_dims=3, max_side=4))]
+
+
+@st.composite
+def two_shapes(draw):
+    shapes = draw(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=3, max_side=4))
+    return list(shapes.input_shapes)
+
+
+@st.composite
+def one_row_shapes(draw):
+    shape = draw(hnp.array_shapes(max_dims=3, max_side=4))
+    return [shape[-1:], shape]
+
+
+@st.composite
+def matrices(draw):
+    n, k, m = (draw(st.integers(1, 5)) for _ in range(3))
+    leading = draw(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=1, max_side=3))
+    first, second = leading.input_shapes
+    return [(*first, n, k), (*second, k, m)]
+
+
+@st.composite
+def rows_and_classes(draw):
+    return [(draw(st.integers(1, 6)), draw(st.integers(1, 5)))]
+
+
+def reshaped(x):
+    return graph.reshape(x, (*x.shape[::-1], 1))
+
+
+def reshaped_transpose(x):
+    return graph.reshape(graph.transpose(x), (x.size,))
+
+
+def repeated(x):
+    return graph.broadcast_to(x, (3, *x.shape))
+
+
+def summed(x):
+    return graph.sum(x, -1)
+
+
+def cross_entropy(x):
+    target = graph.constant(target_of(np.arange(x.size, dtype=F8).reshape(x.shape)), F8)
+    return graph.softmax_cross_entropy(x, target)
+
+
+def apart(x):
+    """Functions of the order of elements have no derivative where two are equal."""
+    order = np.argsort(np.argsort(x, axis=None)).reshape(x.shape)
+    return x + 0.1 * order
+
+
+def chosen(a, b):
+    return graph.where(graph.constant(np.arange(b.shape[-1]) % 2 == 0, bool), a, b)
+
+
+def chosen_numpy(a, b):
+    return np.where(np.arange(b.shape[-1]) % 2 == 0, a, b)
+
+
+def some_rows(x):
+    return graph.take_rows(x, graph.constant(np.arange(7).reshape(1, 7) % len(x), np.intp))
+
+
+def added_rows(x):
+    rows = graph.constant(np.arange(len(x)) // 2, np.intp)
+    return apply("add_rows", x, rows, count=len(x))
+
+
+def added_rows_numpy(x):
+    out = np.zeros_like(x)
+    np.add.at(out, np.arange(len(x)) // 2, x)
+    return out
+
+
+def inner(x):
+    return apply(
+        "unslice", x, index=((1, 2 * len(x) + 1, 2),), shape=(2 * len(x) + 3, *x.shape[1:])
+    )
+
+
+def inner_numpy(x):
+    out = np.zeros((2 * len(x) + 3, *x.shape[1:]))
+    out[1 : 2 * len(x) + 1 : 2] = x
+    return out
+
+
+def with_zeros(x):
+    """A product's gradient where a factor is 0 is that of the others."""
+    return np.where(np.abs(x) < 0.4, 0, x)
+
+
+# Operation -> (shapes of the inputs, the expression, what makes values fit, the same in NumPy).
+CASES = {
+    "add": (two_shapes(), lambda a, b: a + b, None, np.add),
+    "subtract": (two_shapes(), lambda a, b: a - b, None, np.subtract),
+    "multiply": (two_shapes(), lambda a, b: a * b, None, np.multiply),
+    "divide": (two_shapes(), lambda a, b: a / b, positive, np.divide),
+    "negative": (one_shape(), lambda x: -x, None, np.negative),
+    "exp": (one_shape(), graph.exp, None, np.exp),
+    "log": (one_shape(), graph.log, positive, np.log),
+    "square": (one_shape(), graph.square, None, np.square),
+    "sqrt": (one_shape(), graph.sqrt, positive, np.sqrt),
+    "log1p": (one_shape(), graph.log1p, positive, np.log1p),
+    "power": (two_shapes(), graph.power, positive, np.power),
+    "abs": (one_shape(), abs, away_from_zero, np.abs),
+    "sign": (one_shape(), lambda x: apply("sign", x), away_from_zero, np.sign),
+    "maximum": (
+        two_shapes(),
+        lambda a, b: graph.maximum(a, b + 1e-3),
+        np.round,
+        lambda a, b: np.maximum(a, b + 1e-3),
+    ),
+    "minimum": (
+        two_shapes(),
+        lambda a, b: graph.minimum(a, b + 1e-3),
+        np.round,
+        lambda a, b: np.minimum(a, b + 1e-3),
+    ),
+    "where": (one_row_shapes(), chosen, None, chosen_numpy),
+    "cast": (
+        one_shape(),
+        lambda x: graph.cast(graph.cast(x * 3.0, np.float64), F8),
+        None,
+        lambda x: x * 3.0,
+    ),
+    "slice": (
+        rows_and_classes(),
+        lambda x: x[::-2, None, -1],
+        None,
+        lambda x: x[::-2, None, -1],
+    ),
+    "unslice": (one_shape(), inner, None, inner_numpy),
+    "concat": (
+        one_shape(),
+        lambda x: graph.concat([x, x * 2.0, -x], -1),
+        None,
+        lambda x: np.concatenate([x, x * 2.0, -x], -1),
+    ),
+    "take_rows": (one_shape(), some_rows, None, lambda x: x[np.arange(7).reshape(1, 7) % len(x)]),
+    "add_rows": (one_shape(), added_rows, None, added_rows_numpy),
+    "max": (one_shape(), lambda x: graph.max(x, -1), apart, lambda x: x.max(-1)),
+    "min": (one_shape(), lambda x: graph.min(x, 0), apart, lambda x: x.min(0)),
+    "prod": (
+        one_shape(),
+        lambda x: graph.prod(x, (0, -1)),
+        with_zeros,
+        lambda x: x.prod(axis=tuple({0, x.ndim - 1})),
+    ),
+    "binary_cross_entropy": (
+        two_shapes(),
+        graph.binary_cross_entropy,
+        None,
+        lambda x, t: np.log(1 + np.exp(x)) - x * t,
+    ),
+    "copy": (one_shape(), lambda x: apply("copy", x), None, np.copy),
+    "normalise": (
+        one_shape(),
+        lambda x: graph.normalise(x, 0, 1e-3).values,
+        None,
+        lambda x: (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3),
+    ),
+    "relu": (one_shape(), graph.relu, away_from_zero, lambda x: np.maximum(x, 0)),
+    "positive": (
+        one_shape(),
+        lambda x: apply("positive", x),
+        away_from_zero,
+        lambda x: (x > 0).astype(F8),
+    ),
+    "sigmoid": (one_shape(), graph.sigmoid, None, lambda x: 1 / (1 + np.exp(-x))),
+    "tanh": (one_shape(), graph.tanh, None, np.tanh),
+    "reshape": (one_shape(), reshaped, None, lambda x: x.reshape(*x.shape[::-1], 1)),
+    "transpose": (rows_and_classes(), reshaped_transpose, None, lambda x: x.T.ravel()),
+    "broadcast_to": (one_shape(), repeated, None, lambda x: np.stack([x, x, x])),
+    "sum_to": (one_shape(), summed, None, lambda x: x.sum(axis=-1)),
+    "matmul": (matrices(), lambda a, b: a @ b, None, np.matmul),
+    "log_softmax": (
+        rows_and_classes(),
+        graph.log_softmax,
+        None,
+        lambda x: x - np.log(np.exp(x).sum(axis=-1, keepdims=True)),
+    ),
+    "softmax_cross_entropy": (rows_and_classes(), cross_entropy, None, None),
+}
+NO_GRADIENT = {"argmax", "assign", "equal", "greater", "greater_equal", "one_hot", "uniform_noise"}
+
+
+@st.composite
+def drawn(draw, case):
+    shapes, expression, fit, oracle = CASES[case]
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    values = [generator.normal(size=shape) for shape in draw(shapes)]
+    return expression, [fit(x) if fit else x for x in values], oracle, generator

@@ -1,0 +1,252 @@
+"""K networks trained at once equal K networks trained one by one, bit for bit."""
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+import dnn
+from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError
+from dnn.layers import (
+    Activation,
+    BatchNorm,
+    Dropout,
+    Flatten,
+    FullyConnected,
+    Input,
+    LayerNorm,
+    Output,
+    Residual,
+)
+
+GENERATOR = np.random.default_rng(3)
+X = GENERATOR.normal(size=(61, 6)).astype(np.float32)
+LABELS = ((X[:, 0] * X[:, 1] > 0) + (X[:, 2] > 1)).astype(np.intp)
+VALUES = X[:, :2] * 0.5
+K = 4
+LAYERS = {
+    "heart": lambda: dnn.mlp(6, [16] * 5, 3),
+    "relu": lambda: dnn.mlp(6, [8], 3, "relu"),
+    "linear": lambda: [Input(6), FullyConnected(3, bias=False)],
+    "normalised": lambda: [
+        *(Input(6), FullyConnected(8), BatchNorm(), Activation("relu")),
+        *(FullyConnected(5), LayerNorm(), Activation("tanh"), FullyConnected(3)),
+    ],
+    "dropout": lambda: [
+        *(Input(6), Dropout(0.1), FullyConnected(9), Activation("sigmoid"), Dropout(0.5)),
+        FullyConnected(3),
+    ],
+    "residual": lambda: [
+        *(Input(2, 3), Flatten(), FullyConnected(7)),
+        *(Residual([FullyConnected(7), Activation("relu")]), FullyConnected(3), Output(3)),
+    ],
+    "one unit": lambda: [Input(6), FullyConnected(1), Activation("tanh"), FullyConnected(3)],
+}
+OPTIMIZERS = {
+    "sgd": lambda rate: dnn.SGD(rate, weight_decay=0.01, no_decay=["bias"]),
+    "momentum": lambda rate: dnn.SGD(rate, momentum=0.9),
+    "nesterov": lambda rate: dnn.SGD(rate, momentum=0.8, nesterov=True),
+    "adagrad": lambda rate: dnn.AdaGrad(rate),
+    "rmsprop": lambda rate: dnn.RMSProp(rate, momentum=0.5),
+    "adam": lambda rate: dnn.Adam(rate, weight_decay=0.01),
+    "adamw": lambda rate: dnn.AdamW(rate),
+}
+RATES = [0.01, 0.1, 0.03, 0.2]
+SEEDS = [0, 1, 1, 7]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with threadpool_limits(1):
+        yield
+
+
+def same(name, networks, k, model, history, alone):
+    """Everything of network k equals the model."""
+    for parameter, array in model.parameters.items():
+        np.testing.assert_array_equal(
+            networks.parameters[parameter][k], array, f"{name} {parameter}"
+        )
+    for state, array in networks.states.items():
+        np.testing.assert_array_equal(array[k], model._network.states[state], f"{name} {state}")
+    np.testing.assert_array_equal(history.loss, alone.loss)
+    assert history.validation == alone.validation
+    assert history.steps == alone.steps
+    assert history.diverged == alone.diverged
+
+
+def compare(layers, optimizer, rates, *, x=X, y=LABELS, epochs=3, **options):
+    networks = dnn.Ensemble(layers(), optimizer=optimizer(rates), seeds=SEEDS, **options)
+    histories = networks.fit(x, y, epochs=epochs, batch_size=16)
+    for k, rate in enumerate(rates):
+        model = dnn.NeuralNetwork(layers(), optimizer=optimizer(rate), seed=SEEDS[k], **options)
+        each = epochs if isinstance(epochs, int) else epochs[k]
+        alone = model.fit(x, y, epochs=each, batch_size=16)
+        same(k, networks, k, model, histories[k], alone)
+        np.testing.assert_array_equal(networks.predict(x)[k], model.predict(x))
+        np.testing.assert_equal(networks.evaluate(x, y)[k], model.evaluate(x, y))
+    return networks
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_every_kind_of_layer(kind):
+    layers = LAYERS[kind]
+    x = X.reshape(-1, *layers()[0].shape)
+    networks = compare(layers, OPTIMIZERS["momentum"], RATES, x=x)
+    probabilities = networks.predict_proba(x)
+    assert probabilities.shape == (K, len(x), 3)
+    np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_every_optimizer(kind):
+    compare(LAYERS["normalised"], OPTIMIZERS[kind], RATES)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+def test_networks_that_end_early_change_nothing_for_the_others(kind):
+    compare(LAYERS["dropout"], OPTIMIZERS[kind], RATES, epochs=[2, 5, 1, 2])
+
+
+def test_a_network_that_diverges_leaves_and_the_others_go_on():
+    networks = compare(LAYERS["relu"], OPTIMIZERS["momentum"], [0.01, 1e30, 0.1, 0.02], epochs=4)
+    assert [history.diverged for history in networks.histories] == [False, True, False, False]
+
+
+def test_values_and_float64():
+    compare(
+        lambda: dnn.mlp(6, [5], 2), OPTIMIZERS["adam"], RATES, y=VALUES, loss="mean_squared_error"
+    )
+    compare(LAYERS["heart"], OPTIMIZERS["sgd"], RATES, dtype="float64")
+
+
+def test_hyperparameters_of_each_network():
+    options = {"momentum": [0.0, 0.5, 0.9, 0.9], "weight_decay": [0.1, 0.0, 0.0, 0.01]}
+    dropped = [0.0, 0.2, 0.5, 0.7]
+    networks = dnn.Ensemble(
+        LAYERS["dropout"](),
+        optimizer=dnn.SGD(RATES, **options),
+        seeds=SEEDS,
+        states={"dropout_2.rate": dropped, "dropout_1.rate": 0.25},
+    )
+    histories = networks.fit(X, LABELS, epochs=3, batch_size=20)
+    for k in range(K):
+        layers = LAYERS["dropout"]()
+        layers[1].rate, layers[4].rate = 0.25, dropped[k]
+        optimizer = dnn.SGD(RATES[k], **{name: value[k] for name, value in options.items()})
+        model = dnn.NeuralNetwork(layers, optimizer=optimizer, seed=SEEDS[k])
+        same(k, networks, k, model, histories[k], model.fit(X, LABELS, epochs=3, batch_size=20))
+
+
+def folds():
+    order = np.random.default_rng(0).permutation(60)
+    held_out = [np.sort(part) for part in np.split(order, K)]
+    trained = [np.setdiff1d(np.arange(61), part) for part in held_out]
+    return trained, held_out
+
+
+def test_folds_each_standardised_with_its_own_rows():
+    trained, held_out = folds()
+    versions = np.stack([(X - X[rows].mean(0)) / X[rows].std(0) for rows in trained])
+    networks = dnn.Ensemble(LAYERS["heart"](), optimizer=dnn.Adam(RATES), seeds=SEEDS)
+    histories = networks.fit(
+        *(versions, LABELS),
+        **{"rows": trained, "versions": range(K), "validation_rows": held_out},
+        **{"epochs": [3, 2, 3, 1], "batch_size": 16},
+    )
+    scores = networks.evaluate(versions, LABELS, rows=held_out, versions=range(K))
+    for k in range(K):
+        model = dnn.NeuralNetwork(LAYERS["heart"](), optimizer=dnn.Adam(RATES[k]), seed=SEEDS[k])
+        inside, outside = trained[k], held_out[k]
+        alone = model.fit(
+            versions[k][inside],
+            LABELS[inside],
+            validation=(versions[k][outside], LABELS[outside]),
+            epochs=[3, 2, 3, 1][k],
+            batch_size=16,
+        )
+        same(k, networks, k, model, histories[k], alone)
+        assert scores[k] == histories[k].validation[-1]
+
+
+@pytest.mark.parametrize("split", [[0, 1, 2, 3], [2], [3, 0], [1, 2, 3]])
+def test_it_does_not_matter_who_is_trained_with_whom(split):
+    whole = dnn.Ensemble(LAYERS["dropout"](), optimizer=dnn.Adam(RATES), seeds=SEEDS)
+    whole.fit(X, LABELS, epochs=2)
+    part = dnn.Ensemble(
+        LAYERS["dropout"](),
+        optimizer=dnn.Adam([RATES[k] for k in split]),
+        seeds=[SEEDS[k] for k in split],
+    )
+    part.fit(X, LABELS, epochs=2)
+    for name, array in part.parameters.items():
+        np.testing.assert_array_equal(array, whole.parameters[name][split])
+
+
+def test_a_caller_ends_networks_after_an_epoch():
+    networks = dnn.Ensemble(LAYERS["relu"](), optimizer=dnn.SGD(RATES), seeds=SEEDS)
+    seen = []
+
+    def prune(epoch, active, histories):
+        seen.append((epoch, active, [len(history) for history in histories]))
+        return {0: [3], 1: [0, 3]}.get(epoch, [])
+
+    histories = networks.fit(X, LABELS, epochs=[4, 4, 3, 4], on_epoch=prune)
+    assert seen == [
+        (0, (0, 1, 2, 3), [1, 1, 1, 1]),
+        (1, (0, 1, 2), [2, 2, 2]),
+        (2, (1, 2), [3, 3]),
+        (3, (1,), [4]),
+    ]
+    assert [len(history) for history in histories] == [2, 4, 3, 1]
+    assert [history.stopped for history in histories] == ["on_epoch", None, None, "on_epoch"]
+    for k, epochs in enumerate([2, 4, 3, 1]):
+        model = dnn.NeuralNetwork(LAYERS["relu"](), optimizer=dnn.SGD(RATES[k]), seed=SEEDS[k])
+        model.fit(X, LABELS, epochs=epochs)
+        for name, array in model.parameters.items():
+            np.testing.assert_array_equal(networks.parameters[name][k], array)
+    with pytest.raises(ConfigurationError, match="different numbers of epochs"):
+        networks.fit(X, LABELS)
+
+
+def test_training_in_two_calls_equals_one():
+    def fresh():
+        return dnn.Ensemble(LAYERS["dropout"](), optimizer=dnn.Adam(RATES), seeds=SEEDS)
+
+    once, twice = fresh(), fresh()
+    once.fit(X, LABELS, epochs=4)
+    twice.fit(X, LABELS, epochs=1)
+    twice.fit(X, LABELS, epochs=3)
+    for name, array in once.parameters.items():
+        np.testing.assert_array_equal(array, twice.parameters[name])
+    assert [h.loss for h in once.histories] == [h.loss for h in twice.histories]
+
+
+def test_bad_input():
+    def make(**options):
+        return dnn.Ensemble(LAYERS["relu"](), **{"seeds": SEEDS, **options})
+
+    with pytest.raises(ConfigurationError, match="at least one seed"):
+        make(seeds=[])
+    with pytest.raises(ConfigurationError, match="float16"):
+        make(dtype="float16")
+    with pytest.raises(ConfigurationError, match="3 values for 4"):
+        make(optimizer=dnn.SGD([0.1, 0.2, 0.3]))
+    with pytest.raises(ConfigurationError, match="no layer has a state 'rate'"):
+        make(states={"rate": 0.1})
+    networks = make()
+    with pytest.raises(ConfigurationError, match="epochs must be one value or 4"):
+        networks.fit(X, LABELS, epochs=[1, 2])
+    with pytest.raises(ConfigurationError, match="epochs must be an integer of at least 1"):
+        networks.fit(X, LABELS, epochs=[1, 2, 0, 1])
+    with pytest.raises(ShapeError, match="rows must be 4 vectors of one length"):
+        networks.fit(X, LABELS, rows=[[0], [1], [2], [3, 4]])
+    with pytest.raises(DataError, match=r"rows must be in 0 \.\. 60"):
+        networks.fit(X, LABELS, rows=[[0], [1], [2], [61]])
+    with pytest.raises(DataError, match="integers"):
+        networks.fit(X, LABELS, rows=[[0.5]] * 4)
+    with pytest.raises(ConfigurationError, match=r"versions must be in 0 \.\. 1"):
+        networks.fit(np.stack([X, X]), LABELS, versions=[0, 1, 2, 0])
+    with pytest.raises(LabelError, match="label 5"):
+        networks.fit(X, LABELS + 5)
+    with pytest.raises(ShapeError, match="input_1"):
+        networks.predict(X[:, :3])

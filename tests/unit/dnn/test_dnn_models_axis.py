@@ -1,0 +1,51 @@
+"""Graphs for K models at once equal K graphs, bit for bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operation_cases import CASES, drawn
+
+from dnn import graph
+from dnn.graph.models import with_models
+
+F4 = np.float32
+
+
+def alone_and_together(expression, values, per_model):
+    """Evaluate an expression and its gradients for each model by itself and for all at once.
+
+    `values` are arrays with a leading axis of models, those not in `per_model` without.
+    """
+    models = next(len(values[i]) for i in per_model)
+    shapes = [x.shape[1:] if i in per_model else x.shape for i, x in enumerate(values)]
+    nodes = [graph.placeholder(shape, x.dtype) for shape, x in zip(shapes, values, strict=True)]
+    y = expression(*nodes)
+    outputs = [y]
+    if y.dtype.kind == "f":
+        outputs += graph.gradients(graph.sum(y * y), [x for x in nodes if x.dtype.kind == "f"])
+    alone = []
+    for k in range(models):
+        of_model = [x[k] if i in per_model else x for i, x in enumerate(values)]
+        alone.append(graph.evaluate(outputs, dict(zip(nodes, of_model, strict=True))))
+    now = with_models(outputs, models, {nodes[i] for i in per_model})
+    feeds = {now.get(node, node): x for node, x in zip(nodes, values, strict=True)}
+    together = graph.evaluate([now[node] for node in outputs], feeds)
+    return [np.stack(parts) for parts in zip(*alone, strict=True)], together
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_every_operation_and_its_gradient(case, data):
+    expression, first, _, generator = data.draw(drawn(case))
+    models = data.draw(st.integers(1, 4))
+    count = data.draw(st.integers(1, len(first)))
+    per_model = set(data.draw(st.permutations(range(len(first))))[:count])
+    values = []
+    for i, x in enumerate(first):
+        others = [x * factor for factor in generator.uniform(0.3, 3.0, models - 1)]
+        values.append((np.stack([x, *others]) if i in per_model else x).astype(x.dtype))
+    alone, together = alone_and_together(expression, values, per_model)
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(a, b)

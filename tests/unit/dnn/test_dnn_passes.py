@@ -1,0 +1,119 @@
+"""Passes over graphs: what each leaves out, and that it can be switched and printed alone."""
+
+import numpy as np
+import pytest
+
+from dnn import graph
+from dnn.backend import Ops
+from dnn.errors import ConfigurationError
+from dnn.graph.passes import PASSES, default_passes, explain, graph_of, optimise, rewrite
+
+F8 = np.float64
+
+
+def kinds(found):
+    return [node.kind for node in found.order if node.operation is not None]
+
+
+def test_constants_are_folded_and_factors_of_one_left_out():
+    x = graph.placeholder((2, 3), F8, "x")
+    y = (x * 1.0) / 1.0 + (graph.constant(2.0, F8) + graph.constant([1.0, 2.0, 3.0], F8))
+    found = optimise([y], ["constant_folding", "dead_code"])
+    assert kinds(found) == ["add"]
+    values = np.arange(6.0).reshape(2, 3)
+    for passes in (["constant_folding"], []):
+        (got,) = graph.evaluate([y], {x: values}, passes=passes)
+        np.testing.assert_array_equal(got, values + np.array([3, 4, 5]))
+
+
+def test_a_factor_of_one_that_broadcasts_stays():
+    x = graph.placeholder((3,), F8)
+    y = x * graph.constant(np.ones((1, 1)), F8)
+    (got,) = graph.evaluate([y], {x: np.arange(3.0)}, passes=["constant_folding"])
+    np.testing.assert_array_equal(got, [[0, 1, 2]])
+
+
+def test_a_large_expansion_of_a_constant_is_not_stored():
+    y = graph.broadcast_to(graph.constant(2.0), (100, 100))
+    assert kinds(optimise([y], ["constant_folding"])) == ["broadcast_to"]
+
+
+def test_common_subexpressions_are_computed_once():
+    x = graph.placeholder((2, 2), F8, "x")
+    first = graph.exp(x * 2.0) + 1.0
+    second = graph.exp(x * 2.0) - 1.0
+    found = optimise([first, second], ["common_subexpressions", "dead_code"])
+    assert sorted(kinds(found)) == ["add", "exp", "multiply", "subtract"]
+    values = np.array([[0.0, 1.0], [-1.0, 2.0]])
+    got = graph.evaluate([first, second], {x: values}, passes=["common_subexpressions"])
+    np.testing.assert_array_equal(got[0], np.exp(values * 2) + 1)
+    np.testing.assert_array_equal(got[1], np.exp(values * 2) - 1)
+
+
+def test_what_differs_is_not_merged():
+    x = graph.placeholder((2, 3), F8, "x")
+    nodes = [x + 1.0, x + 2.0, x + 0.0, x + -0.0, graph.sum(x, 0), graph.sum(x, 1)]
+    nodes += [graph.reshape(x, (3, 2)), graph.reshape(x, (6, 1)), x * 1.0 - x, x - x * 1.0]
+    found = optimise(nodes, ["common_subexpressions"])
+    assert len(set(found.outputs)) == len(nodes)
+
+
+def test_two_outputs_that_are_the_same_can_both_be_had():
+    x = graph.placeholder((2,), F8)
+    a, b = graph.exp(x), graph.exp(x)
+    first, second = np.empty(2), np.empty(2)
+    plan = graph.Plan([x, a, b], Ops(), {}, [(a, first), (b, second)])
+    plan[x][...] = [0, 1]
+    plan.run()
+    for array in (first, second, plan[a], plan[b]):
+        np.testing.assert_array_equal(array, np.exp([0.0, 1.0]))
+
+
+def test_dead_code_is_what_other_passes_leave_behind():
+    x = graph.placeholder((2,), F8)
+    y = graph.exp(x * 1.0)
+
+    def forget_exp(node, inputs):
+        return inputs[0] if node.kind == "exp" else None
+
+    left = rewrite(graph_of([y + graph.log(y)]), forget_exp)
+    assert kinds(left) == ["multiply", "log", "add"]
+    dead = rewrite(graph_of([y]), lambda node, inputs: x if node.kind == "exp" else None)
+    assert kinds(dead) == ["multiply"]
+    assert kinds(PASSES["dead_code"].run(dead)) == []
+    assert dead[y] is x
+
+
+def test_buffers_are_used_again_only_with_the_pass():
+    x = graph.placeholder((1000,))
+    y = x
+    for _ in range(10):
+        y = graph.exp(y)
+    without = graph.Plan([y], Ops(), passes=[])
+    assert without.size_bytes == 11 * 4032
+    assert graph.Plan([y], Ops(), passes=["buffer_reuse"]).size_bytes == 2 * 4032
+
+
+def test_a_pass_of_ones_own_and_its_report():
+    x = graph.placeholder((2,), F8, "x")
+    y = graph.exp(x) * 3.0
+    seen = []
+    optimise([y], None, None, lambda done, before, after: seen.append(done.name))
+    assert tuple(seen) == default_passes(Ops())
+    text = explain([y], ["dead_code"])
+    assert "# before" in text
+    assert "# dead_code: Leave out what no output needs." in text
+    assert "multiply(" in text
+    assert "3)" in text
+
+
+def test_passes_that_pay_with_a_class_come_before_memory_is_laid_out():
+    class Special(Ops):
+        passes = ("dead_code",)
+
+    assert default_passes(Special())[-2:] == ("dead_code", "buffer_reuse")
+
+
+def test_an_unknown_pass():
+    with pytest.raises(ConfigurationError, match="did you mean 'dead_code'"):
+        optimise([graph.placeholder((2,))], ["dead_cod"])

@@ -1,0 +1,109 @@
+"""The estimators keep scikit-learn's rules, and do what they are for."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dnn import SGD, Activation, FullyConnected, Input
+from dnn.errors import ConfigurationError, MissingDependencyError
+from dnn.sklearn import DNNClassifier, DNNRegressor
+
+CHECKED = [
+    DNNClassifier([16], epochs=30, learning_rate=0.02),
+    DNNRegressor([16], epochs=30, learning_rate=0.02),
+]
+
+
+@parametrize_with_checks(CHECKED)
+def test_the_rules_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+def test_a_classifier_in_a_pipeline():
+    x, y = load_breast_cancer(return_X_y=True)
+    names = np.array(["malignant", "benign"])[y]
+    estimator = DNNClassifier([16], epochs=10, random_state=0)
+    scores = cross_val_score(make_pipeline(StandardScaler(), estimator), x, names, cv=3)
+    assert scores.mean() > 0.95
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), estimator),
+        {"dnnclassifier__hidden": [(4,), (16, 16)], "dnnclassifier__optimizer": ["adamw", "sgd"]},
+        cv=2,
+    )
+    assert search.fit(x[:200], names[:200]).best_score_ > 0.9
+
+
+def test_a_regressor_with_one_and_with_several_values():
+    x, y = load_diabetes(return_X_y=True)
+    estimator = DNNRegressor([8], epochs=15, weight_decay=0.01, random_state=0)
+    assert cross_val_score(estimator, x, y, cv=3).mean() > 0.4
+    both = np.stack([y, 1e-3 * x[:, 2]], axis=1)
+    two = DNNRegressor([8], epochs=15, random_state=0).fit(x, both)
+    assert two.predict(x).shape == both.shape
+    assert two.score(x, both) > 0.5
+
+
+def blobs(n=200, seed=0):
+    generator = np.random.default_rng(seed)
+    y = generator.integers(0, 2, n)
+    return generator.normal(size=(n, 3)) + 3 * y[:, None], y
+
+
+def test_seeds_of_an_estimator():
+    x, y = blobs()
+
+    def proba(random_state):
+        return DNNClassifier(epochs=2, random_state=random_state).fit(x, y).predict_proba(x)
+
+    assert proba(3).tobytes() == proba(3).tobytes() != proba(4).tobytes()
+    from_state = proba(np.random.RandomState(3))
+    assert from_state.tobytes() == proba(np.random.RandomState(3)).tobytes()
+    assert proba(None).tobytes() != proba(None).tobytes()
+
+
+def test_early_stopping_of_an_estimator():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(100, 5)), generator.integers(0, 2, 100)
+    estimator = DNNClassifier(early_stopping=True, patience=3, epochs=500, random_state=0)
+    estimator.fit(x, y)
+    assert estimator.n_iter_ == len(estimator.history_) < 500
+    assert "better" in estimator.history_.stopped
+
+
+def test_layers_and_optimizers_of_ones_own():
+    x, y = blobs()
+
+    def layers(inputs, outputs):
+        return [Input(inputs), FullyConnected(4), Activation("tanh"), FullyConnected(outputs)]
+
+    estimator = DNNClassifier(layers=layers, optimizer=SGD(0.1, 0.9), epochs=5).fit(x, y)
+    assert estimator.score(x, y) > 0.9
+    assert estimator.model_.parameters["fully_connected_1.weight"].shape == (3, 4)
+    with pytest.raises(ConfigurationError, match="did you mean 'adam'"):
+        DNNClassifier(optimizer="adm").fit(x, y)
+
+
+def test_class_weights_by_label():
+    x, y = blobs()
+    names = np.array(["no", "yes"])[y]
+    weighted = DNNClassifier(epochs=5, class_weight={"yes": 0.0}, random_state=0).fit(x, names)
+    assert (weighted.predict(x) == "no").all()
+    with pytest.raises(ConfigurationError, match="'maybe'"):
+        DNNClassifier(class_weight={"maybe": 1.0}).fit(x, names)
+
+
+def test_without_scikit_learn_the_extra_is_named(monkeypatch):
+    monkeypatch.delitem(sys.modules, "dnn.sklearn")
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "diel\[data\]"'):
+        importlib.import_module("dnn.sklearn")
