@@ -57,7 +57,7 @@ class Picture:
         return cls(
             gathered,
             moment,
-            [by_order[order] for order in orders],
+            [_with_none(by_order[order]) for order in orders],
             orders,
             [number[order] for order, _ in sampled],
             places(steps),
@@ -150,6 +150,13 @@ class Picture:
         """Return a row's values as JSON knows them: numbers, and text for all others."""
         row = self.rows[place]
         return [_cell(row.get(name)) for name in columns]
+
+
+def _with_none(row: Row) -> Row:
+    """Return a row in which what is empty is None: a parameter that a trial does not have."""
+    return {
+        name: None if isinstance(value, str) and not value else value for name, value in row.items()
+    }
 
 
 def _cell(value: Any) -> Any:

@@ -299,6 +299,12 @@ def test_many_ranks_become_cells() -> None:
     assert "199 ranks: trainer" in parsed.inside("span")
 
 
+def test_parameters_that_are_empty_are_not_set() -> None:
+    of = [{**row, "dropout": "" if row["trial"] % 2 else 0.1 * row["trial"]} for row in rows(40)]
+    text = document(of, sweep(parameters=("learning_rate", "dropout")))
+    assert "not set</text>" in text
+
+
 # -- scales ---------------------------------------------------------------------------------------
 
 
