@@ -142,7 +142,7 @@ def parallel(picture: Picture) -> Markup | None:
         join(*axes),
         tag("g", class_="over"),
         viewBox=f"0 0 {place(width)} {place(height)}",
-        style=f"min-width:{place(min(width, 80.0 * len(names)))}px",
+        style=f"min-width:{place(min(width, 120.0 * len(names)))}px",
         role="img",
         aria_label="parallel coordinates of the parameters and the objective",
         data_chart="parallel",

@@ -113,6 +113,8 @@ def test_nothing_is_wider_than_a_small_window(page: Any, file: Path) -> None:
     page.set_viewport_size({"width": 380, "height": 700})
     page.goto(file.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 380
+    for bar in page.locator("#importance .track, #ranks .track").all():
+        assert bar.bounding_box()["width"] > 60
 
 
 LAST_DOT = """path => {
