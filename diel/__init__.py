@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from diel.coupling.address import Address as Address
     from diel.embedding import Executive as Executive
     from diel.loading.context import Context as Context
+    from diel.loading.functions import import_function as import_function
     from diel.tuples.tags import ANY as ANY
+    from diel.workflow.durations import duration_s as duration_s
+    from diel.workflow.functions import locate_function as locate_function
     from diel.workflow.load import load_workflow as load_workflow
 
 __version__ = "0.1.0.dev0"
@@ -23,9 +26,22 @@ _HOME = {
     "Address": "diel.coupling.address",
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
+    "duration_s": "diel.workflow.durations",
+    "import_function": "diel.loading.functions",
     "load_workflow": "diel.workflow.load",
+    "locate_function": "diel.workflow.functions",
 }
-__all__ = ["ANY", "Address", "Context", "Executive", "__version__", "load_workflow"]
+__all__ = [
+    "ANY",
+    "Address",
+    "Context",
+    "Executive",
+    "__version__",
+    "duration_s",
+    "import_function",
+    "load_workflow",
+    "locate_function",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,22 +1,35 @@
-"""A trainer: takes trials, trains a multilayer perceptron for each, reports the metrics."""
+"""A trainer: takes trials from the master of a sweep, tries each, reports the metrics.
+
+By itself it trains a multilayer perceptron on a data set. With ``train = "./file.py:function"`` it
+calls that function, which may use any framework: ``train(parameters, report) -> metrics``, see
+`modules.sweep.trying.Report`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
-from .trial import Outcome, Trial, result_tag, trial_tag
+from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
+from .fused import is_wide, train_together, trials_at_once
+from .sweep.limits import Limits, parse_memory
+from .sweep.task import Task, serve_group
+from .sweep.trying import SPLITS, Report
+from .trial import trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
-    from dnn import Dataset
+    from dnn import Callback, Dataset, Epoch, NeuralNetwork
 
 METRICS = ("accuracy", "loss", "mcc", "training_time_s")
 
+_PREPARE = "modules.trainer:prepare"
+_ROWS = ("validation_fraction", "split_seed", "evaluation")
 _NEEDS_PATH = frozenset({"cleveland", "mnist"})
 
 
@@ -41,8 +54,8 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    dataset: Literal["digits", "breast_cancer", "cleveland", "mnist"] = Field(
-        description="digits and breast_cancer come with scikit-learn, the others need a path"
+    dataset: Literal["digits", "breast_cancer", "cleveland", "mnist"] | None = Field(
+        None, description="digits and breast_cancer come with scikit-learn, the others need a path"
     )
     path: str | None = Field(
         None,
@@ -51,9 +64,38 @@ class Options(BaseModel):
     )
     validation_fraction: float = Field(0.2, gt=0, lt=1)
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
+    evaluation: Evaluation | None = Field(
+        None, description="in place of these two: holdout, k_fold or nested, with their options"
+    )
+    train: str | None = Field(
+        None,
+        description="in place of dataset: a function of your own, package.module:function or "
+        "./file.py:function, called with the parameters and a report",
+    )
+    options: dict[str, Any] = Field({}, description="what that function finds in report.options")
+    isolated: bool = Field(
+        False, description="try in a process beside the rank, which may die without harm"
+    )
+    time_limit: float | None = Field(
+        None, gt=0, description="seconds that a trial may take; it is isolated then"
+    )
+    memory_limit: str | int | None = Field(
+        None, description='memory that a trial may take, such as "4 GiB"; it is isolated then'
+    )
 
     @model_validator(mode="after")
     def _find_data(self, info: ValidationInfo) -> Options:
+        if self.evaluation and {"validation_fraction", "split_seed"} & self.model_fields_set:
+            raise ValueError(
+                "evaluation says which rows: leave out validation_fraction, split_seed"
+            )
+        if (self.dataset is None) == (self.train is None):
+            raise ValueError("what to train: either dataset or train")
+        if self.train is not None:
+            self._find_function(self.train, info)
+            return self
+        if self.options:
+            raise ValueError("options are for a function of your own: they go with train")
         if self.dataset not in _NEEDS_PATH:
             if importlib.util.find_spec("sklearn") is None:
                 raise ValueError(
@@ -72,6 +114,35 @@ class Options(BaseModel):
             raise ValueError(f"no data at {self.resolve(folder)} (path = {self.path!r})")
         return self
 
+    def _find_function(self, train: str, info: ValidationInfo) -> None:
+        from diel import locate_function
+
+        given = [name for name in ("path", *_ROWS)
+                 if name in self.model_fields_set]  # fmt: skip
+        if given:
+            raise ValueError(f"{', '.join(given)}: of a dataset; a function has its own options")
+        try:
+            locate_function(train, (info.context or {}).get("folder", Path()))
+        except LookupError as error:
+            raise ValueError(f"train = {train!r}: {error}") from None
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Options:
+        parse_memory(self.memory_limit)
+        return self
+
+    @property
+    def limits(self) -> Limits:
+        """What a trial may take."""
+        return Limits(self.isolated, self.time_limit, parse_memory(self.memory_limit))
+
+    def task(self, folder: Path) -> Task:
+        """Return what is to be done for each trial."""
+        if self.train is not None:
+            return Task(self.train, self.options, folder)
+        names = {"dataset", "path", *_ROWS} & self.model_fields_set
+        return Task(_PREPARE, {name: getattr(self, name) for name in names}, folder, prepares=True)
+
     def resolve(self, folder: Path) -> Path:
         """Return the data's place; `folder` is that of the workflow file.
 
@@ -87,26 +158,148 @@ class Options(BaseModel):
 
 
 def run(ctx: Context) -> int:
-    """Train until the master has no more trials; return how many there were."""
-    training, validation = _load(ctx)
-    trials = 0
-    while True:
-        trial: Trial | None = ctx.tuples.tget(trial_tag(ctx.group))
-        if trial is None:
-            return trials
-        metrics = train(trial, training, validation)
-        ctx.tuples.tput(result_tag(ctx.group), Outcome(trial, metrics, ctx.copy_index))
-        trials += 1
+    """Try what the master gives out until there is no more; return how many trials it was."""
+    options: Options = ctx.options
+    return serve_group(ctx, options.task(ctx.folder), options.limits)
 
 
-def train(trial: Trial, training: Dataset, validation: Dataset) -> dict[str, float]:
+def try_one(
+    options: Options, folder: Path, parameters: dict[str, Any], seed: int
+) -> tuple[str, float]:
+    """Try one point here, for `diel sweep --dry-run`; return why it failed, and its seconds."""
+    from .sweep.preview import try_one
+
+    tried, seconds = try_one(options.task(folder), parameters, seed)
+    return tried.reason, seconds
+
+
+def prepare(options: Mapping[str, Any], folder: Path) -> OurTrain:
+    """Load the data; return what trains networks on it.
+
+    Parameters
+    ----------
+    options : mapping
+        ``dataset``, ``path`` and which rows, as in `Options`.
+    folder : Path
+        Of the workflow file.
+    """
+    given = Options.model_validate(dict(options), context={"folder": folder})
+    rounds = _rounds(given, folder)
+    # What has to be imported and compiled is no part of the first trial's time.
+    train({"hidden": [1], "epochs": 1}, 0, *next(iter(rounds)))
+    return OurTrain(rounds)
+
+
+class OurTrain:
+    """Trains our networks, one trial or several at once.
+
+    Parameters
+    ----------
+    rounds : Rounds
+
+    Attributes
+    ----------
+    at_once : int
+        How many trials it likes to be given at once.
+    keep : function
+        Only there if a trial has one network, and safetensors can write it.
+    """
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self.at_once = trials_at_once(len(rounds))
+        if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
+            self.keep = self._keep
+
+    def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
+        """Train once for each split, and report after each that takes part in the choice.
+
+        Of a single split, report after each epoch, if anybody listens.
+        """
+        rounds = self._rounds
+        heard = report if len(rounds) == 1 and report.is_heard else None
+        results: list[dict[str, float]] = []
+        seeds = self._seeds(report.seed)
+        for number, (training, scored) in enumerate(rounds):
+            results.append(train(parameters, seeds[number], training, scored, heard))
+            if len(rounds) > 1 and not rounds.jobs[number].is_test:
+                chosen = zip(rounds.jobs, results, strict=False)
+                so_far = means([result for job, result in chosen if not job.is_test])
+                if not report(number + 1, **so_far):
+                    return so_far
+        return self._evaluated(results)
+
+    def together(self, trials: Sequence[tuple[dict[str, Any], int]]) -> list[dict[str, Any] | None]:
+        """Train several trials at once.
+
+        Parameters
+        ----------
+        trials : sequence of (dict, int)
+            The parameters and the seed of each.
+
+        Returns
+        -------
+        list of dict or None
+            Of each trial what a call alone returns; None where it is better trained alone.
+        """
+        wanted = [Hyperparameters.model_validate(dict(parameters)) for parameters, _ in trials]
+        narrow = [place for place, one in enumerate(wanted) if not is_wide(one)]
+        if len(narrow) * len(self._rounds) < 2:
+            return [None] * len(trials)
+        given = [(wanted[place], self._seeds(trials[place][1])) for place in narrow]
+        found: list[dict[str, Any] | None] = [None] * len(trials)
+        for place, results in zip(
+            narrow, train_together(given, self._rounds, METRICS), strict=True
+        ):
+            found[place] = self._evaluated(results)
+        return found
+
+    def _keep(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
+        """Train a trial's network once more, the same to the last bit, and write it."""
+        from dnn import save_checkpoint
+
+        wanted = Hyperparameters.model_validate(dict(parameters))
+        ((training, _),) = self._rounds
+        model = _model(wanted, report.seed, training)
+        model.fit(
+            training.x,
+            training.y,
+            epochs=wanted.epochs,
+            batch_size=wanted.batch_size,
+            progress=False,
+        )
+        file = path.with_suffix(".safetensors")
+        save_checkpoint(model, file)
+        return file
+
+    def _seeds(self, seed: int) -> list[int]:
+        if len(self._rounds) == 1:
+            return [seed]
+        return [trial_seed(seed, number) for number in range(len(self._rounds))]
+
+    def _evaluated(self, results: list[dict[str, float]]) -> dict[str, Any]:
+        evaluated = collect(self._rounds.jobs, results)
+        return {**evaluated.metrics, SPLITS: evaluated.splits()}
+
+
+def train(
+    parameters: Mapping[str, Any],
+    seed: int,
+    training: Dataset,
+    validation: Dataset,
+    report: Report | None = None,
+) -> dict[str, float]:
     """Train one network.
 
     Parameters
     ----------
-    trial : Trial
+    parameters : mapping
+        `Hyperparameters`; what is left out has its default.
+    seed : int
     training, validation : Dataset
         Prepared rows.
+    report : Report, optional
+        Hears the metrics after each epoch, and may end the training.
 
     Returns
     -------
@@ -114,30 +307,69 @@ def train(trial: Trial, training: Dataset, validation: Dataset) -> dict[str, flo
         `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
         and the time spent in training, in seconds.
     """
+    wanted = Hyperparameters.model_validate(dict(parameters))
+    model = _model(wanted, seed, training)
+    history = model.fit(
+        training.x,
+        training.y,
+        epochs=wanted.epochs,
+        batch_size=wanted.batch_size,
+        validation=None if report is None else (validation.x, validation.y),
+        callbacks=[] if report is None else [_epoch_reports(report)],
+        progress=False,
+    )
+    metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
+    metrics["training_time_s"] = history.training_time_s
+    return {name: metrics[name] for name in METRICS}
+
+
+def _model(wanted: Hyperparameters, seed: int, training: Dataset) -> NeuralNetwork:
     from dnn import SGD, NeuralNetwork, mlp
 
-    wanted = Hyperparameters.model_validate(trial.parameters)
-    features = training.x.shape[1]
-    model = NeuralNetwork(
-        mlp(features, wanted.hidden, training.classes, wanted.activation),
+    return NeuralNetwork(
+        mlp(training.x.shape[1], wanted.hidden, training.classes, wanted.activation),
         optimizer=SGD(wanted.learning_rate, wanted.momentum, wanted.weight_decay),
-        seed=trial.seed,
+        seed=seed,
     )
-    history = model.fit(training.x, training.y, epochs=wanted.epochs, batch_size=wanted.batch_size)
-    metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
-    return {**metrics, "training_time_s": history.training_time_s}
 
 
-def _load(ctx: Context) -> tuple[Dataset, Dataset]:
-    from dnn import impute, load_dataset, standardise, train_validation_split
+def _epoch_reports(report: Report) -> Callback:
+    """Return what tells `report` how a training stands after each epoch."""
+    from dnn import Callback
 
-    options: Options = ctx.options
-    path = options.resolve(ctx.folder) if options.path is not None else None
+    class EpochReports(Callback):
+        def on_epoch_end(self, epoch: Epoch) -> str | None:
+            metrics = {**epoch.validation, "training_time_s": epoch.history.training_time_s}
+            goes_on = report(len(epoch.history), **{name: metrics[name] for name in METRICS})
+            return None if goes_on else "stopped by the sweep"
+
+    return EpochReports()
+
+
+def _rounds(options: Options, folder: Path) -> Rounds:
+    from dnn import load_dataset
+
+    assert options.dataset is not None
+    path = options.resolve(folder) if options.path is not None else None
     data = load_dataset(options.dataset, path)
-    parts = train_validation_split(data, options.validation_fraction, options.split_seed)
-    # What is learned about the rows is learned from the training rows only.
-    training, validation = standardise(*impute(*parts))
-    ctx.log.info(
-        "%s: %d rows to train on, %d to validate", data.name, len(training), len(validation)
+    if options.evaluation is not None:
+        jobs = jobs_of(options.evaluation.split(data.y))
+    else:
+        jobs = [_own_split(data, options)]
+    rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
+    print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
+    return Rounds(data, jobs)
+
+
+def _own_split(data: Dataset, options: Options) -> Job:
+    """Return the rows of `dnn.train_validation_split`, in its order."""
+    import numpy as np
+
+    from dnn import Dataset, train_validation_split
+
+    # The rows' numbers stand in place of the rows; float32 counts 16 million of them.
+    numbers = Dataset(np.arange(len(data))[:, None], data.y, data.classes, data.name)
+    training, validation = train_validation_split(
+        numbers, options.validation_fraction, options.split_seed
     )
-    return training, validation
+    return Job(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)

@@ -1,61 +1,8 @@
-"""What a master and its trainers say to each other through the tuple space.
-
-::
-
-    master  ── (group, "trial")  ──>  trainers      a Trial, or None: there are no more
-            <── (group, "result") ──                an Outcome
-"""
+"""What every trial of a sweep has: a seed of its own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One point to try.
-
-    Attributes
-    ----------
-    index : int
-        Of the point in the space.
-    parameters : dict
-    seed : int
-    """
-
-    index: int
-    parameters: dict[str, Any]
-    seed: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a trial gave.
-
-    Attributes
-    ----------
-    trial : Trial
-    metrics : dict
-        ``accuracy``, ``loss``, ``mcc``, ``training_time_s``.
-    trainer : int
-        The copy that trained.
-    """
-
-    trial: Trial
-    metrics: dict[str, float]
-    trainer: int
-
-
-def trial_tag(group: str) -> tuple[str, str]:
-    """Return the tag under which trials lie."""
-    return (group, "trial")
-
-
-def result_tag(group: str) -> tuple[str, str]:
-    """Return the tag under which outcomes lie."""
-    return (group, "result")
 
 
 def trial_seed(sweep_seed: int, index: int) -> int:

@@ -123,6 +123,37 @@ def _runs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON list")
 
 
+def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", type=Path,
+        help="the workflow file; or a run's directory, to look at a sweep that has run",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dry-run", action="store_true",
+        help="run nothing but one trial: show how many there are, the first points, and how long "
+        "it may take",
+    )  # fmt: skip
+    parser.add_argument(
+        "--top", type=count, metavar="N", help="how many of the best trials to show (default: 10)"
+    )
+    parser.add_argument(
+        "--export", nargs="+", default=[], metavar="FORMAT",
+        help="write what was recorded as csv, json, parquet, or optuna (for optuna-dashboard)",
+    )  # fmt: skip
+    parser.add_argument(
+        "-n", "--ranks", type=positive, metavar="N",
+        help="MPI ranks to start (default: as many as the file can use at once)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR",
+        help="where run directories are made (default: runs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-run-as-root", action="store_true",
+        help="pass this on to Open MPI, which otherwise refuses to run as root",
+    )  # fmt: skip
+
+
 def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run_dir", nargs="?", type=Path, metavar="RUN_DIR",
@@ -130,6 +161,10 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: runs)",
     )  # fmt: skip
     parser.add_argument("--once", action="store_true", help="print how it stands, and leave")
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
 
 
 def _trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -178,6 +213,14 @@ COMMANDS = (
         "diel.cli.runs:runs",
     ),
     Command(
+        "sweep",
+        "run a sweep, or look at it before or after",
+        "Run a workflow file with a sweep, as diel run does; or with --dry-run look at it before, "
+        "or at a run's directory after.",
+        _sweep_arguments,
+        "diel.cli.sweep:sweep",
+    ),
+    Command(
         "watch",
         "watch a run of another terminal",
         "Show a run as it goes on: groups, copies, who waits for what, tuples and results. It "
@@ -192,5 +235,14 @@ COMMANDS = (
         "ends by itself has done that already.",
         _trace_arguments,
         "diel.cli.trace:trace",
+    ),
+    Command(
+        "report",
+        "write report.html of a run's results anew",
+        "Write report.html, to be opened in a browser, from the results and the journal in a run's "
+        "directory. A sweep has done that already, while it went on; other modules' results, and "
+        "a run that was killed, are given a report by this.",
+        _report_arguments,
+        "diel.cli.report:report",
     ),
 )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import io
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from diel.cli.accounts import account_lines
 from diel.run.directory import RunDirectory
 from diel.run.journal import Record
-from diel.run.results import best_row, rank_rows
+from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.view import ResultsView, RunView
 
 FAILED: Final = 1
-_TABLE_ROWS: Final = 10
+TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 12
 _RETURNED_CHARACTERS: Final = 1000
 _LAUNCHER_LINES: Final = 15
@@ -56,7 +57,12 @@ def print_failure(failure: Record) -> None:
 
 
 def print_conclusion(
-    view: RunView, directory: RunDirectory, launcher_status: int, *, on_terminal: bool = False
+    view: RunView,
+    directory: RunDirectory,
+    launcher_status: int,
+    *,
+    on_terminal: bool = False,
+    table_rows: int = TABLE_ROWS,
 ) -> int:
     """Print how a run ended.
 
@@ -69,6 +75,8 @@ def print_conclusion(
     on_terminal : bool, optional
         Whether standard output is a terminal of its own. Under a bare mpirun that of rank 0 may
         look like one and be a file.
+    table_rows : int, optional
+        How many of the best rows of results to show.
 
     Returns
     -------
@@ -81,9 +89,7 @@ def print_conclusion(
     if view.refusal:
         print(f"\ndiel: {view.refusal}", file=sys.stderr, flush=True)
         return view.exit_code
-    tables = [results for results in view.results.values() if results.rows]
-    for results in tables:
-        _print_ranking(results, on_terminal=on_terminal)
+    tables = print_rankings(view, directory, table_rows, on_terminal=on_terminal)
     if view.returned and not tables:
         _print_returned(view)
     _print_given_up(view)
@@ -92,8 +98,35 @@ def print_conclusion(
     seconds = view.ended_s - view.started_s
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
     print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")
+    for report in directory.reports():
+        print(f"report: {report}")
     print(f"everything about it: {directory.path}", flush=True)
     return view.exit_code
+
+
+def print_rankings(
+    view: RunView, directory: RunDirectory, rows: int = TABLE_ROWS, *, on_terminal: bool = False
+) -> bool:
+    """Print the best rows of each table of results; return whether there were any.
+
+    Parameters
+    ----------
+    view : RunView
+    directory : RunDirectory
+    rows : int, optional
+        How many.
+    on_terminal : bool, optional
+        As in `print_conclusion`.
+    """
+    tables = [results for results in view.results.values() if results.rows]
+    for results in tables:
+        ranked: Sequence[Mapping[str, Any]]
+        ranked = rank_rows(results.rows, results.objective, results.maximise)
+        if results.file and len(ranked) < min(rows, results.count):
+            file = directory.path / results.file
+            ranked = best_of_table(file, results.objective, results.maximise, rows)
+        _print_ranking(results, ranked[:rows], on_terminal=on_terminal)
+    return bool(tables)
 
 
 def describe_best(results: ResultsView) -> str:
@@ -137,26 +170,26 @@ def _print_given_up(view: RunView) -> None:
         print(f"  ... and {many - _GIVEN_UP_SHOWN} more, in the journal")
 
 
-def _print_ranking(results: ResultsView, *, on_terminal: bool) -> None:
+def _print_ranking(
+    results: ResultsView, shown: Sequence[Mapping[str, Any]], *, on_terminal: bool
+) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    ranked = rank_rows(results.rows, results.objective, results.maximise)
-    shown = ranked[:_TABLE_ROWS]
     direction = "highest" if results.maximise else "lowest"
-    constants = _constants(results) if len(ranked) > 1 else {}
+    constants = _constants(results) if results.count > 1 else {}
     table = Table(box=box.SIMPLE_HEAD)
     columns = [column for column in results.columns if column not in constants]
     table.add_column("#", justify="right", style="dim")
     for column in columns:
-        is_number = isinstance(shown[0][column], (int, float))
+        is_number = isinstance(shown[0].get(column), (int, float))
         style = "bold" if column == results.objective else ""
         header = column.replace("_", " ")
         table.add_column(header, justify="right" if is_number else "left", style=style)
     for place, row in enumerate(shown, start=1):
-        table.add_row(str(place), *(_text(row[column]) for column in columns))
-    print(f"\n{len(shown)} best of {len(ranked)} by {direction} {results.objective}")
+        table.add_row(str(place), *(_text(row.get(column, "")) for column in columns))
+    print(f"\n{len(shown)} best of {results.count} by {direction} {results.objective}")
     if on_terminal:
         Console(markup=False, emoji=False).print(table)
     else:
@@ -168,11 +201,15 @@ def _print_ranking(results: ResultsView, *, on_terminal: bool) -> None:
         print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
     if constants:
         print("for all: " + ", ".join(f"{name} {value}" for name, value in constants.items()))
+    for note in results.notes:
+        print(note)
 
 
 def _constants(results: ResultsView) -> dict[str, str]:
     """Return the columns that say the same in every row: a line below the table is enough."""
     first = results.rows[0]
+    if results.file:
+        return {name: _text(value) for name, value in results.constants.items()}
     return {
         column: _text(first[column])
         for column in results.columns

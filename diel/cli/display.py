@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from diel.cli import panels
-from diel.cli.conclusion import describe_best, print_conclusion, print_failure
+from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, print_failure
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader, Record
 from diel.run.results import TableName
@@ -45,9 +45,17 @@ class Display(Protocol):
         """Show how the run ended; return the exit code."""
 
 
-def display_for(directory: RunDirectory) -> Display:
-    """Return the display that fits where standard output goes."""
-    return LiveDisplay(directory) if sys.stdout.isatty() else PlainDisplay(directory)
+def display_for(directory: RunDirectory, table_rows: int | None = None) -> Display:
+    """Return the display that fits where standard output goes.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    table_rows : int, optional
+        How many of the best rows of results to show at the end.
+    """
+    rows = table_rows or TABLE_ROWS
+    return LiveDisplay(directory, rows) if sys.stdout.isatty() else PlainDisplay(directory, rows)
 
 
 def face_for_rank_0(directory: RunDirectory, *, silent: bool) -> Face:
@@ -93,10 +101,13 @@ class PlainDisplay:
     Parameters
     ----------
     directory : RunDirectory
+    table_rows : int, optional
+        How many of the best rows of results to show at the end.
     """
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, table_rows: int = TABLE_ROWS) -> None:
         self._directory = directory
+        self._table_rows = table_rows
         self._journal = JournalReader(directory.journal)
         self._view = RunView()
         self._progress_shown_s = 0.0
@@ -131,7 +142,9 @@ class PlainDisplay:
     def conclude(self, launcher_status: int = 0) -> int:
         """Print how the run ended; return the exit code."""
         self.refresh()
-        return print_conclusion(self._view, self._directory, launcher_status)
+        return print_conclusion(
+            self._view, self._directory, launcher_status, table_rows=self._table_rows
+        )
 
     def _is_due(self, record: Record) -> bool:
         """Whether to show a record: of iterations, only one now and then."""
@@ -148,13 +161,13 @@ class PlainDisplay:
         due = now_s - self._progress_shown_s >= _PLAIN_PROGRESS_EVERY_S
         for table, results in self._view.results.items():
             shown = self._rows_shown.get(table, 0)
-            complete = len(results.rows) == results.expected
-            if len(results.rows) != shown and (complete or due):
+            complete = results.count == results.expected
+            if results.count != shown and (complete or due):
                 self._progress_shown_s = now_s
-                self._rows_shown[table] = len(results.rows)
+                self._rows_shown[table] = results.count
                 of = f" of {results.expected}" if results.expected is not None else ""
                 self._print(
-                    f"{results.module}: {len(results.rows)}{of} results, {describe_best(results)}"
+                    f"{results.module}: {results.count}{of} results, {describe_best(results)}"
                 )
 
     def _print(self, text: str, time_s: float | None = None) -> None:
@@ -240,13 +253,16 @@ class LiveDisplay:
     Parameters
     ----------
     directory : RunDirectory
+    table_rows : int, optional
+        How many of the best rows of results to show at the end.
     """
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, table_rows: int = TABLE_ROWS) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._directory = directory
+        self._table_rows = table_rows
         self._journal = JournalReader(directory.journal)
         self._view = RunView()
         self._changing = Lock()  # Rich draws from a thread of its own
@@ -283,7 +299,13 @@ class LiveDisplay:
         self.refresh()
         if self._view.failure is not None:
             print_failure(self._view.failure)
-        return print_conclusion(self._view, self._directory, launcher_status, on_terminal=True)
+        return print_conclusion(
+            self._view,
+            self._directory,
+            launcher_status,
+            on_terminal=True,
+            table_rows=self._table_rows,
+        )
 
     def _render(self) -> RenderableType:
         from rich.console import Group

@@ -76,7 +76,7 @@ def bars(view: RunView) -> list[RenderableType]:
 
     table = Table.grid(padding=(0, 1))
     for results in view.results.values():
-        done, total = len(results.rows), results.expected
+        done, total = results.count, results.expected
         table.add_row(
             f"{results.module}: results",
             ProgressBar(total=total, completed=done, width=40),

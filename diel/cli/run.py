@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from diel.comm.mpi import finalize_and_exit, under_mpi, world
 from diel.errors import DielError, LaunchError
+from diel.loading.reports import conclude_reports
 from diel.run.directory import RunDirectory
 from diel.run.resuming import order_resumption, resumption
 from diel.run.trace import save_trace
@@ -96,10 +97,11 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
         what: list[object] = [options.file]
     else:
         what = ["--resume", directory.path]
+    options.directory = directory
     rank_line = [sys.executable, "-c", _RANK, "run", *what, "--run-dir", directory.path]
     if options.trace:
         rank_line.append("--trace")
-    with display_for(directory) as display:
+    with display_for(directory, getattr(options, "top", None)) as display:
         for _ in range(launch.ATTEMPTS):
             launched = launch.Launched(
                 [*line, *map(str, rank_line)],
@@ -111,8 +113,9 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
             if not launch.started_nothing(directory):
                 break
     exit_code = display.conclude(status)
-    if complaint := save_trace(directory):
-        print(f"diel: {complaint}", file=sys.stderr, flush=True)
+    for complaint in (save_trace(directory), conclude_reports(directory)):
+        if complaint:
+            print(f"diel: {complaint}", file=sys.stderr, flush=True)
     return exit_code
 
 

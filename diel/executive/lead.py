@@ -17,6 +17,7 @@ from diel.executive.gpus import nodes_of
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
 from diel.executive.placement import plan_groups, pool_ranks, server_ranks
 from diel.loading.checking import finish
+from diel.loading.reports import conclude_reports
 from diel.loading.spec import ModuleSpec
 from diel.loading.threads import set_thread_environment
 from diel.run.directory import RunDirectory
@@ -83,7 +84,8 @@ def lead(
     traces_all : bool, optional
         Whether to keep every single call of the tuple space for the trace.
     merges_trace : bool, optional
-        Whether to write ``trace.json``; whoever launched the ranks may do that instead.
+        Whether to write ``trace.json`` and conclude reports; whoever launched the ranks may do
+        that instead.
     face_for : callable
         Makes the face once the run directory is known.
 
@@ -152,8 +154,10 @@ def lead(
         dismiss_all(parent)
         raise RunDirectoryError(refusal) from error
     face.conclude()
-    if merges_trace and (complaint := save_trace(directory)):
-        print(f"diel: {complaint}", file=sys.stderr, flush=True)
+    if merges_trace:
+        for complaint in (save_trace(directory), conclude_reports(directory)):
+            if complaint:
+                print(f"diel: {complaint}", file=sys.stderr, flush=True)
     driver.abort_missing(exit_code)
     return exit_code
 

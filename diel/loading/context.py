@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import BoundaryError, CouplingError
+from diel.run.directory import new_results_file
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -63,10 +64,12 @@ class Results:
     columns, make another one.
     """
 
-    def __init__(self, record: Callable[..., None]) -> None:
+    def __init__(self, record: Callable[..., None], run_dir: Path | None = None) -> None:
         self._record = record
+        self._run_dir = run_dir
         self._columns: frozenset[str] | None = None
         self._objective = ""
+        self._file = ""
 
     def declare(
         self,
@@ -75,6 +78,8 @@ class Results:
         objective: str,
         maximise: bool = True,
         expected: int | None = None,
+        file: Path | None = None,
+        parameters: Sequence[str] = (),
     ) -> None:
         """Say what the table looks like, before the first row.
 
@@ -87,6 +92,11 @@ class Results:
             Whether a larger value is better.
         expected : int, optional
             How many rows there will be, for the progress display.
+        file : Path, optional
+            Of `new_file`, for a table that would be too long for the journal: the module writes
+            it itself, and calls `show` now and then in place of `add`.
+        parameters : sequence of str, optional
+            Which columns were chosen rather than found: what `diel report` tells apart.
 
         Raises
         ------
@@ -97,13 +107,57 @@ class Results:
             raise ValueError(f"the objective {objective!r} is not among {', '.join(columns)}")
         self._columns = frozenset(columns)
         self._objective = objective
+        self._file = "" if file is None else file.name
         self._record(
             "ResultsDeclared",
             columns=list(columns),
             objective=objective,
             maximise=maximise,
             expected=expected,
+            **({} if file is None else {"file": file.name}),
+            **({"parameters": list(parameters)} if parameters else {}),
         )
+
+    def new_file(self) -> Path:
+        """Make an empty ``results.csv`` or ``results-N.csv``, whichever is free."""
+        if self._run_dir is None:
+            raise RuntimeError("this context was made without a run directory")
+        return new_results_file(self._run_dir)
+
+    def show(
+        self,
+        count: int,
+        *,
+        best: Sequence[Mapping[str, Any]] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Say how a table stands that the module writes itself.
+
+        Parameters
+        ----------
+        count : int
+            Rows so far.
+        best : sequence of mapping, optional
+            The best rows, best first, where they are others than the last time.
+        constants : mapping, optional
+            Columns that are the same in all rows, not the best alone.
+        notes : sequence of str, optional
+            Lines to print below the table at the end; the last ones given count.
+
+        Raises
+        ------
+        ValueError
+            If the table was not declared with a `file`.
+        """
+        if not self._file:
+            raise ValueError("ctx.results.declare(..., file=...) comes before ctx.results.show")
+        fields: dict[str, Any] = {"file": self._file, "count": count}
+        if best is not None:
+            fields |= {"best": [dict(row) for row in best], "constants": dict(constants or {})}
+        if notes:
+            fields["notes"] = list(notes)
+        self._record("ResultsShown", **fields)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one row.
@@ -121,6 +175,8 @@ class Results:
         """
         if self._columns is None:
             raise ValueError("ctx.results.declare(...) comes before ctx.results.add(...)")
+        if self._file:
+            raise ValueError("this table is the module's own: ctx.results.show says how it stands")
         if self._columns != set(row):
             odd = ", ".join(sorted(map(str, self._columns.symmetric_difference(row))))
             raise ValueError(f"a row has a value for each declared column and no other: see {odd}")
@@ -188,7 +244,7 @@ class Context:
         self.threads = threads
         self.gpus = tuple(gpus)
         self.tuples = tuples
-        self.results = Results(record)
+        self.results = Results(record, place.run_dir)
         self._log: logging.Logger | None = None
 
     group = property(lambda self: self._place.group)

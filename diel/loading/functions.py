@@ -16,8 +16,11 @@ import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
+
+from diel.workflow.functions import locate_function
 
 if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 _SHIPPED = "modules"
 _OURS = frozenset({"diel", "dnn", _SHIPPED})
 _ALIAS = "diel_shipped_modules"
+_IMPORTING = RLock()
+"""Tests run modules in threads, which may ask for one file at the same time."""
 
 
 def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
@@ -62,6 +67,40 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
             f'name already: rename the file, or write "./{location.file.name}:{location.function}"'
         )
     return code
+
+
+def import_function(spec: str, folder: Path) -> Callable[..., Any]:
+    """Return the function that a workflow file in a folder means by a place.
+
+    Parameters
+    ----------
+    spec : str
+        ``./file.py:function`` or ``package.module:function``.
+    folder : Path
+
+    Raises
+    ------
+    LookupError
+        If it is not there.
+    Exception
+        Whatever its file raises at import.
+    """
+    folder = Path(folder).absolute()
+    location = locate_function(spec, folder)
+    with _IMPORTING:
+        return find_function(location, import_code(location, folder))
+
+
+def import_shipped(name: str) -> ModuleType:
+    """Import a module of the package ``modules`` that comes with diel, whatever the user's is.
+
+    Parameters
+    ----------
+    name : str
+        Within the package: ``report``.
+    """
+    _load_shipped_as_alias()
+    return importlib.import_module(f"{_ALIAS}.{name}")
 
 
 def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any], Any]:

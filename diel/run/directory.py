@@ -5,11 +5,14 @@
     runs/<name>-<time>/
         workflow.toml       the file that was run
         journal.jsonl       what happened, one record a line
-        results.csv         the rows that a module added, in order of arrival
+        results.csv         the rows that a module added or wrote, in order of arrival
         results-2.csv       those of a second table, if there is one
+        sweeps/<group>.<module>/trials.jsonl    what a sweep has tried, a line for each trial
         logs/<module>.<copy>.<rank>.log
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
         status.json         who waits and what the tuple servers hold, while the run goes on
+        report.html         the report of a sweep that filled results.csv, to open in a browser
+        report-2.html       that of results-2.csv
         trace.json          what each rank did and when, for https://ui.perfetto.dev
         trace/rank-<rank>.jsonl     what that is made of
         checkpoints/        the tuple space as it was when a group had finished an iteration
@@ -20,6 +23,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from pathlib import Path
@@ -82,7 +86,16 @@ class RunDirectory:
 
     def results_table(self, number: int) -> Path:
         """Return the file of the first, second, ... table of results."""
-        return self.path / ("results.csv" if number == 1 else f"results-{number}.csv")
+        return _results_table(self.path, number)
+
+    def report_of(self, table: str) -> Path:
+        """Return the file of the report on a table of results, by the name of its file."""
+        return self.path / f"report{Path(table).stem.removeprefix('results')}.html"
+
+    def reports(self) -> list[Path]:
+        """Return the reports that are there, that of the first table first."""
+        found = self.path.glob("report*.html")
+        return sorted(found, key=lambda path: (len(path.name), path.name))
 
     def module_log(self, module: str, copy_index: int, copy_rank: int) -> Path:
         """Return the log file of one rank of one copy of a module."""
@@ -116,6 +129,25 @@ class RunDirectory:
         """Return the reason that `request_stop` was given."""
         # Empty if it is just being written, or if somebody has made the file by hand.
         return self.stop_request.read_text(encoding="utf-8") or _STOP
+
+
+def new_results_file(run_dir: Path) -> Path:
+    """Make the first file for a table of results that is not there yet; empty.
+
+    Rank 0 and modules may do so at the same time: each gets a file of its own.
+    """
+    for number in itertools.count(1):
+        path = _results_table(run_dir, number)
+        try:
+            path.open("x").close()
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("numbers do not end")
+
+
+def _results_table(run_dir: Path, number: int) -> Path:
+    return run_dir / ("results.csv" if number == 1 else f"results-{number}.csv")
 
 
 def _make_unused(parent: Path, stem: str) -> Path:

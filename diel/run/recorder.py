@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from diel.run.directory import RunDirectory
+from diel.run.directory import RunDirectory, new_results_file
 from diel.run.journal import JournalReader, JournalWriter, Record
 from diel.run.results import ResultsWriter, TableName, table_name
 from diel.run.view import RunView
@@ -43,23 +43,27 @@ class Recorder:
         if not view.resumed:
             return
         for number in range(1, _TABLES):
-            if not self.directory.results_table(number).exists():
+            file = self.directory.results_table(number)
+            if not file.exists():
                 break
-            self.directory.results_table(number).unlink()
+            if file.name not in view.own_files:
+                file.unlink()
         for name, table in view.results.items():
+            if table.file:
+                continue
             writer = self._add_table(name, table.columns)
             for row in table.rows:
                 writer.write(row)
 
     def _add_table(self, name: TableName, columns: Sequence[str]) -> ResultsWriter:
-        file = self.directory.results_table(len(self._results) + 1)
+        file = new_results_file(self.directory.path)
         self._results[name] = ResultsWriter(file, columns)
         return self._results[name]
 
     def record(self, event: str, **fields: Any) -> Record:
         """Write one record; it is in the file when this returns."""
         record = self._journal.write(event, **fields)
-        if event == "ResultsDeclared":
+        if event == "ResultsDeclared" and "file" not in fields:
             table = table_name(fields["module"], fields["columns"])
             if table not in self._results:
                 self._add_table(table, fields["columns"])

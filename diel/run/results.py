@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import heapq
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from diel.errors import RunDirectoryError
@@ -73,7 +74,12 @@ def rank_rows(
         The column that decides.
     maximise : bool
     """
+    return sorted(rows, key=_badness(objective, maximise))
 
+
+def _badness(
+    objective: str, maximise: bool
+) -> Callable[[Mapping[str, Any]], tuple[bool, float, float]]:
     def badness(row: Mapping[str, Any]) -> tuple[bool, float, float]:
         first = next(iter(row.values()))
         tie = float(first) if isinstance(first, (int, float)) else 0.0
@@ -82,7 +88,7 @@ def rank_rows(
             return True, 0.0, tie
         return False, -value if maximise else value, tie
 
-    return sorted(rows, key=badness)
+    return badness
 
 
 def best_row(
@@ -92,6 +98,39 @@ def best_row(
     numbers = [float(row[objective]) for row in rows]
     sign = -1 if maximise else 1
     return rows[min(range(len(rows)), key=lambda i: (math.isnan(numbers[i]), sign * numbers[i]))]
+
+
+def best_of_table(
+    path: str | os.PathLike[str], objective: str, maximise: bool, count: int
+) -> list[dict[str, Any]]:
+    """Return the best rows of a file, best first; of rows without the objective, none.
+
+    Parameters
+    ----------
+    path : path
+    objective : str
+        The column that decides.
+    maximise : bool
+    count : int
+        How many rows at most.
+    """
+
+    def numbered() -> Iterator[dict[str, Any]]:
+        with open(path, encoding="utf-8", errors="replace", newline="") as file:
+            for row in csv.DictReader(file):
+                if row.get(objective):
+                    yield {name: _number_or_text(text) for name, text in row.items()}
+
+    return heapq.nsmallest(count, numbered(), key=_badness(objective, maximise))
+
+
+def _number_or_text(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _cell(value: Any) -> Any:

@@ -56,7 +56,18 @@ class GroupView:
 
 @dataclass
 class ResultsView:
-    """The rows that a module added under the same columns."""
+    """The rows that a module added under the same columns.
+
+    Attributes
+    ----------
+    file : str
+        Of a table that a module writes itself; then `rows` are the best ones alone, and `shown`
+        says how many there are.
+    constants : dict
+        Columns of such a table that are the same in all its rows.
+    notes : list of str
+        What its module says of it: lines to stand below.
+    """
 
     module: str
     columns: list[str]
@@ -64,6 +75,15 @@ class ResultsView:
     maximise: bool
     expected: int | None
     rows: list[dict[str, Any]] = field(default_factory=list)
+    file: str = ""
+    shown: int = 0
+    constants: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self.shown if self.file else len(self.rows)
 
 
 @dataclass
@@ -105,6 +125,7 @@ class RunView:
     exit_code: int | None = None
     resumed: int = 0
     refusal: str = ""
+    own_files: set[str] = field(default_factory=set)
     _returned: dict[tuple[str, str], Any] = field(default_factory=dict)
     _at_checkpoints: dict[int, _Saved] = field(default_factory=dict)
 
@@ -155,8 +176,9 @@ class RunView:
         saved = self._at_checkpoints.get(record["checkpoint"], _Saved({}, {}))
         self.results = {name: self.results[name] for name in saved.tables}
         for name, (expected, rows) in saved.tables.items():
-            self.results[name].expected = expected
-            del self.results[name].rows[rows:]
+            if not self.results[name].file:  # whoever writes its own knows what is in it
+                self.results[name].expected = expected
+                del self.results[name].rows[rows:]
         self._returned = dict(saved.returned)
         self.progress.clear()
         self.placement.clear()
@@ -219,9 +241,12 @@ class RunView:
             self.failure = record
 
     def _on_ResultsDeclared(self, record: Record) -> None:
-        name = table_name(record["module"], record["columns"])
+        file = record.get("file", "")
+        name = table_name(record["module"], [file] if file else record["columns"])
         table = self.results.get(name)
-        if table is not None:
+        if file:
+            self.own_files.add(file)
+        elif table is not None:
             if table.expected is not None and record["expected"] is not None:
                 table.expected += record["expected"]
             return
@@ -231,7 +256,17 @@ class RunView:
             record["objective"],
             record["maximise"],
             record["expected"],
+            file=file,
         )
+
+    def _on_ResultsShown(self, record: Record) -> None:
+        table = self.results.get(table_name(record["module"], [record["file"]]))
+        if table is None:
+            return
+        table.shown = record["count"]
+        if "best" in record:
+            table.rows, table.constants = record["best"], record["constants"]
+        table.notes = record.get("notes", table.notes)
 
     def _on_ResultAdded(self, record: Record) -> None:
         self.results[table_name(record["module"], record["row"])].rows.append(record["row"])

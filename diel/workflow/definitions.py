@@ -148,8 +148,16 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 _VALUES = (ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Tuple)
 
 
-def check_defined(function: str, names: Names, file: Path) -> None:
+def check_defined(function: str, names: Names, file: Path, *, takes_context: bool = True) -> None:
     """Check that a file defines a function, and that a run can call it.
+
+    Parameters
+    ----------
+    function : str
+    names : Names
+    file : Path
+    takes_context : bool, optional
+        Whether it is to be called with a context alone.
 
     Raises
     ------
@@ -157,7 +165,7 @@ def check_defined(function: str, names: Names, file: Path) -> None:
         Otherwise.
     """
     kind = names.defined.get(function)
-    if kind in _UNFIT:
+    if kind in _UNFIT and (takes_context or kind not in ("narrow", "wide")):
         what, remedy = _UNFIT[kind]
         raise FunctionNotFound(f"{function} in {file} {what}", remedy)
     if kind == "value" and not names.is_open:

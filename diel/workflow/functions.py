@@ -65,7 +65,7 @@ class FunctionLocation:
     classes: frozenset[str]
 
 
-def locate(spec: str, folder: Path) -> FunctionLocation:
+def locate(spec: str, folder: Path, *, takes_context: bool = True) -> FunctionLocation:
     """Find a function without importing its module.
 
     Parameters
@@ -74,6 +74,8 @@ def locate(spec: str, folder: Path) -> FunctionLocation:
         ``package.module:function`` or ``./file.py:function``.
     folder : Path
         The folder of the workflow file.
+    takes_context : bool, optional
+        Whether it is to be called with a context alone, as modules are.
 
     Raises
     ------
@@ -85,23 +87,30 @@ def locate(spec: str, folder: Path) -> FunctionLocation:
     if not where or not _is_name(function) or "\0" in spec:
         raise FunctionNotFound(f'"{spec}" does not name a function', FORMS)
     if where.endswith(".py"):
-        return _locate_in_file(spec, where, function, folder)
+        return _locate_in_file(spec, where, function, folder, takes_context)
     parts = where.split(".")
     if not all(_is_name(part) for part in parts):
         raise FunctionNotFound(f'"{spec}" does not name a function', FORMS)
-    return _locate_in_module(spec, parts, function, folder)
+    return _locate_in_module(spec, parts, function, folder, takes_context)
+
+
+def locate_function(spec: str, folder: Path) -> FunctionLocation:
+    """Find a function that is called with whatever arguments; otherwise as `locate`."""
+    return locate(spec, folder, takes_context=False)
 
 
 def _is_name(word: str) -> bool:
     return word.isidentifier() and not keyword.iskeyword(word)
 
 
-def _locate_in_file(spec: str, where: str, function: str, folder: Path) -> FunctionLocation:
+def _locate_in_file(
+    spec: str, where: str, function: str, folder: Path, takes_context: bool
+) -> FunctionLocation:
     file = folder / where
     if not file.is_file():
         raise FunctionNotFound(f"there is no file {file}", _near_file(file))
     names = names_in(file)
-    check_defined(function, names, file)
+    check_defined(function, names, file, takes_context=takes_context)
     return FunctionLocation(
         spec=spec,
         function=function,
@@ -121,13 +130,13 @@ def _near_file(file: Path) -> str:
 
 
 def _locate_in_module(
-    spec: str, parts: Sequence[str], function: str, folder: Path
+    spec: str, parts: Sequence[str], function: str, folder: Path, takes_context: bool
 ) -> FunctionLocation:
     found = _find_module(parts, folder)
     file = Path(found.origin).absolute() if found.has_location and found.origin else None
     names = names_in(file) if file and file.suffix == ".py" and file.is_file() else ANYTHING
     if file is not None:
-        check_defined(function, names, file)
+        check_defined(function, names, file, takes_context=takes_context)
     depth = len(parts) + (file is not None and file.stem == "__init__")
     return FunctionLocation(
         spec=spec,

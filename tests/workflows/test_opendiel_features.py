@@ -297,20 +297,18 @@ def test_grid_engine_without_a_barrier(tmp_path: Path) -> None:
     end of the seventh, which would be in the fourth batch.
     """
     code = """
-from modules.trial import Outcome, result_tag, trial_tag
-def train(ctx):
-    while (trial := ctx.tuples.tget(trial_tag(ctx.group))) is not None:
-        if trial.index == 0:
-            ctx.tuples.tread(("ended", 6), timeout=60)
-        rate = trial.parameters["rate"]
-        metrics = {"accuracy": 1 - rate, "loss": rate, "mcc": 0.0, "training_time_s": 0.0}
-        ctx.tuples.tput(("ended", trial.index), None)
-        ctx.tuples.tput(result_tag(ctx.group), Outcome(trial, metrics, ctx.copy_index))
+import time
+def train(parameters, report):
+    if report.trial == 0:
+        while not (report.folder / "ended-6").exists():
+            time.sleep(0.01)
+    (report.folder / f"ended-{report.trial}").touch()
+    return {"accuracy": 1 - parameters["rate"]}
 """
     space = "{ rate = [0.1, 0.2, 0.3, 0.4], size = [1, 2, 3] }"
     toml = (
         module("master", "modules.master:run", options=f"{{ space = {space} }}")
-        + module("trainer", "./m.py:train", copies=2)
+        + module("trainer", "modules.trainer:run", copies=2, options='{ train = "./m.py:train" }')
         + group("search", "master", "trainer")
     )
     run(tmp_path, toml, code)

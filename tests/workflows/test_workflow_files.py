@@ -13,7 +13,8 @@ from support import DATA, WORKFLOWS, diel, journal, mpirun_diel, results, run_di
 OWN_TEST = {"mnist_mlp"}  # takes its time: run once, by a test that looks at its result too
 FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]
 NEEDS_A_COMPILER = {"ensemble"}
-NEEDS_DATA = {"heart_grid": DATA / "heart" / "processed.cleveland.data"}
+HEART = DATA / "heart" / "processed.cleveland.data"
+NEEDS_DATA = {"heart_grid": HEART, "heart_search": HEART}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -71,6 +72,9 @@ def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Pat
             finished = mpirun_diel(ranks, "run", file, cwd=folder)
         assert finished.status == 0, finished.output
         assert "best of 36 by highest accuracy" in finished.stdout
+        report = run_dir(folder) / "report.html"
+        assert f"report: {report}" in finished.stdout
+        assert "All 36 trials with a result are shown" in report.read_text()
         rows = results(folder)
         assert sorted(int(row["trial"]) for row in rows) == list(range(36))
         assert max(float(row["accuracy"]) for row in rows) >= 0.95
@@ -111,3 +115,19 @@ def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
         assert all(returned)
         assert [set(threads) for threads in returned] == [{1}, {2}, {1}]
         assert not [r for r in journal(folder) if r["event"] == "MessageLogged"]
+
+
+def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> None:
+    if not HEART.exists():
+        pytest.skip(f"there is no {HEART}; set DIEL_DATA")
+    file = WORKFLOWS / "heart_search.toml"
+    finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    assert finished.status == 0, finished.output
+    honest = re.search(r"accuracy, nested cross-validation .*: (0\.\d+)", finished.stdout)
+    naive = re.search(r"best of 200 on the rows that chose it: (0\.\d+)", finished.stdout)
+    assert honest is not None
+    assert naive is not None
+    assert honest.start() < naive.start()
+    assert 0.78 <= float(honest[1]) <= 0.88
+    assert float(naive[1]) >= 0.93
+    assert "luck alone can give 0.2" in finished.stdout

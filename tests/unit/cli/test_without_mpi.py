@@ -66,6 +66,7 @@ print("fine")
     [
         [],
         *([name] for name in ("run", "check", "graph", "schema", "new-module", "sbatch", "runs")),
+        ["report"],
         ["watch"],
         ["trace"],
         ["tuple", "put"],

@@ -124,13 +124,15 @@ def test_a_users_modules_folder_and_ours_in_one_process(
         import modules.trial  # as the session of a tool may have done already
         {ours if ours_first else theirs}
         {theirs if ours_first else ours}
-        print(master.Space.parse({{"a": [1, 2]}}).size)
+        print(len(master.Options(space={{"a": [1, 2]}}).space["a"]))
         from modules.helper import HELP
         print(HELP)
         trainer = load("modules.trainer:run")[0]
-        print(trainer.Trial is master.Trial)
+        def messages(code):
+            return sys.modules[code.__package__ + ".sweep.messages"]
+        print(messages(trainer) is messages(master))
         import pickle
-        print(pickle.loads(pickle.dumps(master.Trial(1, {{}}, 2))).seed)
+        print(pickle.loads(pickle.dumps(messages(master).End((2,)))).iteration[0])
         """
     )
     words = "of the package" if init else "no words"
@@ -155,7 +157,7 @@ def test_a_users_trainer_replaces_ours_of_that_name(tmp_path: Path, python: Pyth
     found = python(
         """
         print(call("modules.trainer:run"))
-        print(hasattr(load("modules.master:run")[0], "Hyperparameters"))
+        print(hasattr(load("modules.master:run")[0], "Search"))
         """
     )
     assert found == ["mine", "True"]

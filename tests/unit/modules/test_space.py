@@ -5,10 +5,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from modules.space import Space, SpaceError
+from modules.space import Dimension, Space, SpaceError, parse_dimension
 from modules.trial import trial_seed
 
 
@@ -35,6 +35,12 @@ def values(value: Any) -> list[Any]:
         ({"from": 1, "to": 0.01, "log_steps": 3}, [1.0, 0.1, 0.01]),
         ({"from": 16, "to": 256, "log_steps": 5}, [16, 32, 64, 128, 256]),
         ({"from": 0.3, "to": 0.3, "log_steps": 1}, [0.3]),
+        ({"from": 1, "to": 4}, [1, 2, 3, 4]),
+        ({"from": 4, "to": 1}, [4, 3, 2, 1]),
+        ({"from": 0.5, "to": 0.5}, [0.5]),
+        ({"choices": [0.01, 0.1]}, [0.01, 0.1]),
+        ({"choices": [0, False, 1, True]}, [0, False, 1, True]),
+        ({"value": [32, 32]}, [[32, 32]]),
     ],
 )
 def test_the_values_of_a_parameter(value: Any, expected: list[Any]) -> None:
@@ -63,6 +69,7 @@ def test_a_range_has_every_step_and_its_end(
     st.integers(2, 50),
 )
 def test_log_steps_end_exactly_and_have_equal_ratios(start: float, stop: float, count: int) -> None:
+    assume(abs(math.log(stop / start)) > 1e-6)
     found = values({"from": start, "to": stop, "log_steps": count})
     assert (len(found), found[0], found[-1]) == (count, start, stop)
     ratio = (stop / start) ** (1 / (count - 1))
@@ -112,7 +119,7 @@ def test_a_huge_grid_is_never_stored() -> None:
         ([], "an empty list, so the grid has no points"),
         ({}, "is no range"),
         ({"from": 1}, "{ from } is no range; write a list"),
-        ({"from": 1, "to": 2}, "is no range"),
+        ({"from": 1, "until": 2}, "is no range"),
         ({"from": 1, "to": 2, "step": 1, "log_steps": 2}, "is no range"),
         ({"start": 1, "to": 2, "step": 1}, "is no range"),
         ({"from": 1, "to": 2, "step": 0}, "a step of 0 never arrives at 2"),
@@ -130,6 +137,20 @@ def test_a_huge_grid_is_never_stored() -> None:
         ({"from": "a", "to": 1, "log_steps": 3}, "from and to are numbers"),
         ({"from": 1, "to": 3, "log_steps": 4}, "not so many integers"),
         ([1, 2, 1], "1 stands there twice"),
+        ([1, 2, 1.0], "1.0 stands there twice"),
+        ([[1], [1]], "[1] stands there twice"),
+        ({"choices": []}, "an empty list"),
+        ({"choices": 3}, "choices is a list"),
+        ({"value": 3, "step": 1}, "is no range"),
+        ({"from": 1e16, "to": 1e16 + 64, "step": 0.5}, "too small beside"),
+        ({"from": 0.3, "to": 0.3, "log_steps": 2}, "too close together"),
+        ({"from": 1.0, "to": 1.0 + 1e-12, "log_steps": 50}, "too close together"),
+        ({"from": 1, "to": 10**12, "log_steps": 10**9}, "log_steps = 1000000000: at most"),
+        ({"from": 0.0, "to": 1.0, "scale": "log"}, "cannot touch 0"),
+        ({"from": -1, "to": 1, "scale": "log"}, "cannot touch 0"),
+        ({"from": 0.1, "to": 1.0, "scale": "logarithmic"}, "got 'logarithmic'"),
+        ({"from": 0.1, "to": "1"}, "from and to are numbers"),
+        ({"from": 0, "to": 10**20}, "too many values"),
         ({"from": 1, "to": 2, "log_steps": 0}, "log_steps is the number of values"),
         ({"from": 1, "to": 2, "log_steps": 2.0}, "got 2.0"),
         ({"from": 1, "to": 2, "log_steps": True}, "got True"),
@@ -141,6 +162,98 @@ def test_a_malformed_parameter_is_named(value: Any, words: str) -> None:
         Space.parse({"fine": 1, "rate": value})
     assert str(caught.value).startswith("rate: ")
     assert words in str(caught.value)
+
+
+# -- shares of the way through, which strategies draw --------------------------------------------
+
+DIMENSIONS = [
+    [0.01, 0.1],
+    ["relu", "tanh", "sigmoid"],
+    [[32], [64, 32]],
+    20,
+    {"from": 16, "to": 64, "step": 16},
+    {"from": 3, "to": 1, "step": -1},
+    {"from": 0.1, "to": 0.9, "step": 0.1},
+    {"from": 1e-5, "to": 1e-1, "log_steps": 5},
+    {"from": 1, "to": 0.01, "log_steps": 30},
+    {"from": 3, "to": 1000, "log_steps": 20},
+    {"from": 0.25, "to": 0.5},
+    {"from": 5.0, "to": -5.0},
+    {"from": 1e-5, "to": 1e-1, "scale": "log"},
+    {"from": 1e3, "to": 1e-3, "scale": "log"},
+    {"from": 1, "to": 10**6, "scale": "log"},
+    {"from": 700, "to": 3, "scale": "log"},
+]
+
+
+@pytest.mark.parametrize("entry", DIMENSIONS, ids=str)
+@given(st.floats(0, 1, exclude_max=True))
+def test_a_value_lies_at_its_share(entry: Any, share: float) -> None:
+    dimension, _ = parse_dimension(entry)
+    value = dimension.at(share)
+    again = dimension.at(min(max(dimension.share(value), 0.0), 1 - 2**-53))
+    assert again == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value)
+    Space.parse({"a": entry}).check({"a": value})
+
+
+@pytest.mark.parametrize("entry", DIMENSIONS, ids=str)
+def test_every_value_comes_as_often_as_it_should(entry: Any) -> None:
+    dimension: Dimension
+    dimension, _ = parse_dimension(entry)
+    found = [dimension.at((place + 0.5) / 4000) for place in range(4000)]
+    if isinstance(entry, dict) and "scale" in entry:
+        # Each ratio alike: half of them lie below the geometric mean, rounding apart.
+        middle = math.sqrt(entry["from"] * entry["to"])
+        assert 0.45 < sum(value < middle for value in found) / 4000 < 0.55
+    elif isinstance(entry, dict) and set(entry) == {"from", "to"}:
+        assert sum(found) / 4000 == pytest.approx((entry["from"] + entry["to"]) / 2, abs=0.01)
+    else:
+        values = list(dimension.examples())
+        counts = [found.count(value) for value in values]
+        assert sum(counts) == 4000
+        assert max(counts) - min(counts) <= 1
+    assert {type(value) for value in found} == {type(value) for value in dimension.examples()}
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ([1, 2], 3),
+        ([1, 2], True),
+        (["a"], "b"),
+        ({"from": 0, "to": 10, "step": 2}, 3),
+        ({"from": 0, "to": 10, "step": 2}, 12),
+        ({"from": 0, "to": 10, "step": 2}, "2"),
+        ({"from": 0.01, "to": 1.0, "log_steps": 3}, 0.2),
+        ({"from": 0.01, "to": 1.0, "log_steps": 3}, -1),
+        ({"from": 1, "to": 100, "log_steps": 3}, 11),
+        ({"from": 0.0, "to": 1.0}, 1.5),
+        ({"from": 1, "to": 100, "scale": "log"}, 2.5),
+        ({"from": 1, "to": 100, "scale": "log"}, 101),
+    ],
+)
+def test_a_value_that_is_none_of_them_is_refused(entry: Any, value: Any) -> None:
+    with pytest.raises(SpaceError, match=r"^a: "):
+        Space.parse({"a": entry}).check({"a": value})
+
+
+def test_a_point_has_the_parameters_of_its_space() -> None:
+    space = Space.parse({"a": [1, 2], "b": {"value": 3, "if": {"a": 2}}})
+    space.check({"a": 1})
+    space.check({"a": 2, "b": 3})
+    for wrong, words in [({"a": 2}, "b: is missing"), ({"a": 1, "b": 3}, "b: should not be there")]:
+        with pytest.raises(SpaceError, match=words):
+            space.check(wrong)
+    with pytest.raises(SpaceError, match="c: should not be there"):
+        space.check({"a": 1, "c": 0})
+
+
+def test_a_grid_cannot_go_through_every_number_between_two() -> None:
+    space = Space.parse({"a": 1, "rate": {"from": 0.1, "to": 0.2}})
+    assert not space.is_finite
+    for call in (lambda: space.size, lambda: space.point(0)):
+        with pytest.raises(SpaceError, match=r"rate: every number between two, .* add step"):
+            call()
 
 
 def test_an_empty_space_is_refused() -> None:

@@ -1,0 +1,181 @@
+"""``diel sweep``: run a sweep, or look at it before or after.
+
+What a sweep is, is known to the code of the workflow file's modules. Of a module's file that
+defines ``Options`` these names are looked for, and called if they are there::
+
+    preview_sweep(options, folder)               strategy, size, points, trainer
+    export_sweep(run_dir, formats, folder)       files
+    try_one(options, folder, point, seed)        why it failed, seconds; of the trainer's file
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diel.cli.conclusion import TABLE_ROWS, print_rankings
+from diel.cli.output import aligned
+from diel.cli.runs import show_duration
+from diel.errors import LaunchError
+from diel.loading.checking import OPTIONS_CLASS, finish, parse_options
+from diel.loading.functions import import_code
+from diel.loading.threads import set_thread_environment
+from diel.run.directory import RunDirectory
+from diel.run.history import is_run
+from diel.run.journal import JournalReader
+from diel.run.view import RunView
+from diel.workflow.load import read_draft
+
+if TYPE_CHECKING:
+    from diel.workflow.load import Draft
+    from diel.workflow.model import Module, Workflow
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A module of the file with its code and its options."""
+
+    module: Module
+    code: Any
+    options: Any
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Do what is asked for; return the exit code.
+
+    Raises
+    ------
+    DielError
+        If the file cannot be run, or has no sweep.
+    """
+    if is_run(options.file):
+        directory = RunDirectory(options.file)
+        view = _view(directory)
+        if not print_rankings(view, directory, options.top or TABLE_ROWS):
+            print(f"{options.file}: no results yet")
+        return _export(directory, options.export, _workflow_file(directory))
+    if options.dry_run:
+        return _preview(options)
+    from diel.cli.run import run
+
+    given = {"resume": None, "run_dir": None, "trace": False, "directory": None}
+    for name, value in given.items():
+        setattr(options, name, value)
+    file, options.file = options.file, str(options.file)
+    exit_code = run(options)
+    if options.directory is not None:
+        _export(options.directory, options.export, file)
+    return exit_code
+
+
+# -- before ---------------------------------------------------------------------------------------
+
+
+def _preview(options: argparse.Namespace) -> int:
+    from diel.executive.launch import available_cores
+    from diel.executive.placement import needs, plan_groups
+
+    set_thread_environment(1)
+    draft = read_draft(str(options.file))
+    workflow = finish(draft)
+    parts = {part.module.name: part for part in _parts(draft, workflow)}
+    ranks = options.ranks or needs(workflow, available_cores()).moment
+    plans = plan_groups(workflow, ranks, str(options.file))
+    copies = {one.module: one.copies for plan in plans for one in plan.modules}
+    sweeps = [part for part in parts.values() if hasattr(part.code, "preview_sweep")]
+    if not sweeps:
+        raise LaunchError(
+            f"{options.file} has no sweep: no module with function modules.master:run"
+        )
+    for part in sweeps:
+        found = part.code.preview_sweep(part.options, draft.file.parent)
+        trainers = copies.get(found.trainer, 1)
+        size = "no last trial" if found.size is None else f"{found.size:,} trials"
+        print(f"{part.module.name}: {size}, {found.strategy}, {trainers} trainers on {ranks} ranks")
+        _print_points(found.points)
+        trainer = parts.get(found.trainer)
+        if trainer is not None and hasattr(trainer.code, "try_one") and found.points:
+            seed = getattr(part.options, "seed", 0)
+            _print_estimate(trainer, draft.file.parent, found, seed, trainers)
+    return 0
+
+
+def _print_points(points: list[dict[str, Any]]) -> None:
+    names = list(dict.fromkeys(name for point in points for name in point))
+    rows = [("trial", *names)]
+    for number, point in enumerate(points):
+        rows.append((str(number), *(_text(point.get(name, "")) for name in names)))
+    print("\n".join(aligned(rows)))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainers: int) -> None:
+    reason, seconds = trainer.code.try_one(trainer.options, folder, found.points[0], seed)
+    if reason:
+        print(f"trial 0 failed: {reason}")
+        return
+    took = f"{seconds * 1000:.3g} ms" if seconds < 1 else show_duration(seconds)
+    text = f"trial 0 took {took}"
+    if found.size is not None:
+        whole = show_duration(seconds * found.size / trainers)
+        text += f"; if all are like it, the sweep takes {whole}"
+    print(text)
+
+
+# -- after ----------------------------------------------------------------------------------------
+
+
+def _view(directory: RunDirectory) -> RunView:
+    view = RunView()
+    for record in JournalReader(directory.journal).new_records():
+        view.apply(record)
+    return view
+
+
+def _workflow_file(directory: RunDirectory) -> Path:
+    """Return the file that a run was started with; its copy, if that is no more."""
+    for record in JournalReader(directory.journal).new_records():
+        if record["event"] == "RunStarted" and Path(record.get("file", "")).is_file():
+            return Path(record["file"])
+    return directory.workflow
+
+
+def _export(directory: RunDirectory, formats: list[str], file: Path) -> int:
+    if not formats:
+        return 0
+    draft = read_draft(str(file))
+    workflow = finish(draft)
+    exporters = {
+        part.code.__name__: part.code.export_sweep
+        for part in _parts(draft, workflow)
+        if hasattr(part.code, "export_sweep")
+    }
+    if not exporters:
+        raise LaunchError(f"{file} has no sweep to export")
+    for export in exporters.values():
+        try:
+            files = export(directory.path, formats, draft.file.parent)
+        except ValueError as error:
+            raise LaunchError(str(error)) from error
+        for path in files:
+            print(path)
+    return 0
+
+
+def _parts(draft: Draft, workflow: Workflow) -> Iterator[_Part]:
+    """Yield the function modules whose files define options: those are imported anyway."""
+    for module in workflow.modules:
+        location = draft.locations.get(module.name)
+        if location is None or OPTIONS_CLASS not in location.classes:
+            continue
+        folder = draft.file.parent
+        code = import_code(location, folder)
+        yield _Part(module, code, parse_options(code, location, module.options, folder))

@@ -1,0 +1,36 @@
+"""How good a point is, and how good the chosen one really is.
+
+::
+
+    holdout     one split; the score of the best of K trials is optimistic
+    k_fold      every row is scored once a repeat; the best of K is still optimistic
+    nested      the choice is made inside each outer fold, and scored on rows that had no part in it
+
+`splits` cuts rows, `jobs` says what a trial has to train, `bias` compares the score of the best
+trial with an honest estimate, `options` is what a workflow file says of it.
+"""
+
+from .bias import BiasReport, SelectionBias, luck
+from .jobs import Evaluated, Job, Rounds, collect, jobs_of, means, prepared
+from .options import Evaluation
+from .splits import EvaluationError, Fold, NestedFold, holdout, k_fold, nested_folds
+
+__all__ = [
+    "BiasReport",
+    "Evaluated",
+    "Evaluation",
+    "EvaluationError",
+    "Fold",
+    "Job",
+    "NestedFold",
+    "Rounds",
+    "SelectionBias",
+    "collect",
+    "holdout",
+    "jobs_of",
+    "k_fold",
+    "luck",
+    "means",
+    "nested_folds",
+    "prepared",
+]

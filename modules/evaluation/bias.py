@@ -1,0 +1,205 @@
+"""How much of the best score is luck: the best of many trials is better than it will be again.
+
+The score of the best of K trials was chosen for being high on certain rows. On other rows the same
+model does worse, and the more so the more trials there were and the fewer rows. So the score of the
+winner stands beside an estimate in which the choice had no part of the rows that score it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..objective import Objective
+from .jobs import Evaluated
+
+
+@dataclass(frozen=True)
+class BiasReport:
+    """The best score, and how far to believe it.
+
+    Attributes
+    ----------
+    trials : int
+        With a score.
+    objective : str
+    naive : float
+        The score of the best trial on rows that chose it.
+    honest : float or None
+        An estimate for the chosen trial on new rows; None where there is none.
+    spread : float or None
+        Standard deviation of the honest score over the splits.
+    method : str
+        How `honest` came about.
+    warning : str
+        Why the naive score must not be reported as it is; empty if nothing is wrong.
+    """
+
+    trials: int
+    objective: str
+    naive: float
+    honest: float | None
+    spread: float | None
+    method: str
+    warning: str
+
+    @property
+    def bias(self) -> float | None:
+        """How much better the naive score looks; negative if it looks worse."""
+        return None if self.honest is None else self.naive - self.honest
+
+    def lines(self) -> list[str]:
+        """Return the report as lines of text, the honest figure first."""
+        honest = []
+        if self.honest is not None:
+            spread = f" +- {self.spread:.3f}" if self.spread is not None else ""
+            honest = [f"{self.objective}, {self.method}: {self.honest:.3f}{spread}"]
+        naive = (
+            f"{self.objective}, best of {self.trials} on the rows that chose it: {self.naive:.3f}"
+        )
+        warning = [f"warning: {self.warning}"] if self.warning else []
+        return [*honest, naive, *warning]
+
+
+class SelectionBias:
+    """Watches the trials of a sweep; its memory does not grow with them.
+
+    Parameters
+    ----------
+    objective : Objective
+
+    Notes
+    -----
+    Of nested splits, in each of them the trial that is best by its inner folds is scored on the
+    outer rows, and the mean over the splits is the honest figure; the naive one is that of the
+    trial with the best mean over the outer rows themselves. Of plain folds, the correction of
+    [1]_ is the mean over folds of how much the best trial of that fold is better there than the
+    trial that is best over all. Of a single split nothing honest can be said; `luck` gives the size
+    of what may be wrong.
+
+    References
+    ----------
+    .. [1] Tibshirani, Tibshirani, A bias correction for the minimum error rate in
+       cross-validation, Annals of Applied Statistics 3, 2009.
+    .. [2] Cawley, Talbot, On over-fitting in model selection and subsequent selection bias in
+       performance evaluation, JMLR 11, 2010.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective, self._rows = objective, 0
+        self.trials = 0
+        # (score, -trial) of the best by what the naive protocol looks at, with its splits' scores.
+        self._naive: tuple[float, int] | None = None
+        self._naive_splits: list[float] = []
+        # Of each split: (score of the choice, -trial), and the score on its test rows.
+        self._chosen: list[tuple[tuple[float, int], float]] = []
+        self._is_nested = False
+
+    def add(self, trial: int, evaluated: Evaluated) -> None:
+        """Take a trial. One without a score in some split is left out."""
+        choice = [self._score(metrics) for metrics in evaluated.choice]
+        test = [self._score(metrics) for metrics in evaluated.test]
+        if any(score is None for score in [*choice, *test]):
+            return
+        self.trials += 1
+        self._is_nested, self._rows = bool(test), evaluated.rows
+        scores = [score for score in (test or choice) if score is not None]
+        naive = (math.fsum(scores) / len(scores), -trial)
+        if self._naive is None or naive > self._naive:
+            self._naive, self._naive_splits = naive, scores
+        chosen = [
+            ((score, -trial), final)
+            for score, final in zip(choice, scores, strict=True)
+            if score is not None
+        ]
+        if not self._chosen:
+            self._chosen = chosen
+        self._chosen = [max(one, new) for one, new in zip(self._chosen, chosen, strict=True)]
+
+    def _score(self, metrics: dict[str, float]) -> float | None:
+        return self._objective.score(self._objective.value(metrics))
+
+    def report(self) -> BiasReport | None:
+        """Return what there is to say so far; None before the first trial."""
+        if self._naive is None:
+            return None
+        naive, splits = self._naive[0], len(self._chosen)
+        honest, spread, method = None, None, "one split"
+        finals = [final for _, final in self._chosen]
+        if self._is_nested:
+            honest = math.fsum(finals) / splits
+            spread = _deviation(finals)
+            method = f"nested cross-validation ({splits} folds)"
+        elif splits > 1:
+            gains = [best - own for best, own in zip(finals, self._naive_splits, strict=True)]
+            honest = naive - math.fsum(gains) / splits
+            method = f"{splits} folds, corrected for the choice"
+        sign = 1 if self._objective.maximise else -1
+        return BiasReport(
+            self.trials,
+            self._objective.text,
+            sign * naive,
+            None if honest is None else sign * honest,
+            spread,
+            method,
+            self._warning(naive),
+        )
+
+    def _warning(self, naive: float) -> str:
+        if self._is_nested or self.trials < 2:
+            return ""
+        text = f"the rows that score the best of {self.trials} trials are those that chose it"
+        if len(self._chosen) == 1 and self._rows and self._objective.text == "accuracy":
+            gain = luck(self.trials, self._rows, naive)
+            text += f"; on {self._rows} rows, luck alone can give {gain:.2f} of its accuracy"
+        return text + '; report evaluation.method = "nested"'
+
+
+def luck(trials: int, rows: int, accuracy: float) -> float:
+    """Return how much the best of some equally good models may look better than they are.
+
+    Parameters
+    ----------
+    trials : int, at least 1
+        Models, whose errors are independent: the most that luck can do.
+    rows : int, at least 1
+        That are scored.
+    accuracy : float
+        As it was observed for the best one.
+
+    Returns
+    -------
+    float
+        The observed accuracy less the smallest true one with which the best of the models is
+        expected, to within half a row, to have as many rows right. Zero for one model.
+
+    Notes
+    -----
+    A model of true accuracy p has k of n rows right with the binomial probability; the largest of
+    K such numbers is below k with the K-th power of the probability that one is.
+    """
+    import numpy as np
+
+    if trials < 2:
+        return 0.0
+    k = np.arange(rows + 1)
+    # Logarithms of the numbers of ways to choose k of n rows.
+    ways = np.concatenate([[0.0], np.cumsum(np.log((rows - k[:-1]) / (k[:-1] + 1)))])
+
+    def expected_best(true: float) -> float:
+        masses = np.exp(ways + k * math.log(true) + (rows - k) * math.log1p(-true))
+        below = np.minimum(np.cumsum(masses), 1.0)[:-1]
+        return float((1.0 - below**trials).sum()) / rows
+
+    low, high = 1e-9, 1 - 1e-9
+    for _ in range(40):
+        middle = (low + high) / 2
+        reached = expected_best(middle) >= accuracy - 0.5 / rows
+        low, high = (low, middle) if reached else (middle, high)
+    return max(accuracy - high, 0.0)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1))

@@ -1,0 +1,162 @@
+"""What a trial has to train, and what comes of it.
+
+The trainings of a trial do not depend on each other, so a trainer may do them one after the other
+or all at once; `collect` puts their metrics together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .splits import Fold, NestedFold, Rows
+
+if TYPE_CHECKING:
+    from dnn import Dataset
+
+Metrics = Mapping[str, float]
+
+_SUMMED = "training_time_s"
+_MOST_KEPT_BYTES = 2**28
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training.
+
+    Attributes
+    ----------
+    train, test : array of intp
+        Rows to train on, rows to score.
+    outer : int
+        The number of the split to which it belongs.
+    is_test : bool
+        Whether its score tells how good a choice was; otherwise it takes part in the choice.
+    """
+
+    train: Rows
+    test: Rows
+    outer: int
+    is_test: bool = False
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What the trainings of a trial gave.
+
+    Attributes
+    ----------
+    metrics : dict
+        Means over the trainings on which a choice may be based; the training time is the sum over
+        all trainings.
+    choice : tuple of dict
+        Of each split: the metrics on which the choice in it is based.
+    test : tuple of dict
+        Of each split: the metrics on rows that have no part in the choice. Only of nested splits.
+    rows : int
+        How many rows are scored in a split, rounded down; 0 where that is unknown.
+    """
+
+    metrics: dict[str, float]
+    choice: tuple[dict[str, float], ...]
+    test: tuple[dict[str, float], ...] = field(default=())
+    rows: int = 0
+
+    def splits(self) -> dict[str, Any]:
+        """Return what the metrics do not say, in plain values: for a ledger."""
+        if len(self.choice) == 1 and not self.test:
+            return {"rows": self.rows}  # the metrics are those of the only split
+        return {"rows": self.rows, "choice": list(self.choice), "test": list(self.test)}
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Any], splits: Mapping[str, Any]) -> Evaluated:
+        """Return what `splits` was made of."""
+        own = dict(metrics)
+        choice = tuple(splits.get("choice", (own,)))
+        return cls(own, choice, tuple(splits.get("test", ())), splits["rows"])
+
+
+def jobs_of(splits: Sequence[Fold]) -> list[Job]:
+    """Return the trainings of a trial: of a nested split the inner ones, then the outer one."""
+    jobs = []
+    for outer, fold in enumerate(splits):
+        if isinstance(fold, NestedFold):
+            jobs += [Job(inner.train, inner.test, outer) for inner in fold.inner]
+        jobs.append(Job(fold.train, fold.test, outer, is_test=isinstance(fold, NestedFold)))
+    return jobs
+
+
+def prepared(data: Dataset, job: Job | Fold) -> tuple[Dataset, Dataset]:
+    """Return training rows and rows to score, ready for training.
+
+    Missing cells are filled and attributes scaled by what the training rows say, and only they: a
+    preparation learned from all rows would tell the model about those that score it.
+    """
+    from dnn import impute, standardise
+
+    train, test = standardise(*impute(data.take(job.train), data.take(job.test)))
+    return train, test
+
+
+class Rounds:
+    """The trainings of a trial with their rows prepared, the same for every trial.
+
+    Parameters
+    ----------
+    data : Dataset
+    jobs : sequence of Job
+
+    Notes
+    -----
+    Prepared rows are kept for the next trial where all together take little memory.
+    """
+
+    def __init__(self, data: Dataset, jobs: Sequence[Job]) -> None:
+        self.jobs = tuple(jobs)
+        self._data = data
+        self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
+        self._kept: dict[int, tuple[Dataset, Dataset]] = {}
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+    def __iter__(self) -> Iterator[tuple[Dataset, Dataset]]:
+        """Go through training rows and rows to score."""
+        for number, job in enumerate(self.jobs):
+            rows = self._kept.get(number) or prepared(self._data, job)
+            if self._keeps:
+                self._kept[number] = rows
+            yield rows
+
+
+def collect(jobs: Sequence[Job], results: Sequence[Metrics]) -> Evaluated:
+    """Put the metrics of the trainings of a trial together.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        As `jobs_of` gave them.
+    results : sequence of mapping
+        The metrics of each.
+    """
+    pairs = list(zip(jobs, results, strict=True))
+    outers = sorted({job.outer for job in jobs})
+    choice = tuple(
+        means([result for job, result in pairs if job.outer == outer and not job.is_test])
+        for outer in outers
+    )
+    metrics = means([result for job, result in pairs if not job.is_test])
+    if _SUMMED in metrics:
+        metrics[_SUMMED] = math.fsum(result[_SUMMED] for result in results)
+    test = tuple(dict(result) for job, result in pairs if job.is_test)
+    scored = [len(job.test) for job in jobs if job.is_test] or [len(job.test) for job in jobs]
+    return Evaluated(metrics, choice, test, sum(scored) // len(scored))
+
+
+def means(results: Sequence[Metrics]) -> dict[str, float]:
+    """Return the mean of each metric."""
+    return {
+        name: math.fsum(result[name] for result in results) / len(results) for name in results[0]
+    }

@@ -1,0 +1,397 @@
+"""What a workflow file says of a sweep: every problem at once, each at its place.
+
+::
+
+    [module.options]
+    objective = "accuracy"
+    strategy = "random"
+    trials = 500
+    until = { objective = 0.98, time = "2 h" }
+    [module.options.space]
+    learning_rate = { from = 1e-4, to = 1.0, scale = "log" }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from .expression import ExpressionError
+from .objective import Objective, ObjectiveError
+from .plugins import PluginError
+from .space import Space, SpaceError, parse_dimension
+from .strategies import RULES, STRATEGIES, check_strategy
+from .trainer import METRICS, Hyperparameters
+
+OUR_TRAINER = "modules.trainer:run"
+COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
+"""Columns of the results that no parameter may be called like."""
+
+_VALUES_CHECKED = 1000
+_STATELESS = ("grid", "random")
+
+
+class UntilOptions(BaseModel):
+    """When a sweep is over, beside the number of its trials."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    objective: float | None = Field(
+        default=None, allow_inf_nan=False, description="no further trial begins once one is as good"
+    )
+    time: float | str | None = Field(
+        default=None, description='no further trial begins after it: seconds, or as "2 h"'
+    )
+
+    @field_validator("time")
+    @classmethod
+    def _check_time(cls, time: float | str | None) -> float | None:
+        from diel import duration_s
+
+        return None if time is None else duration_s(time)
+
+    @property
+    def time_s(self) -> float | None:
+        """The time, in seconds."""
+        return None if self.time is None else float(self.time)
+
+
+class SweepOptions(BaseModel):
+    """A sweep: the space, how to go through it, and what is wanted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    space: dict[str, Any] = Field(description="what each hyperparameter may be")
+    strategy: dict[str, Any] = Field(
+        {"name": "grid"},
+        description="a name, or a table of a name and its options: grid, random, cross_entropy, "
+        "halving, optuna:<sampler>, or a class of your own as package.module:Class",
+        validate_default=True,
+    )
+    order: Literal["natural", "shuffled"] | None = Field(None, description="of a grid")
+    early_stopping: dict[str, Any] | None = Field(
+        None, description="a rule, or a table of a rule and its options: median, halving"
+    )
+    objective: list[str] = Field(
+        ["accuracy"],
+        min_length=1,
+        description="a metric, an expression of metrics, or a function of yours; or several",
+    )
+    maximise: bool | list[bool] | None = Field(
+        None, description="whether more is better; known of accuracy, mcc, loss, training_time_s"
+    )
+    seed: int = Field(0, ge=0, description="from which the seed of each trial follows")
+    trials: int | None = Field(None, ge=1, description="how many at most")
+    until: UntilOptions = UntilOptions()
+    deterministic: bool = Field(
+        False, description="whether an adaptive strategy learns in the order of trials, with a lag"
+    )
+    lag: int = Field(32, ge=1, description="how many trials later, if deterministic")
+    trainer: str = Field("trainer", description="the module that trains")
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _name_strategy(cls, strategy: Any) -> Any:
+        return {"name": strategy} if isinstance(strategy, str) else strategy
+
+    @field_validator("early_stopping", mode="before")
+    @classmethod
+    def _name_rule(cls, rule: Any) -> Any:
+        return {"rule": rule} if isinstance(rule, str) else rule
+
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _list_objectives(cls, objective: Any) -> Any:
+        return [objective] if isinstance(objective, str) else objective
+
+    @field_validator("space")
+    @classmethod
+    def _check_space(cls, space: dict[str, Any]) -> dict[str, Any]:
+        problems = list(_space_problems(space))
+        if problems:
+            raise ValidationError.from_exception_data("space", problems)
+        return space
+
+    @field_validator("strategy")
+    @classmethod
+    def _check_strategy(cls, strategy: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        name = strategy.get("name")
+        if not isinstance(name, str):
+            raise _problem("name is missing: which strategy it is", 'add name = "random"')
+        own = name.split(":")[0] if ":" in name else ""
+        if name not in STRATEGIES and (not own or own == "optuna"):
+            near = get_close_matches(name, STRATEGIES, 1)
+            raise _problem(
+                f'there is no strategy "{name}"',
+                f'did you mean "{near[0]}"?'
+                if near
+                else f"there are {', '.join(STRATEGIES)}, and yours as package.module:Class",
+            )
+        try:
+            return check_strategy(strategy, _folder(info))
+        except ValidationError as error:
+            raise _with_remedies(error, STRATEGIES[name]) from None
+        except PluginError as error:
+            raise _problem(str(error)) from None
+
+    @field_validator("early_stopping")
+    @classmethod
+    def _check_rule(cls, rule: dict[str, Any] | None) -> dict[str, Any] | None:
+        if rule is None:
+            return None
+        name = rule.get("rule")
+        if name not in RULES:
+            near = get_close_matches(str(name), RULES, 1)
+            raise _problem(
+                f"there is no rule {name!r}" if name is not None else "rule is missing",
+                f'did you mean "{near[0]}"?' if near else f"there are {', '.join(RULES)}",
+            )
+        try:
+            return RULES[name].model_validate(rule).model_dump(exclude={"name"})
+        except ValidationError as error:
+            raise _with_remedies(error, RULES[name]) from None
+
+    @model_validator(mode="after")
+    def _check_together(self, info: ValidationInfo) -> SweepOptions:
+        problems = [*self._objective_problems(info), *self._limit_problems()]
+        problems += [*self._strategy_problems(), *self._trainer_problems(info)]
+        if problems:
+            raise ValidationError.from_exception_data("sweep", problems)
+        return self
+
+    def _objective_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
+        known = METRICS if self._has_our_trainer(info) else None
+        if isinstance(self.maximise, list) and len(self.maximise) != len(self.objective):
+            yield _at(
+                ("maximise",),
+                self.maximise,
+                f"{len(self.maximise)} directions for {len(self.objective)} objectives",
+                "give one for each",
+            )
+            return
+        for text, maximise in zip(self.objective, self._directions(), strict=True):
+            try:
+                objective = Objective.parse(text, maximise, _folder(info), known)
+            except (ExpressionError, ObjectiveError, PluginError) as error:
+                yield _at(("objective",), text, str(error))
+                continue
+            wanted = self.until.objective
+            if wanted is not None and not objective.reaches(wanted):
+                yield _at(("until", "objective"), wanted, f"{text} is never as good as {wanted:g}")
+        if self.until.objective is not None and len(self.objective) > 1:
+            yield _at(
+                ("until", "objective"),
+                self.until.objective,
+                "there are several objectives, of which this means none",
+                "write one expression of them",
+            )
+
+    def _limit_problems(self) -> Iterator[InitErrorDetails]:
+        if self.strategy["name"] == "grid" or self.trials or self.until.time is not None:
+            return
+        if self._is_users_strategy:
+            return  # which knows when it has no more
+        if self.until.objective is not None:
+            yield _at(
+                ("until", "objective"),
+                self.until.objective,
+                f"may never be reached, and {self.strategy['name']} has no last trial",
+                "add trials = 1000, or a time",
+            )
+        else:
+            yield _at(
+                ("trials",),
+                None,
+                f"is missing: {self.strategy['name']} has no last trial",
+                'add trials = 1000, or until = { time = "2 h" }',
+            )
+
+    def _strategy_problems(self) -> Iterator[InitErrorDetails]:
+        name = self.strategy["name"]
+        if self.order is not None and name != "grid":
+            yield _at(
+                ("order",), self.order, f'only a grid has an order, not "{name}"', "remove it"
+            )
+        if name == "grid":
+            try:
+                _ = Space.parse(self.space).size
+            except SpaceError as error:
+                loc = ("space", error.parameter) if error.parameter else ("space",)
+                yield _at(loc, self.space, error.reason)
+        if name == "halving" and self.early_stopping is not None:
+            yield _at(
+                ("early_stopping",),
+                self.early_stopping,
+                'strategy = "halving" has its own rule',
+                'write strategy = "random" for another rule',
+            )
+        if len(self.objective) > 1 and not self._is_stateless:
+            yield _at(
+                ("objective",),
+                self.objective,
+                f'"{name}" can follow one objective, not {len(self.objective)}',
+                "write one expression of them, or use grid or random",
+            )
+
+    def _trainer_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
+        context = info.context or {}
+        modules = context.get("modules")
+        if modules is None:
+            return
+        if self.trainer not in modules:
+            if self.trainer not in context.get(
+                "names", ()
+            ):  # else its own entry says what is wrong
+                near = get_close_matches(self.trainer, modules, 1)
+                yield _at(
+                    ("trainer",),
+                    self.trainer,
+                    "there is no module of that name",
+                    f'did you mean "{near[0]}"?' if near else "",
+                )
+            return
+        if self._has_our_trainer(info):
+            if modules[self.trainer].processes > 1:
+                yield _at(
+                    ("trainer",),
+                    self.trainer,
+                    f"our trainer is one process: module {self.trainer!r} has more",
+                    "remove its processes, or raise its copies",
+                )
+            yield from _parameter_problems(Space.parse(self.space))
+            yield from self._evaluation_problems(modules[self.trainer].options)
+
+    def _evaluation_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
+        evaluation = trainer.get("evaluation")
+        if not isinstance(evaluation, dict) or evaluation.get("method") != "nested":
+            return
+        if not self._is_stateless or self.early_stopping is not None:
+            yield _at(
+                ("strategy",),
+                self.strategy,
+                f"{self.trainer} evaluates by nested folds, and a strategy that learns from scores "
+                "has seen the rows that are to judge its choice",
+                "use grid or random without early stopping, or k_fold there",
+            )
+
+    def _has_our_trainer(self, info: ValidationInfo) -> bool:
+        location = (info.context or {}).get("locations", {}).get(self.trainer)
+        if location is None or not location.shipped or location.spec != OUR_TRAINER:
+            return False
+        module = (info.context or {}).get("modules", {}).get(self.trainer)
+        if module is None:
+            return False
+        # Else it calls a function of theirs.
+        return dict(getattr(module, "options", {})).get("train") is None
+
+    def _directions(self) -> Sequence[bool | None]:
+        if isinstance(self.maximise, list):
+            return self.maximise
+        return [self.maximise] * len(self.objective)
+
+    @property
+    def _is_users_strategy(self) -> bool:
+        return self.strategy["name"] not in STRATEGIES
+
+    @property
+    def _is_stateless(self) -> bool:
+        return self.strategy["name"] in _STATELESS
+
+    def objectives(self, folder: Path = Path()) -> list[Objective]:
+        """Return the objectives, the first one deciding which trial is the best.
+
+        Parameters
+        ----------
+        folder : Path
+            Of the workflow file, beside which functions are found.
+        """
+        pairs = zip(self.objective, self._directions(), strict=True)
+        return [Objective.parse(text, maximise, folder) for text, maximise in pairs]
+
+
+def _space_problems(space: dict[str, Any]) -> Iterator[InitErrorDetails]:
+    sound = True
+    for name, entry in space.items():
+        if name in COLUMNS:
+            text = f"{name}: a column of the results; use another name"
+            yield _at((name,), entry, text)
+        try:
+            parse_dimension(entry)
+        except SpaceError as error:
+            sound = False
+            yield _at((name,), entry, error.reason)
+    if sound:
+        try:
+            Space.parse(space)
+        except SpaceError as error:
+            yield _at((error.parameter,) if error.parameter else (), space, error.reason)
+
+
+def _parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
+    """Try every value of every parameter on the model of our own trainer."""
+    known = Hyperparameters.model_fields
+    for name, dimension in space.dimensions.items():
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            yield _at(
+                ("space", name),
+                name,
+                f"the trainer has no such hyperparameter; it knows {', '.join(known)}",
+                f'did you mean "{near[0]}"?' if near else "",
+            )
+            continue
+        for value in islice(dimension.examples(), _VALUES_CHECKED):
+            try:
+                Hyperparameters.model_validate({name: value})
+            except ValidationError as error:
+                yield _at(("space", name), value, f"{value!r}: {error.errors()[0]['msg']}")
+                break
+
+
+def _with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationError:
+    """Say of unknown keys which ones there are: the field's own type does not know them."""
+    problems = []
+    for one in error.errors(include_url=False):
+        place = tuple(str(step) for step in one["loc"])
+        if one["type"] == "extra_forbidden":
+            known = [key for key in model.model_fields if key not in ("name", "rule")]
+            near = get_close_matches(place[-1], known, 1)
+            remedy = f"there are {', '.join(known)}" if known else "it has no options: remove it"
+            problems.append(
+                _at(
+                    place,
+                    one["input"],
+                    f'unknown key "{place[-1]}"',
+                    f'did you mean "{near[0]}"?' if near else remedy,
+                )
+            )
+        else:
+            text = f"{one['msg'][0].lower()}{one['msg'][1:]}, got {one['input']!r}"
+            problems.append(_at(place, one["input"], text))
+    return ValidationError.from_exception_data("strategy", problems)
+
+
+def _at(place: tuple[str, ...], given: Any, text: str, remedy: str = "") -> InitErrorDetails:
+    return InitErrorDetails(type=_problem(text, remedy), loc=place, input=given)
+
+
+def _problem(text: str, remedy: str = "") -> PydanticCustomError:
+    return PydanticCustomError("sweep", text, {"remedy": remedy})
+
+
+def _folder(info: ValidationInfo) -> Path:
+    return Path((info.context or {}).get("folder", Path()))

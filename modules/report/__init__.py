@@ -1,0 +1,24 @@
+"""The report of a sweep: one HTML file that opens anywhere, without a network.
+
+::
+
+    rows ──> gather ──> picture ──> sections, charts ──> page ──> live (the file)
+             bounded    what is     HTML and SVG
+             memory     shown
+                          └──────> importance (binning, forest)
+
+All but `live` is pure: no clock, no files.
+"""
+
+from .live import LiveReport, conclude_report, write_report
+from .sweep import Evaluation, Moment, RankAccount, Sweep
+
+__all__ = [
+    "Evaluation",
+    "LiveReport",
+    "Moment",
+    "RankAccount",
+    "Sweep",
+    "conclude_report",
+    "write_report",
+]

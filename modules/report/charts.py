@@ -1,0 +1,219 @@
+"""The plots of a report."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .importance import Effect, Importance
+from .picture import SHADES, Picture
+from .plot import Plot, dots, line, stairs, text
+from .scales import Linear, Log, Named, Scale, focus, is_logarithmic, scale_for
+from .wording import Markup, as_number, join, place, shortened, show, tag, words
+
+HALF: Final = 560.0
+_FULL: Final = 1140.0
+_HEIGHT: Final = 320.0
+_AXIS_ROOM: Final = 104.0
+_FEW: Final = 100
+_MANY: Final = 500
+
+
+def history(picture: Picture) -> Markup:
+    """Draw the objective of the trials in order of completion, and the best so far."""
+    sweep = picture.sweep
+    count = max(1, picture.gathered.count)
+    plot = Plot(
+        HALF, _HEIGHT, Linear(0.0, float(count)), picture.axis,
+        "trials, in order of completion", words(sweep.objective),
+    )  # fmt: skip
+    shown = [*picture.sampled, *picture.top]
+    cloud = _dots(plot, picture, sorted(set(shown) - set(picture.steps)))
+    steps = [
+        (row, at[0], at[1])
+        for row in picture.steps
+        if (at := plot.at(picture.orders[row] + 1, picture.objective_of(row)))
+    ]
+    failed = [
+        line(plot.across((order + 1) / count), plot.down(0.0) - 7, plot.across((order + 1) / count),
+             plot.down(0.0), "failed")
+        for order, _ in picture.gathered.failures
+        if len(picture.gathered.failures) == picture.gathered.failed
+    ]  # fmt: skip
+    return plot.draw(
+        dots(cloud, "cloud"),
+        join(*failed),
+        stairs([(x, y) for _, x, y in steps], plot.across(1.0), "best-line"),
+        dots(steps, "best-dots"),
+        label=f"{sweep.direction} {sweep.objective} so far, and that of each trial",
+        style=_crowd(len(cloud)),
+    )
+
+
+def _crowd(count: int) -> str:
+    """Return the style that keeps so many dots or lines apart."""
+    return "few" if count < _FEW else "some" if count < _MANY else "many"
+
+
+def _dots(plot: Plot, picture: Picture, rows: list[int]) -> list[tuple[int, float, float]]:
+    found = []
+    for row in rows:
+        at = plot.at(picture.orders[row] + 1, picture.objective_of(row))
+        if at is not None:
+            found.append((row, *at))
+    return found
+
+
+def against_cost(picture: Picture) -> Markup | None:
+    """Draw quality against cost with the Pareto front; None if no trial has both."""
+    sweep = picture.sweep
+    pairs = {
+        row: (cost, quality)
+        for row in range(len(picture.rows))
+        if (cost := as_number(picture.rows[row].get(sweep.cost))) is not None
+        and (quality := as_number(picture.rows[row].get(sweep.quality))) is not None
+    }
+    if not pairs:
+        return None
+    costs = [cost for cost, _ in pairs.values()]
+    x: Scale = Linear(min(0.0, *costs), max(0.0, *costs) * 1.03 or 1.0)
+    if is_logarithmic(costs):
+        x = Log(min(costs) * 0.9, max(costs) * 1.1)
+    y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
+    unit = ", seconds" if sweep.cost.endswith("_s") else ""
+    plot = Plot(HALF, _HEIGHT, x, y, words(sweep.cost) + unit, words(sweep.quality))
+    placed = {row: at for row, pair in pairs.items() if (at := plot.at(*pair)) is not None}
+    front = [(row, *placed[row]) for row in picture.front if row in placed]
+    cloud = [(row, *at) for row, at in placed.items() if row not in set(picture.front)]
+    return plot.draw(
+        dots(cloud, "cloud"),
+        stairs([(x, y) for _, x, y in front], plot.across(1.0), "front-line"),
+        dots(front, "front-dots"),
+        label=f"{words(sweep.quality)} against {words(sweep.cost)}, with the Pareto front",
+        style=_crowd(len(cloud)),
+    )
+
+
+def parallel(picture: Picture) -> Markup | None:
+    """Draw each trial as a line over an axis for each parameter; None if nothing varies."""
+    names = picture.varying
+    if not names or len(picture.lines) < 2:
+        return None
+    scales: list[Scale] = [
+        scale_for([picture.rows[row].get(name) for row in picture.lines]) for name in names
+    ]
+    names, scales = [*names, picture.sweep.objective], [*scales, picture.axis]
+    width, height = max(_FULL, _AXIS_ROOM * len(names)), 380.0
+    top, bottom, left, right = 44.0, height - 18.0, 74.0, width - 64.0
+    across = [left + one * (right - left) / (len(names) - 1) for one in range(len(names))]
+
+    def down(where: float) -> float:
+        return bottom - where * (bottom - top)
+
+    lines = []
+    for row in picture.lines:
+        values = picture.rows[row]
+        aside = (picture.axis.place(values.get(names[-1])) or 0.0) - 0.5
+        places = [
+            _lane(scale, scale.place(values.get(name)), aside)
+            for name, scale in zip(names, scales, strict=True)
+        ]
+        points = [f"{place(x)},{place(down(y))}" for x, y in zip(across, places, strict=True)
+                  if y is not None]  # fmt: skip
+        style = f"q{picture.shade(row)}" + (" best" if row == picture.top[0] else "")
+        lines.append(tag("polyline", points=" ".join(points), class_=style, data_i=row))
+    axes = []
+    for number, (name, scale, x) in enumerate(zip(names, scales, across, strict=True)):
+        marks = [
+            tag("title", name),
+            line(x, top, x, bottom, "axis"),
+            tag("rect", x=place(x - 14), y=place(top), width="28", height=place(bottom - top),
+                class_="grip"),
+        ]  # fmt: skip
+        for where, label in scale.ticks(6):
+            where = _lane(scale, where, 0.0) or 0.0
+            marks.append(line(x - 4, down(where), x, down(where), "axis"))
+            marks.append(text(x - 8, down(where) + 4, shortened(label, 14), "tick end halo"))
+        style = "name middle" + (" chosen" if number == len(names) - 1 else "")
+        marks.append(text(x, 20, shortened(words(name), 18), style))
+        axes.append(tag("g", *marks, class_="dimension", data_x=place(x), data_name=name))
+    return tag(
+        "svg",
+        tag("g", *lines, class_=f"lines {_crowd(len(lines))}"),
+        join(*axes),
+        tag("g", class_="over"),
+        viewBox=f"0 0 {place(width)} {place(height)}",
+        style=f"min-width:{place(min(width, 120.0 * len(names)))}px",
+        role="img",
+        aria_label="parallel coordinates of the parameters and the objective",
+        data_chart="parallel",
+        data_top=place(top),
+        data_bottom=place(bottom),
+    )
+
+
+def _lane(scale: Scale, where: float | None, aside: float) -> float | None:
+    """Spread the lines through a named value by the objective, so that none hides the others.
+
+    Parameters
+    ----------
+    scale : Scale
+    where : float or None
+        The place of the value.
+    aside : float
+        From -0.5 to 0.5: which line of those through the value.
+    """
+    if where is None or not isinstance(scale, Named):
+        return where
+    band = min(0.16, 0.7 / len(scale.labels))
+    return band / 2 + where * (1 - band) + aside * band
+
+
+def legend(picture: Picture) -> Markup:
+    """Draw the colour scale of the objective, from the worst to the best."""
+    worst, best = picture.lines[0], picture.lines[-1]
+    first, last, beyond = picture.objective_of(worst), picture.objective_of(best), ""
+    edge = picture.axis.low if picture.sweep.maximise else picture.axis.high
+    if picture.axis.place(first) in (0.0, 1.0):
+        first = edge
+        beyond = " and worse"
+    boxes = [tag("i", class_=f"q{shade}") for shade in range(SHADES)]
+    return tag(
+        "span",
+        tag("span", f"{show(first)}{beyond}"),
+        tag("span", *boxes, class_="ramp"),
+        tag("span", f"{show(last)} {words(picture.sweep.objective)}"),
+        tag("span", tag("i", class_="key"), "the best"),
+        class_="legend",
+    )
+
+
+def effect(one: Effect, found: Importance, maximise: bool) -> Markup:
+    """Draw what the forest expects with each value of a parameter."""
+    everything = [value for other in found.effects for value in other.mean]
+    longest = max(len(label) for label in one.labels[:: max(1, len(one.labels) // 4)])
+    scale = Named(one.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
+    low, high = min(everything), max(everything)
+    room = 0.08 * (high - low) or 0.5
+    plot = Plot(
+        270, 170, scale, Linear(low - room, high + room), "", "",
+        left=48, right=16, top=8, bottom=24, x_ticks=5, y_ticks=3,
+    )  # fmt: skip
+    points = [
+        (plot.across(scale.place_of(number)), plot.down(plot.y.place(value) or 0.0))
+        for number, value in enumerate(one.mean)
+    ]
+    path = "M" + "L".join(f"{place(x)},{place(y)}" for x, y in points)
+    target = max(one.mean) if maximise else min(one.mean)
+    best = one.mean.index(target)
+    dot_list = [
+        tag("path", tag("title", f"{label}: {show(value)}"), d=f"M{place(x)},{place(y)}h0",
+            class_="dots effect" + (" chosen" if number == best else ""))
+        for number, (label, value, (x, y)) in enumerate(
+            zip(one.labels, one.mean, points, strict=True))
+    ]  # fmt: skip
+    return plot.draw(
+        tag("path", d=path, class_="effect-line"),
+        *dot_list,
+        label=f"what the objective is with each {words(one.name)}",
+        kind="effect",
+    )

@@ -1,0 +1,224 @@
+"""Keeps of any number of rows what a report shows, in bounded memory.
+
+Kept are counts, the steps of the best, the best `top` rows, the Pareto front, a uniform sample of
+the others and the first failures. Which rows the sample takes follows from their number alone, so
+the same rows in the same order give the same report.
+
+References
+----------
+.. [1] Li, Reservoir-Sampling Algorithms of Time Complexity O(n(1 + log(N/n))), 1994: algorithm L,
+   which looks at no row that it does not take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from heapq import heappush, heapreplace
+from random import Random
+from typing import Any, Final, TypeAlias
+
+from .pareto import Front
+from .sweep import DONE, STOPPED, Sweep
+from .wording import LARGEST, as_number, shortened, show
+
+Row: TypeAlias = Mapping[str, Any]
+
+SAMPLE: Final = 1500
+TOP: Final = 100
+_STEPS: Final = 1000
+_FAILURES_KEPT: Final = 50
+_REASONS: Final = 20
+_OTHER_REASONS: Final = "other reasons"
+_TRAINERS: Final = 4096
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A row that is shown.
+
+    Attributes
+    ----------
+    order : int
+        How many rows came before it.
+    score : float
+        Its objective, turned so that more is better.
+    """
+
+    order: int
+    score: float
+    row: Row
+
+
+class Gatherer:
+    """Takes rows, one after another.
+
+    Parameters
+    ----------
+    sweep : Sweep
+    sample, top : int, optional
+        How many rows are kept by chance, and as the best.
+
+    Attributes
+    ----------
+    count, failed, stopped, good : int
+        Rows so far; how many of them failed: they say so, or their objective is no finite number;
+        were stopped early, which can be neither best nor on the front; have an objective.
+    steps : list of Kept
+        The rows that were better than all before them; every second one of the early ones is
+        dropped where there are very many.
+    reasons : Counter
+        Why trials failed, by their number.
+    failures : list of (int, Row)
+        The first of them.
+    trainers : dict
+        By trainer: how many trials, and how many seconds of training.
+    """
+
+    def __init__(self, sweep: Sweep, *, sample: int = SAMPLE, top: int = TOP) -> None:
+        self.sweep = sweep
+        self.count = 0
+        self.failed = 0
+        self.stopped = 0
+        self.good = 0
+        self.steps: list[Kept] = []
+        self.reasons: Counter[str] = Counter()
+        self.failures: list[tuple[int, Row]] = []
+        self.trainers: dict[Any, list[float]] = {}
+        self.front = Front()
+        self._reservoir = _Reservoir(sample)
+        self._top_size = top
+        self._top: list[tuple[float, float, int, Row]] = []
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Take rows in the order in which they were finished.
+
+        Rows are kept, not copied: they must not be changed later.
+        """
+        sweep = self.sweep
+        objective, cost, status = sweep.objective, sweep.cost, sweep.status
+        quality, better = sweep.quality, 1.0 if sweep.maximise_quality else -1.0
+        sign = 1.0 if sweep.maximise else -1.0
+        for row in rows:
+            order = self.count
+            self.count = order + 1
+            spent = _number(row.get(cost))
+            self._note_trainer(row.get(sweep.trainer), spent)
+            score = sign * _number(row.get(objective))
+            state = str(row.get(status) or "").lower()
+            stopped = state in STOPPED
+            if stopped:
+                self.stopped += 1
+            elif score != score or state not in DONE:
+                self._note_failure(order, row)
+            if score != score or not (stopped or state in DONE):
+                continue
+            number = self.good
+            self.good = number + 1
+            if number >= self._reservoir.next_taken:
+                self._reservoir.take(number, (order, row))
+            if stopped:
+                continue
+            if not self.steps and not sweep.metrics:
+                self.sweep = sweep = replace(sweep, metrics=sweep.metrics_of(row))
+                quality, better = sweep.quality, 1.0 if sweep.maximise_quality else -1.0
+            if not self.steps or score > self.steps[-1].score:
+                self._note_step(Kept(order, score, row))
+            if len(self._top) < self._top_size or score >= self._top[0][0]:
+                self._note_top(score, order, row)
+            if spent == spent:
+                gained = better * _number(row.get(quality))
+                if gained == gained:
+                    self.front.add(spent, gained, (order, row))
+
+    @property
+    def top(self) -> list[Kept]:
+        """The best rows, the best first; of equals the one with the smaller number."""
+        ranked = sorted(self._top, key=lambda entry: (-entry[0], -entry[1], entry[2]))
+        return [Kept(order, score, row) for score, _, order, row in ranked]
+
+    @property
+    def sampled(self) -> list[tuple[int, Row]]:
+        """The rows of the sample, in the order in which they came."""
+        return sorted(self._reservoir.rows, key=lambda entry: entry[0])
+
+    @property
+    def shows_all(self) -> bool:
+        """Whether the sample holds every row that has an objective."""
+        return len(self._reservoir.rows) == self.good
+
+    def _note_step(self, step: Kept) -> None:
+        self.steps.append(step)
+        if len(self.steps) > _STEPS:
+            half = len(self.steps) // 2
+            del self.steps[1:half:2]
+
+    def _note_top(self, score: float, order: int, row: Row) -> None:
+        number = as_number(row.get(self.sweep.trial))
+        tie = -float(order) if number is None else -number
+        entry = (score, tie, order, row)
+        if len(self._top) < self._top_size:
+            heappush(self._top, entry)
+        elif entry[:2] > self._top[0][:2]:
+            heapreplace(self._top, entry)
+
+    def _note_failure(self, order: int, row: Row) -> None:
+        self.failed += 1
+        reason = row.get(self.sweep.reason) or row.get(self.sweep.status)
+        text = shortened(" ".join(str(reason or "").split()), 200)
+        if not text or text.lower() in DONE:
+            text = f"{self.sweep.objective} is {show(row.get(self.sweep.objective))}"
+        if text not in self.reasons and len(self.reasons) >= _REASONS:
+            text = _OTHER_REASONS
+        self.reasons[text] += 1
+        if len(self.failures) < _FAILURES_KEPT:
+            self.failures.append((order, row))
+
+    def _note_trainer(self, trainer: Any, spent_s: float) -> None:
+        if trainer is None:
+            return
+        known = self.trainers.get(trainer)
+        if known is None:
+            if len(self.trainers) >= _TRAINERS:
+                return
+            known = self.trainers[trainer] = [0, 0.0]
+        known[0] += 1
+        if spent_s == spent_s:
+            known[1] += spent_s
+
+
+class _Reservoir:
+    """A uniform sample of what is offered, of bounded size."""
+
+    def __init__(self, size: int) -> None:
+        self.rows: list[tuple[int, Row]] = []
+        self.next_taken = 0
+        self._size = size
+        self._random = Random(0)
+        self._weight = 1.0
+
+    def take(self, order: int, entry: tuple[int, Row]) -> None:
+        """Take a row whose number is `next_taken` or more."""
+        if len(self.rows) < self._size:
+            self.rows.append(entry)
+            if len(self.rows) == self._size:
+                self._skip(order)
+            return
+        self.rows[self._random.randrange(self._size)] = entry
+        self._skip(order)
+
+    def _skip(self, order: int) -> None:
+        self._weight *= math.exp(math.log(1.0 - self._random.random()) / self._size)
+        step = math.log(1.0 - self._random.random()) / math.log1p(-self._weight)
+        self.next_taken = order + 1 + int(min(step, 2.0**60))
+
+
+def _number(value: Any) -> float:
+    """Return a value as a number; NaN if it is none, or beyond what can be drawn."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+    return number if -LARGEST <= number <= LARGEST else math.nan

@@ -1,0 +1,221 @@
+"""Writes a report while its sweep goes on, and at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from .gather import Gatherer, Row
+from .importance import Importance
+from .page import analyse, concluded, page, with_bias_of
+from .picture import Picture
+from .sweep import Evaluation, Moment, RankAccount, Sweep
+
+_EVERY_S: Final = 3.0
+_SHARE: Final = 0.02
+"""Of the time, at most, that goes into the report while the sweep goes on."""
+_LEARN_AGAIN: Final = 1.5
+"""Importances are computed anew when there are so many times as many trials."""
+
+
+class LiveReport:
+    """A report that grows with its sweep: ``report.html``.
+
+    The file is replaced as a whole, so a browser never finds half of it. It is written every few
+    seconds at most, and less often where that would take more than a fiftieth of the time. A
+    report that cannot be written never ends a sweep: `problem` says why.
+
+    Parameters
+    ----------
+    path : path
+        Of the file; it is there when the constructor returns.
+    sweep : Sweep
+    every_s : float, optional
+        How long to wait at least before the file is written again.
+    clock : callable, optional
+        Seconds from anywhere.
+
+    Attributes
+    ----------
+    problem : str
+        Why the report could not be written the last time; empty if it was.
+
+    Examples
+    --------
+    ::
+
+        report = LiveReport(ctx.run_dir / "report.html", sweep)
+        for row in rows:
+            report.add([row])
+        report.close()
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        sweep: Sweep,
+        *,
+        every_s: float = _EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = Path(path)
+        self.problem = ""
+        self._gathered = Gatherer(sweep)
+        self._every_s = every_s
+        self._clock = clock
+        self._started_s = clock()
+        self._due_s = self._started_s
+        self._earlier = 0
+        self._lost = ""
+        self._found: Importance | None = None
+        self._learned_from = 0
+        self._write_live()
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Take rows in the order in which trials were finished; they must not change later."""
+        try:
+            self._gathered.add(rows)
+        except Exception as error:  # as in `_write`
+            self._lost = f"{self.path} lacks trials: {_describe(error)}"
+            self.problem = self._lost
+        if self._clock() >= self._due_s:
+            self._write_live()
+
+    def resume(self) -> None:
+        """Take in that all rows so far are from an earlier run of the sweep, which goes on now."""
+        self._earlier = self._gathered.count
+        self._started_s = self._clock()
+
+    def expect(self, trials: int | None) -> None:
+        """Take in how many trials there will be, where that was not known."""
+        self._gathered.sweep = replace(self._gathered.sweep, expected=trials)
+
+    def close(self, state: str = "finished", evaluation: Evaluation | None = None) -> None:
+        """Write the report a last time.
+
+        Parameters
+        ----------
+        state : str, optional
+            How the sweep ended: ``finished``, ``failed`` or ``stopped``.
+        evaluation : Evaluation, optional
+            The naive score of the best beside the honest one.
+        """
+        self._write(state, None, evaluation, learns=True)
+
+    def _write_live(self) -> None:
+        before_s = self._clock()
+        learns = self._gathered.good >= _LEARN_AGAIN * self._learned_from
+        self._write("running", max(5.0, self._every_s), None, learns=learns)
+        now_s = self._clock()
+        self._due_s = now_s + max(self._every_s, (now_s - before_s) / _SHARE)
+
+    def _write(
+        self, state: str, reload_s: float | None, evaluation: Evaluation | None, *, learns: bool
+    ) -> None:
+        elapsed_s = self._clock() - self._started_s
+        moment = Moment(state, elapsed_s, now(), (), evaluation, self._earlier, reload_s)
+        try:
+            picture = Picture.of(self._gathered, moment)
+            if learns:
+                self._found, self._learned_from = analyse(picture), self._gathered.good
+            replace_file(self.path, page(picture, self._found))
+            self.problem = self._lost
+        except Exception as error:  # a picture is not worth a night of trials
+            self.problem = f"{self.path} cannot be written: {_describe(error)}"
+
+
+def _describe(error: Exception) -> str:
+    """Say what went wrong, and where if it is a mistake of ours."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    at = "" if isinstance(error, OSError) else f" ({Path(where.filename).name}:{where.lineno})"
+    return f"{type(error).__name__}: {error}{at}"
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    sweep: Sweep,
+    rows: Iterable[Row],
+    moment: Moment,
+) -> None:
+    """Write the report of a sweep from all its rows.
+
+    What an earlier report there says of the selection bias is kept, if `moment` says nothing.
+
+    Parameters
+    ----------
+    path : path
+    sweep : Sweep
+    rows : iterable of mapping
+        In the order in which trials were finished; they are looked at once.
+    moment : Moment
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    gathered = Gatherer(sweep)
+    gathered.add(rows)
+    picture = Picture.of(gathered, moment)
+    document = page(picture, analyse(picture))
+    file = Path(path)
+    if moment.evaluation is None and file.exists():
+        with contextlib.suppress(ValueError):  # raised if it is no report of ours
+            document = with_bias_of(document, file.read_text(encoding="utf-8"))
+    replace_file(file, document)
+
+
+def conclude_report(
+    path: str | os.PathLike[str], state: str, accounts: Sequence[Mapping[str, Any]]
+) -> None:
+    """Add to a report what is known once the run has ended.
+
+    Parameters
+    ----------
+    path : path
+    state : str
+        ``finished``, ``failed`` or ``stopped``.
+    accounts : sequence of mapping
+        Of the ranks, as the journal's record ``TimeAccounted`` has them.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read or written.
+    ValueError
+        If it is no report.
+    """
+    document = Path(path).read_text(encoding="utf-8")
+    told = [RankAccount.of(account) for account in accounts]
+    replace_file(Path(path), concluded(document, state, told))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file as a whole: whoever reads it finds the old one or the new one."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8", errors="replace")
+    os.replace(part, path)
+
+
+def now() -> str:
+    """Return the date and time, for people."""
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def environment() -> dict[str, str]:
+    """Return what the numbers of a sweep may depend on: versions, and the kind of machine."""
+    import numpy
+
+    return {
+        "Python": platform.python_version(),
+        "NumPy": numpy.__version__,
+        "machine": f"{platform.machine()}, {sys.platform}, {os.cpu_count()} cores",
+    }

@@ -1,0 +1,203 @@
+"""The whole page: one file that needs nothing else, no network least of all."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from . import ranks, sections, tables
+from .importance import Importance, importance
+from .picture import Picture
+from .sweep import RankAccount
+from .wording import Markup, as_number, join, tag, words
+
+
+def analyse(picture: Picture) -> Importance | None:
+    """Return what decides the objective, as far as the sampled trials tell.
+
+    In whatever order the trials were finished, the answer is the same.
+    """
+    names, rows = picture.sweep.parameters, picture.by_number(picture.sampled)
+    points = [{name: picture.rows[row].get(name) for name in names} for row in rows]
+    objective = [picture.objective_of(row) for row in rows]
+    return importance(points, objective, picture.sweep.maximise)
+
+
+def page(picture: Picture, found: Importance | None) -> str:
+    """Return the report.
+
+    Parameters
+    ----------
+    picture : Picture
+    found : Importance or None
+        From `analyse`, of this picture or of an earlier one of the same sweep.
+
+    Returns
+    -------
+    str
+        HTML. All that came from outside is escaped, and the page forbids itself by its content
+        security policy to run any script but its own or to load anything.
+    """
+    sweep, moment = picture.sweep, picture.moment
+    script, style = _asset("report.js"), _asset("report.css")
+    evaluation = moment.evaluation
+    head = join(
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
+        tag("title", f"{sweep.name}: report"),
+        tag("style", Markup(style)),
+    )
+    header = tag(
+        "header",
+        tag(
+            "div",
+            tag("h1", sweep.name),
+            _between("state", _state(moment.state)),
+            tag("span", sweep.about, class_="about") if sweep.about else None,
+            tag("button", "dark", type="button", id="theme", hidden=True),
+            class_="title",
+        ),
+        sections.headline(picture),
+    )
+    content = [
+        header,
+        _between("live", _live(moment.reload_s)),
+        sections.history(picture),
+        sections.cost(picture),
+        sections.parallel(picture),
+        sections.importance(picture, found),
+        _between("bias", tables.bias(evaluation) if evaluation is not None else Markup("")),
+        tables.trials(picture),
+        tables.failures(picture),
+        _between("ranks", ranks.ranks(moment.accounts, picture)),
+        tables.again(picture),
+        _footer(picture),
+    ]  # fmt: skip
+    body = join(
+        tag("main", *content),
+        tag("div", "", id="tip", role="status", hidden=True),
+        tag("script", Markup(_data(picture)), type="application/json", id="data"),
+        tag("script", Markup(script)),
+    )
+    document = tag("html", tag("head", head), tag("body", body), lang="en")
+    return f"<!DOCTYPE html>\n{document}\n"
+
+
+def concluded(document: str, state: str, accounts: Sequence[RankAccount]) -> str:
+    """Return a report of a run that has ended, of which nothing else is known anew.
+
+    Parameters
+    ----------
+    document : str
+    state : str
+        How the run ended.
+    accounts : sequence of RankAccount
+        If there are none, what was said of the ranks stays.
+
+    Raises
+    ------
+    ValueError
+        If the document is no report.
+    """
+    document = _replaced(document, "state", _state(state))
+    document = _replaced(document, "live", Markup(""))
+    return _replaced(document, "ranks", ranks.ranks(accounts)) if accounts else document
+
+
+def with_bias_of(document: str, earlier: str) -> str:
+    """Return a report with what an earlier one said of the selection bias, if it said anything.
+
+    Raises
+    ------
+    ValueError
+        If one of them is no report.
+    """
+    start, end = _region(earlier, "bias")
+    return _replaced(document, "bias", Markup(earlier[start:end])) if end > start else document
+
+
+def _replaced(document: str, name: str, content: Markup) -> str:
+    start, end = _region(document, name)
+    return document[:start] + content + document[end:]
+
+
+def _region(document: str, name: str) -> tuple[int, int]:
+    first, last = _marks(name)
+    start, end = document.find(first), document.find(last)
+    if start < 0 or end < start:
+        raise ValueError("this is no report of a sweep")
+    return start + len(first), end
+
+
+def _between(name: str, content: Markup) -> Markup:
+    first, last = _marks(name)
+    return join(Markup(first), content, Markup(last))
+
+
+def _state(state: str) -> Markup:
+    return tag("span", state, class_=f"state {state}")
+
+
+def _live(reload_s: float | None) -> Markup:
+    if reload_s is None:
+        return Markup("")
+    box = tag("input", type="checkbox", id="reload", checked=True)
+    label = tag("label", box, f" read again every {reload_s:g} s")
+    return tag("p", label, class_="note live", hidden=True)
+
+
+def _marks(name: str) -> tuple[str, str]:
+    # Nobody else can write these: what comes from outside is escaped.
+    return f"<!--{name}-->", f"<!--/{name}-->"
+
+
+def _footer(picture: Picture) -> Markup:
+    gathered = picture.gathered
+    if gathered.shows_all:
+        shown = f"All {picture.trials_text} with a result are shown."
+    else:
+        shown = (
+            f"Of {gathered.good:,} trials with a result {len(picture.rows):,} are shown: the "
+            f"{len(picture.top)} best, those that improved the best, the Pareto front and "
+            f"{len(picture.sampled):,} by chance, from which the importances are learned. "
+            "Counts, the best and the front are of all."
+        )
+    if len(picture.lines) < len(picture.sampled):
+        shown += f" {len(picture.lines):,} of them are drawn as lines."
+    when = f"Written {picture.moment.written}. " if picture.moment.written else ""
+    return tag("footer", f"{when}{shown} Every trial is in results.csv, beside this file.")
+
+
+def _data(picture: Picture) -> str:
+    columns = picture.columns()
+    data = {
+        "names": [words(name) for name in columns],
+        "keys": columns,
+        "objective": picture.sweep.objective,
+        "reload_s": picture.moment.reload_s,
+        "rows": [picture.cells(row, columns) for row in range(len(picture.rows))],
+        "numbers": [
+            all(as_number(row.get(name)) is not None for row in picture.rows) for name in columns
+        ],
+    }
+    # "<" cannot end the script element then, nor begin a comment.
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _policy(script: str) -> str:
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+
+
+@cache
+def _asset(name: str) -> str:
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8")
+    return re.sub(r"/\*.*?\*/\n?", "", text, flags=re.DOTALL)

@@ -1,0 +1,168 @@
+"""What a report shows, chosen from what was gathered: rows with numbers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from .gather import Gatherer, Kept, Row
+from .scales import Linear, focus
+from .sweep import Moment, Sweep
+from .wording import as_number, show
+
+SHADES: Final = 7
+"""Steps of the colour scale, from the worst to the best."""
+_LINES: Final = 700
+
+
+@dataclass(frozen=True)
+class Picture:
+    """The rows that are shown, and which of them are what.
+
+    Attributes
+    ----------
+    rows : list of Row
+        In the order in which they came; the lists below hold their places here.
+    orders : list of int
+        How many trials came before each.
+    sampled, steps, top, front : list of int
+        By chance; better than all before; the best, best first; the Pareto front, cheapest first.
+    """
+
+    gathered: Gatherer
+    moment: Moment
+    rows: list[Row]
+    orders: list[int]
+    sampled: list[int]
+    steps: list[int]
+    top: list[int]
+    front: list[int]
+
+    @classmethod
+    def of(cls, gathered: Gatherer, moment: Moment) -> Picture:
+        """Choose the rows that are shown."""
+        steps, top = gathered.steps, gathered.top
+        front, sampled = gathered.front.entries, gathered.sampled
+        by_order = dict(sampled)
+        by_order.update((one.order, one.row) for one in (*steps, *top))
+        by_order.update(front)
+        orders = sorted(by_order)
+        number = {order: place for place, order in enumerate(orders)}
+
+        def places(kept: Iterable[Kept]) -> list[int]:
+            return [number[one.order] for one in kept]
+
+        return cls(
+            gathered,
+            moment,
+            [_with_none(by_order[order]) for order in orders],
+            orders,
+            [number[order] for order, _ in sampled],
+            places(steps),
+            places(top),
+            [number[order] for order, _ in front],
+        )
+
+    @property
+    def sweep(self) -> Sweep:
+        """What is known of the sweep from its start."""
+        return self.gathered.sweep
+
+    @property
+    def trials_text(self) -> str:
+        """How many trials have an objective, in words."""
+        return f"{self.gathered.good:,} trial{'s' if self.gathered.good != 1 else ''}"
+
+    @property
+    def best(self) -> Row | None:
+        """The best trial."""
+        return self.rows[self.top[0]] if self.top else None
+
+    def objective_of(self, place: int) -> float:
+        """Return the objective of a row."""
+        return float(self.rows[place][self.sweep.objective])
+
+    @cached_property
+    def axis(self) -> Linear:
+        """The scale of the objective."""
+        return focus([self.objective_of(place) for place in range(len(self.rows))] or [0.0],
+                     self.sweep.maximise)  # fmt: skip
+
+    def shade(self, place: int) -> int:
+        """Return the colour of a row: from 0 for the worst to ``SHADES - 1`` for the best."""
+        where = self.axis.place(self.objective_of(place)) or 0.0
+        if not self.sweep.maximise:
+            where = 1.0 - where
+        return min(SHADES - 1, int(where * SHADES))
+
+    @cached_property
+    def constants(self) -> dict[str, str]:
+        """The parameters that are the same in every row that is shown."""
+        found = {}
+        for name in self.sweep.parameters:
+            shown = {show(row.get(name)) for row in self.rows}
+            if len(shown) == 1 and len(self.rows) > 1:
+                found[name] = shown.pop()
+        return found
+
+    @property
+    def varying(self) -> list[str]:
+        """The other parameters."""
+        return [name for name in self.sweep.parameters if name not in self.constants]
+
+    @cached_property
+    def lines(self) -> list[int]:
+        """The rows that are drawn as lines: of very many some, the best among them; worst first."""
+        chosen = set(self.sampled[:: -(-len(self.sampled) // _LINES)] if self.sampled else ())
+        chosen.update(self.top)
+        sign = 1 if self.sweep.maximise else -1
+        drawn = sorted(chosen, key=lambda place: (sign * self.objective_of(place), place))
+        if self.top:
+            drawn.remove(self.top[0])
+            drawn.append(self.top[0])  # nothing is drawn over the best, its equals neither
+        return drawn
+
+    def by_number(self, places: Iterable[int]) -> list[int]:
+        """Return rows in the order of their trials' numbers; those without one come last."""
+
+        def key(place: int) -> tuple[bool, float, int]:
+            number = as_number(self.rows[place].get(self.sweep.trial))
+            return number is None, number or 0.0, place
+
+        return sorted(places, key=key)
+
+    def numbers(self, name: str, places: Iterable[int]) -> list[float]:
+        """Return the values of a column that are numbers."""
+        found = (as_number(self.rows[place].get(name)) for place in places)
+        return [value for value in found if value is not None]
+
+    def columns(self) -> list[str]:
+        """Return the columns of the table of trials, in their order."""
+        sweep = self.sweep
+        known = {name for row in self.rows for name in row}
+        wanted = [sweep.trial, *self.varying, sweep.objective, *sweep.metrics]
+        wanted += [sweep.trainer, "seed"]
+        return [name for name in dict.fromkeys(wanted) if name in known]
+
+    def cells(self, place: int, columns: Iterable[str]) -> list[Any]:
+        """Return a row's values as JSON knows them: numbers, and text for all others."""
+        row = self.rows[place]
+        return [_cell(row.get(name)) for name in columns]
+
+
+def _with_none(row: Row) -> Row:
+    """Return a row in which what is empty is None: a parameter that a trial does not have."""
+    return {
+        name: None if isinstance(value, str) and not value else value for name, value in row.items()
+    }
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return show(value)
+    number = as_number(value)
+    if number is None:
+        return show(value)
+    return int(value) if number.is_integer() and abs(number) < 2**53 else float(f"{number:.7g}")

@@ -1,0 +1,187 @@
+"""What a report is made from, beside the rows: plain values, known before or after the trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_LARGER_IS_BETTER: Final = frozenset({"accuracy", "mcc"})
+DONE: Final = frozenset({"", "ok", "done", "finished", "complete", "completed"})
+"""States of a trial whose objective counts."""
+STOPPED: Final = frozenset({"stopped", "pruned"})
+"""States of a trial that was stopped early: its objective is of a training that is not over."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is known of a sweep from its start.
+
+    Attributes
+    ----------
+    name : str
+    objective : str
+        The column that ranks the trials.
+    maximise : bool
+        Whether a larger value is better.
+    parameters : sequence of str
+        The columns that were chosen for a trial.
+    metrics : sequence of str
+        The columns that came out of it; those of the first row that are nothing else, if none
+        are named.
+    expected : int or None
+        How many trials there will be, where that is known.
+    cost : str
+        The column of what a trial costs: its training time in seconds.
+    trial, trainer, status, reason : str
+        The columns of a trial's number, of who trained it, of how it ended and why; rows need not
+        have them. A state that is in neither `DONE` nor `STOPPED` is a failure, and says
+        why if `reason` does not.
+    workflow : str
+        The text of the workflow file.
+    command : str
+        What repeats the sweep.
+    facts : mapping of str to str
+        What else somebody who repeats it wants to know: versions, the machine, seeds.
+    about : str
+        What tells it from others of that name, in a few words.
+    """
+
+    name: str
+    objective: str
+    maximise: bool
+    parameters: Sequence[str]
+    metrics: Sequence[str] = ()
+    expected: int | None = None
+    cost: str = "training_time_s"
+    trial: str = "trial"
+    trainer: str = "trainer"
+    status: str = "state"
+    reason: str = "reason"
+    workflow: str = ""
+    command: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    about: str = ""
+
+    def metrics_of(self, row: Mapping[str, Any]) -> list[str]:
+        """Return the columns of a row that came out of the trial."""
+        others = {*self.parameters, self.trial, self.trainer, self.status, self.reason, "seed"}
+        return [name for name in row if name not in others]
+
+    @property
+    def direction(self) -> str:
+        """``highest`` or ``lowest``."""
+        return "highest" if self.maximise else "lowest"
+
+    @property
+    def quality(self) -> str:
+        """What is shown against the cost: the objective, unless that is the cost itself."""
+        if self.objective != self.cost:
+            return self.objective
+        others = [name for name in self.metrics if name != self.cost]
+        return "accuracy" if "accuracy" in others or not others else others[0]
+
+    @property
+    def maximise_quality(self) -> bool:
+        """Whether more of `quality` is better."""
+        if self.quality == self.objective:
+            return self.maximise
+        return self.quality in _LARGER_IS_BETTER
+
+
+@dataclass(frozen=True)
+class RankAccount:
+    """How one rank spent its time, as the run's account has it.
+
+    Attributes
+    ----------
+    rank : int
+    host : str
+    copies : sequence of str
+        What ran there.
+    working_s, waiting_s, communicating_s : float
+    """
+
+    rank: int
+    host: str
+    copies: Sequence[str]
+    working_s: float
+    waiting_s: float
+    communicating_s: float
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> RankAccount:
+        """Return the account of a rank from the journal's record ``TimeAccounted``."""
+        return cls(**{name: record[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The naive best-of-K score beside an estimate that the choice did not see.
+
+    Attributes
+    ----------
+    metric : str
+    maximise : bool
+    naive : float
+        The best of the scores that the choice was made by.
+    honest : float or None
+        The estimate on rows that had no part in the choice, by nested cross-validation, say; None
+        if there is none.
+    spread : float or None
+        Standard deviation of the honest estimate.
+    trials : int or None
+        Among how many the best was chosen.
+    protocol : str
+        How the honest estimate was made, in words.
+    folds : sequence of (float, float)
+        Naive and honest score of each outer fold, where they are known.
+    warnings : sequence of str
+    """
+
+    metric: str
+    maximise: bool
+    naive: float
+    honest: float | None
+    spread: float | None = None
+    trials: int | None = None
+    protocol: str = ""
+    folds: Sequence[tuple[float, float]] = ()
+    warnings: Sequence[str] = ()
+
+    @property
+    def bias(self) -> float | None:
+        """By how much the naive score is too good."""
+        if self.honest is None:
+            return None
+        return (self.naive - self.honest) * (1 if self.maximise else -1)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a report was written, and what was known then.
+
+    Attributes
+    ----------
+    state : str
+        ``running``, ``finished``, ``failed`` or ``stopped``.
+    elapsed_s : float or None
+        Since the sweep began.
+    written : str
+        Date and time, in words.
+    accounts : sequence of RankAccount
+        Known when the run has ended.
+    evaluation : Evaluation or None
+    earlier : int
+        How many trials are from before that, in a sweep that was resumed.
+    reload_s : float or None
+        How often a browser reads the page again.
+    """
+
+    state: str = "finished"
+    elapsed_s: float | None = None
+    written: str = ""
+    accounts: Sequence[RankAccount] = ()
+    evaluation: Evaluation | None = None
+    earlier: int = 0
+    reload_s: float | None = None

@@ -1,0 +1,233 @@
+"""The pure head of a sweep: which trial comes next, what a result means, when it is over.
+
+It knows neither ranks nor tuples nor files nor the time, but for what it is told::
+
+    while (asked := search.ask(trial)) is not None:      the master hands out
+        search.report(trial, step, metrics)              a trainer says how far it is
+        search.tell(trial, parameters, metrics)          and what came of it
+        search.clock(elapsed_s)
+    search.best, search.front, search.bias.report()
+
+A sweep is resumed by telling a new one what was recorded, then asking for the trials that were not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .evaluation import Evaluated, SelectionBias
+from .options import SweepOptions
+from .space import Parameters, Space
+from .strategies import (
+    ParetoFront,
+    Strategy,
+    Until,
+    Wait,
+    make_rule,
+    make_strategy,
+    with_rule,
+)
+
+_FRONT_LINES = 20
+
+
+class StrategyError(ValueError):
+    """A user's strategy does not do what a strategy does."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a result means.
+
+    Attributes
+    ----------
+    values : tuple of float
+        Of each objective; NaN where there is none.
+    score : float or None
+        The first objective, turned so that larger is better; None if there is none.
+    is_best : bool
+        Whether no trial so far was better; of equals, the one with the smaller number.
+    """
+
+    values: tuple[float, ...]
+    score: float | None
+    is_best: bool
+
+
+class Search:
+    """Makes the decisions of a sweep.
+
+    Parameters
+    ----------
+    options : SweepOptions
+    folder : Path
+        Of the workflow file, beside which a user's own functions are found.
+
+    Attributes
+    ----------
+    space : Space
+    strategy : Strategy
+    objectives : list of Objective
+    size : int or None
+        How many trials there will be, if nothing ends them before; None if that is unknown.
+    is_stateless : bool
+        Whether `parameters` can be had of any trial, at any time, on any rank.
+    best : (int, dict, tuple) or None
+        Trial, parameters and values of the best so far.
+    bias : SelectionBias
+    """
+
+    def __init__(self, options: SweepOptions, folder: Path = Path()) -> None:
+        self.space = Space.parse(options.space)
+        self.objectives = options.objectives(folder)
+        self._name = f"strategy {options.strategy['name']}"
+        table = options.strategy
+        rule = options.early_stopping or (table if table["name"] == "halving" else None)
+        lag = options.lag if options.deterministic else None
+        self.strategy: Strategy = with_rule(
+            make_strategy(table, self.space, options.seed, options.order or "natural", folder),
+            make_rule(rule) if rule is not None else None,
+            lag,
+        )
+        self.is_stateless = bool(getattr(self.strategy, "is_stateless", False))
+        sizes = [getattr(self.strategy, "size", None), options.trials]
+        self.size = min((size for size in sizes if size is not None), default=None)
+        wanted = options.until.objective
+        first = self.objectives[0]
+        score = None if wanted is None else first.score(wanted)
+        self._until = Until(options.trials, score, options.until.time_s)
+        self._front: ParetoFront[tuple[int, Parameters, tuple[float, ...]]] = ParetoFront()
+        self._best_score: tuple[float, int] | None = None
+        self.best: tuple[int, Parameters, tuple[float, ...]] | None = None
+        self.bias = SelectionBias(first)
+
+    def ask(self, trial: int) -> Parameters | Wait | None:
+        """Return the parameters of a new trial; `WAIT` before another `tell`, None for no more.
+
+        Raises
+        ------
+        StrategyError
+            If a user's strategy returns something else, or a parameter that the space has not.
+        """
+        if not self._until.allows(trial):
+            return None
+        asked = self.strategy.ask(trial)
+        if isinstance(asked, dict):
+            if not asked.keys() <= self.space.dimensions.keys():
+                odd = ", ".join(str(name) for name in asked if name not in self.space.dimensions)
+                raise StrategyError(f"{self._name}: trial {trial}: {odd} is not in the space")
+        elif asked is not None and not isinstance(asked, Wait):
+            raise StrategyError(
+                f"{self._name}: ask({trial}) returned {asked!r:.100}; it is to return a "
+                "dictionary of parameters, WAIT, or None for no more"
+            )
+        return asked
+
+    def parameters(self, trial: int) -> Parameters:
+        """Return the parameters of a trial of a stateless strategy, however many there may be.
+
+        Raises
+        ------
+        ValueError
+            If the strategy is not stateless, or has no such trial.
+        """
+        asked = self.strategy.ask(trial) if self.is_stateless else None
+        if not isinstance(asked, dict):
+            raise ValueError(f"trial {trial} does not follow from its number")
+        return asked
+
+    def report(self, trial: int, step: int, metrics: Mapping[str, Any]) -> bool:
+        """Take intermediate metrics; True if the trial is to be stopped.
+
+        Raises
+        ------
+        ObjectiveError
+            If the objective needs what is not reported.
+        """
+        report = getattr(self.strategy, "report", None)
+        if report is None:
+            return False
+        objective = self.objectives[0]
+        score = objective.score(objective.value(metrics))
+        return bool(report(trial, step, float("nan") if score is None else score))
+
+    def tell(
+        self,
+        trial: int,
+        parameters: Parameters,
+        metrics: Mapping[str, Any] | None,
+        evaluated: Evaluated | None = None,
+    ) -> Told:
+        """Take the result of a trial.
+
+        Parameters
+        ----------
+        trial : int
+        parameters : dict
+        metrics : mapping or None
+            What was reported at the end; None if the trial failed or was stopped early.
+        evaluated : Evaluated, optional
+            The metrics split by split, for the selection bias.
+
+        Raises
+        ------
+        ObjectiveError
+            If an objective needs what is not there.
+        """
+        if metrics is None:
+            self.strategy.tell(trial, parameters, None)
+            return Told((float("nan"),) * len(self.objectives), None, False)
+        values = tuple(one.value(metrics) for one in self.objectives)
+        scores = [one.score(value) for one, value in zip(self.objectives, values, strict=True)]
+        score = scores[0]
+        self.strategy.tell(trial, parameters, score)
+        self._until.told(score)
+        if len(scores) > 1:
+            known = [float("nan") if one is None else one for one in scores]
+            self._front.add(trial, known, (trial, parameters, values))
+        if evaluated is not None:
+            self.bias.add(trial, evaluated)
+        is_best = score is not None and (
+            self._best_score is None or (score, -trial) > self._best_score
+        )
+        if is_best and score is not None:
+            self._best_score, self.best = (score, -trial), (trial, parameters, values)
+        return Told(values, score, is_best)
+
+    def clock(self, elapsed_s: float) -> None:
+        """Take the time since the sweep began, in seconds."""
+        self._until.clock(elapsed_s)
+
+    @property
+    def reason(self) -> str | None:
+        """Why no further trial begins though there are more: "objective" or "time"."""
+        return self._until.reason
+
+    @property
+    def front(self) -> list[tuple[int, Parameters, tuple[float, ...]]]:
+        """Trials that no other beats in all objectives; empty if there is but one objective."""
+        return self._front.front
+
+    def front_lines(self) -> list[str]:
+        """Return the Pareto front as lines of text, a trial each; nothing for one objective."""
+        names = [objective.text for objective in self.objectives]
+        front = self.front
+        if not front:
+            return []
+        lines = [f"{len(front)} trials that no other beats in {' and '.join(names)}:"]
+        for trial, parameters, values in front[:_FRONT_LINES]:
+            reached = ", ".join(
+                f"{name} {value:.4g}" for name, value in zip(names, values, strict=True)
+            )
+            chosen = ", ".join(f"{name} {_shown(value)}" for name, value in parameters.items())
+            lines.append(f"  trial {trial}: {reached} ({chosen})")
+        if len(front) > _FRONT_LINES:
+            lines.append(f"  ... and {len(front) - _FRONT_LINES} more")
+        return lines
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,222 @@
+"""Beside which values of others a parameter exists."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any
+
+from .dimensions import Choices, Dimension, Finite, LogIntegers, Range, same
+from .errors import SpaceError
+
+_BOUNDS = ("at_least", "at_most")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a parameter's value has to be.
+
+    Attributes
+    ----------
+    values : tuple or None
+        It has to be one of these; None where only the bounds count.
+    at_least, at_most : float
+    """
+
+    values: tuple[Any, ...] | None = None
+    at_least: float = -math.inf
+    at_most: float = math.inf
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value fulfils it."""
+        if self.values is not None:
+            return any(same(one, value) for one in self.values)
+        return bool(self.at_least <= value <= self.at_most)
+
+
+Conditions = Mapping[str, Mapping[str, Condition]]
+"""Of each parameter: of each other that it asks about, what it asks."""
+
+
+def parse_conditions(
+    dimensions: Mapping[str, Dimension], wanted: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Condition]]:
+    """Read the ``if`` of every parameter.
+
+    Raises
+    ------
+    SpaceError
+        If one asks for what can never be, or about a parameter that is not there.
+    """
+    return {
+        name: {other: _condition(name, other, what, dimensions) for other, what in table.items()}
+        for name, table in wanted.items()
+    }
+
+
+def _condition(
+    name: str, other: str, what: object, dimensions: Mapping[str, Dimension]
+) -> Condition:
+    if other not in dimensions:
+        raise SpaceError(
+            f"if: there is no parameter {other!r}{_meant(other, list(dimensions))}", name
+        )
+    dimension = dimensions[other]
+    if isinstance(what, Mapping) and what and set(what) <= set(_BOUNDS):
+        return _bounds(name, other, what, dimension)
+    if not isinstance(dimension, Finite) and not isinstance(dimension, LogIntegers):
+        raise SpaceError(
+            f"if: {other} has any value between two, so it is never just {what!r}; "
+            f"write {other} = {{ at_least = ... }} or {{ at_most = ... }}",
+            name,
+        )
+    is_list = isinstance(what, Sequence) and not isinstance(what, str)
+    if is_list and _is_value(what, dimension):
+        return Condition((_own(what, dimension),))
+    values = tuple(what) if isinstance(what, Sequence) and is_list else (what,)
+    if not values:
+        raise SpaceError(f"if: {other} = [] never holds", name)
+    for value in values:
+        if not _is_value(value, dimension):
+            known = [str(one) for one in dimension] if isinstance(dimension, Choices) else []
+            raise SpaceError(f"if: {other} is never {value!r}{_meant(str(value), known)}", name)
+    return Condition(tuple(_own(value, dimension) for value in values))
+
+
+def _bounds(name: str, other: str, what: Mapping[str, Any], dimension: Dimension) -> Condition:
+    values = dimension if isinstance(dimension, Choices) else ()
+    for one in [*what.values(), *values]:
+        if isinstance(one, bool) or not isinstance(one, (int, float)) or one != one:
+            raise SpaceError(f"if: {other} = {dict(what)}: at_least and at_most need numbers", name)
+    at_least, at_most = what.get("at_least", -math.inf), what.get("at_most", math.inf)
+    return Condition(None, _own(at_least, dimension), _own(at_most, dimension))
+
+
+def _own(value: Any, dimension: Dimension) -> Any:
+    """Return the parameter's own value where one is as good as equal: 3 * 0.1 for 0.3."""
+    if isinstance(dimension, Finite) and _is_value(value, dimension):
+        return dimension[dimension.index_of(value)]
+    return value
+
+
+def _is_value(value: object, dimension: Dimension) -> bool:
+    try:
+        dimension.share(value)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    if near:
+        return f" (did you mean {near[0]!r}?)"
+    return f"; there are {', '.join(known)}" if known else ""
+
+
+def parents_first(conditions: Conditions) -> list[str]:
+    """Return the parameters so that each comes after those that it asks about.
+
+    Otherwise they stay in the order in which they stand.
+
+    Raises
+    ------
+    SpaceError
+        If conditions run in a circle.
+    """
+    placed: dict[str, None] = {}
+    while len(placed) < len(conditions):
+        free = next(
+            (
+                name
+                for name, table in conditions.items()
+                if name not in placed and all(other in placed for other in table)
+            ),
+            None,
+        )
+        if free is None:
+            raise SpaceError(_circle(conditions, placed))
+        placed[free] = None
+    return list(placed)
+
+
+def _circle(conditions: Conditions, placed: Mapping[str, None]) -> str:
+    name = next(one for one in conditions if one not in placed)
+    way: list[str] = []
+    while name not in way:
+        way.append(name)
+        name = next(other for other in conditions[name] if other not in placed)
+    return f"conditions run in a circle: {' if '.join([*way[way.index(name) :], name])}"
+
+
+def breaks(dimension: Dimension, asked: Sequence[Condition]) -> Iterator[tuple[int, int]]:
+    """Cut the values of a parameter into runs within which every condition is constant.
+
+    Parameters
+    ----------
+    dimension : Dimension
+    asked : sequence of Condition
+        What other parameters ask about this one.
+
+    Yields
+    ------
+    (int, int)
+        How many values there are in a run, and which conditions hold there, as bits. A range that
+        cannot be counted gives a run of one for each part.
+    """
+    if isinstance(dimension, Finite):
+        ends = sorted(_changes(dimension, asked) | {0, len(dimension)})
+        runs = [(stop - start, dimension[start]) for start, stop in pairwise(ends)]
+    else:
+        runs = [(1, value) for value in _samples(dimension, asked)]
+    length_before, bits_before = 0, -1
+    for length, value in runs:
+        bits = sum(1 << index for index, one in enumerate(asked) if one.holds(value))
+        if bits != bits_before and length_before:
+            yield length_before, bits_before
+            length_before = 0
+        length_before, bits_before = length_before + length, bits
+    yield length_before, bits_before
+
+
+def _changes(dimension: Finite, asked: Sequence[Condition]) -> set[int]:
+    """Return the indices at which a condition may begin or cease to hold."""
+    if isinstance(dimension, Choices):
+        return set(range(len(dimension))) if asked else set()
+    found = set()
+    for one in asked:
+        if one.values is not None:
+            at = [dimension.index_of(value) for value in one.values]
+            found |= {*at, *(index + 1 for index in at)}
+        else:
+            found |= {_first(dimension, one.at_least), _first(dimension, one.at_most)}
+            # The bound itself belongs to the values that it admits.
+            found |= {min(index + 1, len(dimension)) for index in list(found)}
+    return found
+
+
+def _first(values: Finite, bound: float) -> int:
+    """Return how many of monotone values come before a bound."""
+    rising = values[0] <= values[len(values) - 1]
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        before = values[middle] < bound if rising else values[middle] > bound
+        low, high = (middle + 1, high) if before else (low, middle)
+    return low
+
+
+def _samples(dimension: Dimension, asked: Sequence[Condition]) -> list[Any]:
+    """Return a value from every part of a range, and from between the parts."""
+    ends = [0.0, 1.0]
+    assert isinstance(dimension, (Range, LogIntegers))
+    low, high = sorted((dimension.start, dimension.stop))
+    for one in asked:
+        bounds = [one.at_least, one.at_most] if one.values is None else list(one.values)
+        ends += [dimension.share(bound) for bound in bounds if low <= bound <= high]
+    ends = sorted(set(ends))
+    middles = [(one + other) / 2 for one, other in pairwise(ends)]
+    return [dimension.at(min(share, 1 - 2**-53)) for share in sorted({*ends, *middles})]

@@ -1,0 +1,179 @@
+"""From a number to a point of a grid, by mixed radix, absent parameters left out.
+
+Without conditions a point's number is read digit by digit, each in the base of its parameter's
+number of values. A condition makes the number of points behind a digit depend on the digit. So for
+every parameter, and every set of later parameters that what came before has ruled out, there is a
+node: it knows how many points lie below it, and its values in runs that rule out the same. There
+are as many nodes as parameters where there are no conditions, and a few more where there are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .conditions import Conditions, breaks
+from .dimensions import Dimension, Finite
+from .errors import SpaceError
+
+_MOST_NODES = 50_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring values behind which the rest of a point is alike.
+
+    Attributes
+    ----------
+    first : int
+        Index of the first value.
+    before : int
+        Points that come before this run's.
+    below : Node
+    """
+
+    first: int
+    before: int
+    below: Node
+
+
+@dataclass(frozen=True)
+class Node:
+    """A parameter, after what came before it has been chosen.
+
+    Attributes
+    ----------
+    position : int
+        Of the parameter; one beyond the last for the end of a point.
+    size : int
+        Points below.
+    runs : tuple of Run
+        One without end if the parameter is absent here.
+    starts : tuple of int
+        ``before`` of each run.
+    is_present : bool
+    """
+
+    position: int
+    size: int
+    runs: tuple[Run, ...] = ()
+    starts: tuple[int, ...] = ()
+    is_present: bool = True
+
+
+class Tree:
+    """The points of a space by their numbers.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Each after those that it asks about; the last varies fastest.
+    dimensions : mapping of str to Dimension
+    conditions : Conditions
+
+    Raises
+    ------
+    SpaceError
+        If a parameter is in no point at all, or conditions are beyond counting.
+
+    Notes
+    -----
+    Sizes mean something only if every dimension is `Finite`.
+    """
+
+    def __init__(
+        self, names: Sequence[str], dimensions: Mapping[str, Dimension], conditions: Conditions
+    ) -> None:
+        self._names = tuple(names)
+        self._dimensions = [dimensions[name] for name in names]
+        place = {name: position for position, name in enumerate(names)}
+        # By position: who asks about it, and what.
+        self._askers: list[list[int]] = [[] for _ in names]
+        asked: list[list[Any]] = [[] for _ in names]
+        for name, table in conditions.items():
+            for other, condition in table.items():
+                self._askers[place[other]].append(place[name])
+                asked[place[other]].append(condition)
+        self._runs = [
+            list(breaks(dimension, wanted))
+            for dimension, wanted in zip(self._dimensions, asked, strict=True)
+        ]
+        self._nodes: dict[tuple[int, int], Node] = {}
+        self._seen = 0
+        self.root = self._build()
+        for position, name in enumerate(names):
+            if not self._seen >> position & 1:
+                raise SpaceError("if: its conditions never hold together", name)
+
+    def _build(self) -> Node:
+        """Make every node, the last parameter's first, without recursion."""
+        # Which sets of ruled-out parameters can occur at each position.
+        levels: list[set[int]] = [{0}]
+        for position in range(len(self._names)):
+            found = set()
+            for ruled_out in levels[position]:
+                found |= {below for _, below in self._ways(position, ruled_out)}
+            levels.append(found)
+            if sum(map(len, levels)) > _MOST_NODES:
+                raise SpaceError("the conditions are too tangled to count the points")
+        end = len(self._names)
+        self._nodes[end, 0] = Node(end, 1)
+        for position in range(end - 1, -1, -1):
+            for ruled_out in levels[position]:
+                self._nodes[position, ruled_out] = self._node(position, ruled_out)
+        root = self._nodes[0, 0]
+        self._nodes.clear()
+        return root
+
+    def _ways(self, position: int, ruled_out: int) -> list[tuple[int, int]]:
+        """Return, run by run, how many values it has and what is ruled out behind it.
+
+        Ruled-out parameters are bits; that of an earlier position means nothing any more.
+        """
+        askers = self._askers[position]
+        later = ~((2 << position) - 1)
+        if ruled_out >> position & 1:
+            return [(0, (ruled_out | _bits(askers)) & later)]
+        ways = []
+        for length, holds in self._runs[position]:
+            denied = _bits(one for at, one in enumerate(askers) if not holds >> at & 1)
+            ways.append((length, (ruled_out | denied) & later))
+        return ways
+
+    def _node(self, position: int, ruled_out: int) -> Node:
+        ways = self._ways(position, ruled_out)
+        if ruled_out >> position & 1:
+            below = self._nodes[position + 1, ways[0][1]]
+            return Node(position, below.size, (Run(0, 0, below),), (0,), is_present=False)
+        self._seen |= 1 << position
+        runs, first, before = [], 0, 0
+        for length, behind in ways:
+            below = self._nodes[position + 1, behind]
+            runs.append(Run(first, before, below))
+            first, before = first + length, before + length * below.size
+        return Node(position, before, tuple(runs), tuple(run.before for run in runs))
+
+    def point(self, index: int) -> dict[str, Any]:
+        """Return the parameters of point `index`, in the order of the names."""
+        parameters = {}
+        node = self.root
+        while node.runs:
+            run = node.runs[0]
+            if node.is_present:
+                if len(node.runs) > 1:
+                    run = node.runs[bisect_right(node.starts, index) - 1]
+                digit, index = divmod(index - run.before, run.below.size)
+                dimension = self._dimensions[node.position]
+                assert isinstance(dimension, Finite)
+                parameters[self._names[node.position]] = dimension[run.first + digit]
+            node = run.below
+        return parameters
+
+
+def _bits(positions: Iterable[int]) -> int:
+    found = 0
+    for position in positions:
+        found |= 1 << position
+    return found

@@ -1,0 +1,51 @@
+"""Strategies of a sweep: which points to try, and which trials to stop early.
+
+::
+
+    grid                 every point once, in order or shuffled
+    random               without end; each trial follows from (seed, trial)
+    cross_entropy        random, from a distribution that is fitted to the best trials
+    halving              random, and one trial in `reduction` goes on at each rung
+    optuna:<sampler>     tpe, gp, cmaes, nsgaii, random
+    package.module:Class a user's own: a class with the two methods of `Strategy`
+
+Rules that stop trials early (``halving``, ``median``) go with any of them; `Lagged` makes adaptive
+ones repeat themselves; `Until` says when it is enough; `ParetoFront` keeps what no other trial
+beats where there are several objectives. Every ask and tell costs the same after any
+number of trials.
+"""
+
+from .catalogue import RULES, STRATEGIES, check_strategy, make_rule, make_strategy, with_rule
+from .cross_entropy import CrossEntropy
+from .early_stopping import EarlyStopping
+from .grid import Grid
+from .lagged import Lagged
+from .optuna_search import OptunaSearch
+from .pareto import ParetoFront
+from .protocol import WAIT, Strategy, Wait
+from .random_search import Random
+from .rules import Halving, Median, Rule
+from .until import Until
+
+__all__ = [
+    "RULES",
+    "STRATEGIES",
+    "WAIT",
+    "CrossEntropy",
+    "EarlyStopping",
+    "Grid",
+    "Halving",
+    "Lagged",
+    "Median",
+    "OptunaSearch",
+    "ParetoFront",
+    "Random",
+    "Rule",
+    "Strategy",
+    "Until",
+    "Wait",
+    "check_strategy",
+    "make_rule",
+    "make_strategy",
+    "with_rule",
+]

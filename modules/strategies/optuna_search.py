@@ -1,0 +1,170 @@
+"""Optuna's samplers, on a history that is bounded.
+
+An ask of Optuna grows with the number of trials in its study: its TPE takes tens of milliseconds
+after a few thousand. So a study is thrown away when it has grown to twice the history, and a
+new one is made of the best trials and the last ones.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections import deque
+from collections.abc import Callable
+from heapq import heappush, heappushpop
+from typing import Any
+
+from ..space import Choices, Finite, LogIntegers, Parameters, Range, Space
+from .draws import Draws
+
+SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tpe": ("TPESampler", {"constant_liar": True}),
+    "gp": ("GPSampler", {}),
+    "cmaes": ("CmaEsSampler", {}),
+    "nsgaii": ("NSGAIISampler", {}),
+    "random": ("RandomSampler", {}),
+}
+"""By the name behind ``optuna:``: Optuna's class, and what it is made with."""
+
+
+class OptunaSearch:
+    """Asks a sampler of Optuna.
+
+    Parameters
+    ----------
+    space : Space
+    seed : int
+    sampler : str
+        A key of `SAMPLERS`.
+    best, last : int
+        How many of the best and of the last trials a new study is made of.
+
+    Raises
+    ------
+    ImportError
+        If Optuna, or what the sampler needs, is not installed.
+
+    Notes
+    -----
+    Stopped and failed trials are not told to Optuna. Being told in another order changes what it
+    asks for next.
+    """
+
+    def __init__(
+        self, space: Space, seed: int, sampler: str = "tpe", best: int = 100, last: int = 400
+    ) -> None:
+        self._optuna = _imported("optuna")
+        if sampler == "gp":
+            _imported("torch")
+        if sampler == "cmaes":
+            _imported("cmaes")
+        self._space = space
+        self._draws = Draws(seed, "optuna")
+        self._sampler = sampler
+        self._best_size, self._limit = best, 2 * (best + last)
+        self._best: list[tuple[float, int, Parameters]] = []
+        self._last: deque[tuple[float, int, Parameters]] = deque(maxlen=last)
+        self._under_way: dict[int, int] = {}
+        self.trials_in_study = 0
+        self._study = self._new_study()
+
+    def ask(self, trial: int) -> Parameters:
+        """Return what the sampler suggests, knowing what was told and what is under way."""
+        if self.trials_in_study >= self._limit:
+            self._rebuild()
+        # Made anew, the sampler's own random numbers follow from the trial.
+        self._study.sampler = self._make_sampler(int(self._draws.share(trial, "") * 2**32))
+        asked = self._study.ask()
+        self.trials_in_study += 1
+        self._under_way[trial] = asked.number
+        return self._space.build(lambda name: self._suggest(asked, name))
+
+    def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
+        """Tell Optuna a score."""
+        number = self._under_way.pop(trial, None)
+        if score is None or score != score:
+            if number is not None:
+                self._study.tell(number, state=self._optuna.trial.TrialState.FAIL)
+            return
+        entry = (score, -trial, parameters)
+        self._last.append(entry)
+        if len(self._best) < self._best_size:
+            heappush(self._best, entry)
+        elif self._best_size and entry[:2] > self._best[0][:2]:
+            heappushpop(self._best, entry)
+        if number is not None:
+            self._study.tell(number, score)
+        else:
+            self._add(entry)
+
+    def _rebuild(self) -> None:
+        self._study = self._new_study()
+        self.trials_in_study = 0
+        self._under_way.clear()
+        kept = {-trial: (score, trial, parameters) for score, trial, parameters in self._best}
+        kept |= {-trial: (score, trial, parameters) for score, trial, parameters in self._last}
+        for _, entry in sorted(kept.items()):
+            self._add(entry)
+
+    def _new_study(self) -> Any:
+        verbosity = self._optuna.logging.get_verbosity()
+        self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
+        try:
+            return self._optuna.create_study(direction="maximize")
+        finally:
+            self._optuna.logging.set_verbosity(verbosity)
+
+    def _make_sampler(self, seed: int) -> Any:
+        name, arguments = SAMPLERS[self._sampler]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)
+            return getattr(self._optuna.samplers, name)(seed=seed, **arguments)
+
+    def _add(self, entry: tuple[float, int, Parameters]) -> None:
+        """Add a trial that this study has not asked for."""
+        score, _, parameters = entry
+        self._study.add_trial(
+            self._optuna.trial.create_trial(
+                params={name: self._inner(name, value) for name, value in parameters.items()},
+                distributions={name: self._distribution(name) for name in parameters},
+                value=score,
+            )
+        )
+        self.trials_in_study += 1
+
+    def _distribution(self, name: str) -> Any:
+        dimension, known = self._space.dimensions[name], self._optuna.distributions
+        if isinstance(dimension, Choices):
+            return known.CategoricalDistribution(range(len(dimension)))
+        if isinstance(dimension, Finite):
+            return known.IntDistribution(0, len(dimension) - 1)
+        assert isinstance(dimension, (Range, LogIntegers))
+        low, high = sorted((dimension.start, dimension.stop))
+        if isinstance(dimension, LogIntegers):
+            return known.IntDistribution(low, high, log=True)
+        return known.FloatDistribution(low, high, log=dimension.is_log)
+
+    def _inner(self, name: str, value: Any) -> Any:
+        """Return what stands for a value in Optuna: the index of a counted one."""
+        dimension = self._space.dimensions[name]
+        return dimension.index_of(value) if isinstance(dimension, Finite) else value
+
+    def _suggest(self, asked: Any, name: str) -> Any:
+        dimension, wanted = self._space.dimensions[name], self._distribution(name)
+        if isinstance(dimension, Choices):
+            return dimension[asked.suggest_categorical(name, wanted.choices)]
+        if isinstance(dimension, Finite):
+            return dimension[asked.suggest_int(name, wanted.low, wanted.high)]
+        suggest: Callable[..., Any] = (
+            asked.suggest_int if isinstance(dimension, LogIntegers) else asked.suggest_float
+        )
+        return suggest(name, wanted.low, wanted.high, log=wanted.log)
+
+
+def _imported(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"this strategy needs {name}, which is not installed: pip install {name}"
+        ) from error

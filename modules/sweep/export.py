@@ -1,0 +1,235 @@
+"""What a sweep has recorded, for other programs: CSV, JSON, Parquet, and Optuna's dashboard.
+
+A ledger is read as a stream, so a million trials need no memory; Parquet and Optuna read it twice,
+since they want to know the type of each column first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from ..objective import Objective
+from .ledger import FAILED, FINISHED, STOPPED, about_of, encode, records_of
+from .table import Table, cell
+
+_BATCH: Final = 10_000
+_OWN: Final = ("trainer", "seed", "state", "reason", "attempt", "started_s", "seconds")
+
+
+class ExportError(ValueError):
+    """A sweep cannot be exported as asked."""
+
+
+def export(ledger: Path, formats: list[str], folder: Path) -> list[Path]:
+    """Write what a ledger holds in other formats, into files beside it.
+
+    Parameters
+    ----------
+    ledger : Path
+    formats : list of {"csv", "json", "parquet", "optuna"}
+    folder : Path
+        Of the workflow file, beside which a function that is the objective is found.
+
+    Returns
+    -------
+    list of Path
+
+    Raises
+    ------
+    ExportError
+        If a format is unknown, or what it needs is not installed.
+    """
+    unknown = [one for one in formats if one not in FORMATS]
+    if unknown:
+        raise ExportError(f"no such format: {', '.join(unknown)}; there are {', '.join(FORMATS)}")
+    return [FORMATS[one](ledger, folder) for one in formats]
+
+
+def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a flat row for each record: trial, parameters, metrics, objectives, and the rest."""
+    objectives = objectives_of(ledger, folder)
+    for record in records_of(ledger):
+        metrics = {name: _number(value) for name, value in record["metrics"].items()}
+        row = {"trial": record["trial"], **record["parameters"], **metrics}
+        if record["state"] != FAILED:
+            for objective in objectives:
+                if objective.text not in row:
+                    row[objective.text] = objective.value(metrics)
+        for name in _OWN:
+            if name in record:
+                row[name] = record[name]
+        yield row
+
+
+def objectives_of(ledger: Path, folder: Path) -> list[Objective]:
+    """Return what a ledger's sweep was to make large or small."""
+    about = about_of(ledger)
+    texts, maximise = about["objective"], about.get("maximise")
+    directions = maximise if isinstance(maximise, list) else [maximise] * len(texts)
+    return [Objective.parse(text, one, folder) for text, one in zip(texts, directions, strict=True)]
+
+
+def _columns(ledger: Path, folder: Path) -> list[str]:
+    """Return the columns of all rows, in the order in which they first occur."""
+    names: dict[str, None] = {}
+    for row in rows_of(ledger, folder):
+        if not row.keys() <= names.keys():
+            names.update(dict.fromkeys(row))
+    return [*(name for name in names if name not in _OWN), *(n for n in _OWN if n in names)]
+
+
+def _to_csv(ledger: Path, folder: Path) -> Path:
+    path = ledger.with_name("trials.csv")
+    table = Table(path, _columns(ledger, folder))
+    rows = rows_of(ledger, folder)
+    while batch := list(islice(rows, _BATCH)):
+        table.write(batch)
+    table.close()
+    return path
+
+
+def _to_json(ledger: Path, folder: Path) -> Path:
+    path = ledger.with_name("trials.json")
+    with path.open("w", encoding="utf-8", errors="replace") as file:
+        file.write("[")
+        for number, row in enumerate(rows_of(ledger, folder)):
+            file.write(("," if number else "") + "\n" + encode(row))
+        file.write("\n]\n")
+    return path
+
+
+def _to_parquet(ledger: Path, folder: Path) -> Path:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise ExportError("Parquet needs pyarrow: pip install pyarrow") from None
+    columns = _columns(ledger, folder)
+    kinds: dict[str, type] = {}
+    for row in rows_of(ledger, folder):
+        for name, value in row.items():
+            kinds[name] = _wider(kinds.get(name), _kind_of(value))
+    types = {int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_(), str: arrow.string()}
+    schema = arrow.schema([(name, types[kinds[name]]) for name in columns])
+    path = ledger.with_name("trials.parquet")
+    rows = rows_of(ledger, folder)
+    with parquet.ParquetWriter(path, schema) as writer:
+        while batch := list(islice(rows, _BATCH)):
+            arrays = [
+                arrow.array(
+                    [_as(kinds[name], row[name]) if name in row else None for row in batch],
+                    schema.field(name).type,
+                )
+                for name in columns
+            ]
+            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+    return path
+
+
+def _kind_of(value: Any) -> type:
+    for kind in (bool, int, float):
+        if isinstance(value, kind):
+            return kind
+    return str
+
+
+def _wider(one: type | None, other: type) -> type:
+    if one is None or one is other:
+        return other
+    return float if {one, other} == {int, float} else str
+
+
+def _as(kind: type, value: Any) -> Any:
+    return str(cell(value)) if kind is str else kind(value)
+
+
+def _to_optuna(ledger: Path, folder: Path) -> Path:
+    """Write a journal storage, which ``optuna-dashboard FILE`` shows."""
+    try:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError:
+        raise ExportError("a journal of Optuna needs optuna: pip install optuna") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    path = ledger.with_name("optuna.log")
+    path.unlink(missing_ok=True)
+    objectives = objectives_of(ledger, folder)
+    distributions = _distributions(ledger, optuna.distributions)
+    study = optuna.create_study(
+        storage=JournalStorage(JournalFileBackend(str(path))),
+        study_name=ledger.parent.name,
+        directions=["maximize" if one.maximise else "minimize" for one in objectives],
+    )
+    states = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL"}
+    for record in records_of(ledger):
+        metrics = {name: _number(value) for name, value in record["metrics"].items()}
+        parameters = record["parameters"]
+        state = states[record["state"]]
+        values = None
+        if state == "COMPLETE":
+            values = [one.value(metrics) for one in objectives]
+            if any(math.isnan(value) for value in values):
+                state, values = "FAIL", None  # Optuna has no NaN
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=optuna.trial.TrialState[state],
+                values=values,
+                params={name: _categorical(value) for name, value in parameters.items()},
+                distributions={name: distributions[name] for name in parameters},
+                user_attrs={**metrics, **{name: record[name] for name in _OWN if name in record}},
+                intermediate_values={
+                    step: objectives[0].value(one)
+                    for step, one in record.get("reports", ())
+                    if len(objectives) == 1
+                },
+            )
+        )
+    return path
+
+
+def _distributions(ledger: Path, kinds: Any) -> dict[str, Any]:
+    """Return as what Optuna shall take each parameter: a range that holds all its values."""
+    numbers: dict[str, tuple[float, float]] = {}
+    whole: dict[str, bool] = {}
+    words: dict[str, dict[Any, None]] = {}
+    for record in records_of(ledger):
+        for name, value in record["parameters"].items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                low, high = numbers.get(name, (value, value))
+                numbers[name] = min(low, value), max(high, value)
+                whole[name] = whole.get(name, True) and isinstance(value, int)
+            else:
+                words.setdefault(name, {})[_categorical(value)] = None
+    found: dict[str, Any] = {}
+    for name, (low, high) in numbers.items():
+        if name not in words:
+            kind = kinds.IntDistribution if whole[name] else kinds.FloatDistribution
+            found[name] = kind(low, high)
+    for name in words:
+        if name in numbers:  # numbers and words: all of them are choices
+            values = {record["parameters"].get(name) for record in records_of(ledger)}
+            words[name] = dict.fromkeys(_categorical(one) for one in values if one is not None)
+        found[name] = kinds.CategoricalDistribution(list(words[name]))
+    return found
+
+
+def _categorical(value: Any) -> Any:
+    return cell(value) if isinstance(value, (list, tuple)) else value
+
+
+def _number(value: Any) -> Any:
+    """Return a metric as it was: NaN and infinities are text in a ledger."""
+    return float(value) if value in ("nan", "inf", "-inf") else value
+
+
+FORMATS: Final[Mapping[str, Callable[[Path, Path], Path]]] = {
+    "csv": _to_csv,
+    "json": _to_json,
+    "parquet": _to_parquet,
+    "optuna": _to_optuna,
+}

@@ -1,0 +1,284 @@
+"""Trials in a process beside the rank, which may die, hang or eat memory without harm.
+
+The process prepares once and then takes point after point, so a trial costs a message more. One
+that breaks a limit is killed with all that it has started, and the next trial gets a new process.
+
+::
+
+    trainer ── Task ──>                 process
+            <── "ready" or an error ──
+            ── point ──>
+            <── "report" ──             any number of times
+            ── verdict ──>
+            <── "tried" ──
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from .limits import Limits
+from .messages import lease_tag
+from .trying import Hear, Report, Tried, reason_of, try_here
+
+if TYPE_CHECKING:
+    from diel import Context
+
+    from .task import Task
+
+_LOOK_EVERY_S: Final = 0.25
+"""How often a rank that waits for a trial looks whether the run is stopping."""
+_MEASURE_EVERY_S: Final = 0.02
+_LEAVE_S: Final = 1.0
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_PR_SET_PDEATHSIG: Final = 1
+_OF_MPI: Final = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_", "HYDRA_", "HYDI_")
+_PACKAGE: Final = __name__.split(".")[0]
+# Our package may go under another name here, beside a user's of its name: so it shall there.
+_START: Final = """\
+import importlib.util, sys
+name, folder, *descriptors = sys.argv[1:]
+sys.path[:] = [place for place in sys.path if place]
+spec = importlib.util.spec_from_file_location(
+    name, folder + "/__init__.py", submodule_search_locations=[folder])
+package = importlib.util.module_from_spec(spec)
+sys.modules[name] = package
+spec.loader.exec_module(package)
+importlib.import_module(name + ".sweep.isolation").work(*map(int, descriptors))
+"""
+
+
+class Apart:
+    """Tries points in a process of their own.
+
+    Parameters
+    ----------
+    ctx : Context
+    task : Task
+    limits : Limits
+    """
+
+    def __init__(self, ctx: Context, task: Task, limits: Limits) -> None:
+        self._ctx = ctx
+        self._task = task
+        self._limits = limits
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: Connection | None = None
+
+    def __call__(
+        self, trial: int, parameters: dict[str, Any], seed: int, attempt: int, hear: Hear | None
+    ) -> Tried:
+        """Try a point; `hear` takes what the trial says meanwhile."""
+        if self._process is None:
+            self._start()
+        last: dict[str, Any] = {}
+        deadline_s = None
+        if self._limits.time_s is not None:
+            deadline_s = time.monotonic() + self._limits.time_s
+        try:
+            self._send((trial, parameters, seed, attempt))
+            while True:
+                kind, *rest = self._receive(deadline_s)
+                if kind == "tried":
+                    tried: Tried = rest[0]
+                    return tried
+                step, last = rest
+                self._send(hear(trial, step, last) if hear is not None else True)
+        except _Died as death:
+            return Tried(last, str(death))
+
+    def _start(self) -> None:
+        """Start a process and wait until it is ready.
+
+        Raises
+        ------
+        RuntimeError
+            If it cannot prepare: that is no trial's fault.
+        """
+        to_it, from_us = os.pipe()
+        to_us, from_it = os.pipe()
+        folder = str(Path(__file__).parents[1])
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(_OF_MPI)
+        }
+        root = str(Path(folder).parent)
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [root, *filter(None, [environment.get("PYTHONPATH")])]
+        )
+        # Before ours: what this rank finds, the process has to find as well.
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START, _PACKAGE, folder, str(to_it), str(from_it)],
+            stdin=subprocess.DEVNULL,
+            stdout=_descriptor(sys.stdout),
+            stderr=_descriptor(sys.stderr),
+            pass_fds=(to_it, from_it),
+            env=environment,
+            start_new_session=True,
+        )
+        os.close(to_it)
+        os.close(from_it)
+        self._link = _Link(to_us, from_us)
+        try:
+            self._send(self._task)
+            kind, *rest = self._receive(None)
+        except _Died as death:
+            raise RuntimeError(f"the process for trials could not get ready: it {death}") from None
+        if kind == "error":
+            self.close()
+            raise RuntimeError(f"the process for trials could not get ready: {rest[0]}")
+
+    def _send(self, what: object) -> None:
+        assert self._link is not None
+        try:
+            self._link.send(what)
+        except OSError:
+            raise _Died(self._how_it_died()) from None
+
+    def _receive(self, deadline_s: float | None) -> Any:
+        """Return the next message; end the process if it breaks a limit.
+
+        Raises
+        ------
+        _Died
+            If it does, or has died by itself.
+        RunStopped
+            If the run is stopping.
+        """
+        assert self._link is not None
+        looked_s = time.monotonic()
+        while True:
+            wait_s = _LOOK_EVERY_S
+            if self._limits.memory_bytes is not None:
+                wait_s = _MEASURE_EVERY_S
+            now_s = time.monotonic()
+            if deadline_s is not None:
+                if now_s >= deadline_s:
+                    self._kill()
+                    raise _Died(f"took more than {self._limits.time_s:g} s")
+                wait_s = min(wait_s, deadline_s - now_s)
+            try:
+                if self._link.poll(wait_s):
+                    return self._link.recv()
+            except (EOFError, OSError):
+                raise _Died(self._how_it_died()) from None
+            self._check_memory()
+            if now_s - looked_s >= _LOOK_EVERY_S:
+                looked_s = now_s
+                try:
+                    self._ctx.tuples.count(lease_tag((self._ctx.group, self._ctx.module)))
+                except BaseException:
+                    self._kill()
+                    raise
+
+    def _check_memory(self) -> None:
+        limit = self._limits.memory_bytes
+        if limit is None or self._process is None:
+            return
+        try:
+            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            return
+        if pages * _PAGE_BYTES > limit:
+            self._kill()
+            raise _Died(
+                f"used {pages * _PAGE_BYTES / 2**20:,.0f} MiB of memory, "
+                f"more than {limit / 2**20:,.0f} MiB"
+            )
+
+    def _how_it_died(self) -> str:
+        assert self._process is not None
+        try:
+            status = self._process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            status = None  # it has closed its end, and lives
+        self._kill()
+        if status is None:
+            return "closed its connection"
+        if status < 0:
+            try:
+                return f"died by {signal.Signals(-status).name}"
+            except ValueError:
+                return f"died by signal {-status}"
+        return f"ended by itself with status {status}"
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._link is not None:
+            self._link.close()
+        self._process = self._link = None
+
+    def close(self) -> None:
+        """End the process."""
+        if self._link is not None:
+            self._link.close()
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LEAVE_S)
+        self._kill()
+
+
+class _Died(Exception):
+    """The process is no more; the message says why."""
+
+
+class _Link(Connection):
+    """Two pipes as one connection."""
+
+    def __init__(self, receiving: int, sending: int) -> None:
+        super().__init__(receiving, writable=False)
+        self._sending = Connection(sending, readable=False)
+
+    def send(self, obj: Any) -> None:
+        self._sending.send(obj)
+
+    def close(self) -> None:
+        self._sending.close()
+        super().close()
+
+
+def work(receiving: int, sending: int) -> None:
+    """Be the process: try points until there are no more."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    link = _Link(receiving, sending)
+    task: Task = link.recv()
+    try:
+        train = task.load()
+    except Exception as error:
+        link.send(("error", reason_of(error)))
+        raise
+    link.send(("ready",))
+
+    def hear(trial: int, step: int, metrics: dict[str, Any]) -> bool:
+        link.send(("report", step, metrics))
+        goes_on: bool = link.recv()
+        return goes_on
+
+    while True:
+        try:
+            trial, parameters, seed, attempt = link.recv()
+        except EOFError:
+            return
+        report = Report(trial, seed, attempt, options=task.options, folder=task.folder, hear=hear)
+        link.send(("tried", try_here(train, parameters, report)))
+
+
+def _descriptor(stream: Any) -> int | None:
+    """Return the file behind a stream; None, which is that of this process, if there is none."""
+    try:
+        stream.flush()
+        descriptor: int = stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+    return descriptor

@@ -1,0 +1,189 @@
+"""What of a sweep is to be given out, is out, or is recorded; and how much to give at once.
+
+Pure: no clock, no tuple space. The master asks for a piece of work and says what came back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from .bitmap import Bitmap
+
+TARGET_S = 0.1
+"""How long the trials of a lease shall take together."""
+MOST_TRIALS = 4096
+_GROWTH = 8
+_SHARE = 4
+_FEWEST = 8
+"""Trials that gain by being together are given out in eighths of what is liked best, at least."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Trials that are given out: from `start` to ``stop - 1``.
+
+    Attributes
+    ----------
+    lease : int
+        The number under which they are out.
+    start, stop : int
+    attempt : int
+        From 1: how often they have been given out because of failures, this time included.
+    """
+
+    lease: int
+    start: int
+    stop: int
+    attempt: int = 1
+
+
+@dataclass
+class LeaseBook:
+    """The trials of a sweep, by number.
+
+    Parameters
+    ----------
+    total : int or None
+        How many trials there are; None as long as that is not known.
+    recorded : Bitmap
+        Those that need not be done. The book adds to it.
+    """
+
+    total: int | None
+    recorded: Bitmap = field(default_factory=Bitmap)
+
+    def __post_init__(self) -> None:
+        self._next = 0
+        self._again: deque[tuple[int, int, int]] = deque()
+        self._out: dict[int, Grant] = {}
+        self._leases = self._trials_out = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every trial is recorded."""
+        return self.total is not None and len(self.recorded) >= self.total
+
+    @property
+    def leases_out(self) -> int:
+        """How many leases have not come back."""
+        return len(self._out)
+
+    @property
+    def to_give(self) -> int | None:
+        """How many trials are neither recorded nor out; None if that is not known."""
+        if self.total is None:
+            return None
+        return self.total - len(self.recorded) - self._trials_out
+
+    def upcoming(self, count: int) -> tuple[int, int]:
+        """Return the trials that `take` would give out: from the first to before the second."""
+        if self._again:
+            start, stop, _ = self._again[0]
+            return start, min(stop, start + count)
+        start = self.recorded.next_missing(self._next)
+        stop = start + count if self.total is None else min(start + count, self.total)
+        return start, max(start, self.recorded.next_present(start, stop))
+
+    def take(self, count: int) -> Grant | None:
+        """Give out at most `count` trials that are not recorded; None if there are none."""
+        start, stop = self.upcoming(count)
+        if start >= stop:
+            return None
+        attempt = 1
+        if self._again:
+            _, end, attempt = self._again.popleft()
+            if stop < end:
+                self._again.appendleft((stop, end, attempt))
+        else:
+            self._next = stop
+        self._leases += 1
+        self._trials_out += stop - start
+        self._out[self._leases] = grant = Grant(self._leases, start, stop, attempt)
+        return grant
+
+    def came_back(self, lease: int, done: int, retried: Collection[int] = ()) -> Grant | None:
+        """Take a lease back of which the first `done` trials were tried.
+
+        Parameters
+        ----------
+        lease : int
+        done : int
+        retried : collection of int
+            Those that were tried and are to be tried again.
+
+        Returns
+        -------
+        Grant or None
+            What it was; None for a lease that came back before: its trials were done twice, by a
+            trainer that was given up and by another one. Then nothing changes.
+        """
+        out = self._out.pop(lease, None)
+        if out is None:
+            return None
+        self._trials_out -= out.stop - out.start
+        tried = out.start + done
+        if not retried:
+            self.recorded.add_range(out.start, tried)
+        else:
+            for trial in range(out.start, tried):
+                if trial in retried:
+                    self._again.append((trial, trial + 1, out.attempt + 1))
+                else:
+                    self.recorded.add(trial)
+        if tried < out.stop:
+            self._again.append((tried, out.stop, out.attempt))
+        return out
+
+    def is_out(self, lease: int) -> Grant | None:
+        """Return what is out under a number; None if nothing is."""
+        return self._out.get(lease)
+
+
+class Pace:
+    """How many trials to give out at once, from how long they take.
+
+    Short trials travel by the thousand, long ones one by one, and near the end the rest is
+    shared among all trainers.
+
+    Attributes
+    ----------
+    at_once : int
+        How many trials a trainer likes to be given at once, since together they take less time.
+    """
+
+    def __init__(self) -> None:
+        self._trial_s: float | None = None
+        self._size = 1
+        self.at_once = 1
+
+    @property
+    def trial_s(self) -> float | None:
+        """What a trial takes at the moment, in seconds; None if nothing is known yet."""
+        return self._trial_s
+
+    def observe(self, trials: int, seconds: float) -> None:
+        """Take into account what a lease took."""
+        if trials < 1:
+            return
+        each_s = seconds / trials
+        # Slower counts at once, faster by halves: a lease that takes too long holds up others.
+        if self._trial_s is None or each_s > self._trial_s:
+            self._trial_s = each_s
+        else:
+            self._trial_s = (self._trial_s + each_s) / 2
+
+    def size(self, to_give: int | None, trainers: int) -> int:
+        """Return how many trials to give out next."""
+        if self.at_once > 1 and to_give is not None:
+            share = max(to_give // (2 * trainers), self.at_once // _FEWEST)
+            return max(1, min(self.at_once, share))
+        if self._trial_s is None:
+            return 1
+        fits = int(TARGET_S / self._trial_s) if self._trial_s > 0 else MOST_TRIALS
+        size = max(1, min(fits, self._size * _GROWTH, MOST_TRIALS))
+        self._size = size
+        if to_give is not None:
+            size = min(size, max(1, to_give // (_SHARE * trainers)))
+        return size

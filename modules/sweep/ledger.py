@@ -1,0 +1,182 @@
+"""``trials.jsonl``: what a sweep has tried, one JSON record a line, only ever appended to.
+
+::
+
+    {"format": 1, "sweep": {...}}              what was asked for
+    {"trial": 17, "state": "finished", "parameters": {...}, "metrics": {...}, "seed": ..., ...}
+    ...
+
+Lines are written many at a time and are in the file when `Ledger.write` returns: whatever kills
+the job loses no trial that was counted. Now and then they are brought to the disk as well, which
+bounds what is lost if the machine goes down.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
+from pathlib import Path
+from typing import Any, Final
+
+FORMAT: Final = 1
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+STOPPED: Final = "stopped"
+
+_SYNC_EVERY_S: Final = 1.0
+_SYNC_SHARE: Final = 0.05
+"""Of the time of a sweep, at most so much is spent on bringing lines to the disk."""
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class LedgerError(ValueError):
+    """A ledger is damaged, or is of another sweep."""
+
+
+class Ledger:
+    """Appends to a ledger that this process alone writes.
+
+    Parameters
+    ----------
+    path : Path
+        Made if need be. Half a line at its end, left by a process that was killed, is cut off.
+    about : dict
+        What was asked for: the first line.
+
+    Raises
+    ------
+    LedgerError
+        If the file is there and says something else about itself.
+    """
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self._next_sync_s = time.monotonic() + _SYNC_EVERY_S
+        size = _whole_bytes(self._file)
+        os.ftruncate(self._file, size)
+        if not size:
+            self._append(encode({"format": FORMAT, "sweep": about}) + "\n")
+        elif (there := about_of(path)) != json.loads(encode(about)):
+            os.close(self._file)
+            odd = sorted(key for key in {*there, *about} if there.get(key) != about.get(key))
+            raise LedgerError(f"{path} is of another sweep: see {', '.join(odd)}")
+
+    def write(self, records: Iterable[dict[str, Any]]) -> None:
+        """Append records; they are in the file when this returns."""
+        self._append("".join([encode(record) + "\n" for record in records]))
+        if time.monotonic() >= self._next_sync_s:
+            self.sync()
+
+    def sync(self) -> None:
+        """Return when everything written so far has reached the disk."""
+        started_s = time.monotonic()
+        os.fdatasync(self._file)
+        ended_s = time.monotonic()
+        self._next_sync_s = ended_s + max(_SYNC_EVERY_S, (ended_s - started_s) / _SYNC_SHARE)
+
+    def close(self) -> None:
+        """Bring everything to the disk."""
+        self.sync()
+        os.close(self._file)
+
+    def _append(self, text: str) -> None:
+        rest = memoryview(text.encode("utf-8", "replace"))
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+
+
+def about_of(path: Path) -> dict[str, Any]:
+    """Return what a ledger says of its sweep.
+
+    Raises
+    ------
+    LedgerError
+        If it is none.
+    """
+    try:
+        with path.open("rb") as file:
+            head = json.loads(file.readline())
+        if head["format"] == FORMAT:
+            about: dict[str, Any] = head["sweep"]
+            return about
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise LedgerError(f"{path} is no ledger of a sweep")
+
+
+def records_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a ledger, in the order in which they were written.
+
+    A last line that is not whole is passed over. The file is never in memory as a whole.
+
+    Raises
+    ------
+    LedgerError
+        If a line is no record.
+    """
+    with path.open("rb") as file:
+        file.readline()
+        for number, line in enumerate(file, start=2):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                record = json.loads(line)
+                record["trial"] + 0
+            except (ValueError, TypeError, KeyError):
+                raise LedgerError(f"{path}, line {number}: no record of a trial") from None
+            yield record
+
+
+def _whole_bytes(file: int) -> int:
+    """Return up to where a file consists of whole lines."""
+    end = os.fstat(file).st_size
+    while end:
+        start = max(0, end - _CHUNK_BYTES)
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+# -- JSON -----------------------------------------------------------------------------------------
+
+
+def _plain(value: object) -> object:
+    """Return in JSON's own types what the encoder does not know, such as NumPy's numbers."""
+    if hasattr(value, "tolist") and not isinstance(value, type):
+        return value.tolist()
+    return repr(value)
+
+
+# json.dumps makes an encoder at each call, which takes longer than a record.
+_encode: Final = c_make_encoder(
+    None, _plain, encode_basestring, None, ": ", ", ", False, False, False
+)
+
+
+def encode(record: dict[str, Any]) -> str:
+    """Write a record as JSON on one line; NaN and infinities as text, since JSON has neither."""
+    try:
+        return "".join(_encode(record, 0))
+    except ValueError:
+        return "".join(_encode(_finite(record), 0))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    if not isinstance(value, (float, int, str, type(None))):
+        value = _plain(value)
+        if isinstance(value, list):
+            return _finite(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(float(value))
+    return value

@@ -1,0 +1,167 @@
+"""What a master and its trainers say to each other through the tuple space.
+
+::
+
+    master  ── "sweep", session ──>  trainers     a SweepOrder: read, never taken
+            ── "lease" ──────────>                a Lease, under a claim; Keep; or an End
+            <── "outcome" ────────                an Outcome of a lease, a Report of a trial; Kept
+            ── "verdict", copy ──>                whether that trial shall go on: a bool
+
+All tags begin with the group and the trainer's module, so that they lie on one server, where what
+a trainer puts is seen in its order.
+
+A session is one life of a master. What is left of an earlier one, in a checkpoint from which the
+run goes on or of a master that started again, is recognised by it and dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+TagBase: TypeAlias = "tuple[str, str]"
+
+
+@dataclass(frozen=True)
+class SweepOrder:
+    """What a trainer has to know of a sweep, once.
+
+    Attributes
+    ----------
+    session : str
+    seed : int
+        From which each trial's follows.
+    strategy : Strategy or None
+        Where it needs to be told nothing: the trainers ask it themselves.
+    hears_reports : bool
+        Whether intermediate scores go to the master, who may stop a trial.
+    """
+
+    session: str
+    seed: int
+    strategy: Any
+    hears_reports: bool = False
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Trials for one trainer.
+
+    Attributes
+    ----------
+    session : str
+    number : int
+        Of the lease.
+    start, stop : int
+        The trials, from `start` to ``stop - 1``.
+    points : list of dict or None
+        The parameters of each; None where the strategy gives them.
+    attempt : int
+        From 1: how often these trials have been tried, this time included.
+    """
+
+    session: str
+    number: int
+    start: int
+    stop: int
+    points: list[dict[str, Any]] | None = None
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class End:
+    """There are no more trials in this iteration of the group."""
+
+    iteration: tuple[int, ...]
+
+
+@dataclass
+class Outcome:
+    """What a lease gave: a list for each column, an entry for each trial that was tried.
+
+    Attributes
+    ----------
+    session : str
+    lease, start : int
+    trainer : int
+        The copy that tried them.
+    points : list of dict
+    metrics : list of dict
+        Of a trial that failed, those that it had reported.
+    started_s : list of float
+        Seconds since 1970.
+    seconds : list of float
+    reasons : dict of int to str
+        Why trials have failed.
+    stopped : set of int
+        Trials that the master had stopped early.
+    at_once : int
+        How many trials this trainer likes to be given at once.
+    keeps : bool
+        Whether it can keep the model of a trial.
+    """
+
+    session: str
+    lease: int
+    start: int
+    trainer: int
+    points: list[dict[str, Any]] = field(default_factory=list)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    started_s: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
+    stopped: set[int] = field(default_factory=set)
+    at_once: int = 1
+    keeps: bool = False
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The best trial: its model is to be kept in a file whose name begins with `path`."""
+
+    session: str
+    trial: int
+    parameters: dict[str, Any]
+    seed: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where the model of the best trial is; why it is nowhere, if it is not."""
+
+    session: str
+    path: Path | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a trial has reached so far; its trainer waits for the verdict."""
+
+    session: str
+    trial: int
+    trainer: int
+    step: int
+    metrics: dict[str, Any]
+
+
+def sweep_tag(base: TagBase, session: str) -> tuple[str, ...]:
+    """Return the tag of a `SweepOrder`."""
+    return (*base, "sweep", session)
+
+
+def lease_tag(base: TagBase) -> tuple[str, ...]:
+    """Return the tag under which leases lie."""
+    return (*base, "lease")
+
+
+def outcome_tag(base: TagBase) -> tuple[str, ...]:
+    """Return the tag under which outcomes and reports lie."""
+    return (*base, "outcome")
+
+
+def verdict_tag(base: TagBase, copy_index: int) -> tuple[str | int, ...]:
+    """Return the tag of a verdict for one trainer."""
+    return (*base, "verdict", copy_index)

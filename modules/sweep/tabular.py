@@ -1,0 +1,40 @@
+"""The data of the shipped trainers for other frameworks: loaded once, prepared, split."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dnn import Dataset
+
+_OPTIONS = {"dataset": "digits", "path": None, "validation_fraction": 0.2, "split_seed": 0}
+
+
+def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Dataset]:
+    """Return training and validation rows; of equal options the same ones, loaded once.
+
+    Parameters
+    ----------
+    options : mapping
+        ``dataset``, ``path``, ``validation_fraction``, ``split_seed``, as our own trainer has
+        them, and others, which do not matter here.
+    folder : Path
+        Of the workflow file, to which the path is relative.
+    """
+    dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
+    place = None if path is None else folder / os.path.expanduser(os.path.expandvars(path))
+    return _load(dataset, place, float(fraction), int(seed))
+
+
+@lru_cache(maxsize=2)
+def _load(dataset: str, place: Path | None, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
+    from dnn import impute, load_dataset, standardise, train_validation_split
+
+    parts = train_validation_split(load_dataset(dataset, place), fraction, seed)
+    # What is learned about the rows is learned from the training rows only.
+    training, validation = standardise(*impute(*parts))
+    return training, validation

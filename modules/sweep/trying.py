@@ -1,0 +1,188 @@
+"""One trial: its parameters, what it may say meanwhile, and what it gives.
+
+A trainer is a function ``train(parameters, report) -> metrics``. It may come from a function
+``prepare(options, folder)`` that loads the data once for all trials, say.
+"""
+
+from __future__ import annotations
+
+import numbers
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Metrics: TypeAlias = "dict[str, Any]"
+Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
+Hear: TypeAlias = "Callable[[int, int, Metrics], bool]"
+"""Takes a trial, a step and metrics; returns whether the trial shall go on."""
+
+SPLITS = "splits"
+"""Among metrics: what an evaluation on several splits gave in each, see `modules.evaluation`."""
+_DETAIL_FRAMES = 3
+
+
+class Report:
+    """What a trial's function finds out about itself, and says of itself.
+
+    Attributes
+    ----------
+    trial : int
+        Its number.
+    seed : int
+        Its own: the same whoever tries it, on whatever number of ranks.
+    attempt : int
+        From 1.
+    options : mapping
+        What the workflow file gives to the function.
+    folder : Path
+        Of the workflow file.
+    comm : MPI.Intracomm or None
+        The communicator of the trainer's copy; None in a process of the trial's own.
+    metrics : dict
+        What was reported last.
+    """
+
+    __slots__ = ("_hear", "_is_stopped", "attempt", "comm", "folder", "metrics", "options", "seed",
+                 "trial")  # fmt: skip
+
+    def __init__(
+        self,
+        trial: int,
+        seed: int,
+        attempt: int = 1,
+        *,
+        options: Mapping[str, Any],
+        folder: Path,
+        comm: Any = None,
+        hear: Hear | None = None,
+    ) -> None:
+        self.trial = trial
+        self.seed = seed
+        self.attempt = attempt
+        self.options = options
+        self.folder = folder
+        self.comm = comm
+        self.metrics: Metrics = {}
+        self._hear = hear
+        self._is_stopped = False
+
+    def __call__(self, step: int, **metrics: Any) -> bool:
+        """Say how far the trial is, and how good.
+
+        Parameters
+        ----------
+        step : int
+            Epochs, say; grows from call to call.
+        **metrics
+            As the function will return them.
+
+        Returns
+        -------
+        bool
+            Whether to go on. If not, the function should return what it has.
+        """
+        self.metrics = metrics
+        if self._hear is not None and not self._is_stopped:
+            self._is_stopped = not self._hear(self.trial, step, metrics)
+        return not self._is_stopped
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether anybody listens: if not, a report that takes time may be left out."""
+        return self._hear is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the trial was told to stop early."""
+        return self._is_stopped
+
+
+@dataclass
+class Tried:
+    """What a trial gave.
+
+    Attributes
+    ----------
+    metrics : dict
+        Of a trial that failed, what it reported last.
+    reason : str
+        Why it failed; empty if it did not.
+    detail : str
+        A traceback, where there is one.
+    is_stopped : bool
+        Whether it was stopped early.
+    """
+
+    metrics: Metrics = field(default_factory=dict)
+    reason: str = ""
+    detail: str = ""
+    is_stopped: bool = False
+
+
+def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
+    """Try in this process; what the function raises is the trial's failure.
+
+    Raises
+    ------
+    RunStopped, KeyboardInterrupt, SystemExit
+        What concerns the whole run.
+    """
+    from diel.errors import RunStopped
+
+    try:
+        given = train(parameters, report)
+        return Tried(check_metrics(given), is_stopped=report.is_stopped)
+    except RunStopped:
+        raise
+    except Exception as error:
+        return Tried(
+            _plain_metrics(report.metrics),
+            reason_of(error),
+            "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        )
+
+
+def check_metrics(given: Any) -> Metrics:
+    """Return metrics as plain numbers and text.
+
+    Raises
+    ------
+    TypeError
+        If they are not a dictionary by name.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"train returned {given!r:.100}, and not a dictionary of metrics")
+    for name, value in given.items():
+        if type(name) is not str or (type(value) is not float and type(value) is not int):
+            return _plain_metrics(given)
+    return given if type(given) is dict else dict(given)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error on one line."""
+    try:
+        text = str(error).strip().splitlines()
+    except Exception:  # an exception of a user's own may be unable to say what it is
+        text = []
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def _plain_metrics(given: Mapping[Any, Any]) -> Metrics:
+    plain: Metrics = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise TypeError(f"a metric is called {name!r}, which is no string")
+        if hasattr(value, "item") and getattr(value, "size", 1) == 1:
+            value = value.item()  # NumPy's and PyTorch's numbers
+        is_plain = value is None or isinstance(value, (bool, str))
+        if is_plain or (name == SPLITS and isinstance(value, dict)):
+            plain[name] = value
+        elif isinstance(value, numbers.Integral):
+            plain[name] = int(value)
+        elif isinstance(value, numbers.Real):
+            plain[name] = float(value)
+        else:
+            raise TypeError(f"metric {name!r} is a {type(value).__name__}, and no number")
+    return plain

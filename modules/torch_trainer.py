@@ -1,0 +1,84 @@
+"""A trainer for multilayer perceptrons in PyTorch: as a start for one's own.
+
+::
+
+    [module.options]
+    train = "modules.torch_trainer:train"
+    options = { dataset = "digits" }
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .sweep.tabular import load_split
+from .sweep.trying import Report
+
+
+def train(parameters: dict[str, Any], report: Report) -> dict[str, float]:
+    """Train one network, and report after each epoch.
+
+    Parameters
+    ----------
+    parameters : dict
+        ``hidden`` (a list), ``activation`` ("relu", "tanh", "sigmoid"), ``optimizer`` ("sgd",
+        "adam"), ``learning_rate``, ``momentum``, ``weight_decay``, ``batch_size``, ``epochs``.
+    report : Report
+        Its options are those of the data, as for our own trainer.
+
+    Returns
+    -------
+    dict of str to float
+        ``accuracy`` and ``loss`` on the validation rows, and ``training_time_s``.
+    """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(report.seed)
+    training, validation = load_split(report.options, report.folder)
+    x, y = torch.as_tensor(training.x), torch.as_tensor(training.y).long()
+    held_x, held_y = torch.as_tensor(validation.x), torch.as_tensor(validation.y).long()
+    x, held_x = x.float(), held_x.float()
+    model = _network(nn, x.shape[1], parameters, training.classes)
+    optimizer = _optimizer(torch.optim, model, parameters)
+    batch_size = parameters.get("batch_size", 32)
+    loss_of = nn.CrossEntropyLoss()
+    seconds, metrics = 0.0, {}
+    for epoch in range(1, parameters.get("epochs", 20) + 1):
+        started_s = time.perf_counter()
+        model.train()
+        for rows in torch.randperm(len(x)).split(batch_size):
+            optimizer.zero_grad()
+            loss_of(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+        seconds += time.perf_counter() - started_s
+        model.eval()
+        with torch.no_grad():
+            scores = model(held_x)
+            metrics = {
+                "accuracy": float((scores.argmax(1) == held_y).float().mean()),
+                "loss": float(loss_of(scores, held_y)),
+                "training_time_s": seconds,
+            }
+        if not report(epoch, **metrics):
+            break
+    return metrics
+
+
+def _network(nn: Any, features: int, parameters: dict[str, Any], classes: int) -> Any:
+    activations = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
+    layers: list[Any] = []
+    width = features
+    for units in parameters.get("hidden", [64]):
+        layers += [nn.Linear(width, units), activations[parameters.get("activation", "relu")]()]
+        width = units
+    return nn.Sequential(*layers, nn.Linear(width, classes))
+
+
+def _optimizer(optim: Any, model: Any, parameters: dict[str, Any]) -> Any:
+    rate, decay = parameters.get("learning_rate", 0.1), parameters.get("weight_decay", 0.0)
+    if parameters.get("optimizer", "sgd") == "adam":
+        return optim.Adam(model.parameters(), lr=rate, weight_decay=decay)
+    momentum = parameters.get("momentum", 0.9)
+    return optim.SGD(model.parameters(), lr=rate, momentum=momentum, weight_decay=decay)

@@ -1,0 +1,129 @@
+"""``diel sweep``: before a run and after it, without MPI."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+from support import diel, execute, workflow
+
+from diel.run.directory import RunDirectory
+from diel.run.journal import JournalWriter
+from modules.sweep.ledger import Ledger
+
+SWEEP = """\
+[[module]]
+name = "master"
+function = "modules.master:run"
+[module.options]
+objective = "score"
+maximise = true
+space = { x = { from = 0, to = 99, step = 1 }, kind = ["a", "b"] }
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+copies = 4
+options = { train = "./m.py:train" }
+[[group]]
+name = "search"
+modules = ["master", "trainer"]
+"""
+TRAIN = (
+    "import time\ndef train(parameters, report):\n    time.sleep(0.1)\n    return {'score': 1}\n"
+)
+
+
+def test_a_dry_run_says_what_would_be_run(tmp_path: Path) -> None:
+    workflow(tmp_path, SWEEP, m=TRAIN)
+    finished = diel("sweep", "w.toml", "--dry-run", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    lines = finished.stdout.splitlines()
+    assert lines[0] == "master: 200 trials, grid, 4 trainers on 7 ranks"
+    assert [line.split() for line in lines[1:4]] == [
+        ["trial", "x", "kind"],
+        ["0", "0", "a"],
+        ["1", "0", "b"],
+    ]
+    assert "the sweep takes 5." in lines[-1]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_trial_that_fails_in_a_dry_run_is_told(tmp_path: Path) -> None:
+    workflow(tmp_path, SWEEP, m="def train(parameters, report): raise ValueError('no data')")
+    finished = diel("sweep", "w.toml", "--dry-run", cwd=tmp_path)
+    assert "trial 0 failed: ValueError: no data" in finished.stdout
+
+
+def test_a_file_without_a_sweep_has_none_to_look_at(tmp_path: Path) -> None:
+    text = '[[module]]\nname = "a"\nfunction = "./m.py:run"\n[[group]]\nname = "g"\n'
+    workflow(tmp_path, text + 'modules = ["a"]\n', m="def run(ctx): pass\n")
+    finished = diel("sweep", "w.toml", "--dry-run", cwd=tmp_path)
+    assert finished.status == 2
+    assert "w.toml has no sweep" in finished.stderr
+
+
+def test_a_sweep_that_has_run_is_ranked_and_exported(tmp_path: Path) -> None:
+    file = workflow(tmp_path, SWEEP, m=TRAIN)
+    directory = RunDirectory.create(tmp_path / "runs", "w", file)
+    rows = [{"trial": n, "x": n, "kind": "a", "score": -abs(n - 30)} for n in range(50)]
+    with (directory.path / "results.csv").open("w", newline="") as table:
+        writer = csv.DictWriter(table, [*rows[0]])
+        writer.writeheader()
+        writer.writerows(rows)
+    with JournalWriter(directory.journal) as journal:
+        journal.write("RunStarted", workflow="w", ranks=4, groups=["search"], file=str(file))
+        journal.write(
+            "ResultsDeclared", module="master", columns=[*rows[0]], objective="score",
+            maximise=True, expected=50, file="results.csv",
+        )  # fmt: skip
+        best = sorted(rows, key=lambda row: -row["score"])[:20]
+        journal.write(
+            "ResultsShown", module="master", file="results.csv", count=50, best=best,
+            constants={"kind": "a"},
+        )  # fmt: skip
+    ledger = Ledger(
+        directory.path / "sweeps" / "search.master" / "trials.jsonl",
+        {"objective": ["score"], "maximise": True},
+    )
+    ledger.write(
+        {"trial": row["trial"], "state": "finished", "parameters": {"x": row["x"]},
+         "metrics": {"score": row["score"]}}
+        for row in rows
+    )  # fmt: skip
+    ledger.close()
+    for top, last in ((3, 31), (25, None)):  # more than the journal holds: from the table
+        finished = diel(
+            "sweep", directory.path, "--top", top, "--export", "csv", "json", cwd=tmp_path
+        )
+        assert finished.status == 0, finished.output
+        assert f"{top} best of 50 by highest score" in finished.stdout
+        shown = [line.split() for line in finished.stdout.splitlines()]
+        ranks = [line for line in shown if len(line) == 4 and line[0].isdigit()]
+        assert len(ranks) == top
+        assert ranks[0][1] == "30"
+        if last is not None:
+            assert ranks[-1][1] == str(last)
+        assert str(ledger_file(directory, "trials.csv")) in finished.stdout
+    with ledger_file(directory, "trials.csv").open(newline="") as exported:
+        assert [int(row["x"]) for row in csv.DictReader(exported)] == list(range(50))
+    finished = diel("sweep", directory.path, "--export", "xml", cwd=tmp_path)
+    assert finished.status == 2
+    assert "no such format: xml" in finished.stderr
+
+
+def ledger_file(directory: RunDirectory, name: str) -> Path:
+    return directory.path / "sweeps" / "search.master" / name
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["sweep", "--help"]])
+def test_help_loads_nothing(tmp_path: Path, arguments: list[str]) -> None:
+    script = (
+        "import sys\nimport diel.cli.main\n"
+        f"try: diel.cli.main.main({arguments})\nexcept SystemExit: pass\n"
+        "print([one for one in ('numpy', 'pydantic', 'mpi4py', 'modules', 'rich') "
+        "if one in sys.modules])"
+    )
+    finished = execute([sys.executable, "-c", script], cwd=tmp_path)
+    assert finished.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,218 @@
+"""Rules that stop trials, beside Optuna's pruners on the same reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from random import Random as Generator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.space import Space
+from modules.strategies import EarlyStopping, Halving, Lagged, Median, Random, Rule
+from modules.strategies.window import Window
+
+SPACE = Space.parse({"a": {"from": 0.0, "to": 1.0}})
+
+
+class Reports:
+    """What trials report, in an order in which up to `window` are under way at once.
+
+    Learning curves that rise, with noise; some reports are NaN, some trials fail.
+    """
+
+    def __init__(self, seed: int, trials: int = 60, steps: int = 30, window: int = 5) -> None:
+        self.generator = Generator(seed)
+        self.trials, self.steps, self.window = trials, steps, window
+
+    def curve(self, trial: int) -> Iterator[tuple[int, float]]:
+        generator = Generator(f"{trial}")
+        quality = generator.random()
+        step = 0
+        while True:
+            step += generator.choice([1, 1, 1, 2])
+            if step > self.steps:
+                return
+            score = quality * (1 - 1 / (step + 1)) + 0.05 * generator.random()
+            yield step, math.nan if generator.random() < 0.01 else score
+
+    def play(self, begin: Any, report: Any, end: Any) -> dict[int, int]:
+        """Tell everything; return the step at which each trial was stopped."""
+        curves: dict[int, Iterator[tuple[int, float]]] = {}
+        stopped, trial = {}, 0
+        while curves or trial < self.trials:
+            if trial < self.trials and len(curves) < self.window:
+                begin(trial)
+                curves[trial] = self.curve(trial)
+                trial += 1
+                continue
+            one = self.generator.choice(sorted(curves))
+            point = next(curves[one], None)
+            if point is None or self.generator.random() < 0.002:
+                del curves[one]
+                end(one, "completed" if point is None else "failed")
+            elif report(one, *point):
+                del curves[one]
+                stopped[one] = point[0]
+                end(one, "stopped")
+        return stopped
+
+
+def ours(rule: Rule, reports: Reports) -> dict[int, int]:
+    strategy = EarlyStopping(Random(SPACE, 0), rule)
+    stopped = reports.play(
+        lambda trial: None,
+        strategy.report,
+        lambda trial, how: strategy.tell(trial, {}, 1.0 if how == "completed" else None),
+    )
+    assert strategy._histories == strategy._taken == {}
+    return stopped
+
+
+def optunas(pruner: Any, reports: Reports) -> dict[int, int]:
+    optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="maximize", pruner=pruner)
+    asked = {}
+
+    def report(trial: int, step: int, score: float) -> bool:
+        asked[trial].report(score, step)
+        return bool(asked[trial].should_prune())
+
+    def end(trial: int, how: str) -> None:
+        state = {"completed": "COMPLETE", "stopped": "PRUNED", "failed": "FAIL"}[how]
+        score = 1.0 if how == "completed" else None
+        study.tell(asked[trial].number, score, state=optuna.trial.TrialState[state])
+
+    return reports.play(lambda trial: asked.update({trial: study.ask()}), report, end)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("min_steps", "reduction"), [(1, 2), (1, 3), (2, 4), (5, 3)])
+def test_halving_stops_what_optuna_prunes(seed: int, min_steps: int, reduction: int) -> None:
+    optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
+    pruner = optuna.pruners.SuccessiveHalvingPruner(min_steps, reduction, 0)
+    expected = optunas(pruner, Reports(seed))
+    assert ours(Halving(min_steps, reduction), Reports(seed)) == expected
+    assert 20 < len(expected) < 60
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # Optuna's, of NumPy
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("startup", "warmup"), [(1, 0), (5, 0), (10, 7)])
+def test_the_median_rule_stops_what_optuna_prunes(seed: int, startup: int, warmup: int) -> None:
+    optuna = pytest.importorskip("optuna", reason="Optuna is not installed")
+    pruner = optuna.pruners.MedianPruner(startup, warmup)
+    expected = optunas(pruner, Reports(seed))
+    assert ours(Median(startup, warmup), Reports(seed)) == expected
+    assert len(expected) > 10
+
+
+def test_halving_lets_one_in_reduction_go_on() -> None:
+    reports = Reports(0, trials=900, steps=30, window=20)
+    reached = dict.fromkeys((1, 3, 9, 27), 0)
+    stopped = ours(Halving(1, 3), reports)
+    for trial in range(900):
+        last = stopped.get(trial, 99)
+        for rung in reached:
+            reached[rung] += last >= rung
+    for low, high in [(1, 3), (3, 9), (9, 27)]:
+        assert 0.25 < reached[high] / reached[low] < 0.55
+    # Those that are never stopped are among the best.
+    qualities = sorted(
+        Generator(f"{trial}").random() for trial in range(900) if trial not in stopped
+    )
+    assert qualities[len(qualities) // 2] > 0.95
+
+
+def test_a_score_that_is_no_number_falls_short() -> None:
+    strategy = EarlyStopping(Random(SPACE, 0), Halving(1, 2))
+    assert strategy.report(0, 1, math.nan)
+    assert not strategy.report(1, 1, 0.1)  # nothing was learned from it
+    median = EarlyStopping(Random(SPACE, 0), Median(startup_trials=1))
+    assert not median.report(0, 1, math.nan)  # nothing to compare with
+    assert not median.report(0, 2, 0.5)
+    median.tell(0, {}, 0.5)
+    assert median.report(1, 2, math.nan)
+    assert not median.report(2, 2, 0.5)
+    assert median.report(3, 2, 0.4)
+
+
+def test_a_trial_that_starts_again_counts_once() -> None:
+    once, twice = (EarlyStopping(Random(SPACE, 0), Halving(1, 2)) for _ in range(2))
+    curve = list(Reports(0).curve(1))
+    verdicts = [once.report(1, *point) for point in curve]
+    for point in curve[:7]:
+        twice.report(1, *point)
+    again = [twice.report(1, *point) for point in curve]
+    assert verdicts == again
+    for trial in range(2, 30):
+        for point in Reports(0).curve(trial):
+            assert once.report(trial, *point) == twice.report(trial, *point)
+
+
+# -- with a lag, the same trials are stopped whoever is faster ------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Halving(1, 2), lambda: Median(3)], ids=["halving", "median"]
+)
+def test_with_a_lag_the_same_trials_are_stopped(make: Any) -> None:
+    found = []
+    for window, seed in [(1, 0), (3, 1), (6, 2), (6, 3)]:
+        strategy = Lagged(Random(SPACE, 0), 6, make())
+        stopped: dict[int, int] = {}
+        curves: dict[int, Iterator[tuple[int, float]]] = {}
+        generator, trial = Generator(seed), 0
+        while curves or trial < 80:
+            if trial < 80 and len(curves) < window and isinstance(strategy.ask(trial), dict):
+                curves[trial] = Reports(0).curve(trial)
+                trial += 1
+                continue
+            one = generator.choice(sorted(curves))
+            point = next(curves[one], None)
+            if point is not None and not strategy.report(one, *point):
+                continue
+            del curves[one]
+            if point is not None:
+                stopped[one] = point[0]
+            strategy.tell(one, {}, None if point else 1.0)
+        found.append(stopped)
+        # Only what is under way, and what is within the lag, is kept.
+        assert len(strategy._histories) <= 7
+        assert strategy._cutoffs == {}
+    assert all(one == found[0] for one in found)
+    assert 20 < len(found[0]) < 80
+
+
+# -- the window, and what it bounds ---------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 9).map(float), min_size=1, max_size=60), st.integers(1, 20))
+def test_a_window_holds_the_last_numbers_in_order(scores: list[float], limit: int) -> None:
+    numpy = pytest.importorskip("numpy")
+    window = Window(limit)
+    for end, score in enumerate(scores, start=1):
+        window.add(score)
+        last = scores[max(end - limit, 0) : end]
+        assert len(window) == len(last)
+        assert [window.largest(place + 1) for place in range(len(last))] == sorted(last)[::-1]
+        for fraction in (0.0, 0.3, 0.5, 1.0):
+            assert window.quantile(fraction) == pytest.approx(numpy.quantile(last, fraction))
+
+
+@pytest.mark.parametrize("make", [Halving, Median])
+def test_a_rule_keeps_no_more_than_its_window(make: Any) -> None:
+    strategy = EarlyStopping(Random(SPACE, 0), make(window=50))
+    for trial in range(2000):
+        for step in (1, 2, 3):
+            strategy.report(trial, step, float(trial % 97))
+        strategy.tell(trial, {}, 1.0)
+    rule: Any = strategy.rule
+    windows = list((rule._rungs if make is Halving else rule._steps).values())
+    assert [len(window) for window in windows] == [50] * len(windows)
+    assert all(len(window._arrived) == 50 for window in windows)
+    assert strategy._histories == strategy._taken == {}

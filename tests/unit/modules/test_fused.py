@@ -1,0 +1,148 @@
+"""Trials that are trained together give what each gives alone, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diel.testing import Module, run_modules
+from modules import master, trainer
+from modules.fused import MOST_NETWORKS
+from modules.sweep.conducting import ledger_path
+from modules.sweep.ledger import records_of
+from modules.sweep.trying import SPLITS, Report, Tried, try_here
+from modules.trial import trial_seed
+
+pytest.importorskip("sklearn", reason="the data come with scikit-learn")
+
+FOLDS = {"method": "k_fold", "folds": 4}
+
+
+def alone(train: trainer.OurTrain, parameters: dict[str, Any], seed: int) -> dict[str, Any]:
+    tried = try_here(train, parameters, Report(0, seed, options={}, folder=Path()))
+    assert not tried.reason, tried.detail
+    return tried.metrics
+
+
+def timeless(metrics: dict[str, Any]) -> Any:
+    """Without the times: those are never the same."""
+    if isinstance(metrics, dict):
+        return {k: timeless(v) for k, v in metrics.items() if k != "training_time_s"}
+    return [timeless(one) for one in metrics] if isinstance(metrics, (list, tuple)) else metrics
+
+
+@pytest.mark.parametrize("evaluation", [None, FOLDS])
+def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any) -> None:
+    given = {"dataset": "breast_cancer", **({"evaluation": evaluation} if evaluation else {})}
+    train = trainer.prepare(given, Path())
+    points = [
+        {"learning_rate": rate, "momentum": momentum, "weight_decay": decay, "epochs": epochs,
+         "hidden": hidden, "batch_size": 64, "activation": "tanh"}
+        for hidden in ([8], [6, 5])
+        for rate, momentum, decay, epochs in ((0.01, 0.0, 0.0, 3), (0.3, 0.9, 1e-3, 5),
+                                              (0.1, 0.5, 0.0, 1))
+    ]  # fmt: skip
+    trials = [(point, trial_seed(3, number)) for number, point in enumerate(points)]
+    together = train.together(trials)
+    assert len(together) == 6
+    for (point, seed), metrics in zip(trials, together, strict=True):
+        assert metrics is not None
+        assert timeless(metrics) == timeless(alone(train, point, seed))
+        assert metrics["training_time_s"] > 0
+        assert SPLITS in metrics
+    # However they are put together.
+    again = train.together(trials[::-2])
+    assert [timeless(one) for one in again] == [timeless(one) for one in together[::-2]]
+
+
+def test_wide_networks_are_trained_alone() -> None:
+    train = trainer.prepare({"dataset": "breast_cancer"}, Path())
+    narrow, wide = ({"hidden": [units], "epochs": 1} for units in (8, 128))
+    found = train.together([(narrow, 1), (wide, 2), (narrow, 3)])
+    assert [one is None for one in found] == [False, True, False]
+    assert train.together([(wide, 1), (wide, 2)]) == [None, None]
+    assert train.together([(narrow, 1)]) == [None]  # one alone is no crowd
+
+
+def test_a_sweep_gives_its_trainers_many_trials_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    here = trainer.OurTrain.together
+
+    def counting(self: trainer.OurTrain, trials: Any) -> Any:
+        sizes.append(len(trials))
+        return here(self, trials)
+
+    monkeypatch.setattr(trainer.OurTrain, "together", counting)
+    options = {
+        "space": {"epochs": 1, "hidden": [[4], [200]], "learning_rate": {"from": 0.01, "to": 0.5}},
+        "strategy": "random",
+        "trials": 120,
+        "seed": 4,
+    }
+    run_modules(
+        {
+            "master": Module(master.run, master.Options.model_validate(options)),
+            "trainer": Module(
+                trainer.run, trainer.Options.model_validate({"dataset": "breast_cancer"}), copies=2
+            ),
+        },
+        folder=tmp_path,
+        run_dir=tmp_path,
+    )
+    records = list(records_of(ledger_path(tmp_path, "group", "master", (0,))))
+    assert sorted(one["trial"] for one in records) == list(range(120))
+    assert all(one["state"] == "finished" and one["seconds"] > 0 for one in records)
+    assert max(sizes) > 20
+    train = trainer.prepare({"dataset": "breast_cancer"}, Path())
+    for record in records[::30]:
+        expected = alone(train, record["parameters"], record["seed"])
+        assert record["metrics"] == pytest.approx(
+            {k: v for k, v in expected.items() if k != SPLITS}
+            | {"training_time_s": record["metrics"]["training_time_s"]},
+            rel=0,
+            abs=0,
+        )
+
+
+def test_what_fails_together_is_found_out_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from modules.sweep.task import Here, Task
+
+    here = Here(Task("modules.trainer:prepare", {"dataset": "breast_cancer"}, Path(), True))
+    assert here.at_once == 2 * MOST_NETWORKS
+    fine, wrong = {"epochs": 1}, {"epochs": 0}
+    assert here.try_together([(fine, 1), (wrong, 2)]) == [None, None]
+    alone: Tried = here(0, wrong, 2, 1, None)
+    assert "epochs" in alone.detail
+
+
+def test_the_best_model_is_kept(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    from dnn import NeuralNetwork, load_checkpoint, mlp
+
+    options = {"space": {"hidden": [[4]], "epochs": [1, 2, 3]}, "seed": 4}
+    for again in (False, True):  # also where all was recorded already
+        runs = run_modules(
+            {
+                "master": Module(master.run, master.Options.model_validate(options)),
+                "trainer": Module(
+                    trainer.run, trainer.Options.model_validate({"dataset": "breast_cancer"})
+                ),
+            },
+            folder=tmp_path,
+            run_dir=tmp_path,
+        )
+        (done,) = runs["master"]
+        file = ledger_path(tmp_path, "group", "master", (0,)).with_name("best.safetensors")
+        assert file.exists(), again
+        model = NeuralNetwork(mlp(30, [4], 2, "relu"))
+        load_checkpoint(model, file, parameters_only=True)
+        _, validation = next(iter(trainer.prepare({"dataset": "breast_cancer"}, Path())._rounds))
+        assert model.evaluate(validation.x, validation.y)["loss"] == done.returned["loss"]
+        notes = [one["notes"] for one in done.records if "notes" in one]
+        assert str(file) in notes[-1][-1]
+        assert done.tuples == []
+        file.unlink()

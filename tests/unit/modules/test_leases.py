@@ -1,0 +1,278 @@
+"""What is given out and comes back, the best rows, the ledger: without a tuple space."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modules.sweep import ledger
+from modules.sweep.bitmap import Bitmap
+from modules.sweep.leases import MOST_TRIALS, TARGET_S, LeaseBook, Pace
+from modules.sweep.ledger import Ledger, LedgerError, about_of, records_of
+from modules.sweep.limits import parse_memory
+from modules.sweep.standing import Standing
+from modules.sweep.table import Table
+
+# -- a bit for each trial -------------------------------------------------------------------------
+
+RANGES = st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), max_size=12)
+
+
+@given(RANGES)
+def test_a_bitmap_is_a_set_of_numbers(ranges: list[tuple[int, int]]) -> None:
+    bitmap, model = Bitmap(), set[int]()
+    for start, length in ranges:
+        new = set(range(start, start + length))
+        assert bitmap.add_range(start, start + length) == (not new & model)
+        if not new & model:
+            model |= new
+        for number in (start, start + 7):
+            assert bitmap.add(number) == (number not in model)
+            model.add(number)
+    assert len(bitmap) == len(model)
+    for number in range(360):
+        assert (number in bitmap) == (number in model)
+        missing = next(one for one in itertools.count(number) if one not in model)
+        assert bitmap.next_missing(number) == missing
+        present = next((one for one in range(number, 350) if one in model), max(number, 350))
+        assert bitmap.next_present(number, max(number, 350)) == present
+
+
+def test_a_million_trials_take_little_memory() -> None:
+    bitmap = Bitmap()
+    for start in range(0, 1_000_000, 4096):
+        assert bitmap.add_range(start, min(start + 4096, 1_000_000))
+    assert len(bitmap) == 1_000_000
+    assert len(bitmap._bytes) < 200_000
+    assert bitmap.next_missing(0) == 1_000_000
+
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_trial_is_recorded_once_whatever_comes_back(seed: int) -> None:
+    """Leases come back in any order, whole or in part, some trials fail a few times."""
+    random = Random(seed)
+    total = random.randint(1, 120)
+    before = {trial for trial in range(120) if random.random() < 0.2 * (seed % 3)}
+    recorded = Bitmap()
+    for trial in before:
+        if trial < total:
+            recorded.add(trial)
+    book = LeaseBook(total, recorded)
+    out: list[Any] = []
+    done = [trial for trial in sorted(before) if trial < total]
+    while not book.is_done:
+        grant = book.take(random.randint(1, 9)) if random.random() < 0.7 else None
+        if grant is not None:
+            assert not set(range(grant.start, grant.stop)) & set(done)
+            out.append(grant)
+        elif out:
+            grant = out.pop(random.randrange(len(out)))
+            tried = random.randint(0, grant.stop - grant.start)
+            retried = {
+                trial
+                for trial in range(grant.start, grant.start + tried)
+                if grant.attempt < 4 and random.random() < 0.3
+            }
+            assert book.came_back(grant.lease, tried, retried) == grant
+            assert book.came_back(grant.lease, tried) is None  # done twice: counts once
+            done += [
+                trial for trial in range(grant.start, grant.start + tried) if trial not in retried
+            ]
+    assert sorted(done) == list(range(total))
+    assert book.leases_out == 0
+    assert book.take(5) is None
+    assert book.to_give == 0
+
+
+def test_a_trial_that_is_tried_again_counts_its_attempts() -> None:
+    book = LeaseBook(3)
+    grant = book.take(3)
+    assert grant is not None
+    book.came_back(grant.lease, 3, {1})
+    again = book.take(3)
+    assert again is not None
+    assert (again.start, again.stop, again.attempt) == (1, 2, 2)
+    assert len(book.recorded) == 2
+
+
+def test_a_book_without_end_goes_on() -> None:
+    book = LeaseBook(None)
+    assert book.to_give is None
+    for expected in (0, 100, 200):
+        grant = book.take(100)
+        assert grant is not None
+        assert (grant.start, grant.stop) == (expected, expected + 100)
+    assert not book.is_done
+
+
+def test_short_trials_travel_by_the_thousand_and_long_ones_alone() -> None:
+    for seconds, size in ((1.0, 1), (TARGET_S / 10, 10), (1e-6, MOST_TRIALS)):
+        pace = Pace()
+        assert pace.size(1_000_000, 2) == 1  # nothing is known
+        for _ in range(10):
+            last = pace.size(1_000_000, 2)
+            pace.observe(last, seconds * last)
+        assert pace.size(1_000_000, 2) == size
+        assert pace.trial_s == pytest.approx(seconds)
+        # Near the end the rest is shared.
+        assert pace.size(16, 2) <= 2
+        assert pace.size(0, 2) == 1
+
+
+def test_a_slow_trial_counts_at_once() -> None:
+    pace = Pace()
+    for _ in range(20):
+        size = pace.size(None, 2)
+        pace.observe(size, 1e-5 * size)
+    pace.observe(10, 10.0)
+    assert pace.size(None, 2) == 1
+
+
+# -- the best rows --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("results", "best"),
+    [
+        ([(0, 0.5), (1, 0.7), (2, 0.6)], 1),
+        ([(2, 0.7), (0, 0.7), (1, 0.7)], 0),  # of equals, the earlier point
+        ([(2, math.nan), (1, 0.1), (0, math.nan)], 1),
+        ([(2, math.nan), (1, -math.inf), (0, math.nan)], 1),
+        ([(1, math.nan), (0, math.nan)], 0),
+    ],
+)
+@pytest.mark.parametrize("maximise", [True, False])
+def test_the_best_does_not_depend_on_who_was_faster(
+    results: list[tuple[int, float]], best: int, maximise: bool
+) -> None:
+    sign = 1 if maximise else -1
+    for order in itertools.permutations(results):
+        standing = Standing("x", maximise=maximise)
+        for trial, value in order:
+            standing.add({"trial": trial, "x": sign * value})
+        assert standing.best[0]["trial"] == best
+
+
+@given(st.lists(st.floats(), max_size=60), st.integers(1, 8))
+def test_the_best_rows_are_those_of_sorting_all(values: list[float], kept: int) -> None:
+    standing = Standing("x", maximise=True, kept=kept)
+    for trial, value in enumerate(values):
+        standing.add({"trial": trial, "x": value, "same": 1, "other": trial % 3})
+    order = sorted(range(len(values)), key=lambda i: (values[i] != values[i], -values[i], i))
+    if not any(value != value for value in values):
+        assert [row["trial"] for row in standing.best] == order[:kept]
+    assert len(standing.best) == min(kept, len(values))
+    assert standing.constants.get("same", 1) == 1
+    assert ("other" in standing.constants) == (len(values) == 1)
+
+
+# -- the ledger -----------------------------------------------------------------------------------
+
+RECORD = {
+    "trial": 3,
+    "state": "finished",
+    "parameters": {"rate": 0.1, "hidden": [64, 32], "name": "é\n"},
+    "metrics": {"loss": math.nan, "other": -math.inf, "third": 0.1 + 0.2},
+}
+
+
+def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "trials.jsonl"
+    file = Ledger(path, {"seed": 1})
+    numpy = {"trial": 4, "metrics": {"a": np.float32(0.5), "b": np.float64("nan")}}
+    file.write([RECORD, numpy, {"trial": 5, "metrics": {"a": np.arange(2)}}])
+    file.close()
+    first, second, third = records_of(path)
+    assert first["parameters"] == RECORD["parameters"]
+    assert first["metrics"] == {"loss": "nan", "other": "-inf", "third": 0.1 + 0.2}
+    assert math.isnan(float(first["metrics"]["loss"]))
+    assert second["metrics"] == {"a": 0.5, "b": "nan"}
+    assert third["metrics"] == {"a": [0, 1]}
+    for line in path.read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_half_a_line_is_cut_off_and_the_rest_kept(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    with_file = Ledger(path, {"seed": 1})
+    with_file.write([{"trial": trial} for trial in range(50)])
+    with_file.close()
+    whole = path.read_bytes()
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        lines = whole[:cut].count(b"\n")
+        if lines:
+            assert [one["trial"] for one in records_of(path)] == list(range(max(0, lines - 1)))
+        again = Ledger(path, {"seed": 1})
+        again.write([{"trial": 99}])
+        again.close()
+        expected = [*range(max(0, lines - 1)), 99]
+        assert [one["trial"] for one in records_of(path)] == expected
+        if cut > 300:
+            break
+
+
+def test_the_ledger_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    Ledger(path, {"seed": 1, "space": {"x": [1, 2]}}).close()
+    assert about_of(path) == {"seed": 1, "space": {"x": [1, 2]}}
+    Ledger(path, {"seed": 1, "space": {"x": [1, 2]}}).close()
+    with pytest.raises(LedgerError, match="another sweep: see seed"):
+        Ledger(path, {"seed": 2, "space": {"x": [1, 2]}})
+    path.write_text("{}\n")
+    with pytest.raises(LedgerError, match="no ledger"):
+        Ledger(path, {})
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    Ledger(path, {}).close()
+    with path.open("a") as file:
+        file.write('{"trial": 0}\nnonsense\n')
+    with pytest.raises(LedgerError, match="line 3"):
+        list(records_of(path))
+
+
+def test_lines_reach_the_disk_now_and_then(tmp_path: Path, monkeypatch: Any) -> None:
+    now_s, synced = [0.0], []
+    monkeypatch.setattr(ledger.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(ledger.os, "fdatasync", lambda file: synced.append(now_s[0]))
+    file = Ledger(tmp_path / "trials.jsonl", {})
+    for tenth in range(1, 41):
+        now_s[0] = tenth / 10
+        file.write([{"trial": tenth}])
+    assert len(synced) in (3, 4)  # once a second
+    file.close()
+
+
+def test_a_table_leaves_cells_empty_that_a_row_lacks(tmp_path: Path) -> None:
+    table = Table(tmp_path / "results.csv", ["trial", "a", "b"])
+    table.write([{"trial": 0, "a": 0.1 + 0.2}, {"trial": 1, "b": [64, 32], "c": 1}])
+    table.close()
+    text = (tmp_path / "results.csv").read_text()
+    assert text == "trial,a,b\n0,0.30000000000000004,\n1,,64x32\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"), [("512 MiB", 2**29), ("1.5GiB", 3 * 2**29), ("100B", 100), (7, 7)]
+)
+def test_memory_as_people_write_it(text: str | int, amount: int) -> None:
+    assert parse_memory(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "4", "4 GB", "-1 GiB", 0])
+def test_what_is_no_memory(text: str | int) -> None:
+    with pytest.raises(ValueError, match="memory_limit"):
+        parse_memory(text)

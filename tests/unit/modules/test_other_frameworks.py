@@ -1,0 +1,67 @@
+"""Trainers for other frameworks, where these are installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modules.sweep.trying import Report, Tried, try_here
+
+
+def tried(train: Any, parameters: dict[str, Any], seed: int = 1, **options: Any) -> Tried:
+    given = {"dataset": "digits", **options}
+    report = Report(0, seed, options=given, folder=Path())
+    return try_here(train, parameters, report)
+
+
+def timeless(one: Tried) -> dict[str, Any]:
+    assert one.reason == "", one.detail
+    return {name: value for name, value in one.metrics.items() if name != "training_time_s"}
+
+
+def test_scikit_learn() -> None:
+    pytest.importorskip("sklearn")
+    from modules.sklearn_trainer import train
+
+    forest = {"estimator": "sklearn.ensemble.RandomForestClassifier"}
+    parameters = {"n_estimators": 10, "max_depth": 8}
+    first, again = (tried(train, parameters, **forest) for _ in range(2))
+    assert timeless(first) == timeless(again)
+    assert timeless(first) != timeless(tried(train, parameters, seed=2, **forest))
+    assert first.metrics["accuracy"] > 0.85
+    assert set(first.metrics) == {"accuracy", "mcc", "loss", "training_time_s"}
+    svm = tried(train, {"C": 1.0}, estimator="sklearn.svm.LinearSVC")
+    assert "loss" not in timeless(svm)
+    wrong = tried(train, {"no_such": 1}, **forest)
+    assert "no_such" in wrong.reason
+    assert "AttributeError" in tried(train, {}, estimator="sklearn.svm.LinearSVM").reason
+
+
+def test_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        from modules.torch_trainer import train
+
+        pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+        parameters = {"hidden": [16], "epochs": 5, "learning_rate": 0.1, "momentum": 0.5}
+        first, again = (tried(train, parameters) for _ in range(2))
+        assert timeless(first) == timeless(again)
+        assert first.metrics["accuracy"] > 0.85
+        adam = {**parameters, "optimizer": "adam", "learning_rate": 0.01, "activation": "tanh"}
+        assert timeless(tried(train, adam))["accuracy"] > 0.85
+        # It reports after each epoch, and stops when told to.
+        steps: list[int] = []
+
+        def hear(trial: int, step: int, metrics: dict[str, Any]) -> bool:
+            steps.append(step)
+            return step < 2
+
+        report = Report(0, 1, options={"dataset": "digits"}, folder=Path(), hear=hear)
+        assert try_here(train, parameters, report).is_stopped
+        assert steps == [1, 2]
+    finally:
+        torch.set_num_threads(threads)

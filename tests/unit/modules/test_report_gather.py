@@ -1,0 +1,162 @@
+"""What a report keeps of any number of rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diel.run.results import rank_rows
+from modules.report.gather import Gatherer
+from modules.report.pareto import Front
+from modules.report.sweep import Sweep
+
+SWEEP = Sweep("s", "accuracy", True, ("a",), ("accuracy", "training_time_s"))
+
+
+def row(trial: int, accuracy: float, time_s: float = 1.0, **more: Any) -> dict[str, Any]:
+    return {"trial": trial, "a": trial, "accuracy": accuracy, "training_time_s": time_s, **more}
+
+
+@given(
+    st.lists(st.floats(0, 1, width=16), max_size=60),
+    st.booleans(),
+    st.integers(1, 20),
+    st.randoms(use_true_random=False),
+)
+def test_the_best_are_those_that_diel_ranks_first(
+    values: list[float], maximise: bool, top: int, order: Any
+) -> None:
+    rows = [row(trial, value) for trial, value in enumerate(values)]
+    order.shuffle(rows)
+    gathered = Gatherer(Sweep("s", "accuracy", maximise, ("a",)), top=top)
+    for one in rows:
+        gathered.add([one])
+    ranked = rank_rows(rows, "accuracy", maximise)[:top]
+    assert [one.row["trial"] for one in gathered.top] == [one["trial"] for one in ranked]
+
+
+@given(st.lists(st.floats(0, 1, width=16), max_size=50), st.booleans())
+def test_the_steps_are_the_trials_that_beat_all_before(values: list[float], maximise: bool) -> None:
+    gathered = Gatherer(Sweep("s", "accuracy", maximise, ("a",)))
+    gathered.add([row(trial, value) for trial, value in enumerate(values)])
+    sign = 1 if maximise else -1
+    expected = [
+        trial
+        for trial, value in enumerate(values)
+        if all(sign * value > sign * other for other in values[:trial])
+    ]
+    assert [one.row["trial"] for one in gathered.steps] == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40))
+def test_the_front_holds_what_nothing_dominates(pairs: list[tuple[int, int]]) -> None:
+    front = Front()
+    for number, (cost, gain) in enumerate(pairs):
+        front.add(float(cost), float(gain), number)
+
+    def beaten(number: int) -> bool:
+        cost, gain = pairs[number]
+        return any(
+            (other_cost <= cost and other_gain >= gain)
+            and ((other_cost, other_gain) != (cost, gain) or other < number)
+            for other, (other_cost, other_gain) in enumerate(pairs)
+        )
+
+    expected = [number for number in range(len(pairs)) if not beaten(number)]
+    assert sorted(front.entries) == sorted(expected)
+    assert [pairs[one][0] for one in front.entries] == sorted(pairs[one][0] for one in expected)
+
+
+def test_a_very_long_front_is_thinned_out_but_for_its_ends() -> None:
+    front = Front(largest=50)
+    for number in range(1000):
+        front.add(float(number), float(number), number)
+    assert len(front.entries) <= 51
+    assert front.thinned
+    assert front.entries[0] == 0
+    assert front.entries[-1] == 999
+
+
+def test_memory_is_bounded_and_the_sample_is_uniform() -> None:
+    gathered = Gatherer(SWEEP, sample=500, top=20)
+    for start in range(0, 50_000, 1000):
+        gathered.add(
+            row(trial, trial / 1e5, 1 / (1 + trial)) for trial in range(start, start + 1000)
+        )
+    assert gathered.count == 50_000
+    assert len(gathered.sampled) == 500
+    assert len(gathered.top) == 20
+    assert len(gathered.steps) <= 1001  # every trial was the best so far
+    assert gathered.steps[0].row["trial"] == 0
+    assert gathered.steps[-1].row["trial"] == 49_999
+    assert not gathered.shows_all
+    # Of 500 draws over ten equal parts: 50 each, standard deviation below 7.
+    parts = [0] * 10
+    for order, _ in gathered.sampled:
+        parts[order // 5000] += 1
+    assert all(25 <= part <= 75 for part in parts)
+    again = Gatherer(SWEEP, sample=500, top=20)
+    again.add(row(trial, trial / 1e5, 1 / (1 + trial)) for trial in range(50_000))
+    assert [order for order, _ in again.sampled] == [order for order, _ in gathered.sampled]
+
+
+@pytest.mark.parametrize("accuracy", [math.nan, math.inf, -math.inf, None, "", "none"])
+def test_a_row_without_a_number_has_failed(accuracy: Any) -> None:
+    gathered = Gatherer(SWEEP)
+    gathered.add([row(0, accuracy), row(1, 0.5)])
+    assert (gathered.count, gathered.failed, gathered.good) == (2, 1, 1)
+    assert [one.row["trial"] for one in gathered.top] == [1]
+    (reason,) = gathered.reasons
+    assert reason.startswith("accuracy is ")
+
+
+def test_reasons_of_failures_are_counted() -> None:
+    gathered = Gatherer(SWEEP)
+    gathered.add([row(0, 0.9, state="finished"), row(1, 0.8, state="stopped")])
+    gathered.add([row(2, math.nan, state="killed:\n 2 GiB"), row(3, 0.7, state="out of time")])
+    gathered.add([row(4, math.nan, state="failed", reason="killed: 2 GiB")])
+    assert gathered.reasons == {"killed: 2 GiB": 2, "out of time": 1}
+    assert gathered.good == 2
+    gathered.add(row(5 + one, math.nan, state=f"reason {one}") for one in range(100))
+    assert len(gathered.reasons) <= 21
+    assert sum(gathered.reasons.values()) == gathered.failed == 103
+    assert len(gathered.failures) == 50
+
+
+def test_metrics_are_found_in_the_first_row_if_they_are_not_named() -> None:
+    gathered = Gatherer(Sweep("s", "score", False, ("a",), cost="seconds"))
+    gathered.add([{"trial": 0, "a": 1, "score": 2.0, "seconds": 3.0, "trainer": 0, "seed": 9}])
+    assert list(gathered.sweep.metrics) == ["score", "seconds"]
+    assert gathered.front.entries[0][0] == 0
+
+
+def test_trainers_are_counted_with_their_time() -> None:
+    gathered = Gatherer(SWEEP)
+    gathered.add(row(trial, 0.5, 2.0, trainer=trial % 2) for trial in range(5))
+    assert gathered.trainers == {0: [3, 6.0], 1: [2, 4.0]}
+
+
+@settings(max_examples=30)
+@given(st.lists(st.floats(0, 1, width=16), min_size=1, max_size=30))
+def test_where_time_is_the_objective_quality_is_accuracy(values: list[float]) -> None:
+    sweep = Sweep("s", "training_time_s", False, ("a",), ("accuracy", "training_time_s"))
+    assert (sweep.quality, sweep.maximise_quality) == ("accuracy", True)
+    gathered = Gatherer(sweep)
+    gathered.add(row(trial, value, 1.0) for trial, value in enumerate(values))
+    (only,) = gathered.front.entries
+    assert only[1]["accuracy"] == max(values)
+
+
+def test_a_trial_that_was_stopped_early_is_neither_best_nor_failed() -> None:
+    gathered = Gatherer(SWEEP)
+    gathered.add([row(0, 0.5, state="finished"), row(1, 0.9, 0.1, state="stopped")])
+    gathered.add([row(2, math.nan, state="pruned")])
+    assert (gathered.good, gathered.failed, gathered.stopped) == (2, 0, 2)
+    assert [one.row["trial"] for one in gathered.top] == [0]
+    assert [one.row["trial"] for one in gathered.steps] == [0]
+    assert [one["trial"] for _, one in gathered.front.entries] == [0]
+    assert [one["trial"] for _, one in gathered.sampled] == [0, 1]

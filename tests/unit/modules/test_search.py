@@ -1,0 +1,216 @@
+"""The head of a sweep: asks, tells, reports and the clock, without ranks."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from random import Random as Generator
+from typing import Any
+
+import pytest
+
+from modules.evaluation import Evaluated
+from modules.objective import ObjectiveError
+from modules.options import SweepOptions
+from modules.search import Search, StrategyError
+from modules.strategies import WAIT
+
+
+def search(folder: Path = Path(), **table: Any) -> Search:
+    table = {"space": {"x": {"from": 0, "to": 9, "step": 1}}, **table}
+    return Search(SweepOptions.model_validate(table, context={"folder": folder}), folder)
+
+
+def metrics(x: float) -> dict[str, float]:
+    return {"accuracy": 1 - abs(x - 6) / 10, "loss": abs(x - 6), "training_time_s": x}
+
+
+def run(head: Search, order: Any = None) -> list[dict[str, Any]]:
+    trials = []
+    while isinstance(asked := head.ask(len(trials)), dict):
+        trials.append(asked)
+        if order is None:
+            head.tell(len(trials) - 1, asked, metrics(asked["x"]))
+    for trial in order or []:
+        head.tell(trial, trials[trial], metrics(trials[trial]["x"]))
+    return trials
+
+
+def test_a_grid_has_a_best_whatever_the_order() -> None:
+    for order in itertools.islice(itertools.permutations(range(10)), 0, 4000, 97):
+        head = search()
+        trials = run(head, order)
+        assert [trial["x"] for trial in trials] == list(range(10))
+        assert head.best == (6, {"x": 6}, (1.0,))
+        assert head.size == 10
+    down = search(objective="loss", order="shuffled")
+    run(down)
+    assert down.best is not None
+    assert (down.best[1], down.best[2]) == ({"x": 6}, (0.0,))
+    assert {down.parameters(trial)["x"] for trial in range(10)} == set(range(10))
+
+
+def test_of_equals_the_first_is_the_best() -> None:
+    head = search()
+    told = [head.tell(trial, {"x": 1}, {"accuracy": 0.5}) for trial in (3, 1, 2)]
+    assert [one.is_best for one in told] == [True, True, False]
+    assert head.best is not None
+    assert head.best[0] == 1
+
+
+def test_a_number_of_trials_a_threshold_and_a_time_end_it() -> None:
+    few = search(trials=4)
+    assert len(run(few)) == 4
+    assert few.size == 4
+    good = search(until={"objective": 0.75})
+    assert [trial["x"] for trial in run(good)] == [0, 1, 2, 3, 4]
+    assert good.reason == "objective"
+    small = search(until={"objective": 2.5}, objective="loss")
+    assert [trial["x"] for trial in run(small)] == [0, 1, 2, 3, 4]
+    short = search(until={"time": "1 min"})
+    short.clock(59.9)
+    assert short.ask(0) == {"x": 0}
+    short.clock(60.0)
+    assert short.ask(1) is None
+    assert short.reason == "time"
+
+
+def test_failures_are_never_the_best() -> None:
+    head = search(until={"objective": 0.9})
+    told = head.tell(0, {"x": 1}, None)
+    assert (told.score, told.is_best) == (None, False)
+    told = head.tell(1, {"x": 1}, {"accuracy": float("nan")})
+    assert (told.score, told.is_best) == (None, False)
+    assert head.best is None
+    assert isinstance(head.ask(2), dict)
+
+
+def test_a_metric_that_is_not_reported_is_told() -> None:
+    with pytest.raises(ObjectiveError, match=r"no 'accuracy' \(did you mean 'acuracy'\?\)"):
+        search().tell(0, {"x": 1}, {"acuracy": 1.0})
+
+
+def test_several_objectives_have_a_front() -> None:
+    head = search(objective=["accuracy", "training_time_s"])
+    run(head)
+    assert [trial for trial, _, _ in head.front] == [6, 5, 4, 3, 2, 1, 0]
+    assert head.front[0] == (6, {"x": 6}, (1.0, 6.0))
+    lines = head.front_lines()
+    assert lines[0] == "7 trials that no other beats in accuracy and training_time_s:"
+    assert lines[1] == "  trial 6: accuracy 1, training_time_s 6 (x 6)"
+    assert len(lines) == 8
+    assert search().front == search().front_lines() == []
+
+
+def test_halving_stops_trials_through_their_metrics() -> None:
+    rate = {"from": 0.0, "to": 1.0}
+    head = search(space={"x": rate}, strategy="halving", trials=50, objective="loss")
+    assert head.is_stateless
+    stopped = 0
+    for trial in range(50):
+        asked = head.ask(trial)
+        assert isinstance(asked, dict)
+        if any(head.report(trial, step, {"loss": asked["x"]}) for step in range(1, 10)):
+            stopped += 1
+            head.tell(trial, asked, None)
+        else:
+            head.tell(trial, asked, {"loss": asked["x"]})
+    assert 25 < stopped < 50
+    assert head.best is not None
+    assert head.best[1]["x"] < 0.1
+    assert head.ask(50) is None
+    # Without a rule nothing stops.
+    assert not search().report(0, 1, {"accuracy": 0.0})
+
+
+def test_an_adaptive_search_waits_where_it_is_to_repeat_itself() -> None:
+    table = {"space": {"x": {"from": 0.0, "to": 9.0}}, "strategy": "cross_entropy", "trials": 40}
+    results = []
+    for window, seed in [(1, 0), (3, 1), (5, 2)]:
+        head = search(**table, deterministic=True, lag=4)
+        assert not head.is_stateless
+        generator, under_way, found, trial = Generator(seed), {}, {}, 0
+        while trial < 40 or under_way:
+            asked = head.ask(trial) if len(under_way) < window else WAIT
+            if isinstance(asked, dict):
+                under_way[trial] = found[trial] = asked
+                trial += 1
+                continue
+            done = generator.choice(sorted(under_way))
+            head.tell(done, under_way[done], metrics(under_way.pop(done)["x"]))
+        results.append((found, head.best))
+    assert results[0] == results[1] == results[2]
+    with pytest.raises(ValueError, match="does not follow from its number"):
+        head.parameters(0)
+
+
+def test_a_search_is_resumed_by_telling() -> None:
+    whole = search(strategy="random", trials=30)
+    trials = run(whole)
+    resumed = search(strategy="random", trials=30)
+    for trial in (5, 2, 11, 29):
+        resumed.tell(trial, trials[trial], metrics(trials[trial]["x"]))
+    for trial in set(range(30)) - {5, 2, 11, 29}:
+        assert resumed.parameters(trial) == trials[trial]
+        resumed.tell(trial, trials[trial], metrics(trials[trial]["x"]))
+    assert resumed.best == whole.best
+    with pytest.raises(ValueError, match="trial 10 does not"):
+        search().parameters(10)
+
+
+def test_the_selection_bias_is_watched() -> None:
+    head = search()
+    for trial in range(3):
+        folds = ({"accuracy": 0.5 + trial / 10},) * 2
+        head.tell(trial, {"x": trial}, {"accuracy": 0.5}, Evaluated({}, folds, folds))
+    report = head.bias.report()
+    assert report is not None
+    assert (report.trials, report.honest) == (3, pytest.approx(0.7))
+
+
+CODE = """
+class Descent:
+    size = 3
+    def __init__(self, space, seed, start):
+        self.next, self.told = start, []
+    def ask(self, trial):
+        return {"x": self.next} if len(self.told) < 3 else None
+    def tell(self, trial, parameters, score):
+        self.told.append(score)
+        self.next -= 1
+def closeness(metrics): return -metrics["loss"]
+"""
+
+
+def test_a_strategy_and_an_objective_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "f_own.py").write_text(CODE)
+    head = search(
+        tmp_path,
+        strategy={"name": "./f_own.py:Descent", "start": 8},
+        objective="./f_own.py:closeness",
+        maximise=True,
+    )
+    assert [trial["x"] for trial in run(head)] == [8, 7, 6]
+    assert head.best == (2, {"x": 6}, (0.0,))
+    assert head.size == 3
+
+
+WRONG = """
+class Wrong:
+    def __init__(self, space, seed): pass
+    def tell(self, trial, parameters, score): pass
+class Number(Wrong):
+    def ask(self, trial): return 0.5
+class Stranger(Wrong):
+    def ask(self, trial): return {"x": 1, "y": 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("Number", r"ask\(0\) returned 0.5; it is to return"), ("Stranger", "y is not in the space")],
+)
+def test_a_strategy_that_is_none_is_told(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "f_wrong_strategies.py").write_text(WRONG)
+    with pytest.raises(StrategyError, match=words):
+        search(tmp_path, strategy=f"./f_wrong_strategies.py:{name}").ask(0)

@@ -1,0 +1,365 @@
+"""A master and trainers that meet in one process: what is tried, recorded, told and shown."""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diel.errors import CopyStopped
+from diel.testing import Module, ModuleRun, TupleSpace, run_modules
+from modules import master, trainer
+from modules.sweep.conducting import SweepFailed, ledger_path
+from modules.sweep.ledger import LedgerError, records_of
+from modules.sweep.messages import End, Lease, lease_tag
+from modules.trial import trial_seed
+
+MINE = """
+import os, time
+def train(parameters, report):
+    with open(report.folder / "tried.txt", "a") as file:
+        file.write(f"{report.trial} {report.seed} {report.attempt}\\n")
+    x = parameters["x"]
+    if report.options.get("fails") == x and report.attempt <= report.options.get("times", 99):
+        raise ValueError(f"x is {x}")
+    time.sleep(report.options.get("seconds", 0))
+    return {"score": -abs(x - 7), "square": x * x}
+
+def broken(parameters, report):
+    raise RuntimeError("always")
+
+def steps(parameters, report):
+    for step in range(1, 10):
+        if not report(step, score=parameters["x"] * step):
+            return {"score": parameters["x"] * step, "steps": step}
+    return {"score": parameters["x"] * 9, "steps": 9}
+
+def odd(parameters, report):
+    return {"other": 1.0} if parameters["x"] == 3 else {"score": float("nan")}
+"""
+
+
+class Sweep:
+    """A folder with a trainer's file and a run directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "mine.py").write_text(MINE)
+        self.run_dir = folder / "run"
+        self.run_dir.mkdir()
+
+    def run(
+        self, wanted: dict[str, Any], *, trainers: int = 2, train: str = "train", **trained: Any
+    ) -> ModuleRun:
+        """Run it; return what the master did."""
+        mine = trainer.Options.model_validate(
+            {"train": f"./mine.py:{train}", **trained}, context={"folder": self.folder}
+        )
+        given = {"objective": "score", "maximise": True, **wanted}
+        runs = run_modules(
+            {
+                "master": Module(
+                    master.run,
+                    master.Options.model_validate(given, context={"folder": self.folder}),
+                ),
+                "trainer": Module(trainer.run, mine, copies=trainers),
+            },
+            folder=self.folder,
+            run_dir=self.run_dir,
+            timeout=30,
+        )
+        (done,) = runs["master"]
+        assert done.tuples == []  # nothing is left over
+        return done
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return list(records_of(ledger_path(self.run_dir, "group", "master", (0,))))
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        with (self.run_dir / "results.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    @property
+    def tried(self) -> Counter[int]:
+        text = (self.folder / "tried.txt").read_text()
+        return Counter(int(line.split()[0]) for line in text.splitlines())
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    return Sweep(tmp_path)
+
+
+GRID = {"space": {"x": {"from": 0, "to": 29, "step": 1}, "kind": "k"}, "seed": 5}
+
+
+@pytest.mark.parametrize("trainers", [1, 3])
+def test_every_point_is_tried_and_recorded_once(sweep: Sweep, trainers: int) -> None:
+    done = sweep.run(GRID, trainers=trainers)
+    assert sweep.tried == Counter(range(30))
+    records = sorted(sweep.records, key=lambda one: one["trial"])
+    assert [one["trial"] for one in records] == list(range(30))
+    for trial, record in enumerate(records):
+        assert record["parameters"] == {"x": trial, "kind": "k"}
+        assert record["seed"] == trial_seed(5, trial)
+        assert record["state"] == "finished"
+        assert 0 <= record["seconds"] < 10
+    assert done.returned["trial"] == 7
+    assert done.returned["square"] == 49
+    columns = ["trial", "x", "kind", "score", "square", "trainer", "seed", "state"]
+    assert list(sweep.rows[0]) == columns
+    assert sorted(int(row["trial"]) for row in sweep.rows) == list(range(30))
+    shown = [one for one in done.records if one["event"] == "ResultsShown"][-1]
+    assert shown["count"] == 30
+    assert [row["x"] for row in shown["best"][:3]] == [7, 6, 8]
+    assert shown["constants"].items() >= {"kind": "k"}.items()
+
+
+def test_a_trial_is_the_same_on_any_number_of_trainers(tmp_path: Path) -> None:
+    tables = []
+    for trainers in (1, 2, 4):
+        folder = tmp_path / str(trainers)
+        folder.mkdir()
+        one = Sweep(folder)
+        one.run(
+            {
+                "space": {"x": {"from": 0.0, "to": 9.0}},
+                "strategy": "random",
+                "trials": 40,
+                "seed": 3,
+            },
+            trainers=trainers,
+        )
+        keys = ("trial", "parameters", "metrics", "seed", "state")
+        rows = sorted((one["trial"], [one[key] for key in keys]) for one in one.records)
+        tables.append(rows)
+    assert len(tables[0]) == 40
+    assert tables[0] == tables[1] == tables[2]
+
+
+def test_a_trial_that_fails_is_marked_and_the_sweep_goes_on(sweep: Sweep) -> None:
+    done = sweep.run(GRID, options={"fails": 12})
+    (failed,) = [one for one in sweep.records if one["state"] == "failed"]
+    assert (failed["trial"], failed["reason"]) == (12, "ValueError: x is 12")
+    assert len(sweep.records) == 30
+    assert {row["trial"]: row["state"] for row in sweep.rows}["12"] == "ValueError: x is 12"
+    assert any("1 of 30 trials failed" in text for text in done.warnings)
+    assert sweep.tried == Counter(range(30))
+
+
+@pytest.mark.parametrize(("retries", "times", "state"), [(1, 1, "finished"), (2, 99, "failed")])
+def test_a_trial_that_fails_is_tried_again_so_often(
+    sweep: Sweep, retries: int, times: int, state: str
+) -> None:
+    sweep.run({**GRID, "retries": retries}, options={"fails": 12, "times": times})
+    (record,) = [one for one in sweep.records if one["trial"] == 12]
+    assert record["state"] == state
+    assert record["attempt"] == retries + 1
+    assert sweep.tried[12] == retries + 1
+    assert len(sweep.records) == 30
+
+
+def test_a_sweep_in_which_everything_fails_ends_soon(sweep: Sweep) -> None:
+    big = {"space": {"x": {"from": 0, "to": 9999, "step": 1}}}
+    with pytest.raises(SweepFailed, match="the first: RuntimeError: always"):
+        sweep.run(big, train="broken")
+    assert 20 <= len(sweep.records) < 5000
+
+
+def test_metrics_without_the_objective_are_a_failure_and_nan_is_last(sweep: Sweep) -> None:
+    done = sweep.run({"space": {"x": [1, 2, 3]}}, train="odd")
+    (failed,) = [one for one in sweep.records if one["state"] == "failed"]
+    assert failed["trial"] == 2
+    assert "reported no 'score'" in failed["reason"]
+    assert done.returned["trial"] == 0
+    assert done.returned["score"] != done.returned["score"]
+
+
+def test_what_is_recorded_is_not_run_again(sweep: Sweep) -> None:
+    sweep.run(GRID)
+    path = ledger_path(sweep.run_dir, "group", "master", (0,))
+    lines = path.read_bytes().splitlines(keepends=True)
+    whole = {one["trial"]: (one["parameters"], one["metrics"]) for one in sweep.records}
+    path.write_bytes(b"".join(lines[:11]) + lines[11][:-9])  # ten trials and half of one
+    before = sweep.tried
+    left = {one["trial"] for one in sweep.records}
+    assert len(left) == 10
+    done = sweep.run(GRID)
+    assert sweep.tried - before == Counter(set(range(30)) - left)
+    again = {one["trial"]: (one["parameters"], one["metrics"]) for one in sweep.records}
+    assert again == whole
+    assert len(sweep.records) == len(sweep.rows) == 30
+    assert done.returned["trial"] == 7
+    # And once more, when nothing is left to do.
+    before = sweep.tried
+    assert sweep.run(GRID).returned["trial"] == 7
+    assert sweep.tried == before
+
+
+def test_another_sweep_does_not_go_on_from_this_one(sweep: Sweep) -> None:
+    sweep.run(GRID)
+    with pytest.raises(LedgerError, match="another sweep"):
+        sweep.run({**GRID, "seed": 6})
+
+
+def test_no_trial_begins_once_one_is_good_enough(sweep: Sweep) -> None:
+    big = {"space": {"x": {"from": 0, "to": 99_999, "step": 1}}}
+    done = sweep.run({**big, "until": {"objective": 0.0}})
+    assert done.returned["trial"] == 7
+    assert 8 <= len(sweep.records) < 50_000
+    before = len(sweep.records)
+    sweep.run({**big, "until": {"objective": 0.0}})  # what goes on has reached it already
+    assert len(sweep.records) == before
+
+
+def test_no_trial_begins_after_the_time(sweep: Sweep) -> None:
+    started_s = time.monotonic()
+    big = {"space": {"x": {"from": 0, "to": 99_999, "step": 1}}}
+    sweep.run({**big, "until": {"time": 0.3}}, options={"seconds": 0.02})
+    assert time.monotonic() - started_s < 10
+    assert 4 <= len(sweep.records) < 1000
+
+
+def test_trials_are_stopped_early_by_what_they_report(sweep: Sweep) -> None:
+    options = {
+        "space": {"x": {"from": 1, "to": 40, "step": 1}},
+        "order": "shuffled",
+        "strategy": {"name": "grid"},
+        "early_stopping": {"rule": "halving", "min_steps": 1, "reduction": 3},
+    }
+    done = sweep.run(options, train="steps")
+    states = Counter(one["state"] for one in sweep.records)
+    assert states["stopped"] > 10
+    assert states["stopped"] + states["finished"] == 40
+    for record in sweep.records:
+        assert len(record["reports"]) == record["metrics"]["steps"]
+        assert record["metrics"]["steps"] in ((1, 3, 9) if record["state"] == "stopped" else (9,))
+    assert done.returned["x"] >= 35
+
+
+def test_a_strategy_that_learns_is_told_and_goes_on(sweep: Sweep) -> None:
+    options = {
+        "space": {"x": {"from": 0.0, "to": 100.0}},
+        "strategy": {"name": "cross_entropy"},
+        "trials": 150,
+        "deterministic": True,
+        "lag": 8,
+        "seed": 1,
+    }
+    sweep.run(options, trainers=3)
+    whole = {one["trial"]: one["parameters"] for one in sweep.records}
+    assert sorted(whole) == list(range(150))
+    late = [abs(point["x"] - 7) for trial, point in whole.items() if trial >= 100]
+    assert sum(late) / len(late) < 15  # it has learned
+    path = ledger_path(sweep.run_dir, "group", "master", (0,))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:61]))
+    sweep.run(options, trainers=1)
+    assert {one["trial"]: one["parameters"] for one in sweep.records} == whole
+    assert len(sweep.records) == 150
+
+
+def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
+    """Leases, ends of earlier iterations, and claims that a dead trainer held."""
+    with TupleSpace() as space:
+        tuples = space.client()
+        for tag, value in (
+            (lease_tag(("group", "trainer")), Lease("old", 1, 0, 5)),
+            (lease_tag(("group", "trainer")), End((7,))),
+        ):
+            tuples.tput(tag, value, wait=True)
+        # The trainers come first, and find them.
+        mine = trainer.Options.model_validate(
+            {"train": "./mine.py:train"}, context={"folder": sweep.folder}
+        )
+        waiting = threading.Event()
+
+        def late_master(ctx: Any) -> Any:
+            while tuples.count(lease_tag(("group", "trainer"))):
+                time.sleep(0.01)
+            waiting.set()
+            return master.run(ctx)
+
+        runs = run_modules(
+            {
+                "master": Module(
+                    late_master,
+                    master.Options.model_validate({"objective": "score", "maximise": True, **GRID}),
+                ),
+                "trainer": Module(trainer.run, mine, copies=2),
+            },
+            space=space,
+            folder=sweep.folder,
+            run_dir=sweep.run_dir,
+            timeout=30,
+        )
+    assert waiting.is_set()
+    assert sum(one.returned for one in runs["trainer"]) == 30
+    assert sweep.tried == Counter(range(30))
+
+
+def test_the_trials_of_a_trainer_that_is_given_up_go_to_another(sweep: Sweep) -> None:
+    """One trainer leaves in the middle of its lease; its claim goes back, as in a run."""
+    left = threading.Event()
+
+    def leaves(ctx: Any) -> None:
+        claim = ctx.tuples.claim(lease_tag(("group", "trainer")))
+        left.set()
+        claim.__exit__(CopyStopped, CopyStopped("this copy has failed"), None)
+
+    def waits(ctx: Any) -> int:
+        assert left.wait(20)
+        return trainer.run(ctx)
+
+    mine = trainer.Options.model_validate(
+        {"train": "./mine.py:train"}, context={"folder": sweep.folder}
+    )
+    runs = run_modules(
+        {
+            "master": Module(
+                master.run,
+                master.Options.model_validate({"objective": "score", "maximise": True, **GRID}),
+            ),
+            "trainer": Module(waits, mine),
+            "other": leaves,
+        },
+        folder=sweep.folder,
+        run_dir=sweep.run_dir,
+        timeout=30,
+    )
+    assert runs["trainer"][0].returned == 30
+    assert sweep.tried == Counter(range(30))
+
+
+def test_a_master_without_its_trainer_in_the_group_is_told(sweep: Sweep) -> None:
+    options = master.Options.model_validate({"space": {"epochs": 1}})
+    with pytest.raises(ValueError, match="module 'trainer' is not in group 'group'"):
+        run_modules({"master": Module(master.run, options)}, run_dir=sweep.run_dir)
+
+
+def test_our_trainer_trains_what_it_takes(tmp_path: Path) -> None:
+    """Our own networks on the real digits, if scikit-learn is here."""
+    pytest.importorskip("sklearn")
+    options = {"space": {"epochs": 1, "hidden": [[8], [9]], "learning_rate": [0.1, 0.2]}}
+    runs = run_modules(
+        {
+            "master": Module(master.run, master.Options.model_validate(options)),
+            "trainer": Module(
+                trainer.run, trainer.Options.model_validate({"dataset": "digits"}), copies=1
+            ),
+        },
+        folder=tmp_path,
+        run_dir=tmp_path,
+    )
+    records = list(records_of(ledger_path(tmp_path, "group", "master", (0,))))
+    assert [tuple(one["metrics"]) for one in records] == [trainer.METRICS] * 4
+    assert runs["master"][0].returned["accuracy"] == max(
+        one["metrics"]["accuracy"] for one in records
+    )

@@ -1,0 +1,68 @@
+"""Options of our trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from modules import trainer
+from modules.sweep.limits import Limits
+
+
+def trainer_options(folder: Path, **options: Any) -> trainer.Options:
+    return trainer.Options.model_validate(options, context={"folder": folder})
+
+
+def test_data_by_path_is_found_beside_the_workflow_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("PLACE", "data")
+    for path in ("data", "$PLACE", "${PLACE}", str(tmp_path / "data"), "./data/"):
+        options = trainer_options(tmp_path, dataset="mnist", path=path)
+        assert options.resolve(tmp_path) == tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dataset": "mnist"}, "dataset 'mnist' needs path"),
+        ({"dataset": "mnist", "path": "gone"}, "(path = 'gone')"),
+        ({"dataset": "cleveland", "path": "$NO_SUCH_THING/x"}, "environment variable is not set"),
+        ({"dataset": "digits", "path": "x"}, "leave out path"),
+        ({"dataset": "digts"}, "Input should be 'digits'"),
+        ({"dataset": "digits", "validation_fraction": 1.0}, "less than 1"),
+        ({"dataset": "digits", "split_seed": -1}, "greater than or equal to 0"),
+        ({}, "either dataset or train"),
+        ({"dataset": "digits", "train": "./mine.py:train"}, "either dataset or train"),
+        ({"train": "./mine.py:trian"}, 'did you mean "train"?'),
+        ({"train": "./gone.py:train"}, "there is no file"),
+        ({"train": "no_such_package.x:train"}, "there is no module no_such_package.x"),
+        ({"train": "./mine.py:train", "path": "x"}, "path: of a dataset"),
+        ({"dataset": "digits", "options": {"a": 1}}, "they go with train"),
+        ({"dataset": "digits", "time_limit": 0.0}, "greater than 0"),
+        ({"dataset": "digits", "memory_limit": "much"}, 'write "512 MiB"'),
+    ],
+)
+def test_bad_options_of_a_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
+) -> None:
+    monkeypatch.delenv("NO_SUCH_THING", raising=False)
+    (tmp_path / "mine.py").write_text("def train(parameters, report): return {}")
+    with pytest.raises(ValidationError) as caught:
+        trainer_options(tmp_path, **options)
+    (error,) = caught.value.errors()
+    assert words in str(error["msg"])
+    if "path" in options and options["path"] == "gone":
+        assert str(tmp_path / "gone") in str(error["msg"])
+
+
+def test_limits_make_a_process_of_its_own(tmp_path: Path) -> None:
+    assert not trainer_options(tmp_path, dataset="digits").limits.needs_process
+    options = trainer_options(tmp_path, dataset="digits", memory_limit="1 GiB", time_limit=2)
+    assert options.limits == Limits(time_s=2.0, memory_bytes=2**30)
+    assert options.limits.needs_process
+    assert trainer_options(tmp_path, dataset="digits", isolated=True).limits.needs_process
