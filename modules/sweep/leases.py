@@ -16,6 +16,8 @@ TARGET_S = 0.1
 MOST_TRIALS = 4096
 _GROWTH = 8
 _SHARE = 4
+_FEWEST = 8
+"""Trials that gain by being together are given out in eighths of what is liked best, at least."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,8 @@ class Pace:
     def size(self, to_give: int | None, trainers: int) -> int:
         """Return how many trials to give out next."""
         if self.at_once > 1 and to_give is not None:
-            return max(1, min(self.at_once, to_give // (2 * trainers)))
+            share = max(to_give // (2 * trainers), self.at_once // _FEWEST)
+            return max(1, min(self.at_once, share))
         if self._trial_s is None:
             return 1
         fits = int(TARGET_S / self._trial_s) if self._trial_s > 0 else MOST_TRIALS

@@ -115,8 +115,9 @@ def _try_lease(
         if done is not None:
             tried, ended_s = done, ended_s + share_s
         else:
+            began_s = clock()
             tried = trier(trial, point, trial_seed(seed, trial), attempt, hear)
-            ended_s = clock() if not together else ended_s + (clock() - started_s)
+            ended_s += clock() - began_s
         add_metrics(tried.metrics)
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diel.errors import RunDirectoryError
-from diel.run.directory import RunDirectory
+from diel.run.directory import RunDirectory, new_results_file
 from diel.run.journal import JournalReader
 from diel.run.recorder import Recorder
-from diel.run.results import ResultsWriter, rank_rows
+from diel.run.results import ResultsWriter, best_of_table, rank_rows
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -170,3 +170,31 @@ def test_tables_of_several_modules_have_files_of_their_own(
 def test_a_run_without_results_has_no_table(directory: RunDirectory, recorder: Recorder) -> None:
     assert recorder.record("RunEnded", exit_code=0)["exit_code"] == 0
     assert not directory.results_table(1).exists()
+
+
+def test_the_best_rows_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text("trial,x,kind\n0,0.5,a\n1,,b\n2,nan,c\n3,0.75,64x32\n4,0.75,e\n")
+    best = best_of_table(path, "x", maximise=True, count=3)
+    assert [row["trial"] for row in best] == [3, 4, 0]
+    assert best[0] == {"trial": 3, "x": 0.75, "kind": "64x32"}
+    assert [row["trial"] for row in best_of_table(path, "x", maximise=False, count=9)][:2] == [0, 3]
+
+
+def test_a_resumed_run_leaves_the_tables_of_modules_alone(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    own = new_results_file(tmp_path)
+    own.write_text("mine\n")
+    recorder = Recorder(directory)
+    columns = {"columns": ["a"], "objective": "a", "maximise": True, "expected": None}
+    recorder.record("ResultsDeclared", module="m", file=own.name, **columns)
+    recorder.record("ResultsDeclared", module="n", **columns)
+    recorder.record("ResultAdded", module="n", row={"a": 1})
+    recorder.record("CheckpointSaved", number=1, file=None, finished={})
+    recorder.record("ResultAdded", module="n", row={"a": 2})
+    recorder.record("RunResumed", checkpoint=1, file=None, finished={})
+    recorder.close()
+    Recorder(directory).close()
+    assert own.read_text() == "mine\n"
+    assert (tmp_path / "results-2.csv").read_text() == "a\n1\n"
+    assert new_results_file(tmp_path).name == "results-3.csv"

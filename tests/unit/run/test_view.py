@@ -169,3 +169,31 @@ def test_a_failure_that_is_passed_over_is_no_end() -> None:
     ignored = record("LeaveIgnored", module="a", copy=0, explanation="...")
     view.apply(ignored)
     assert view.failure == ignored
+
+
+def test_a_table_that_a_module_writes_itself_is_shown_by_its_best_rows() -> None:
+    view = RunView()
+    declared = {
+        "event": "ResultsDeclared",
+        "module": "m",
+        "columns": ["trial", "x", "k"],
+        "objective": "x",
+        "maximise": True,
+        "expected": 1000,
+        "file": "results.csv",
+    }
+    view.apply(declared)
+    best = [{"trial": 3, "x": 0.5, "k": 1}]
+    shown = {"event": "ResultsShown", "module": "m", "file": "results.csv"}
+    view.apply({**shown, "count": 700, "best": best, "constants": {"k": 1}})
+    view.apply({**shown, "count": 800})
+    (table,) = view.results.values()
+    assert (table.count, table.rows, table.constants) == (800, best, {"k": 1})
+    assert table.notes == []
+    view.apply({**shown, "count": 800, "notes": ["that is all"]})
+    view.apply({**shown, "count": 900})
+    assert table.notes == ["that is all"]
+    view.apply(declared)  # the module has begun again
+    (table,) = view.results.values()
+    assert (table.count, table.rows) == (0, [])
+    assert view.own_files == {"results.csv"}
