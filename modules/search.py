@@ -217,7 +217,8 @@ class Search:
         front = self.front
         if not front:
             return []
-        lines = [f"{len(front)} trials that no other beats in {' and '.join(names)}:"]
+        count = f"{len(front)} trials" if len(front) > 1 else "one trial"
+        lines = [f"{count} that no other beats in {' and '.join(names)}:"]
         for trial, parameters, values in front[:_FRONT_LINES]:
             reached = ", ".join(
                 f"{name} {value:.4g}" for name, value in zip(names, values, strict=True)

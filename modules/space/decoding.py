@@ -21,7 +21,7 @@ from .errors import SpaceError
 _MOST_NODES = 50_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """Neighbouring values behind which the rest of a point is alike.
 
@@ -39,7 +39,7 @@ class Run:
     below: Node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Node:
     """A parameter, after what came before it has been chosen.
 

@@ -50,6 +50,10 @@ class Space:
         ]
         self._tree = Tree(self._order, self.dimensions, self.conditions)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as what it is made of: the tree of its points may be deep."""
+        return Space, (self.dimensions, self.conditions)
+
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> Space:
         """Return the space of a table in a workflow file.

@@ -442,6 +442,8 @@ class _Sweep:
         report = self._search.bias.report()
         if report is not None:
             notes += report.lines()
+        if self._model:
+            notes.append(self._model)
         if notes:
             self._ctx.results.show(len(self._book.recorded), notes=notes)
 

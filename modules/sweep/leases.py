@@ -17,7 +17,7 @@ MOST_TRIALS = 4096
 _GROWTH = 8
 _SHARE = 4
 _FEWEST = 8
-"""Trials that gain by being together are given out in eighths of what is liked best, at least."""
+"""Trials that gain by being together go out in eighths of what is liked best, if that is short."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,8 @@ class Pace:
     def size(self, to_give: int | None, trainers: int) -> int:
         """Return how many trials to give out next."""
         if self.at_once > 1 and to_give is not None:
-            share = max(to_give // (2 * trainers), self.at_once // _FEWEST)
+            short = int(TARGET_S / self._trial_s) if self._trial_s else 1
+            share = max(to_give // (2 * trainers), min(self.at_once // _FEWEST, short))
             return max(1, min(self.at_once, share))
         if self._trial_s is None:
             return 1

@@ -81,7 +81,7 @@ def test_a_sweep_that_has_run_is_ranked_and_exported(tmp_path: Path) -> None:
         best = sorted(rows, key=lambda row: -row["score"])[:20]
         journal.write(
             "ResultsShown", module="master", file="results.csv", count=50, best=best,
-            constants={"kind": "a"},
+            constants={"kind": "a"}, notes=["warning: all by luck"],
         )  # fmt: skip
     ledger = Ledger(
         directory.path / "sweeps" / "search.master" / "trials.jsonl",
@@ -99,6 +99,7 @@ def test_a_sweep_that_has_run_is_ranked_and_exported(tmp_path: Path) -> None:
         )
         assert finished.status == 0, finished.output
         assert f"{top} best of 50 by highest score" in finished.stdout
+        assert "\nfor all: kind a\nwarning: all by luck\n" in finished.stdout
         shown = [line.split() for line in finished.stdout.splitlines()]
         ranks = [line for line in shown if len(line) == 4 and line[0].isdigit()]
         assert len(ranks) == top

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -172,6 +174,9 @@ def test_a_chain_of_a_thousand_parameters_needs_no_stack() -> None:
     space = Space.parse(table)
     assert space.size == 1001
     assert len(space.point(1000)) == 1000
+    # It travels to trainers, too.
+    assert pickle.loads(pickle.dumps(space)).point(500) == space.point(500)
+    assert copy.deepcopy(space).size == 1001
 
 
 @pytest.mark.parametrize(

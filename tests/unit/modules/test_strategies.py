@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
 from collections import Counter
 from random import Random as Generator
 from typing import Any
@@ -17,8 +18,11 @@ from modules.space import Parameters, Space, SpaceError
 from modules.strategies import (
     WAIT,
     CrossEntropy,
+    EarlyStopping,
     Grid,
+    Halving,
     Lagged,
+    Median,
     ParetoFront,
     Random,
     Strategy,
@@ -242,6 +246,61 @@ def test_cross_entropy_costs_the_same_after_any_number_of_trials() -> None:
     # The best eight of n change at one trial in n / 8: ever more seldom.
     assert late < 20
     assert strategy.fits < 8 * (1 + math.log(20_000))
+
+
+def calls_of(function: Any, *arguments: Any) -> int:
+    """Return how many calls a call makes, of Python's and C's functions."""
+    count = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+HUGE = Space.parse({name: {"from": 0, "to": 999, "step": 1} for name in "abc"})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Grid(HUGE, 1, "natural"),
+        lambda: Grid(HUGE, 1, "shuffled"),
+        lambda: Random(HUGE, 1),
+        lambda: CrossEntropy(HUGE, 1, elite=10),
+        lambda: EarlyStopping(Random(HUGE, 1), Halving(1, 3)),
+        lambda: EarlyStopping(Random(HUGE, 1), Median()),
+    ],
+    ids=["grid", "shuffled grid", "random", "cross-entropy", "halving", "median"],
+)
+def test_a_late_trial_costs_what_an_early_one_does(make: Any) -> None:
+    strategy, generator = make(), Generator(0)
+    point = Random(HUGE, 1).ask(0)
+    report = getattr(strategy, "report", None)
+    most: dict[int, int] = {}
+    told = 0
+    for early in (100, 1000, 6000):
+        while told < early:
+            if report is not None:
+                report(told, 1, generator.random())
+            strategy.tell(told, point, generator.random())
+            told += 1
+        number = early if early < 6000 else 10**6
+        counts = []
+        for trial in range(number, number + 20):
+            counts.append(calls_of(strategy.ask, trial))
+            if report is not None:
+                counts[-1] += calls_of(report, trial, 1, 0.5)
+            counts[-1] += calls_of(strategy.tell, trial, point, 0.0)
+        most[early] = sorted(counts)[10]
+    assert most[6000] <= most[100] + 5
 
 
 def test_stateless_strategies_hold_nothing() -> None:

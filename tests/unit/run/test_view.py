@@ -189,6 +189,10 @@ def test_a_table_that_a_module_writes_itself_is_shown_by_its_best_rows() -> None
     view.apply({**shown, "count": 800})
     (table,) = view.results.values()
     assert (table.count, table.rows, table.constants) == (800, best, {"k": 1})
+    assert table.notes == []
+    view.apply({**shown, "count": 800, "notes": ["that is all"]})
+    view.apply({**shown, "count": 900})
+    assert table.notes == ["that is all"]
     view.apply(declared)  # the module has begun again
     (table,) = view.results.values()
     assert (table.count, table.rows) == (0, [])
