@@ -40,6 +40,9 @@ def stream(seed: int, *purpose: str | int) -> np.random.Generator:
         raise ConfigurationError(f"seed must be an integer of at least 0, not {seed!r}")
     # hash() of a string differs between processes; a digest does not.
     digest = hashlib.sha256(repr(purpose).encode()).digest()
-    words = np.frombuffer(digest[:16], dtype="<u4")
-    sequence = np.random.SeedSequence([int(seed), *(int(word) for word in words)])
+    # The words of the seed, as SeedSequence itself would cut it, and four of the digest: given as
+    # one array they are taken as they are, in half the time that a list of numbers takes.
+    size = max(1, (int(seed).bit_length() + 31) // 32)
+    entropy = np.frombuffer(int(seed).to_bytes(4 * size, "little") + digest[:16], dtype="<u4")
+    sequence = np.random.SeedSequence(entropy.astype(np.uint32))
     return np.random.Generator(np.random.PCG64(sequence))
