@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,20 +27,20 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from .expression import ExpressionError
 from .objective import Objective, ObjectiveError
+from .option_problems import at, parameter_problems, problem, space_problems, with_remedies
 from .plugins import PluginError
-from .space import Space, SpaceError, parse_dimension
+from .space import Space, SpaceError
 from .strategies import RULES, STRATEGIES, check_strategy
-from .trainer import METRICS, Hyperparameters
+from .trainer import METRICS
 
 OUR_TRAINER = "modules.trainer:run"
 COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
 """Columns of the results that no parameter may be called like."""
 
-_VALUES_CHECKED = 1000
 _STATELESS = ("grid", "random")
 
 
@@ -121,7 +120,7 @@ class SweepOptions(BaseModel):
     @field_validator("space")
     @classmethod
     def _check_space(cls, space: dict[str, Any]) -> dict[str, Any]:
-        problems = list(_space_problems(space))
+        problems = list(space_problems(space, COLUMNS))
         if problems:
             raise ValidationError.from_exception_data("space", problems)
         return space
@@ -131,11 +130,11 @@ class SweepOptions(BaseModel):
     def _check_strategy(cls, strategy: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         name = strategy.get("name")
         if not isinstance(name, str):
-            raise _problem("name is missing: which strategy it is", 'add name = "random"')
+            raise problem("name is missing: which strategy it is", 'add name = "random"')
         own = name.split(":")[0] if ":" in name else ""
         if name not in STRATEGIES and (not own or own == "optuna"):
             near = get_close_matches(name, STRATEGIES, 1)
-            raise _problem(
+            raise problem(
                 f'there is no strategy "{name}"',
                 f'did you mean "{near[0]}"?'
                 if near
@@ -144,9 +143,9 @@ class SweepOptions(BaseModel):
         try:
             return check_strategy(strategy, _folder(info))
         except ValidationError as error:
-            raise _with_remedies(error, STRATEGIES[name]) from None
+            raise with_remedies(error, STRATEGIES[name]) from None
         except PluginError as error:
-            raise _problem(str(error)) from None
+            raise problem(str(error)) from None
 
     @field_validator("early_stopping")
     @classmethod
@@ -156,14 +155,14 @@ class SweepOptions(BaseModel):
         name = rule.get("rule")
         if name not in RULES:
             near = get_close_matches(str(name), RULES, 1)
-            raise _problem(
+            raise problem(
                 f"there is no rule {name!r}" if name is not None else "rule is missing",
                 f'did you mean "{near[0]}"?' if near else f"there are {', '.join(RULES)}",
             )
         try:
             return RULES[name].model_validate(rule).model_dump(exclude={"name"})
         except ValidationError as error:
-            raise _with_remedies(error, RULES[name]) from None
+            raise with_remedies(error, RULES[name]) from None
 
     @model_validator(mode="after")
     def _check_together(self, info: ValidationInfo) -> SweepOptions:
@@ -176,7 +175,7 @@ class SweepOptions(BaseModel):
     def _objective_problems(self, info: ValidationInfo) -> Iterator[InitErrorDetails]:
         known = METRICS if self._has_our_trainer(info) else None
         if isinstance(self.maximise, list) and len(self.maximise) != len(self.objective):
-            yield _at(
+            yield at(
                 ("maximise",),
                 self.maximise,
                 f"{len(self.maximise)} directions for {len(self.objective)} objectives",
@@ -187,13 +186,13 @@ class SweepOptions(BaseModel):
             try:
                 objective = Objective.parse(text, maximise, _folder(info), known)
             except (ExpressionError, ObjectiveError, PluginError) as error:
-                yield _at(("objective",), text, str(error))
+                yield at(("objective",), text, str(error))
                 continue
             wanted = self.until.objective
             if wanted is not None and not objective.reaches(wanted):
-                yield _at(("until", "objective"), wanted, f"{text} is never as good as {wanted:g}")
+                yield at(("until", "objective"), wanted, f"{text} is never as good as {wanted:g}")
         if self.until.objective is not None and len(self.objective) > 1:
-            yield _at(
+            yield at(
                 ("until", "objective"),
                 self.until.objective,
                 "there are several objectives, of which this means none",
@@ -206,14 +205,14 @@ class SweepOptions(BaseModel):
         if self._is_users_strategy:
             return  # which knows when it has no more
         if self.until.objective is not None:
-            yield _at(
+            yield at(
                 ("until", "objective"),
                 self.until.objective,
                 f"may never be reached, and {self.strategy['name']} has no last trial",
                 "add trials = 1000, or a time",
             )
         else:
-            yield _at(
+            yield at(
                 ("trials",),
                 None,
                 f"is missing: {self.strategy['name']} has no last trial",
@@ -223,24 +222,22 @@ class SweepOptions(BaseModel):
     def _strategy_problems(self) -> Iterator[InitErrorDetails]:
         name = self.strategy["name"]
         if self.order is not None and name != "grid":
-            yield _at(
-                ("order",), self.order, f'only a grid has an order, not "{name}"', "remove it"
-            )
+            yield at(("order",), self.order, f'only a grid has an order, not "{name}"', "remove it")
         if name == "grid":
             try:
                 _ = Space.parse(self.space).size
             except SpaceError as error:
                 loc = ("space", error.parameter) if error.parameter else ("space",)
-                yield _at(loc, self.space, error.reason)
+                yield at(loc, self.space, error.reason)
         if name == "halving" and self.early_stopping is not None:
-            yield _at(
+            yield at(
                 ("early_stopping",),
                 self.early_stopping,
                 'strategy = "halving" has its own rule',
                 'write strategy = "random" for another rule',
             )
         if len(self.objective) > 1 and not self._is_stateless:
-            yield _at(
+            yield at(
                 ("objective",),
                 self.objective,
                 f'"{name}" can follow one objective, not {len(self.objective)}',
@@ -257,7 +254,7 @@ class SweepOptions(BaseModel):
                 "names", ()
             ):  # else its own entry says what is wrong
                 near = get_close_matches(self.trainer, modules, 1)
-                yield _at(
+                yield at(
                     ("trainer",),
                     self.trainer,
                     "there is no module of that name",
@@ -266,13 +263,13 @@ class SweepOptions(BaseModel):
             return
         if self._has_our_trainer(info):
             if modules[self.trainer].processes > 1:
-                yield _at(
+                yield at(
                     ("trainer",),
                     self.trainer,
                     f"our trainer is one process: module {self.trainer!r} has more",
                     "remove its processes, or raise its copies",
                 )
-            yield from _parameter_problems(Space.parse(self.space))
+            yield from parameter_problems(Space.parse(self.space))
             yield from self._evaluation_problems(modules[self.trainer].options)
 
     def _evaluation_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
@@ -280,7 +277,7 @@ class SweepOptions(BaseModel):
         if not isinstance(evaluation, dict) or evaluation.get("method") != "nested":
             return
         if not self._is_stateless or self.early_stopping is not None:
-            yield _at(
+            yield at(
                 ("strategy",),
                 self.strategy,
                 f"{self.trainer} evaluates by nested folds, and a strategy that learns from scores "
@@ -321,76 +318,6 @@ class SweepOptions(BaseModel):
         """
         pairs = zip(self.objective, self._directions(), strict=True)
         return [Objective.parse(text, maximise, folder) for text, maximise in pairs]
-
-
-def _space_problems(space: dict[str, Any]) -> Iterator[InitErrorDetails]:
-    sound = True
-    for name, entry in space.items():
-        if name in COLUMNS:
-            text = f"{name}: a column of the results; use another name"
-            yield _at((name,), entry, text)
-        try:
-            parse_dimension(entry)
-        except SpaceError as error:
-            sound = False
-            yield _at((name,), entry, error.reason)
-    if sound:
-        try:
-            Space.parse(space)
-        except SpaceError as error:
-            yield _at((error.parameter,) if error.parameter else (), space, error.reason)
-
-
-def _parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
-    """Try every value of every parameter on the model of our own trainer."""
-    known = Hyperparameters.model_fields
-    for name, dimension in space.dimensions.items():
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            yield _at(
-                ("space", name),
-                name,
-                f"the trainer has no such hyperparameter; it knows {', '.join(known)}",
-                f'did you mean "{near[0]}"?' if near else "",
-            )
-            continue
-        for value in islice(dimension.examples(), _VALUES_CHECKED):
-            try:
-                Hyperparameters.model_validate({name: value})
-            except ValidationError as error:
-                yield _at(("space", name), value, f"{value!r}: {error.errors()[0]['msg']}")
-                break
-
-
-def _with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationError:
-    """Say of unknown keys which ones there are: the field's own type does not know them."""
-    problems = []
-    for one in error.errors(include_url=False):
-        place = tuple(str(step) for step in one["loc"])
-        if one["type"] == "extra_forbidden":
-            known = [key for key in model.model_fields if key not in ("name", "rule")]
-            near = get_close_matches(place[-1], known, 1)
-            remedy = f"there are {', '.join(known)}" if known else "it has no options: remove it"
-            problems.append(
-                _at(
-                    place,
-                    one["input"],
-                    f'unknown key "{place[-1]}"',
-                    f'did you mean "{near[0]}"?' if near else remedy,
-                )
-            )
-        else:
-            text = f"{one['msg'][0].lower()}{one['msg'][1:]}, got {one['input']!r}"
-            problems.append(_at(place, one["input"], text))
-    return ValidationError.from_exception_data("strategy", problems)
-
-
-def _at(place: tuple[str, ...], given: Any, text: str, remedy: str = "") -> InitErrorDetails:
-    return InitErrorDetails(type=_problem(text, remedy), loc=place, input=given)
-
-
-def _problem(text: str, remedy: str = "") -> PydanticCustomError:
-    return PydanticCustomError("sweep", text, {"remedy": remedy})
 
 
 def _folder(info: ValidationInfo) -> Path:
