@@ -74,7 +74,7 @@ def rows(folder: Path, python: str, *, quick: bool) -> list[Result]:
     ours, points, accuracy = _sweep(folder)
     found = []
     version = version_of("torch", python)
-    for name, sample in (("", 24 if quick else 200), ("_bmm", 128 if quick else 512)):
+    for name, sample in (("", 16 if quick else 200), ("_bmm", 128 if quick else 512)):
         rate = None
         if version is not None:
             rate, theirs = _pytorch(folder, python, f"torch{name}", points[:sample])

@@ -4,11 +4,13 @@
 
     leases, bitmap      what is to be given out, is out, or is recorded       pure
     standing            the best rows, and which columns are all the same     pure
-    ordering            results told in the order of their trials             pure
     messages            what a master and its trainers say to each other
     ledger, table       a line for each trial: trials.jsonl, results.csv
     conducting          the master's loop
     serving, trying     a trainer's loop, and one trial in it
-    isolation           a trial in a process of its own, that can be ended
-    export              what was recorded, for other programs
+    task                what a trainer does for each trial, and where:
+    isolation, limits       in a process of its own, that can be ended
+    together                on all ranks of a copy
+    tabular             data for trainers of other frameworks
+    preview, export     a sweep before it is run, and what it has recorded for other programs
 """
