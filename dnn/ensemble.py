@@ -7,6 +7,7 @@ of length K: the same graph and the same functions as for one network, called on
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,10 +22,12 @@ from dnn.data.batches import epoch_order
 from dnn.ensemble_data import EnsembleData, Rows, for_each
 from dnn.errors import ConfigurationError
 from dnn.evaluation import Kind, evaluate_models, outputs_of_models
-from dnn.grouping import Member, group, members
+from dnn.grouping import Member, fill, group, members
 from dnn.history import History
 from dnn.layers import Layer
+from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
+from dnn.model import NeuralNetwork
 from dnn.network import Network
 from dnn.optimizers import SGD, Optimizer
 from dnn.training import Trainer
@@ -100,6 +103,7 @@ class Ensemble:
             self._set_state(name, value)
         self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
         self._histories = [History() for _ in self.seeds]
+        self._ended: dict[int, Member] = {}
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -195,7 +199,7 @@ class Ensemble:
             raise ConfigurationError(f"{message}: none of them can be trained further")
 
         histories = [History() for _ in self.seeds]
-        ended: dict[int, Member] = {}
+        ended = self._ended = {}
         active = list(range(len(self)))
         while active:
             trainer = self._trainer(data, trained.shape[1], batch_size)
@@ -272,6 +276,32 @@ class Ensemble:
 
     def _group(self, chosen: Sequence[Member], indices: Sequence[int]) -> None:
         self._update = group(self._network, self.optimizer, chosen, indices)
+
+    def copy_to(self, k: int, model: NeuralNetwork) -> None:
+        """Let a model be network `k`: to save it, or to train it further by itself.
+
+        Parameters
+        ----------
+        k : int
+        model : NeuralNetwork
+            Of the same layers, loss and kind of optimizer; it takes over parameters, running
+            statistics, seed, history and what the optimizer remembers.
+
+        Raises
+        ------
+        ConfigurationError
+            If its layers are others.
+        ShapeError
+            If its optimizer is another.
+        """
+        network, other = self._network, model._network
+        if isinstance(model._update, LossScaling) or other.dtype != network.dtype:
+            raise ConfigurationError("copy_to: the model has another dtype than the ensemble")
+        if other.parameters.segments != network.parameters.segments:
+            raise ConfigurationError("copy_to: the model has other layers than the ensemble")
+        member = self._ended.get(k) or members(network, self._update)[k]
+        fill(other, model._update, member)
+        model.resume(self.seeds[k], model._update.steps_done, copy.deepcopy(self._histories[k]))
 
     def evaluate(
         self,

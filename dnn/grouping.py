@@ -11,7 +11,7 @@ from dnn.backend import Array
 from dnn.network import Network
 from dnn.optimizers import Optimizer, Update
 
-__all__ = ["Member", "group", "members"]
+__all__ = ["Member", "fill", "group", "members"]
 
 Member = dict[str, Array]
 """All that one network consists of and remembers, by name."""
@@ -80,6 +80,38 @@ def group(
         {name[len(UPDATE) :]: x for name, x in together.items() if name.startswith(UPDATE)}
     )
     return update
+
+
+def fill(network: Network, update: Update, member: Member) -> None:
+    """Let one network without an axis of models be what a member is.
+
+    Parameters
+    ----------
+    network : Network
+        Of the same layers.
+    update : Update
+        Of its parameters, by the same optimizer.
+    member : Member
+
+    Raises
+    ------
+    ShapeError
+        If the optimizer is another; then nothing was changed.
+    """
+    # What another optimizer remembers is missing or too much, and `restore` says so. Rows of a
+    # member begin at cache lines, so they may be longer.
+    update.restore(
+        {
+            name: member[f"{UPDATE}{name}"][tuple(slice(n) for n in array.shape)]
+            for name, array in update.snapshot().items()
+            if f"{UPDATE}{name}" in member
+        }
+    )
+    load = network.ops.load
+    load(member["parameters"][: network.parameters.flat.size], network.parameters.flat)
+    load(member["states"][: network.state_buffer.flat.size], network.state_buffer.flat)
+    for name in ("noise.seed", "noise.step"):
+        load(member[name], network.states[name])
 
 
 def _arrays(network: Network, update: Update) -> dict[str, tuple[Array, bool]]:
