@@ -15,7 +15,7 @@ that are contiguous in every array are one::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -105,7 +105,7 @@ def collapse(
     return lengths, steps
 
 
-@lru_cache(maxsize=None)
+@cache
 def chain_source(chain: Chain, forms: str, code: str) -> str:
     """Return the source of a chain's kernel.
 
