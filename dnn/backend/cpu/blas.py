@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-__all__ = ["ROW_MAJOR", "TRANSPOSED", "UNCHANGED", "Gemm", "call_gemm", "find_gemm"]
+__all__ = ["ROW_MAJOR", "TRANSPOSED", "UNCHANGED", "Gemm", "call_gemm", "find_gemm", "numpy_blas"]
 
 ROW_MAJOR, UNCHANGED, TRANSPOSED = 101, 111, 112  # of cblas.h
 _NAMES = ("scipy_cblas_{}gemm64_", "cblas_{}gemm64_", "scipy_cblas_{}gemm", "cblas_{}gemm")
@@ -33,13 +33,21 @@ class Gemm(NamedTuple):
     integer_bits: int
 
 
+@lru_cache(maxsize=1)
+def numpy_blas() -> ctypes.CDLL | None:
+    """Return the library of NumPy's core, which shows what the libraries behind it define."""
+    core = getattr(np, "_core", None) or np.core
+    try:
+        return ctypes.CDLL(core._multiarray_umath.__file__)
+    except OSError:
+        return None
+
+
 @lru_cache(maxsize=None)
 def find_gemm(dtype: str) -> Gemm | None:
     """Find the product for ``"f4"`` or ``"f8"``; None where NumPy's BLAS does not show it."""
-    core = getattr(np, "_core", None) or np.core
-    try:
-        library = ctypes.CDLL(core._multiarray_umath.__file__)
-    except OSError:
+    library = numpy_blas()
+    if library is None:
         return None
     for name in _NAMES:
         found = getattr(library, name.format({"f4": "s", "f8": "d"}[dtype]), None)

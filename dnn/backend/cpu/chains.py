@@ -54,13 +54,13 @@ LARGEST_AXES = 3
 def chain_record(chain: Chain, inputs: Sequence[Array], out: Array) -> Record | None:
     """Return the kernel of a chain and its fields, or None for arrays that it does not take."""
     code = type_code(out.dtype)
-    if code not in ("f4", "f8") or not out.size or not out.flags.c_contiguous:
+    if code not in ("f4", "f8") or not out.size:
         return None
     if any(x.dtype != out.dtype for x in inputs):
         return None
     views = [np.broadcast_to(x, out.shape) for x in inputs]
     shape, strides = collapse(out.shape, [view.strides for view in (*views, out)])
-    if len(shape) > LARGEST_AXES:
+    if len(shape) > LARGEST_AXES or strides[-1][-1] not in (0, out.itemsize):
         return None
     forms = ""
     for x, steps in zip(inputs, strides, strict=False):

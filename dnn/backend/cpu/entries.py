@@ -23,6 +23,9 @@ from dnn.backend.ops import Array
 
 __all__ = ["HEADER", "RowKernel", "array_kernel", "entry_of", "type_code"]
 
+SPLIT_ELEMENTS = 16384
+"""Below this a block is done before a helper has begun."""
+
 HEADER = """\
 import numpy as np
 from numba import carray, cfunc, float32 as f4, float64 as f8, int64 as i8, uint64 as u8
@@ -55,6 +58,7 @@ def array_kernel(
     oracle: Callable[..., object],
     extra: Callable[[str], str] = lambda code: "",
     number: Callable[..., int] | None = None,
+    split: Callable[[tuple[Any, ...], int], Sequence[tuple[Any, ...]]] | None = None,
 ) -> Native:
     """Return a kernel over contiguous arrays.
 
@@ -71,6 +75,8 @@ def array_kernel(
         From the code of the first array's type to further source arguments.
     number : callable, optional
         From the arguments of the `Ops` method to an integer, the last argument of the body.
+    split : callable, optional
+        As in `Native`.
     """
 
     def record(*arguments: Any) -> Record | None:
@@ -90,7 +96,7 @@ def array_kernel(
             fields.append(number(*arguments))
         return entry_of(_array_source(body, tuple(axes), tuple(codes), further)), fields
 
-    return Native(record, oracle)
+    return Native(record, oracle, split)
 
 
 @lru_cache(maxsize=None)
@@ -125,7 +131,7 @@ class RowKernel(Native):
     """
 
     def __init__(self, body: str, oracle: Callable[..., object], pattern: str, flags: str) -> None:
-        super().__init__(self._record, oracle)
+        super().__init__(self._record, oracle, self._in_parts)
         self._body = body
         self._pattern = pattern
         self._flags = [int(digit, 16) for digit in flags]
@@ -133,9 +139,40 @@ class RowKernel(Native):
     def piece(self, arguments: Sequence[Any], start: int, stop: int) -> tuple[Any, ...]:
         """Return the arguments for a part of the rows."""
         kinds = zip(self._pattern, arguments, strict=True)
+        # Workspace it does not need stays what it is.
         return tuple(
-            x[..., start:stop] if kind in "r-" and x is not None else x for kind, x in kinds
+            x[..., start:stop] if kind == "r" and x is not None else x for kind, x in kinds
         )
+
+    def _in_parts(self, arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+        """Split a large block, at a cache line."""
+        w = arguments[0]
+        if w.size < SPLIT_ELEMENTS:
+            return []
+        n = w.shape[-1]
+        at = [n * part // parts // 16 * 16 for part in range(parts)] + [n]
+        return [self.piece(arguments, a, b) for a, b in zip(at[:-1], at[1:], strict=True) if a < b]
+
+    def joined(self, pieces: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+        """Return the arguments for pieces that lie one behind the other, or None."""
+        first = pieces[0]
+        length = sum(piece[0].shape[-1] for piece in pieces)
+        whole = []
+        for column, kind in enumerate(self._pattern):
+            x = first[column]
+            if kind == "r" and x is not None:
+                at = address_of(x)
+                for piece in pieces:
+                    if piece[column] is None or address_of(piece[column]) != at:
+                        return None
+                    at += piece[column].shape[-1] * x.itemsize
+                shape = (*x.shape[:-1], length)
+                whole.append(np.lib.stride_tricks.as_strided(x, shape, x.strides))
+            elif any(piece[column] is not x for piece in pieces) and kind not in "r-":
+                return None
+            else:
+                whole.append(x)
+        return tuple(whole)
 
     def rows(self, arguments: Sequence[Any]) -> list[Array]:
         """Return the arguments that are rows."""

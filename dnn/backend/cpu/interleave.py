@@ -3,21 +3,23 @@
 Where a step of training is known as a whole, the optimizer need not wait until the last gradient is
 there: what ``gemm x^T, dy -> g`` has left in the cache, the pieces of ``sgd_step w, g`` find there.
 Nothing but the order changes, so neither does any bit. It takes that nobody else looks at these
-pieces in between; the pass `products_last` sees to it that the weights are no longer needed then.
+pieces in between; the pass `products_last` sees to it that the weights are no longer needed then. All
+gradients of products then share one piece of memory, small enough to stay in the cache.
 
 Of K networks' buffers, of shape (K, P), the ranges of the first network stand for all.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnn.backend.cpu.entries import RowKernel
 from dnn.backend.cpu.native import Native, Step
-from dnn.backend.ops import Array
+from dnn.backend.ops import ALIGNMENT_BYTES, Array, Ops
 
 __all__ = ["interleave"]
 
@@ -40,36 +42,82 @@ def interleave(steps: Sequence[Step], scratch: Array, gemm: Callable[..., object
     steps = _preparations_first(steps, memory)
     touched = [memory.ranges(arguments) for _, arguments in steps]
     gradients = memory.range(scratch)
-    behind: dict[int, list[Step]] = {}
+    found: dict[int, _Pieces] = {}
     moved: dict[int, list[Interval]] = {}
     for product, (function, arguments) in enumerate(steps):
         if function is not gemm or not _overlap(memory.range(arguments[-1]), gradients):
             continue
-        wanted = memory.range(arguments[-1])
-        for i in range(product + 1, len(steps)):
-            update, given = steps[i]
-            if not isinstance(update, RowKernel):
-                continue
-            part = _common(memory.range(given[1]), wanted)
-            if part is None:
-                continue
-            start = memory.range(given[1])[0]
-            size = given[0].itemsize
-            interval = (part[0] - start) // size, (part[1] - start) // size
-            piece = update.piece(given, *interval)
-            if not _disturbed(steps, touched, memory, product, i, piece):
-                behind.setdefault(product, []).append((update, piece))
+        pieces = _pieces_of(steps, touched, memory, product)
+        if pieces is not None:
+            found[product] = pieces
+            for i, interval in pieces.intervals:
                 moved.setdefault(i, []).append(interval)
+    models = scratch.shape[:-1]
+    size = max((pieces.elements for pieces in found.values()), default=0)
+    line = ALIGNMENT_BYTES // scratch.itemsize
+    shared = Ops.memory(math.prod(models) * -(-size // line) * line * scratch.itemsize)
+    shared = shared.view(scratch.dtype).reshape(*models, -1)
     result: list[Step] = []
     for i, (function, arguments) in enumerate(steps):
         if i in moved:
             assert isinstance(function, RowKernel)
             rest = _rest(arguments[0].shape[-1], moved[i])
             result += [(function, function.piece(arguments, *interval)) for interval in rest]
+        elif i in found:
+            pieces = found[i]
+            g = shared[..., : pieces.elements]
+            w, _, *others = pieces.arguments
+            result.append((function, (*arguments[:-1], g.reshape(arguments[-1].shape))))
+            result.append((pieces.update, (w, g, *others)))
         else:
             result.append((function, arguments))
-        result += behind.get(i, ())
     return result
+
+
+class _Pieces(NamedTuple):
+    """What moves behind a product: an update of all of its result, in one."""
+
+    update: RowKernel
+    arguments: tuple[Any, ...]
+    elements: int
+    intervals: list[tuple[int, Interval]]
+
+
+def _pieces_of(
+    steps: Sequence[Step], touched: Sequence[Sequence[Range]], memory: _Memory, product: int
+) -> _Pieces | None:
+    """Return the update of a product's result, if there is one that may come right behind it."""
+    wanted = memory.range(steps[product][1][-1])
+    at = wanted[0]
+    intervals: list[tuple[int, Interval]] = []
+    pieces: list[tuple[Any, ...]] = []
+    kernels = set()
+    for i in range(product + 1, len(steps)):
+        update, given = steps[i]
+        if not _any_overlap(touched[i], [wanted]):
+            continue
+        if not isinstance(update, RowKernel):
+            return None  # somebody else reads the gradient
+        block = memory.range(given[1])
+        part = _common(block, wanted)
+        if part is None or part[0] != at:
+            return None
+        size = given[0].itemsize
+        interval = (part[0] - block[0]) // size, (part[1] - block[0]) // size
+        piece = update.piece(given, *interval)
+        if _disturbed(steps, touched, memory, product, i, piece):
+            return None
+        kernels.add(update)
+        pieces.append(piece)
+        intervals.append((i, interval))
+        at = part[1]
+    if at != wanted[1] or len(kernels) != 1:
+        return None
+    (kernel,) = kernels
+    whole = kernel.joined(pieces)
+    if whole is None or kernel.record(*whole) is None:
+        return None
+    return _Pieces(kernel, whole, whole[0].shape[-1], intervals)
 
 
 def _disturbed(

@@ -31,7 +31,19 @@ from numba.extending import intrinsic
 from dnn.backend.cpu.cache import compiled_here
 from dnn.backend.ops import Array
 
-__all__ = ["KERNEL_TYPE", "Native", "Program", "Record", "link", "pointer"]
+__all__ = [
+    "KERNEL_TYPE",
+    "address_of_words",
+    "call_kernel",
+    "Native",
+    "Program",
+    "Record",
+    "Step",
+    "address_of",
+    "laid_out",
+    "pointer",
+    "runner",
+]
 
 KERNEL_TYPE = types.void(types.CPointer(types.int64))
 """What every kernel is in Numba's terms."""
@@ -53,7 +65,7 @@ def pointer(context, address):
 
 
 @intrinsic
-def _call(context, kernel, record):
+def call_kernel(context, kernel, record):
     """Call the kernel at an address with the address of its record."""
 
     def generate(context, builder, signature, arguments):
@@ -66,7 +78,7 @@ def _call(context, kernel, record):
 
 
 @intrinsic
-def _address(context, words):
+def address_of_words(context, words):
     """Return the address of a pointer."""
 
     def generate(context, builder, signature, arguments):
@@ -77,9 +89,9 @@ def _address(context, words):
 
 def _walk(words):
     at = 1
-    start = _address(words)
+    start = address_of_words(words)
     while at < words[0]:
-        _call(words[at], start + 8 * (at + 2))
+        call_kernel(words[at], start + 8 * (at + 2))
         at += words[at + 1]
 
 
@@ -107,9 +119,7 @@ class Program:
     """
 
     def __init__(self, records: Sequence[Record], keep: object) -> None:
-        words = [0]
-        for kernel, fields in records:
-            words += [kernel, 2 + len(fields), *fields]
+        words = [0, *laid_out(records)]
         words[0] = len(words)
         self.words = np.array(words, np.int64)
         self.keep = keep
@@ -121,6 +131,14 @@ class Program:
         runner()(self)
 
 
+def laid_out(records: Sequence[Record]) -> list[int]:
+    """Return records as words, one behind the other."""
+    words: list[int] = []
+    for kernel, fields in records:
+        words += [kernel, 2 + len(fields), *fields]
+    return words
+
+
 class Native:
     """A function that a program can contain.
 
@@ -130,11 +148,26 @@ class Native:
         From the arguments to a record, or None for arrays that the kernel does not take.
     oracle : callable
         The same function in NumPy; called for those arrays.
+    split : callable, optional
+        From the arguments and a number of parts to the arguments of each part, where that pays;
+        else to nothing.
     """
 
-    def __init__(self, record: Callable[..., Record | None], oracle: Callable[..., object]) -> None:
+    def __init__(
+        self,
+        record: Callable[..., Record | None],
+        oracle: Callable[..., object],
+        split: Callable[[tuple[Any, ...], int], Sequence[tuple[Any, ...]]] | None = None,
+    ) -> None:
         self.record = record
         self.oracle = oracle
+        self._split = split
+
+    def parts(self, arguments: tuple[Any, ...], number: int) -> list[Record]:
+        """Return the records of its parts, or none where it is not to be split."""
+        pieces = () if self._split is None or number < 2 else self._split(arguments, number)
+        records = [record for piece in pieces if (record := self.record(*piece)) is not None]
+        return records if len(records) == len(pieces) else []
 
     def __call__(self, *arguments: Any) -> None:
         """Run it at once, as an eager mode does."""
@@ -146,31 +179,6 @@ class Native:
 
 
 Step = tuple[Callable[..., object], tuple[Any, ...]]
-
-
-def link(steps: Sequence[Step]) -> list[Step]:
-    """Put neighbouring native steps into one program; other steps stay as they are."""
-    linked: list[Step] = []
-    records: list[Record] = []
-    kept: list[tuple[Any, ...]] = []
-
-    def close() -> None:
-        if records:
-            linked.append((runner(), (Program(records, list(kept)),)))
-            records.clear()
-            kept.clear()
-
-    for function, arguments in steps:
-        record = function.record(*arguments) if isinstance(function, Native) else None
-        if record is None:
-            close()
-            oracle = function.oracle if isinstance(function, Native) else function
-            linked.append((oracle, arguments))
-        else:
-            records.append(record)
-            kept.append(arguments)
-    close()
-    return linked
 
 
 def address_of(x: Array) -> int:

@@ -10,11 +10,62 @@ import numpy as np
 from dnn.backend.cpu.chains import EXPRESSIONS, chain_record
 from dnn.backend.cpu.entries import RowKernel, array_kernel
 from dnn.backend.cpu.interleave import interleave
-from dnn.backend.cpu.native import Native, Record, Step, link
+from dnn.backend.cpu.linking import link
+from dnn.backend.cpu.native import Native, Record, Step
 from dnn.backend.cpu.products import gemm_record
 from dnn.backend.ops import Array, Chain, Ops
 
 __all__ = ["CpuOps"]
+
+
+# Below this a kernel is done before a helper has begun.
+SPLIT_ELEMENTS = 16384
+SPLIT_OPERATIONS = 2_000_000
+LINE_ELEMENTS = 16
+
+
+def _cuts(length: int, parts: int, unit: int = 1) -> list[slice]:
+    """Cut a length into parts of about the same size, at multiples of a unit."""
+    at = [round(length * part / parts / unit) * unit for part in range(parts)] + [length]
+    return [slice(a, b) for a, b in zip(at[:-1], at[1:], strict=True) if a < b]
+
+
+def _split_elements(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+    *inputs, out = arguments
+    if out.size < SPLIT_ELEMENTS:
+        return []
+    axis = next(i for i, length in enumerate(out.shape) if length > 1)
+    unit = LINE_ELEMENTS if axis == out.ndim - 1 else 1
+    if out.shape[axis] < parts:
+        return []
+    views = [np.broadcast_to(x, out.shape) for x in inputs]
+    before = (slice(None),) * axis
+    return [
+        (*(view[(*before, cut)] for view in views), out[(*before, cut)])
+        for cut in _cuts(out.shape[axis], parts, unit)
+    ]
+
+
+def _split_product(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+    a, b, out = arguments
+    if 2 * out.size * a.shape[-1] < SPLIT_OPERATIONS:
+        return []
+    if out.ndim == 3 and len(out) >= parts:
+        a, b = (np.broadcast_to(x, (len(out), *x.shape[-2:])) for x in (a, b))
+        return [(a[cut], b[cut], out[cut]) for cut in _cuts(len(out), parts)]
+    rows, columns = out.shape[-2:]
+    if rows >= columns:
+        cuts = _cuts(rows, parts, LINE_ELEMENTS)
+        return [(a[..., cut, :], b, out[..., cut, :]) for cut in cuts]
+    cuts = _cuts(columns, parts, LINE_ELEMENTS)
+    return [(a, b[..., cut], out[..., cut]) for cut in cuts]
+
+
+def _split_batch(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+    x, order, position, out = arguments
+    if out.size < SPLIT_ELEMENTS or order.ndim != 1:
+        return []
+    return [(x, order[cut.start :], position, out[cut]) for cut in _cuts(len(out), parts)]
 
 
 def _elementwise(name: str) -> Native:
@@ -27,7 +78,12 @@ def _elementwise(name: str) -> Native:
         chain = ((name, *range(inputs)),)
         return chain_record(chain, arguments[:inputs], arguments[-1])
 
-    return Native(record, oracle)
+    return Native(record, oracle, _split_elements if inputs + 1 == _arity(name) else None)
+
+
+def _arity(name: str) -> int:
+    """Return how many arrays a method takes; `positive` has workspace besides."""
+    return 3 if "{1}" in EXPRESSIONS[name] or name == "positive" else 2
 
 
 def _rows(x: Array, rows: Array, out: Array) -> Sequence[Array] | None:
@@ -140,7 +196,9 @@ class CpuOps(Ops):
     copy: Any = _elementwise("copy")
     take_rows: Any = array_kernel("take_rows", (2, 1, 2), _rows, Ops.take_rows)
 
-    take_batch: Any = array_kernel("take_batch", (2, 2, 1, 3), _batch, Ops.take_batch)
+    take_batch: Any = array_kernel(
+        "take_batch", (2, 2, 1, 3), _batch, Ops.take_batch, split=_split_batch
+    )
     end_batch: Any = array_kernel("end_batch", (1, 2, 1), _end, Ops.end_batch)
 
     add: Any = _elementwise("add")
@@ -175,7 +233,7 @@ class CpuOps(Ops):
     uniform_noise: Any = array_kernel(
         "uniform_noise", (1, 1, 2), _noise, Ops.uniform_noise, number=lambda *given: given[2]
     )
-    gemm: Any = Native(gemm_record, Ops.gemm)
+    gemm: Any = Native(gemm_record, Ops.gemm, _split_product)
 
     sgd_step: Any = RowKernel("sgd_step", Ops.sgd_step, "rrhh-", "3")
     momentum_step: Any = RowKernel("momentum_step", Ops.momentum_step, "rrrhhhb-", "56")
@@ -196,7 +254,7 @@ class CpuOps(Ops):
         def record(*arguments: Any) -> Record | None:
             return chain_record(chain, arguments[:-1], arguments[-1])
 
-        return [(Native(record, _no_oracle), (*inputs, out))]
+        return [(Native(record, _no_oracle, _split_elements), (*inputs, out))]
 
     def link(
         self,

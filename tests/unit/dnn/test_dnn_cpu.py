@@ -1,0 +1,347 @@
+"""Compiled loops against the oracle in NumPy: values, NaN and infinity, order, memory, threads."""
+
+import os
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
+
+import dnn
+from dnn import graph
+from dnn.backend import Ops, ops_for
+from dnn.backend import ops as ops_module
+from dnn.data.batches import epoch_order
+from dnn.graph import Plan, evaluate
+from dnn.graph.passes.fusion import FUSIBLE
+from dnn.training import Trainer
+
+pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
+
+from dnn.backend.cpu import CpuOps, linking
+from dnn.backend.cpu.cache import CACHE_VARIABLE, module_of
+from dnn.backend.cpu.chains import EXPRESSIONS, chain_record
+from dnn.backend.cpu.entries import HEADER
+from dnn.backend.cpu.native import Native
+
+TYPES = ["f4", "f8"]
+EXACT = {"add", "subtract", "multiply", "divide", "negative", "square", "sqrt", "abs", "sign"}
+EXACT |= {"relu", "positive", "maximum", "minimum", "copy"}
+
+
+@pytest.fixture
+def ops():
+    return CpuOps()
+
+
+def special(dtype):
+    info = np.finfo(dtype)
+    values = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, info.tiny, info.max, info.tiny / 8]
+    return np.array([*values, 3.5, -88.5, 1e-3, 700.0], dtype)
+
+
+def ulps(found, exact):
+    """Distance in units of the last place, where both are finite."""
+    rounded = exact.astype(found.dtype)
+    finite = np.isfinite(rounded) & np.isfinite(found)
+    np.testing.assert_array_equal(found[~finite], rounded[~finite])
+    return np.abs(found[finite] - exact[finite]) / np.spacing(np.abs(rounded[finite]))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", ["exp", "tanh", "log", "sigmoid"])
+def test_own_functions_are_off_by_few_units_of_the_last_place(ops, name, dtype):
+    far = 80 if name == "sigmoid" else 110 if dtype == "f4" else 800
+    x = np.concatenate([np.linspace(-far, far, 40001), np.linspace(-1, 1, 20001)]).astype(dtype)
+    if name == "log":
+        x = np.abs(x[x != 0])
+    out = np.empty_like(x)
+    getattr(ops, name)(x, out)
+    wide = x.astype(np.longdouble)
+    with np.errstate(over="ignore", under="ignore"):
+        exact = 1 / (1 + np.exp(-wide)) if name == "sigmoid" else getattr(np, name)(wide)
+        assert ulps(out, exact).max() < 3
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", sorted(EXPRESSIONS))
+def test_nan_and_infinity_are_what_numpy_makes_of_them(ops, name, dtype):
+    x = special(dtype)
+    inputs = [x] if "{1}" not in EXPRESSIONS[name] else [np.repeat(x, x.size), np.tile(x, x.size)]
+    workspace = [np.empty(x.size, bool)] if name == "positive" else []
+    found, wanted = np.empty_like(inputs[0]), np.empty_like(inputs[0])
+    kernel = getattr(ops, name)
+    assert isinstance(kernel, Native)
+    assert kernel.record(*inputs, *workspace, found) is not None
+    with np.errstate(all="ignore"):
+        kernel(*inputs, *workspace, found)
+        getattr(Ops, name)(*inputs, *workspace, wanted)
+    if name in EXACT:
+        np.testing.assert_array_equal(found, wanted)
+    else:
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_a_value_does_not_depend_on_its_place(ops):
+    for length in (1, 7, 8, 33, 100):
+        out = np.empty(length, "f4")
+        for name in ("exp", "tanh", "sigmoid", "log"):
+            getattr(ops, name)(np.full(length, 0.7, "f4"), out)
+            assert len(set(out.tolist())) == 1
+
+
+def test_every_fusible_operation_has_an_expression():
+    assert set(EXPRESSIONS) >= FUSIBLE
+
+
+UNARY = ["negative", "square", "tanh", "sigmoid", "relu", "abs"]
+BINARY = ["add", "subtract", "multiply", "maximum"]
+
+
+@given(data=st.data())
+@settings(max_examples=8, deadline=None, derandomize=True)
+def test_drawn_chains_fused_are_the_same_to_rounding(data):
+    shapes = [(4, 3, 5), (3, 5), (5,), (4, 1, 1), ()]
+    generator = np.random.default_rng(data.draw(st.integers(0, 99)))
+    drawn = data.draw(st.lists(st.sampled_from(shapes), min_size=1, max_size=3))
+    nodes = [graph.placeholder(shape) for shape in [shapes[0], *drawn]]
+    feeds = {node: generator.normal(size=node.shape) for node in nodes}
+    for _ in range(data.draw(st.integers(2, 6))):
+        name = data.draw(st.sampled_from(UNARY + BINARY))
+        operands = [data.draw(st.sampled_from(nodes)) for _ in range(1 + (name in BINARY))]
+        nodes.append(graph.operation.apply(name, *operands))
+    y = nodes[-1] + nodes[0]
+    (wanted,) = evaluate([y], feeds, Ops())
+    (found,) = evaluate([y], feeds, CpuOps())
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_a_chain_is_one_node_and_may_overwrite_its_input():
+    x, b = graph.placeholder((20, 30)), graph.placeholder((30,))
+    y = graph.sigmoid(graph.square(x) + b) * 2.0
+    plan = Plan([y], CpuOps())
+    assert [node.kind for node in plan.graph.order if node.operation] == ["fused"]
+    plan[x][...], plan[b][...] = 0.5, 0.75
+    plan.run()
+    np.testing.assert_allclose(plan[y], 2 / (1 + np.exp(-1.0)), rtol=1e-6)
+
+
+def test_what_others_read_is_not_fused_away():
+    x = graph.placeholder((6,))
+    inner = graph.tanh(x)
+    plan = Plan([graph.square(inner) + 1.0, inner], CpuOps())
+    plan[x][...] = 0.25
+    plan.run()
+    np.testing.assert_allclose(plan[inner], np.tanh(0.25), rtol=1e-6)
+
+
+def test_arrays_that_a_kernel_does_not_take_are_numpys(ops):
+    strided = np.arange(24, dtype="f4").reshape(4, 6)[:, ::2]
+    out = np.empty((4, 3), "f4")
+    assert ops.exp.record(strided, out) is None
+    ops.exp(strided, out)
+    np.testing.assert_array_equal(out, np.exp(strided))
+    assert chain_record((("add", 0, 0),), [np.zeros(3, "f2")], np.zeros(3, "f2")) is None
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(7, 5, 3), (4, 64), (130,), (3, 2100)])
+def test_sums(ops, shape, dtype):
+    x = np.random.default_rng(1).normal(size=shape).astype(dtype)
+    for axes in [(0,), (len(shape) - 1,), tuple(range(len(shape)))]:
+        kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
+        out = np.empty(kept, dtype)
+        ops.sum(x, axes, out)
+        exact = x.astype("f8").sum(axis=axes, keepdims=True)
+        np.testing.assert_allclose(out, exact, atol=(1e-4 if dtype == "f4" else 1e-12))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_classification(ops, dtype):
+    generator = np.random.default_rng(2)
+    x = (20 * generator.normal(size=(2, 9, 4))).astype(dtype)
+    target = np.eye(4, dtype=dtype)[generator.integers(0, 4, (2, 9))]
+    column, space = np.empty((2, 9, 1), dtype), np.empty_like(x)
+    results = []
+    for functions in (ops, Ops()):
+        y, loss = np.empty_like(x), np.empty(2, dtype)
+        functions.log_softmax(x, column, space, y)
+        functions.mean_cross_entropy(y, target, space, loss)
+        results.append((y, loss))
+    for found, wanted in zip(*results, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("flip", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("sizes", [(5, 7, 3), (1, 4, 6), (6, 4, 1), (8, 1, 8)])
+def test_products_of_transposes_and_of_several_models(ops, sizes, flip):
+    m, k, n = sizes
+    generator = np.random.default_rng(3)
+    for leading in [(), (4,)]:
+        a = generator.normal(size=(*leading, *((k, m) if flip[0] else (m, k)))).astype("f4")
+        b = generator.normal(size=(*leading, *((n, k) if flip[1] else (k, n)))).astype("f4")
+        a = a.swapaxes(-1, -2) if flip[0] else a
+        b = b.swapaxes(-1, -2) if flip[1] else b
+        out = np.empty((*leading, m, n), "f4")
+        ops.gemm(a, b, out)
+        np.testing.assert_allclose(out, a @ b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", [(), (3,)])
+@pytest.mark.parametrize("size", [1, 4, 10, 4097])
+def test_noise_is_that_of_the_oracle_bit_for_bit(ops, seed, size):
+    from dnn.backend import philox
+
+    seeds = np.full(seed, 2**40 + 17, np.uint64) + np.arange(max(1, *seed, 1), dtype=np.uint64)[
+        : seed[0] if seed else 1
+    ].reshape(seed)
+    step = np.array(2**33 + 5, np.uint64)
+    spaces = [np.empty(*wanted) for wanted in philox.workspaces(seed, size)]
+    found, wanted = np.empty((*seed, size), "f4"), np.empty((*seed, size), "f4")
+    assert ops.uniform_noise.record(seeds, step, 3, *spaces, found) is not None
+    ops.uniform_noise(seeds, step, 3, *spaces, found)
+    Ops.uniform_noise(seeds, step, 3, *spaces, wanted)
+    np.testing.assert_array_equal(found, wanted)
+
+
+OPTIMIZERS = [
+    dnn.SGD(0.1),
+    dnn.SGD(0.1, weight_decay=0.01),
+    dnn.SGD(0.1, momentum=0.9),
+    dnn.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    dnn.AdaGrad(0.1),
+    dnn.RMSProp(0.01),
+    dnn.RMSProp(0.01, momentum=0.5, weight_decay=0.01),
+    dnn.Adam(0.01, weight_decay=0.01),
+    dnn.AdamW(0.01),
+]
+
+
+def blobs(rows=90, inputs=6, classes=3):
+    generator = np.random.default_rng(5)
+    y = generator.integers(0, classes, rows)
+    return (np.eye(classes, inputs)[y] * 3 + generator.normal(size=(rows, inputs))).astype("f4"), y
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+def test_training_is_that_of_the_oracle_to_rounding(optimizer):
+    x, y = blobs()
+    losses = []
+    for device in ("cpu", "numpy"):
+        layers = dnn.mlp(6, [8, 7], 3, "tanh")
+        model = dnn.NeuralNetwork(layers, optimizer=optimizer, seed=1, device=device)
+        losses.append(model.fit(x, y, epochs=4, batch_size=20).loss)
+    np.testing.assert_allclose(*losses, rtol=2e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("optimizer", [dnn.SGD(0.1, weight_decay=0.1), dnn.Adam(0.01)], ids=repr)
+def test_a_linked_step_has_the_bits_of_its_parts(optimizer, threads):
+    """In one call, interleaved, gradients in shared memory; or plan, then update."""
+    x, y = blobs(240, 150, 3)
+    results = []
+    with threadpool_limits(threads, "blas"):
+        for inspect in (None, lambda plan: None):
+            model = dnn.NeuralNetwork(dnn.mlp(150, [140, 140], 3), optimizer=optimizer, seed=1)
+            network = model._network
+            labels = y.astype(np.intp)
+            trainer = Trainer(
+                network.training_plan, model._update, network.ops, x, labels, None, 100
+            )
+            for epoch in range(2):
+                trainer.epoch(epoch_order(len(x), 1, epoch), inspect)
+            results.append(network.parameters.flat.copy())
+    np.testing.assert_array_equal(*results)
+
+
+def test_a_replayed_step_allocates_no_array():
+    x, y = blobs(320, 13, 2)
+    model = dnn.NeuralNetwork(dnn.mlp(13, [16] * 3, 2), optimizer=dnn.Adam(0.01), seed=1)
+    network = model._network
+    trainer = Trainer(
+        network.training_plan, model._update, network.ops, x, y.astype(np.intp), None, 32
+    )
+    trainer.epoch(epoch_order(len(x), 1, 0))
+    assert len(trainer._whole_step) == 1  # one call, all of it compiled
+    (call, arguments) = trainer._whole_step[0]
+    numpys = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
+    trainer._position[:2] = 0
+    tracemalloc.start()
+    try:
+        for _ in range(10):
+            call(*arguments)
+        taken = tracemalloc.take_snapshot().filter_traces([numpys])
+    finally:
+        tracemalloc.stop()
+    assert sum(trace.count for trace in taken.statistics("lineno")) == 0
+
+
+def test_parts_on_helpers_are_the_whole(ops):
+    """Elementwise kernels and updates have the same bits; products to rounding."""
+    generator = np.random.default_rng(7)
+    a, b = (generator.normal(size=(220, 300)).astype("f4") for _ in range(2))
+    square = generator.normal(size=(300, 260)).astype("f4")
+    for threads in (2, 3):
+        total, product = np.empty_like(a), np.empty((220, 260), "f4")
+        w, g = a.ravel().copy(), b.ravel()
+        rate = np.array(0.1, "f4")
+        steps = [
+            (ops.add, (a, b, total)),
+            (ops.gemm, (a, square, product)),
+            (ops.sgd_step, (w, g, rate, None, np.empty_like(w))),
+        ]
+        with threadpool_limits(threads, "blas"):
+            calls = linking.link(steps)
+            for function, arguments in calls * 20:
+                function(*arguments)
+        np.testing.assert_array_equal(total, a + b)
+        np.testing.assert_allclose(product, a @ square, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(w, a.ravel() - np.float32(2) * g, rtol=1e-4, atol=1e-4)
+
+
+def test_where_the_cache_cannot_be_written_kernels_are_compiled_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "below"))
+    module = module_of(f"{HEADER}    kernels.take_rows  # {tmp_path.name}\n")
+    assert module.entry.address
+
+
+def test_generated_source_is_a_file_named_by_its_hash(tmp_path, monkeypatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    source = f"{HEADER}    kernels.take_rows  # {tmp_path.name}\n"
+    module_of(source)
+    (path,) = tmp_path.glob("kernel_*.py")
+    assert path.read_text() == source
+
+
+def test_without_numba_the_oracle_runs(monkeypatch):
+    monkeypatch.setattr(ops_module, "has_numba", lambda: False)
+    assert type(ops_for("cpu")) is Ops
+    assert type(ops_for("numpy")) is Ops
+
+
+def test_a_process_with_helpers_ends_and_forks(tmp_path):
+    code = """
+import os, numpy as np, dnn
+x = np.random.default_rng(1).normal(size=(400, 200)).astype("f4")
+y = (x[:, 0] > 0).astype(int)
+def train():
+    model = dnn.NeuralNetwork(dnn.mlp(200, [200, 200], 2), optimizer=dnn.SGD(0.1), seed=1)
+    return model.fit(x, y, batch_size=100, epochs=3).loss
+first = train()
+child = os.fork()
+if not child:
+    os._exit(0 if train() == first else 1)
+print(os.waitpid(child, 0)[1], train() == first)
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "0 True\n"), done.stderr
