@@ -180,6 +180,8 @@ def check_tensors(device, cupy):
         np.testing.assert_array_equal(cupy.asnumpy(moved.cupy())[1], [3, 3, 3, 3])
     given = cupy.asarray(np.arange(6.0, dtype=np.float32).reshape(2, 3))
     np.testing.assert_array_equal(dnn.Tensor.from_array(given), [[0, 1, 2], [3, 4, 5]])
+    there[1:, 1:] = given
+    np.testing.assert_array_equal(there[1:, 1:], [[0, 1, 2], [3, 4, 5]])
     shared = dnn.Tensor.from_dlpack(given)
     given[0, 0] = 8
     assert shared[0, 0] == 8

@@ -41,6 +41,9 @@ class Ops:
     passes: tuple[str, ...] = ()
     """Passes over graphs that pay with this class, besides those that pay with any."""
 
+    in_blocks: bool = True
+    """Whether a pass over all parameters is cut into blocks that stay in the cache."""
+
     def chain(
         self, chain: Chain, inputs: Sequence[Array], out: Array
     ) -> list[tuple[Callable[..., object], tuple[Any, ...]]] | None:
