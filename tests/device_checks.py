@@ -226,7 +226,7 @@ def check_not_finite(device):
 
 def check_minimize(device, ops):
     """A graph of one's own is minimised."""
-    from dnn.minimize import Minimization
+    from dnn.minimization import Minimization
 
     x = graph.placeholder((4,))
     slope = graph.variable(value=np.zeros((), np.float32))
