@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         DtypeError,
         LabelError,
         MissingDependencyError,
+        NonFiniteError,
         ShapeError,
     )
     from dnn.layers import (
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         Residual,
     )
     from dnn.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
+    from dnn.minimize import minimize
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
     from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
@@ -107,6 +109,7 @@ _HOMES = {
         "DtypeError",
         "LabelError",
         "MissingDependencyError",
+        "NonFiniteError",
         "ShapeError",
     ),
     "layers": (
@@ -123,6 +126,7 @@ _HOMES = {
     ),
     "losses": ("BinaryCrossEntropy", "Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
     "model": ("History", "NeuralNetwork"),
+    "minimize": ("minimize",),
     "nets": ("mlp",),
     "optimizers": ("SGD", "AdaGrad", "Adam", "AdamW", "Optimizer", "RMSProp"),
 }
@@ -159,6 +163,7 @@ __all__ = [
     "MeanSquaredError",
     "MissingDependencyError",
     "NeuralNetwork",
+    "NonFiniteError",
     "Optimizer",
     "Output",
     "ProgressBar",
@@ -178,6 +183,7 @@ __all__ = [
     "load_digits",
     "load_idx",
     "load_mnist",
+    "minimize",
     "mlp",
     "prefetch",
     "save_checkpoint",

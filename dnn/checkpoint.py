@@ -115,6 +115,10 @@ def load_checkpoint(
     if difference is not None:
         raise CheckpointError(f"{path}: a checkpoint of another model: {difference}")
     wanted = model.trained_arrays()
+    unknown = sorted(name for name in found if name not in wanted)
+    if unknown and not parameters_only:
+        message = f"{unknown[0]} is there and not here"
+        raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
     if parameters_only:
         left = ("optimizer/", "state/noise.")
         wanted = {name: array for name, array in wanted.items() if not name.startswith(left)}

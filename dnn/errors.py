@@ -8,6 +8,7 @@
     ├── ConfigurationError      an unknown name or a hyperparameter out of range (ValueError)
     ├── DataError               the data themselves are wrong (ValueError)
     │   └── LabelError          a label is not an integer in 0 .. classes - 1
+    ├── NonFiniteError          NaN or infinity where it was to be looked for (ArithmeticError)
     ├── CheckpointError         a checkpoint that cannot be written, read or used (ValueError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
 
@@ -28,6 +29,7 @@ __all__ = [
     "DtypeError",
     "LabelError",
     "MissingDependencyError",
+    "NonFiniteError",
     "ShapeError",
 ]
 
@@ -96,6 +98,22 @@ class LabelError(DataError):
 
 class CheckpointError(DnnError, ValueError):
     """A checkpoint cannot be written or read, or is not one of this model."""
+
+
+class NonFiniteError(DnnError, ArithmeticError):
+    """NaN or infinity came up where it was to be looked for.
+
+    Parameters
+    ----------
+    message : str
+        The first node with such a value, and what it was computed from.
+    node : str, optional
+        The node's name or else its operation, for programs.
+    """
+
+    def __init__(self, message: str, node: str = "") -> None:
+        self.node = node
+        super().__init__(message)
 
 
 class MissingDependencyError(DnnError, ImportError):

@@ -20,11 +20,13 @@ from dnn.data.batches import epoch_order
 from dnn.data.split import split_rows
 from dnn.errors import ConfigurationError
 from dnn.evaluation import evaluate, outputs_of
+from dnn.graph.passes import checking_passes, mixed_precision_passes
 from dnn.history import History
 from dnn.layers import Layer
+from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
-from dnn.network import Network
-from dnn.optimizers import SGD, Optimizer
+from dnn.network import BatchPlan, Network
+from dnn.optimizers import Optimizer, Update, optimizer_of
 from dnn.training import Trainer
 
 if TYPE_CHECKING:
@@ -57,14 +59,19 @@ class NeuralNetwork:
         The first is an `Input`; `dnn.nets` makes such lists.
     loss : str or Loss
         ``"softmax_cross_entropy"``, ``"binary_cross_entropy"`` or ``"mean_squared_error"``.
-    optimizer : Optimizer, optional
-        ``SGD()`` if left out.
+    optimizer : str or Optimizer
+        A name, such as ``"adam"``, stands for its default settings.
     seed : int, not negative
         Of the first parameters and of the order of samples. On one machine type and number of
         threads, the same seed gives the same bits.
-    dtype : "float32" or "float64"
+    dtype : "float32", "float64" or "mixed_float16"
+        The last keeps matrices in float16 and computes in float32, with the loss scaled; on a CPU
+        that is for trying out what a GPU would do, and slower.
     device : str
         ``"cpu"``.
+    check_finite : bool
+        Look at every value of every training step, and raise `NonFiniteError`, which names the
+        first node that was NaN or infinite. Slow: for finding out why a network diverges.
 
     Raises
     ------
@@ -88,20 +95,31 @@ class NeuralNetwork:
         self,
         layers: Sequence[Layer],
         loss: str | Loss = "softmax_cross_entropy",
-        optimizer: Optimizer | None = None,
+        optimizer: str | Optimizer = "sgd",
         *,
         seed: int = 0,
-        dtype: Literal["float32", "float64"] = "float32",
+        dtype: Literal["float32", "float64", "mixed_float16"] = "float32",
         device: str = "cpu",
+        check_finite: bool = False,
     ) -> None:
-        if dtype not in ("float32", "float64"):
-            raise ConfigurationError(f"dtype must be float32 or float64, not {dtype!r}")
+        if dtype not in ("float32", "float64", "mixed_float16"):
+            message = f"dtype must be float32, float64 or mixed_float16, not {dtype!r}"
+            raise ConfigurationError(message)
+        mixed = dtype == "mixed_float16"
+        passes = checking_passes() if check_finite else mixed_precision_passes() if mixed else None
+        if mixed and check_finite:
+            raise ConfigurationError("check_finite: loss scaling meets infinity on purpose")
+        self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
         self.seed = seed
-        self.device = device
-        self.optimizer = optimizer if optimizer is not None else SGD()
+        self.optimizer = optimizer_of(optimizer)
         ops = ops_for(device)
-        self._network = Network(layers, loss_of(loss), seed, np.dtype(dtype), ops)
-        self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
+        kind = np.dtype(np.float32 if mixed else dtype)
+        network = self._network = Network(layers, loss_of(loss), seed, kind, ops, passes)
+        self._update: Update | LossScaling = self.optimizer.bind(
+            ops, network.parameters, network.gradients
+        )
+        if mixed:
+            self._update = LossScaling(self._update, network.gradients.flat, network.gradient_scale)
         self._history = History()
 
     @property
@@ -212,7 +230,7 @@ class NeuralNetwork:
             began = time.perf_counter()
             # A diverging network is reported in the history and not by warnings.
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                loss = trainer.epoch(order)
+                loss = trainer.epoch(order, _check if self._options["check_finite"] else None)
             took_s = time.perf_counter() - began
             validation = [evaluate(self._network, *held_out)] if held_out is not None else []
             diverged = not math.isfinite(loss)
@@ -275,6 +293,9 @@ class NeuralNetwork:
         for name, buffer in self._update.state.items():
             for segment in buffer.segments:
                 arrays[f"optimizer/{name}/{segment.name}"] = buffer[segment.name]
+        if isinstance(self._update, LossScaling):
+            for name, array in self._update.arrays.items():
+                arrays[f"optimizer/loss_scaling/{name}"] = array
         return arrays
 
     def __getstate__(self) -> dict[str, Any]:
@@ -284,7 +305,7 @@ class NeuralNetwork:
             "layers": network.layers,
             "loss": network.loss,
             "optimizer": self.optimizer,
-            "options": {"seed": self.seed, "dtype": str(network.dtype), "device": self.device},
+            "options": {"seed": self.seed, **self._options},
             "arrays": {name: array.copy() for name, array in self.trained_arrays().items()},
             "steps": self._update.steps_done,
             "history": self._history,
@@ -403,6 +424,10 @@ class NeuralNetwork:
         total = sum(row.parameters for row in self._network.summaries)
         lines.append(f"{'total':40s}{total:12,d}")
         return "\n".join(lines)
+
+
+def _check(plan: BatchPlan) -> None:
+    plan.check_finite()
 
 
 def _progress_bar(wanted: bool | None) -> list[Callback]:

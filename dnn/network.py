@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array, Ops
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, NonFiniteError
 from dnn.graph import operations
 from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.models import with_models
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
+from dnn.graph.operation import describe
 from dnn.graph.plan import Arena, Plan
 from dnn.layers import Input, Layer
 from dnn.layers.layer import NoiseSource, Parameter, build_all
@@ -64,6 +65,22 @@ class BatchPlan:
     loss: Array
     outputs: Array | None
     weight: Array | None = None
+
+    def check_finite(self) -> None:
+        """Raise `NonFiniteError` if the last replay met NaN or infinity; it names the first node.
+
+        Raises
+        ------
+        ConfigurationError
+            If the plan was compiled with the pass ``buffer_reuse``.
+        """
+        node = self.plan.first_nonfinite()
+        if node is None:
+            return
+        message = f"the first node with NaN or infinity is {describe(node)}"
+        if node.operation is not None:
+            message += f", {node.kind} of {', '.join(describe(x) for x in node.inputs)}"
+        raise NonFiniteError(message, node.name or node.kind)
 
     def load(self, x: Array, target: Array, weight: Array | None, rows: Array) -> None:
         """Gather the rows of a batch; `rows` of shape (batch,), for K networks (K, batch)."""
@@ -187,6 +204,8 @@ class Network:
         """Compose all layers."""
         for layer in self.layers:
             x = layer.forward(x)
+            if x.operation is not None:  # for whoever looks at the graph
+                x.name = x.name or layer.name
         return x
 
     def training_plan(self, batch: int) -> BatchPlan:

@@ -13,6 +13,7 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.graph.operation import Step
+from dnn.loss_scaling import LossScaling
 from dnn.network import BatchPlan
 from dnn.optimizers import Update
 
@@ -48,7 +49,7 @@ class Trainer:
     def __init__(
         self,
         compiled: Callable[[int], BatchPlan],
-        update: Update,
+        update: Update | LossScaling,
         ops: Ops,
         samples: Array,
         targets: Array,

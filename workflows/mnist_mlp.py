@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from dnn import SGD, Callback, NeuralNetwork, load_mnist, mlp
+from dnn.optimizers import Cosine
 
 
 class Options(BaseModel):
@@ -59,7 +60,13 @@ def run(ctx) -> dict[str, float]:
     options: Options = ctx.options
     train, test = load_mnist(options.path)
     layers = mlp(train.features, options.hidden, train.classes, options.activation)
-    optimizer = SGD(options.learning_rate, options.momentum, options.weight_decay)
+    steps = options.epochs * -(-len(train) // options.batch_size)
+    optimizer = SGD(
+        options.learning_rate,  # falls along half a cosine, to 0 after the last step
+        options.momentum,
+        options.weight_decay,
+        schedule=Cosine(steps),
+    )
     model = NeuralNetwork(layers, optimizer=optimizer, seed=options.seed)
     history = model.fit(
         train.x,

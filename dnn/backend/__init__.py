@@ -3,6 +3,6 @@
 The plan compiler asks an `Ops` for functions once; replaying a plan never comes back here.
 """
 
-from dnn.backend.ops import ALIGNMENT_BYTES, Array, Chain, Ops, ops_for
+from dnn.backend.ops import ALIGNMENT_BYTES, Array, Chain, Ops, empty, ops_for
 
-__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "ops_for"]
+__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "empty", "ops_for"]

@@ -11,6 +11,7 @@ call costs 40% of a small training step.
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from dnn.backend import philox
 from dnn.backend.routines import RoutineTable
 from dnn.errors import unknown_name
 
-__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "ops_for"]
+__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "empty", "ops_for"]
 
 ALIGNMENT_BYTES = 64
 """A cache line, and the widest vector registers."""
@@ -262,6 +263,29 @@ class Ops:
 
     uniform_noise = staticmethod(philox.uniform_noise)
 
+    # Clipping of gradients, in place, in arrays as for the steps of optimizers below.
+
+    @staticmethod
+    def clip_value_step(g: Array, limit: Array, lowest: Array) -> None:
+        """``g = min(max(g, -limit), limit)``; `lowest` is workspace of the shape of `limit`."""
+        np.negative(limit, lowest)
+        np.maximum(g, lowest, out=g)
+        np.minimum(g, limit, out=g)
+
+    @staticmethod
+    def sum_of_squares(g: Array, squares: Array, out: Array) -> None:
+        """Sum over the last axis, of length 1 in `out`; `squares` is workspace."""
+        np.multiply(g, g, squares)
+        np.add.reduce(squares, axis=-1, out=out, keepdims=True)
+
+    @staticmethod
+    def clip_factor(sums: Array, limit: Array, out: Array) -> None:
+        """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
+        np.add.reduce(sums, axis=-1, out=out, keepdims=True)
+        np.sqrt(out, out)
+        np.maximum(out, limit, out=out)
+        np.divide(limit, out, out)
+
     # Steps of optimizers, in place. w, g (read only) and what the optimizer remembers have shape
     # (n,), hyperparameters shape (); for K networks they have shapes (K, n) and (K, 1). A
     # `weight_decay` of None is none. `moved` and `root` are workspace of the shape of w.
@@ -431,6 +455,12 @@ class Ops:
         if keep is not None:
             np.multiply(w, keep, w)
         np.subtract(w, moved, w)
+
+
+def empty(ops: Ops, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
+    """Return a new array on a device, aligned and not initialised."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return ops.memory(size).view(dtype).reshape(shape)
 
 
 def _decayed(w: Array, g: Array, weight_decay: Array | None, out: Array) -> Array:

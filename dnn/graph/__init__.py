@@ -10,7 +10,7 @@ In the order in which a graph lives:
 """
 
 from dnn.graph.eager import run_eagerly
-from dnn.graph.gradients import gradients
+from dnn.graph.gradients import grad, gradients
 from dnn.graph.node import Node, constant, placeholder, variable
 from dnn.graph.operations import (
     abs,
@@ -108,6 +108,7 @@ __all__ = [
     "gelu",
     "gemm",
     "gemv",
+    "grad",
     "gradients",
     "graph_of",
     "greater",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
-from dnn.graph.node import CONSTANT, Node
+from dnn.graph.node import Node
 from dnn.graph.operation import Arrays
 
 __all__ = ["compute", "run_eagerly"]
@@ -80,10 +80,10 @@ def run_eagerly(
     for node in topological_order(outputs):
         if node.operation is not None:
             values[node] = compute(node, [values[x] for x in node.inputs], ops)
-        elif node.kind == CONSTANT:
-            values[node] = ops.asarray(node.attributes["value"])
         elif node in feeds:
             values[node] = ops.asarray(np.asarray(feeds[node], node.dtype))
+        elif "value" in node.attributes:  # a constant, or a variable that brings its own
+            values[node] = ops.asarray(node.attributes["value"])
         else:
             raise ConfigurationError(f"eager: no value was given for {node!r}")
         if watch is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from dnn.errors import ShapeError
 from dnn.graph.node import Node, constant
 from dnn.graph.operations.shapes import sum_to
 
-__all__ = ["gradients", "topological_order"]
+__all__ = ["grad", "gradients", "topological_order"]
 
 
 def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[Node]:
@@ -70,6 +71,16 @@ def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[N
         totals[node] if node in totals else constant(np.zeros(node.shape), node.dtype)
         for node in wanted
     ]
+
+
+def grad(y: Node, wanted: Node | Sequence[Node], dy: Node | None = None) -> Any:
+    """Write the gradient of `y`: one node for one node, a list of them for several.
+
+    Parameters and errors as in `gradients`.
+    """
+    if isinstance(wanted, Node):
+        return gradients(y, [wanted], dy)[0]
+    return gradients(y, wanted, dy)
 
 
 def _sum(terms: Sequence[Node]) -> Node:

@@ -58,6 +58,7 @@ def with_models(
             new = node.operation.with_models(
                 node, inputs, [x in stacked for x in node.inputs], models
             )
+            new.name = new.name or node.name
             assert (new.shape, new.dtype) == ((models, *node.shape), node.dtype), (node, new)
         else:  # and so nothing that it comes from has changed
             new = node

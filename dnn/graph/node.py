@@ -8,14 +8,14 @@ constant brings its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import DtypeError
+from dnn.errors import DtypeError, ShapeError
 
 if TYPE_CHECKING:
     from dnn.graph.operation import Operation
@@ -156,6 +156,27 @@ class Node:
     def __iter__(self) -> Iterator[Node]:
         return (self[i] for i in range(len(self)))
 
+    def eval(
+        self, feeds: Mapping[Node, npt.ArrayLike] | None = None, *, eager: bool = False
+    ) -> Array:
+        """Compute this node now.
+
+        Parameters
+        ----------
+        feeds : mapping of Node to array, optional
+            A value for each placeholder, and for each variable that has none of its own.
+        eager : bool
+            Node by node, for debugging, instead of as a compiled plan.
+
+        Returns
+        -------
+        array
+        """
+        from dnn.graph.eager import run_eagerly
+        from dnn.graph.plan import evaluate
+
+        return (run_eagerly if eager else evaluate)([self], feeds or {})[0]
+
     @property
     def T(self) -> Node:
         """The last two axes exchanged."""
@@ -197,20 +218,43 @@ def placeholder(shape: Shape, dtype: npt.DTypeLike = np.float32, name: str = "")
     return Node(PLACEHOLDER, shape, dtype, name=name)
 
 
-def variable(shape: Shape, dtype: npt.DTypeLike = np.float32, name: str = "") -> Node:
+def variable(
+    shape: Shape | None = None,
+    dtype: npt.DTypeLike = np.float32,
+    name: str = "",
+    *,
+    value: npt.ArrayLike | None = None,
+) -> Node:
     """Return a parameter: an array that outlives the plan and is bound when it is compiled.
 
     Parameters
     ----------
-    shape : tuple of int
+    shape : tuple of int, optional
+        That of `value` if left out.
     dtype : type of elements
     name : str, optional
+    value : array_like, optional
+        What it starts from. A plan that is given no other array uses a copy of this one, and
+        `dnn.minimize` changes it; it stands in ``node.attributes["value"]``.
 
     Returns
     -------
     Node
+
+    Raises
+    ------
+    ShapeError
+        If `value` has another shape, or both are left out.
     """
-    return Node(VARIABLE, shape, dtype, name=name)
+    if value is None:
+        if shape is None:
+            raise ShapeError("variable", "it needs a shape or a value")
+        return Node(VARIABLE, shape, dtype, name=name)
+    array = np.array(value, dtype)
+    if shape is not None and array.shape != tuple(shape):
+        message = f"a value {array.shape} was given for a variable {tuple(shape)}"
+        raise ShapeError("variable", message, array.shape, tuple(shape))
+    return Node(VARIABLE, array.shape, dtype, attributes={"value": array}, name=name)
 
 
 def constant(value: float | Array, dtype: npt.DTypeLike = np.float32) -> Node:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.graph.layout import Layout, lay_out
-from dnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node, Shape
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape
 from dnn.graph.operation import Arrays, Step
 from dnn.graph.passes import optimise
 
@@ -128,7 +128,7 @@ class Plan:
             array = arena.array(layout.offsets[node], node.shape, node.dtype)
         elif node.operation is not None:
             array = node.operation.as_view(node, self._arrays[node.inputs[0]])
-        elif node.kind == CONSTANT:
+        elif "value" in node.attributes:  # a constant, or a variable that brings its own
             array = arena.ops.asarray(node.attributes["value"])
         else:
             raise ConfigurationError(f"plan: no array was given for {node!r}")
@@ -150,7 +150,8 @@ class Plan:
         self._kinds.extend([kind] * len(steps))
 
     def __getitem__(self, node: Node) -> Array:
-        return self._arrays[self.graph[node]]
+        # What is filled is the placeholder itself, whatever its readers read instead.
+        return self._arrays[node if node.kind == PLACEHOLDER else self.graph[node]]
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -166,6 +167,29 @@ class Plan:
             shapes = [str(x.shape) for x in arguments if isinstance(x, np.ndarray)]
             lines.append(f"{kind:24s}{' '.join(shapes[:-1])} -> {shapes[-1]}")
         return "\n".join(lines)
+
+    def first_nonfinite(self) -> Node | None:
+        """Return the first node whose value is NaN or infinite since the last `run`.
+
+        Returns
+        -------
+        Node or None
+            In the order of computation, beginning with placeholders and variables. It is a node
+            of ``plan.graph``.
+
+        Raises
+        ------
+        ConfigurationError
+            If the plan uses memory again, so that values are gone: compile it without the pass
+            ``buffer_reuse``.
+        """
+        if self.graph.reuses_buffers:
+            message = "values are gone in a plan that was compiled with the pass buffer_reuse"
+            raise ConfigurationError(f"first_nonfinite: {message}")
+        for node in self.graph.order:
+            if node.dtype.kind == "f" and not np.isfinite(self._arrays[node]).all():
+                return node
+        return None
 
     def run(self) -> None:
         """Compute the outputs from what the placeholders and variables hold now."""
@@ -195,12 +219,19 @@ def evaluate(
     -------
     list of array
         New arrays.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is missing.
     """
     arrays = {node: np.asarray(value, node.dtype) for node, value in feeds.items()}
     variables = {node: array for node, array in arrays.items() if node.kind == VARIABLE}
     plan = Plan(outputs, ops or Ops(), variables, passes=passes)
-    for node, array in arrays.items():
-        if node.kind == PLACEHOLDER and node in plan._arrays:
-            plan[node][...] = array
+    for node in plan.graph.order:
+        if node.kind == PLACEHOLDER:
+            if node not in arrays:
+                raise ConfigurationError(f"evaluate: no value was given for {node!r}")
+            plan[node][...] = arrays[node]
     plan.run()
     return [plan[node].copy() for node in outputs]

@@ -7,24 +7,78 @@
 | `rmsprop` | RMSProp |
 | `adam` | Adam, AdamW |
 
-`optimizer` says how to write another one.
+`optimizer` and `rule` say how to write another one; `schedules` and `clipping` go with any.
 """
 
+from typing import Any
+
+from dnn.errors import ConfigurationError, unknown_name
 from dnn.optimizers.adagrad import AdaGrad
 from dnn.optimizers.adam import Adam, AdamW
 from dnn.optimizers.optimizer import BLOCK, Block, Optimizer
 from dnn.optimizers.rmsprop import RMSProp
+from dnn.optimizers.rule import Rule
+from dnn.optimizers.schedules import (
+    SCHEDULES,
+    Constant,
+    Cosine,
+    Schedule,
+    StepDecay,
+    WarmUp,
+    schedule_of,
+)
 from dnn.optimizers.sgd import SGD
 from dnn.optimizers.update import Update
 
 __all__ = [
     "BLOCK",
+    "OPTIMIZERS",
+    "SCHEDULES",
     "SGD",
     "AdaGrad",
     "Adam",
     "AdamW",
     "Block",
+    "Constant",
+    "Cosine",
     "Optimizer",
     "RMSProp",
+    "Rule",
+    "Schedule",
+    "StepDecay",
     "Update",
+    "WarmUp",
+    "optimizer_of",
+    "schedule_of",
 ]
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    "adagrad": AdaGrad,
+    "adam": Adam,
+    "adamw": AdamW,
+    "rmsprop": RMSProp,
+    "sgd": SGD,
+}
+
+
+def optimizer_of(given: str | Optimizer, **settings: Any) -> Optimizer:
+    """Return an optimizer by name and settings; an `Optimizer` is returned as it is.
+
+    Examples
+    --------
+    >>> optimizer_of("sgd", learning_rate=0.1, momentum=0.9)
+    SGD(learning_rate=0.1, weight_decay=0.0, momentum=0.9)
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none of that name, or a setting is unknown or out of range.
+    """
+    if isinstance(given, Optimizer):
+        return given
+    if given not in OPTIMIZERS:
+        raise unknown_name("optimizer", given, OPTIMIZERS)
+    try:
+        return OPTIMIZERS[given](**settings)
+    except TypeError as error:
+        raise ConfigurationError(f"optimizer {given!r}: {error}") from error

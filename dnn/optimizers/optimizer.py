@@ -25,7 +25,7 @@ function moves a block of the parameters::
             return sign_step, (block.w, block.g, v, rate, momentum, *block.workspace)
 
 Hyperparameters are arrays, of shape () or, for K networks, (K, 1), so that they broadcast against
-a block of shape (n,) or (K, n).
+a block of shape (n,) or (K, n). `dnn.optimizers.rule` has another way: a formula, as nodes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend import ALIGNMENT_BYTES, Array, Ops
+from dnn.backend import ALIGNMENT_BYTES, Array, Ops, empty
 from dnn.errors import ConfigurationError
 from dnn.graph.operation import Step
+from dnn.optimizers.clipping import clip_steps
+from dnn.optimizers.schedules import Schedule, schedule_of, schedule_steps
 from dnn.optimizers.update import Update
 from dnn.parameters import FlatBuffer, Segment
 
@@ -77,6 +79,13 @@ class Optimizer:
     weight_decay : float, not negative
     no_decay : sequence of str
         Parameters without weight decay, by the last part of their name, such as ``["bias"]``.
+    schedule : str or schedule, optional
+        What the learning rate is multiplied by in each step, see `dnn.optimizers.schedules`.
+    clip_value : float, positive, optional
+        Every element of the gradients is put into ``-clip_value .. clip_value`` first.
+    clip_norm : float, positive, optional
+        After that, gradients whose norm is larger are scaled down to it; the norm is that of all
+        gradients of one network together.
 
     Attributes
     ----------
@@ -102,11 +111,18 @@ class Optimizer:
         weight_decay: Hyperparameter = 0.0,
         *,
         no_decay: Sequence[str] = (),
+        schedule: str | Schedule | None = None,
+        clip_value: Hyperparameter | None = None,
+        clip_norm: Hyperparameter | None = None,
     ) -> None:
         self.hyperparameters: dict[str, float | tuple[float, ...]] = {}
         self.hyperparameter("learning_rate", learning_rate, above=0.0)
         self.hyperparameter("weight_decay", weight_decay, 0.0)
         self.no_decay = tuple(no_decay)
+        self.schedule = None if schedule is None else schedule_of(schedule)
+        for name, limit in (("clip_value", clip_value), ("clip_norm", clip_norm)):
+            if limit is not None:
+                self.hyperparameter(name, limit, above=0.0)
 
     def hyperparameter(
         self,
@@ -166,8 +182,11 @@ class Optimizer:
         }
         width = _width(parameters.flat, dtype)
         leading = () if models is None else (models,)
-        spaces = [_empty(ops, (*leading, width), dtype) for _ in range(self.workspaces)]
-        steps = self.prepare(ops, columns, state)
+        spaces = [empty(ops, (*leading, width), dtype) for _ in range(self.workspaces)]
+        steps = clip_steps(ops, gradients.flat, columns)
+        if self.schedule is not None:
+            steps += schedule_steps(ops, self.schedule, columns, state)
+        steps += self.prepare(ops, columns, state)
         for start, stop, decays in _blocks(parameters.segments, self._decays, width):
             part = np.s_[..., start:stop]
             block = Block(
@@ -203,11 +222,6 @@ class Optimizer:
             kind = type(self).__name__
             raise ConfigurationError(f"{kind}: {name} has {given.size} values for {networks}")
         return np.broadcast_to(given, shape)
-
-
-def _empty(ops: Ops, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    return ops.memory(size).view(dtype).reshape(shape)
 
 
 def _width(flat: Array, dtype: np.dtype[Any]) -> int:

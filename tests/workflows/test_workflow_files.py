@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from support import DATA, WORKFLOWS, diel, journal, mpirun_diel, results, run_dir
 
-FILES = sorted(WORKFLOWS.glob("*.toml"))
+OWN_TEST = {"mnist_mlp"}  # takes its time: run once, by a test that looks at its result too
+FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]
 NEEDS_A_COMPILER = {"ensemble"}
 NEEDS_DATA = {"heart_grid": DATA / "heart" / "processed.cleveland.data"}
 
@@ -28,6 +29,18 @@ def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
     assert journal(tmp_path)[-1]["event"] == "RunEnded"
     assert journal(tmp_path)[-1]["tuples_left"] == 0
     assert str(run_dir(tmp_path)) in finished.stdout
+
+
+def test_mnist_reaches_98_percent(tmp_path: Path) -> None:
+    if not (DATA / "mnist").exists():
+        pytest.skip(f"there is no {DATA / 'mnist'}; set DIEL_DATA")
+    file = WORKFLOWS / "mnist_mlp.toml"
+    finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    assert finished.status == 0, finished.output
+    (row,) = results(tmp_path)
+    assert float(row["accuracy"]) >= 0.98
+    returned = [r["returned"] for r in journal(tmp_path) if r["event"] == "CopyFinished"]
+    assert returned == [{name: pytest.approx(float(value)) for name, value in row.items()}]
 
 
 def test_hello_exchanges_tuples(tmp_path: Path) -> None:

@@ -46,6 +46,14 @@ class UniformNoise(Operation):
         stream = node.attributes["stream"]
         return [(ops.uniform_noise, (seed, step, stream, *arrays.workspace, arrays.out))]
 
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        seed, step = inputs
+        if stacked[1]:
+            return super().with_models(node, inputs, stacked, models)
+        return apply(self.name, seed, step, **node.attributes)
+
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return None, None
 

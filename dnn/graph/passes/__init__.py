@@ -4,6 +4,7 @@
 |---|---|
 | `constants` | constant_folding |
 | `common` | common_subexpressions |
+| `mixed_precision` | mixed_precision |
 | `structure` | dead_code, products_last, buffer_reuse |
 | `fusion` | elementwise_fusion |
 """
@@ -12,11 +13,14 @@ from dnn.graph.passes.common import common_subexpressions
 from dnn.graph.passes.constants import constant_folding
 from dnn.graph.passes.fusion import elementwise_fusion
 from dnn.graph.passes.graph import Graph, graph_of, rewrite
+from dnn.graph.passes.mixed_precision import mixed_precision
 from dnn.graph.passes.registry import (
     PASSES,
     Pass,
+    checking_passes,
     default_passes,
     explain,
+    mixed_precision_passes,
     optimise,
     register_pass,
 )
@@ -27,6 +31,7 @@ __all__ = [
     "Graph",
     "Pass",
     "buffer_reuse",
+    "checking_passes",
     "common_subexpressions",
     "constant_folding",
     "dead_code",
@@ -34,6 +39,8 @@ __all__ = [
     "elementwise_fusion",
     "explain",
     "graph_of",
+    "mixed_precision",
+    "mixed_precision_passes",
     "optimise",
     "products_last",
     "register_pass",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dnn.graph.gradients import topological_order
-from dnn.graph.node import Node
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node
 
 __all__ = ["Graph", "Rule", "graph_of", "rewrite"]
 
@@ -75,8 +75,8 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
     rule : function (node, inputs) -> Node or None
         Asked for every node. `inputs` are what the node's inputs have become. A node that it
         returns has the same shape and type as `node`; nodes that are needed for it and not yet in
-        the graph are entered before it. A node without inputs is to stay what it is: its array
-        comes from outside.
+        the graph are entered before it. For a placeholder or a variable it is what the others
+        read in its place: the node itself stays, for its array comes from outside.
 
     Returns
     -------
@@ -98,10 +98,14 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
                 order.append(needed)
     mapping = {first: now.get(last, last) for first, last in graph.mapping.items()}
     for node, new in now.items():
-        if new is not node:
+        if new is not node and not _is_from_outside(node):
             mapping.setdefault(node, new)
-    outputs = tuple(now[node] for node in graph.outputs)
+    outputs = tuple(node if _is_from_outside(node) else now[node] for node in graph.outputs)
     return replace(graph, outputs=outputs, order=tuple(order), mapping=mapping)
+
+
+def _is_from_outside(node: Node) -> bool:
+    return node.kind in (PLACEHOLDER, VARIABLE)
 
 
 def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:

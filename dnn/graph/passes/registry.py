@@ -15,7 +15,16 @@ from dnn.errors import unknown_name
 from dnn.graph.node import Node
 from dnn.graph.passes.graph import Graph, graph_of
 
-__all__ = ["PASSES", "Pass", "default_passes", "explain", "optimise", "register_pass"]
+__all__ = [
+    "PASSES",
+    "Pass",
+    "checking_passes",
+    "default_passes",
+    "explain",
+    "mixed_precision_passes",
+    "optimise",
+    "register_pass",
+]
 
 
 class Pass(NamedTuple):
@@ -46,6 +55,16 @@ def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[G
 def default_passes(ops: Ops) -> tuple[str, ...]:
     """Return the passes that a plan for these array functions takes when none are named."""
     return (*BEFORE_OWN, *ops.passes, *AFTER_OWN)
+
+
+def mixed_precision_passes() -> tuple[str, ...]:
+    """Return the passes for training in mixed precision; it comes before memory is laid out."""
+    return (*BEFORE_OWN, "mixed_precision", *AFTER_OWN)
+
+
+def checking_passes() -> tuple[str, ...]:
+    """Return passes that keep every value until the next replay, to be looked at."""
+    return BEFORE_OWN
 
 
 def optimise(

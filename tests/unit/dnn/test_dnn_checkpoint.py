@@ -13,6 +13,7 @@ import pytest
 import dnn
 from dnn import SGD, AdamW, FullyConnected, Input, NeuralNetwork, mlp
 from dnn.errors import CheckpointError, MissingDependencyError
+from dnn.optimizers import Cosine
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
 
@@ -30,6 +31,8 @@ OPTIMIZERS = {
     "RMSProp": lambda: dnn.RMSProp(0.01),
     "Adam": lambda: dnn.Adam(0.01),
     "AdamW": lambda: dnn.AdamW(0.01),
+    "clipped": lambda: SGD(0.1, 0.9, clip_norm=0.5),
+    "scheduled": lambda: SGD(0.1, 0.9, schedule=Cosine(30)),
 }
 
 
@@ -54,6 +57,21 @@ def test_3_and_3_epochs_equal_6(name, tmp_path):
     assert after.history.validation == once.history.validation
     assert after.history.steps == once.history.steps
     assert after.seed == 5
+
+
+def test_the_scale_of_the_loss_goes_on(tmp_path):
+    x, y = samples()
+    once, before, after = (network(5, dtype="mixed_float16") for _ in range(3))
+    for model in (once, before):
+        model._update.interval = 4
+    once.fit(x, y, epochs=2, batch_size=16)
+    before.fit(x, y, batch_size=16)
+    before.save(tmp_path / "c")
+    after.load(tmp_path / "c")
+    after._update.interval = 4
+    after.fit(x, y, batch_size=16)
+    assert after._update.scale == once._update.scale > 2**15
+    assert after.predict_proba(x).tobytes() == once.predict_proba(x).tobytes()
 
 
 IN_A_NEW_PROCESS = """
@@ -151,6 +169,11 @@ def test_an_optimizer_that_remembers_something_else(tmp_path):
     written(tmp_path / "c", optimizer=SGD(0.1))
     with pytest.raises(CheckpointError, match=r"velocity/fully_connected_1\.weight is missing"):
         network(optimizer=SGD(0.1, 0.9)).load(tmp_path / "c")
+    written(tmp_path / "c", optimizer=SGD(0.1, 0.9))
+    with pytest.raises(CheckpointError, match=r"velocity/.* is there and not here"):
+        network(optimizer=SGD(0.1)).load(tmp_path / "c")
+    with pytest.raises(CheckpointError, match=r"optimizer/loss_scaling/scale is missing"):
+        network(dtype="mixed_float16").load(tmp_path / "c")
 
 
 def test_another_start_and_another_rate_are_the_same_architecture(tmp_path):

@@ -15,6 +15,7 @@ EXAMPLES = [
     errors.DataError("d"),
     errors.LabelError("label 3 in row 7", 7),
     errors.MissingDependencyError("e"),
+    errors.NonFiniteError("log of x (2, 3)", "log"),
 ]
 
 
@@ -37,6 +38,7 @@ def test_pickle_keeps_class_message_and_fields(error):
         (errors.ShapeError, ValueError),
         (errors.DtypeError, TypeError),
         (errors.ConfigurationError, ValueError),
+        (errors.NonFiniteError, ArithmeticError),
         (errors.DataError, ValueError),
         (errors.LabelError, errors.DataError),
         (errors.MissingDependencyError, ImportError),

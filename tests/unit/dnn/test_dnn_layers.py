@@ -1,8 +1,11 @@
 """Layers, initializers, names, and a layer of one's own."""
 
+import textwrap
+
 import numpy as np
 import pytest
 
+import dnn.layers.layer
 from dnn import SGD, Activation, FullyConnected, Input, Layer, NeuralNetwork, graph, mlp
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.initializers import INITIALIZERS, fans
@@ -74,17 +77,12 @@ def test_fans_count_the_window_of_a_convolution():
     assert fans((7,)) == (7, 7)
 
 
-class Scale(Layer):
-    """A layer of one's own: a trained factor for each attribute."""
-
-    def build(self, shape):
-        self.factor = self.parameter("factor", shape, "ones")
-
-    def forward(self, x):
-        return x * self.factor
-
-
 def test_a_layer_of_ones_own_is_trained():
+    """The one in the documentation: a trained factor for each attribute."""
+    code = dnn.layers.layer.__doc__.partition("::\n\n")[2].partition("\n\nGradients")[0]
+    space = {"Layer": Layer}
+    exec(textwrap.dedent(code), space)
+    Scale = space["Scale"]
     model = NeuralNetwork([Input(3), Scale()], "mean_squared_error", SGD(0.3), dtype="float64")
     x = np.random.default_rng(0).normal(size=(50, 3))
     model.fit(x, x * [2.0, -1.0, 0.5], epochs=60, batch_size=10)

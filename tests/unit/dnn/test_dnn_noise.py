@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dnn import graph
-from dnn.backend import Ops, philox
+from dnn.backend import Ops, ops_for, philox
 from dnn.errors import DtypeError, ShapeError
 
 # counter, key, result: Random123's kat_vectors for philox4x32 with 10 rounds.
@@ -126,6 +126,21 @@ def test_eager_and_compiled_are_the_same_bits_and_a_replay_allocates_nothing():
     finally:
         tracemalloc.stop()
     assert peak - before < 4096
+
+
+@pytest.mark.parametrize("seeds", [5, [2**40, 7, 0]])
+def test_compiled_kernels_draw_the_bits_of_the_oracle(seeds):
+    fast = ops_for("cpu")  # the oracle itself where Numba is not installed
+    seeds = np.asarray(seeds, np.uint64)
+    seed, step = graph.variable(seeds.shape, np.uint64), graph.variable((), np.uint64)
+    noise = graph.uniform_noise(seed, step, 2**32 - 1, (7, 333))
+    feeds = {seed: seeds, step: 2**33 + 1}
+    (expected,) = graph.evaluate([noise], feeds, Ops())
+    assert graph.evaluate([noise], feeds, fast)[0].tobytes() == expected.tobytes()
+    # Fused with what follows, or not.
+    masked = graph.positive(0.5 - noise) * 2.0
+    found = graph.evaluate([masked], feeds, fast)[0]
+    np.testing.assert_array_equal(found, (expected < 0.5) * 2.0)
 
 
 def test_noise_for_what_is_no_seed():

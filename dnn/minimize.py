@@ -1,0 +1,158 @@
+"""Minimising a graph of one's own: variables, a loss and an optimizer, without layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Ops
+from dnn.errors import ConfigurationError, DtypeError
+from dnn.graph.gradients import gradients, topological_order
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node
+from dnn.graph.plan import Plan
+from dnn.optimizers import Optimizer
+from dnn.parameters import FlatBuffer, segments_of
+
+__all__ = ["Minimization", "minimize"]
+
+
+class Minimization:
+    """A loss, compiled together with the gradients and the update of its variables.
+
+    Parameters
+    ----------
+    loss : Node
+        A scalar.
+    optimizer : Optimizer
+    variables : sequence of Node, optional
+        Those to be changed; all that `loss` depends on if left out.
+    ops : Ops, optional
+        NumPy's if left out.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no variable, one has no value, or two have the same name.
+    ShapeError
+        If `loss` is no scalar.
+    DtypeError
+        If the variables have different types of elements.
+
+    Notes
+    -----
+    The values of the variables move into one buffer, so that an update is one pass over it. Each
+    variable's ``value`` is a view of it from then on: ``node.eval`` sees how far it has come.
+    """
+
+    def __init__(
+        self,
+        loss: Node,
+        optimizer: Optimizer,
+        variables: Sequence[Node] | None = None,
+        ops: Ops | None = None,
+    ) -> None:
+        ops = ops or Ops()
+        order = topological_order([loss])
+        held = [node for node in order if node.kind == VARIABLE]
+        self.variables = tuple(held if variables is None else variables)
+        self._check()
+        slopes = gradients(loss, self.variables)
+        segments = segments_of(self.variables)
+        dtype = self.variables[0].dtype
+        parameters, slots = FlatBuffer(segments, dtype, ops), FlatBuffer(segments, dtype, ops)
+        for node in self.variables:
+            parameters[node.name][...] = node.attributes["value"]
+            node.attributes["value"] = parameters[node.name]
+        self._feeds = [node for node in order if node.kind == PLACEHOLDER]
+        self._loss = loss
+        self._plan = Plan(
+            [*self._feeds, loss],
+            ops,
+            {node: node.attributes["value"] for node in self.variables},
+            [(slope, slots[node.name]) for node, slope in zip(self.variables, slopes, strict=True)],
+        )
+        self.update = optimizer.bind(ops, parameters, slots)
+
+    def _check(self) -> None:
+        if not self.variables:
+            raise ConfigurationError("minimize: the loss depends on no variable")
+        names: set[str] = set()
+        for i, node in enumerate(self.variables):
+            if node.kind != VARIABLE or "value" not in node.attributes:
+                message = f"minimize: {node!r} is no variable with a value to start from"
+                raise ConfigurationError(f"{message}: variable(value=...)")
+            node.name = node.name or f"variable_{i + 1}"
+            if node.name in names:
+                raise ConfigurationError(f"minimize: two variables are called {node.name!r}")
+            if node.dtype != self.variables[0].dtype:
+                raise DtypeError(f"minimize: {self.variables[0]!r} and {node!r} differ in type")
+            names.add(node.name)
+
+    def step(self, feeds: Mapping[Node, npt.ArrayLike] | None = None) -> float:
+        """Move the variables by one step.
+
+        Parameters
+        ----------
+        feeds : mapping of Node to array, optional
+            New values of placeholders; the others keep theirs.
+
+        Returns
+        -------
+        float
+            The loss before the step.
+
+        Raises
+        ------
+        ConfigurationError
+            If a node that is fed is no placeholder of the loss.
+        """
+        for node, value in (feeds or {}).items():
+            if node not in self._feeds:
+                raise ConfigurationError(f"minimize: {node!r} is no placeholder of the loss")
+            self._plan[node][...] = np.asarray(value, node.dtype)
+        self._plan.run()
+        loss = float(self._plan[self._loss])
+        self.update.run()
+        return loss
+
+
+def minimize(
+    loss: Node, optimizer: Optimizer, variables: Sequence[Node] | None = None
+) -> Minimization:
+    """Compile a loss, its gradients and an optimizer's update.
+
+    Parameters
+    ----------
+    loss : Node
+        A scalar.
+    optimizer : Optimizer
+    variables : sequence of Node, optional
+        Those to be changed; all that `loss` depends on if left out.
+
+    Returns
+    -------
+    Minimization
+        Its method `step` moves the variables.
+
+    Raises
+    ------
+    ConfigurationError, ShapeError, DtypeError
+        As for `Minimization`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dnn import SGD, minimize
+    >>> from dnn.graph import mean, placeholder, square, variable
+    >>> x, y = placeholder((4,)), placeholder((4,))
+    >>> slope = variable(value=np.zeros(()))
+    >>> training = minimize(mean(square(x * slope - y)), SGD(0.1))
+    >>> data = {x: [1, 2, 3, 4], y: [2, 4, 6, 8]}
+    >>> for _ in range(20):
+    ...     loss = training.step(data)
+    >>> round(float(slope.eval()), 4)
+    2.0
+    """
+    return Minimization(loss, optimizer, variables)

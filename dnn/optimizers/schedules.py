@@ -1,0 +1,200 @@
+"""Schedules: how the learning rate changes as training goes on.
+
+A schedule is a function of the number of steps done, 0 before the first, and returns a factor of
+the learning rate. So one schedule serves K networks with a learning rate each, and it needs no
+state. `steps` are training steps; an epoch has ``ceil(samples / batch_size)`` of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.errors import ConfigurationError, unknown_name
+from dnn.graph.operation import Step
+from dnn.parameters import FlatBuffer, Segment
+
+__all__ = [
+    "SCHEDULES",
+    "Constant",
+    "Cosine",
+    "Schedule",
+    "StepDecay",
+    "WarmUp",
+    "schedule_of",
+    "schedule_steps",
+]
+
+Schedule = Callable[[int], float]
+"""``steps done -> factor of the learning rate``, not negative."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """1, always."""
+
+    def __call__(self, step: int) -> float:
+        """Return the factor after `step` steps."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """``factor^(step // every)``: smaller by a factor after every so many steps.
+
+    Parameters
+    ----------
+    every : int, steps, at least 1
+    factor : float, above 0
+    """
+
+    every: int
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_steps("StepDecay", "every", self.every)
+        if not 0 < self.factor < math.inf:
+            raise ConfigurationError(f"StepDecay: factor must be above 0, not {self.factor!r}")
+
+    def __call__(self, step: int) -> float:
+        """Return the factor after `step` steps."""
+        return float(self.factor) ** (step // self.every)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from 1 to `end` [1]_, which it keeps from then on.
+
+    Parameters
+    ----------
+    steps : int, at least 1
+        How many it takes.
+    end : float, in 0 .. 1
+
+    References
+    ----------
+    .. [1] Loshchilov and Hutter, SGDR: stochastic gradient descent with warm restarts, 2017,
+       equation 5, without restarts.
+    """
+
+    steps: int
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_steps("Cosine", "steps", self.steps)
+        if not 0 <= self.end <= 1:
+            raise ConfigurationError(f"Cosine: end must be in 0 .. 1, not {self.end!r}")
+
+    def __call__(self, step: int) -> float:
+        """Return the factor after `step` steps."""
+        done = min(step / self.steps, 1.0)
+        return self.end + (1.0 - self.end) * (1.0 + math.cos(math.pi * done)) / 2.0
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """A straight line from `start` to 1 [1]_, then another schedule from its beginning.
+
+    Parameters
+    ----------
+    steps : int, at least 1
+        The first step is made with ``start + (1 - start) / steps``, the last of them with 1.
+    start : float, in 0 .. 1
+    then : schedule or str
+        Given the number of steps since the end of the warm-up.
+
+    References
+    ----------
+    .. [1] Goyal et al., Accurate, large minibatch SGD, 2017, section 2.2.
+    """
+
+    steps: int
+    start: float = 0.0
+    then: Schedule | str = "constant"
+
+    def __post_init__(self) -> None:
+        _check_steps("WarmUp", "steps", self.steps)
+        if not 0 <= self.start <= 1:
+            raise ConfigurationError(f"WarmUp: start must be in 0 .. 1, not {self.start!r}")
+        object.__setattr__(self, "then", schedule_of(self.then))
+
+    def __call__(self, step: int) -> float:
+        """Return the factor after `step` steps."""
+        if step < self.steps:
+            return self.start + (1.0 - self.start) * (step + 1) / self.steps
+        assert callable(self.then)
+        return self.then(step - self.steps)
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": Constant,
+    "cosine": Cosine,
+    "step": StepDecay,
+    "warm_up": WarmUp,
+}
+
+
+def schedule_of(given: str | Schedule, **settings: float) -> Schedule:
+    """Return a schedule by name and settings; a function is returned as it is.
+
+    Examples
+    --------
+    >>> schedule_of("step", every=100, factor=0.5)(250)
+    0.25
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none of that name, or a setting is missing, unknown or out of range.
+    """
+    if callable(given):
+        return given
+    if given not in SCHEDULES:
+        raise unknown_name("schedule", given, SCHEDULES)
+    try:
+        return SCHEDULES[given](**settings)
+    except TypeError as error:
+        raise ConfigurationError(f"schedule {given!r}: {error}") from error
+
+
+def schedule_steps(
+    ops: Ops, schedule: Schedule, scalars: dict[str, Array], state: dict[str, FlatBuffer]
+) -> list[Step]:
+    """Put the scheduled learning rate in the place of the given one.
+
+    Parameters
+    ----------
+    ops : Ops
+    schedule : schedule
+    scalars : dict of str to array
+        ``learning_rate`` is replaced by the array that the returned step writes.
+    state : dict of str to FlatBuffer
+        ``schedule`` is added: how many steps were done.
+
+    Returns
+    -------
+    list of (function, arguments)
+    """
+    given = scalars["learning_rate"]
+    scheduled = scalars["learning_rate"] = ops.asarray(np.ones(given.shape, given.dtype))
+    # On the host, whatever the device: the schedule is a function of Python.
+    counter = state["schedule"] = FlatBuffer([Segment("steps_done", (), 0)], np.int64, Ops())
+    steps_done = counter["steps_done"]
+
+    factor = ops.asarray(np.ones((), given.dtype))
+    return [(_follow, (schedule, steps_done, factor)), (ops.multiply, (given, factor, scheduled))]
+
+
+def _follow(schedule: Schedule, steps_done: Array, factor: Array) -> None:
+    factor[...] = schedule(int(steps_done))
+    np.add(steps_done, 1, steps_done)
+
+
+def _check_steps(kind: str, name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        message = f"{kind}: {name} must be an integer of at least 1, not {value!r}"
+        raise ConfigurationError(message)

@@ -1,0 +1,66 @@
+"""Layers to be tested in one table, and how to compute one by itself."""
+
+import numpy as np
+
+from dnn import graph
+from dnn.layers import (
+    ACTIVATIONS,
+    Activation,
+    BatchNorm,
+    Dropout,
+    Flatten,
+    FullyConnected,
+    Input,
+    LayerNorm,
+    Output,
+    Residual,
+)
+from dnn.layers.layer import NoiseSource, build_all
+from dnn.seeds import stream
+
+F8 = np.dtype(np.float64)
+
+# What makes a layer for samples of a shape. Normalisations with a large epsilon, since differences
+# say nothing about a function whose slope changes within a step.
+LAYERS = {
+    **{f"Activation {name}": lambda shape, name=name: Activation(name) for name in ACTIVATIONS},
+    "BatchNorm": lambda shape: BatchNorm(epsilon=0.1),
+    "Dropout": lambda shape: Dropout(0.4),
+    "Flatten": lambda shape: Flatten(),
+    "FullyConnected": lambda shape: FullyConnected(3),
+    "FullyConnected without bias": lambda shape: FullyConnected(3, bias=False),
+    "Input": lambda shape: Input(*shape),
+    "LayerNorm": lambda shape: LayerNorm(epsilon=0.1),
+    "Output": lambda shape: Output(*shape),
+    "Residual": lambda shape: Residual(
+        [BatchNorm(epsilon=0.1), Activation("tanh"), LayerNorm(epsilon=0.1), Dropout(0.2)]
+    ),
+}
+VECTORS_ONLY = {"FullyConnected", "FullyConnected without bias"}
+
+
+class Alone:
+    """A layer without a network: its nodes, and a value for each of them."""
+
+    def __init__(self, layer, x, training, *, seed=0, dtype=F8, step=0):
+        self.layer = layer
+        if not layer.name:
+            build_all([layer], x.shape[1:], dtype)
+        noise = NoiseSource(graph.variable((), np.uint64), graph.variable((), np.uint64))
+        layer.begin(noise if training else None)
+        self.x = graph.placeholder(x.shape, dtype, "x")
+        self.y = layer.forward(self.x)
+        self.values = {self.x: x, noise.seed: seed, noise.step: step}
+        for declared in (*layer.parameters, *layer.states):
+            node = declared.node
+            start = declared.initializer(stream(0, node.name), node.shape, dtype)
+            self.values[node] = np.array(start)
+
+    @property
+    def trained(self):
+        """What has a gradient."""
+        return [self.x, *(parameter.node for parameter in self.layer.parameters)]
+
+    def __call__(self, *nodes, **changed):
+        feeds = self.values | changed.get("values", {})
+        return graph.evaluate(nodes or [self.y], feeds)

@@ -1,0 +1,236 @@
+"""What MagmaDNN's model and data have, and the defects there: one test for each, named after it.
+
+::
+
+    model                                test_model, test_model_summary
+    data                                 test_data
+    networks (MLP)                       test_networks
+    CPU-only use                         test_cpu_only_use
+    asked for by its users               test_saving_and_loading_models, test_preprocessing,
+                                         test_a_python_interface
+
+    no shuffling                         test_defect_no_shuffling
+    the last partial batch dropped       test_defect_the_last_partial_batch_dropped
+    no validation set                    test_defect_no_validation_set
+    allocation in every step             test_defect_allocation_in_every_step
+    every tensor from the same seed      test_defect_every_tensor_filled_from_the_same_seed
+    dropout active in prediction         test_defect_dropout_active_in_prediction
+    no inference mode of batch norm      test_defect_batch_norm_without_an_inference_mode
+"""
+
+import gzip
+import struct
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import dnn
+from dnn import SGD, Activation, FullyConnected, Input, NeuralNetwork, mlp
+
+
+def samples(n=90, d=5, classes=3, seed=0):
+    generator = np.random.default_rng(seed)
+    y = generator.integers(0, classes, n)
+    return (generator.normal(size=(n, d)) + 2 * np.eye(d)[y]).astype("f4"), y
+
+
+def network(**options):
+    options = {"optimizer": SGD(0.1, 0.9), "seed": 0, **options}
+    return NeuralNetwork(mlp(5, [8], 3, "tanh"), **options)
+
+
+def test_model():
+    x, y = samples(200)
+    model = network()
+    history = model.fit(x[:150], y[:150], validation=(x[150:], y[150:]), epochs=15)
+    assert history.loss[-1] < history.loss[0] / 2
+    assert len(history.accuracy) == 15
+    assert history.training_time_s > 0
+    predicted = model.predict(x)
+    assert predicted.tolist() == model.predict_class(x).tolist()
+    np.testing.assert_array_equal(predicted, model.predict_proba(x).argmax(axis=1))
+    assert (predicted == y).mean() > 0.8
+    assert model.evaluate(x, y)["accuracy"] == pytest.approx((predicted == y).mean())
+    regression = NeuralNetwork(mlp(5, [], 2), "mean_squared_error")
+    assert regression.predict(x).shape == (200, 2)
+    with pytest.raises(dnn.ConfigurationError, match="no classes"):
+        regression.predict_class(x)
+
+
+def test_model_summary():
+    lines = network().summary().splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == [
+        *("input_1", "fully_connected_1", "activation_1", "fully_connected_2")
+    ]
+    assert lines[-1].split() == ["total", str(5 * 8 + 8 + 8 * 3 + 3)]
+
+
+def test_data(tmp_path):
+    table = "height,kind\n1.5,0\n2.5,1\n"
+    (tmp_path / "table.csv").write_text(table)
+    assert dnn.load_csv(tmp_path / "table.csv").x.tolist() == [[1.5], [2.5]]
+    for part, labels in (("train", [3, 7]), ("t10k", [1])):
+        pixels = np.full((len(labels), 28, 28), 255, np.uint8)
+        head = struct.pack(">4B3I", 0, 0, 8, 3, *pixels.shape)
+        path = tmp_path / f"{part}-images-idx3-ubyte.gz"
+        path.write_bytes(gzip.compress(head + pixels.tobytes()))
+        head = struct.pack(">4BI", 0, 0, 8, 1, len(labels))
+        (tmp_path / f"{part}-labels-idx1-ubyte").write_bytes(head + bytes(labels))
+    train, test = dnn.load_mnist(tmp_path)
+    assert (train.x.shape, train.y.tolist()) == ((2, 784), [3, 7])
+    assert (test.x.max(), test.y.tolist()) == (1.0, [1])
+
+
+def test_networks():
+    x, y = samples()
+    for hidden in ([], [4], [4] * 5):
+        model = NeuralNetwork(mlp(5, hidden, 3, "relu"), optimizer=SGD(0.05))
+        assert len(model.parameters) == 2 * (len(hidden) + 1)
+        assert model.fit(x, y, epochs=3).loss[-1] < np.log(3) * 1.5
+
+
+def test_cpu_only_use():
+    """Everything is imported, trained and saved where CuPy cannot be."""
+    code = (
+        "import sys; sys.modules['cupy'] = None\n"
+        "import numpy as np, dnn\n"
+        "x = np.random.default_rng(0).normal(size=(50, 4)).astype('f4')\n"
+        "model = dnn.NeuralNetwork(dnn.mlp(4, [8], 2))\n"
+        "model.fit(x, (x[:, 0] > 0).astype(int), epochs=2)\n"
+        "for name in dnn.__all__: getattr(dnn, name)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_saving_and_loading_models(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    x, y = samples()
+    model, other = network(), network(seed=1)
+    model.fit(x, y, epochs=2)
+    model.save(tmp_path / "model.safetensors")
+    other.load(tmp_path / "model.safetensors")
+    assert other.predict_proba(x).tobytes() == model.predict_proba(x).tobytes()
+
+
+def test_preprocessing():
+    x, y = samples(200)
+    x = x * 100 + 5000
+    x[3, 1] = np.nan
+    data = dnn.Dataset(x, y, 3, "made")
+    train, validation, test = dnn.train_validation_test_split(data, 0.2, 0.2)
+    train, validation, test = dnn.standardise(*dnn.impute(train, validation, test))
+    model = network()
+    model.fit(train.x, train.y, validation=(validation.x, validation.y), epochs=10)
+    assert model.evaluate(test.x, test.y)["accuracy"] > 0.7
+
+
+def test_a_python_interface():
+    """A layer, a loss and an optimizer of one's own, in Python alone."""
+
+    class Scale(dnn.Layer):
+        def build(self, shape):
+            self.factor = self.parameter("factor", shape, "ones")
+
+        def forward(self, x):
+            return x * self.factor
+
+    x, y = samples()
+    layers = [Input(5), Scale(), FullyConnected(8), Activation("tanh"), FullyConnected(3)]
+    model = NeuralNetwork(layers, optimizer=SGD(0.1))
+    model.fit(x, y, epochs=3)
+    assert (model.parameters["scale_1.factor"] != 1).all()
+
+
+class Watching(dnn.Optimizer):
+    """Moves nothing, and writes down for which weights there are gradients."""
+
+    def __init__(self):
+        super().__init__(1.0)
+        self.seen = []
+
+    def step(self, ops, block, scalars):
+        return (lambda g: self.seen.append(np.flatnonzero(g).tolist())), (block.g,)
+
+
+def batches_of(samples_, batch_size, epochs=1, seed=0):
+    """Return which samples each batch held, by epoch: each sample has a weight of its own."""
+    layers = [Input(samples_), FullyConnected(1, bias=False, start="zeros")]
+    watching = Watching()
+    model = NeuralNetwork(layers, "mean_squared_error", watching, seed=seed)
+    x, y = np.eye(samples_), np.ones(samples_)
+    steps = model.fit(x, y, epochs=epochs, batch_size=batch_size).steps // epochs
+    return [watching.seen[epoch * steps : (epoch + 1) * steps] for epoch in range(epochs)]
+
+
+def test_defect_no_shuffling():
+    first, second = batches_of(20, 5, epochs=2, seed=3)
+    (again,), (other,) = batches_of(20, 5, seed=3), batches_of(20, 5, seed=4)
+    assert sorted(row for batch in first for row in batch) == list(range(20))
+    assert sorted(first) != [list(range(start, start + 5)) for start in range(0, 20, 5)]
+    assert first == again  # seeded
+    assert first != second  # each epoch in an order of its own
+    assert first != other
+
+
+def test_defect_the_last_partial_batch_dropped():
+    (epoch,) = batches_of(23, 5)
+    assert [len(batch) for batch in epoch] == [5, 5, 5, 5, 3]
+    assert sorted(row for batch in epoch for row in batch) == list(range(23))
+
+
+def test_defect_no_validation_set():
+    x, y = samples()
+    history = network().fit(x, y, validation=0.2, epochs=3)
+    assert [sorted(one) for one in history.validation] == [["accuracy", "loss", "mcc"]] * 3
+    assert history.steps == 3 * -(-72 // 32)  # a fifth was taken out of training
+
+
+def test_defect_allocation_in_every_step():
+    """The peak of an epoch does not depend on how many steps it has."""
+    peaks = {}
+    for samples_ in (1000, 4000):
+        x, y = samples(samples_)
+        model = NeuralNetwork(mlp(5, [64, 64], 3), optimizer=SGD(0.1, 0.9, 0.01))
+        model.fit(x, y, batch_size=100)  # compiles
+        trainer_memory = 8 * samples_ * 4  # the order, labels, losses and a check, once a fit
+        tracemalloc.start()
+        try:
+            model.fit(x, y, batch_size=100)
+            peaks[samples_] = tracemalloc.get_traced_memory()[1] - trainer_memory
+        finally:
+            tracemalloc.stop()
+    # One array of a batch, (100, 64), has 25,600 bytes.
+    assert max(peaks.values()) < 25_600
+
+
+def test_defect_every_tensor_filled_from_the_same_seed():
+    model = NeuralNetwork(mlp(8, [8, 8], 8), seed=5)
+    weights = [array for name, array in model.parameters.items() if name.endswith("weight")]
+    assert len({array.tobytes() for array in weights}) == 3
+    assert len({network(seed=seed).predict_proba(samples()[0]).tobytes() for seed in range(3)}) == 3
+
+
+def test_defect_dropout_active_in_prediction():
+    x, y = samples()
+    layers = [Input(5), FullyConnected(16), dnn.Dropout(0.5), FullyConnected(3)]
+    model = NeuralNetwork(layers, optimizer=SGD(0.1))
+    model.fit(x, y, epochs=2)
+    assert model.predict_proba(x).tobytes() == model.predict_proba(x).tobytes()
+    w = model.parameters
+    by_hand = (x @ w["fully_connected_1.weight"] + w["fully_connected_1.bias"]) @ w[
+        "fully_connected_2.weight"
+    ] + w["fully_connected_2.bias"]
+    assert model.predict(x).tolist() == by_hand.argmax(axis=1).tolist()
+
+
+def test_defect_batch_norm_without_an_inference_mode():
+    x, y = samples()
+    model = NeuralNetwork([Input(5), dnn.BatchNorm(), FullyConnected(3)], optimizer=SGD(0.1))
+    model.fit(x, y, epochs=5)
+    alone = np.concatenate([model.predict_proba(x[i : i + 1]) for i in range(len(x))])
+    np.testing.assert_allclose(alone, model.predict_proba(x), rtol=1e-5)
+    assert (model.parameters["batch_norm_1.scale"] != 1).all()
+    assert (model.parameters["batch_norm_1.shift"] != 0).all()
