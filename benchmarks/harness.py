@@ -264,9 +264,12 @@ def serve(
         print(json.dumps(work(**json.loads(line))), file=answers, flush=True)
 
 
-def report(results: Sequence[Result], path: Path | None) -> None:
-    """Print the table, and write it as JSON where a path is given."""
-    about = machine()
+def report(results: Sequence[Result], path: Path | None, **further: str) -> None:
+    """Print the table, and write it as JSON where a path is given.
+
+    `further` is told of the machine besides.
+    """
+    about = {**machine(), **further}
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     width = max(len(row.name) for row in results)
     print(f"{'name':{width}s}{'ours':>10s}{'peer':>10s}  {'unit':14s}{'ratio':>7s}  peer")

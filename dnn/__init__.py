@@ -48,11 +48,13 @@ if TYPE_CHECKING:
         CheckpointError,
         ConfigurationError,
         DataError,
+        DeviceError,
         DnnError,
         DtypeError,
         LabelError,
         MissingDependencyError,
         NonFiniteError,
+        OutOfRangeError,
         ShapeError,
     )
     from dnn.layers import (
@@ -69,9 +71,11 @@ if TYPE_CHECKING:
     )
     from dnn.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
     from dnn.minimize import minimize
+    from dnn.memory import MemoryManager
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
     from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
+    from dnn.tensor import Tensor
 
 _HOMES = {
     "callbacks": (
@@ -105,11 +109,13 @@ _HOMES = {
         "CheckpointError",
         "ConfigurationError",
         "DataError",
+        "DeviceError",
         "DnnError",
         "DtypeError",
         "LabelError",
         "MissingDependencyError",
         "NonFiniteError",
+        "OutOfRangeError",
         "ShapeError",
     ),
     "layers": (
@@ -125,9 +131,11 @@ _HOMES = {
         "Residual",
     ),
     "losses": ("BinaryCrossEntropy", "Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
+    "memory": ("MemoryManager",),
     "model": ("History", "NeuralNetwork"),
     "minimize": ("minimize",),
     "nets": ("mlp",),
+    "tensor": ("Tensor",),
     "optimizers": ("SGD", "AdaGrad", "Adam", "AdamW", "Optimizer", "RMSProp"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -146,6 +154,7 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "Dataset",
+    "DeviceError",
     "DnnError",
     "Dropout",
     "DtypeError",
@@ -161,10 +170,12 @@ __all__ = [
     "LayerNorm",
     "Loss",
     "MeanSquaredError",
+    "MemoryManager",
     "MissingDependencyError",
     "NeuralNetwork",
     "NonFiniteError",
     "Optimizer",
+    "OutOfRangeError",
     "Output",
     "ProgressBar",
     "Pruning",
@@ -172,6 +183,7 @@ __all__ = [
     "Residual",
     "ShapeError",
     "SoftmaxCrossEntropy",
+    "Tensor",
     "batches",
     "class_weights",
     "impute",

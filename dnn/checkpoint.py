@@ -60,7 +60,11 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         If safetensors is not installed.
     """
     library = require_safetensors()
-    arrays = {name: np.asarray(array, order="C") for name, array in model.trained_arrays().items()}
+    to_host = model._network.ops.to_host
+    arrays = {
+        name: np.asarray(to_host(array), order="C")
+        for name, array in model.trained_arrays().items()
+    }
     about = {
         "version": VERSION,
         "architecture": _architecture(model),
@@ -129,7 +133,7 @@ def load_checkpoint(
             message = f"{name} is {got} there and {array.dtype} {array.shape} here"
             raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
     for name, array in wanted.items():
-        array[...] = found[name]
+        model._network.ops.load(found[name], array)
     if not parameters_only:
         model.resume(about["seed"], about["steps"], History(**about["history"]))
 

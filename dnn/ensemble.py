@@ -11,7 +11,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,19 +19,20 @@ import numpy.typing as npt
 from dnn.backend import Array, ops_for
 from dnn.checks import check_count, check_samples
 from dnn.data.batches import epoch_order
-from dnn.errors import ConfigurationError, DataError, ShapeError
+from dnn.ensemble_data import EnsembleData, Rows, for_each
+from dnn.errors import ConfigurationError
 from dnn.evaluation import Kind, evaluate_models, outputs_of_models
+from dnn.grouping import Member, fill, group, members
 from dnn.history import History
 from dnn.layers import Layer
+from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
+from dnn.model import NeuralNetwork
 from dnn.network import Network
 from dnn.optimizers import SGD, Optimizer
 from dnn.training import Trainer
 
 __all__ = ["Ensemble"]
-
-Member = dict[str, Array]
-"""All that one network consists of and remembers, by name."""
 
 OnEpoch = Callable[[int, Sequence[int], Sequence[History]], Collection[int]]
 
@@ -102,6 +103,7 @@ class Ensemble:
             self._set_state(name, value)
         self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
         self._histories = [History() for _ in self.seeds]
+        self._ended: dict[int, Member] = {}
 
     def __len__(self) -> int:
         return len(self.seeds)
@@ -114,16 +116,8 @@ class Ensemble:
         array = buffer[name]
         values = np.asarray(value, array.dtype)
         if values.ndim:
-            values = self._for_each(name, values).reshape(-1, *(1,) * (array.ndim - 1))
-        array[...] = values
-
-    def _for_each(self, name: str, values: Any) -> npt.NDArray[Any]:
-        """Return one value for each network."""
-        array = np.asarray(values)
-        if array.ndim > 1 or array.shape not in ((), (len(self),)):
-            message = f"{name} must be one value or {len(self)}, one for each network"
-            raise ConfigurationError(f"{message}, not {array.size}")
-        return np.broadcast_to(array, (len(self),))
+            values = for_each(name, values, len(self)).reshape(-1, *(1,) * (array.ndim - 1))
+        self._network.ops.load(values, array)
 
     @property
     def parameters(self) -> Mapping[str, Array]:
@@ -192,53 +186,49 @@ class Ensemble:
         A network that reaches its number of epochs, diverges or is ended leaves the plan, and the
         others go on in a smaller one.
         """
-        targets, samples, count = self._data(x, y, versions)
-        offsets = self._offsets(versions, count)
-        trained = self._rows("rows", rows, count)
+        data = EnsembleData.of(self._network, len(self), x, y, versions)
+        trained = data.rows("rows", rows)
         held_out = None
         if validation_rows is not None:
-            held_out = self._rows("validation_rows", validation_rows, count) + offsets[:, None]
-        wanted = [check_count("epochs", n) for n in self._for_each("epochs", epochs).tolist()]
+            held_out = data.rows("validation_rows", validation_rows)
+        each = for_each("epochs", epochs, len(self)).tolist()
+        wanted = [check_count("epochs", n) for n in each]
         batch_size = check_count("batch_size", batch_size)
         if len({len(history) for history in self._histories}) > 1:
             message = "the networks have been trained for different numbers of epochs"
             raise ConfigurationError(f"{message}: none of them can be trained further")
 
         histories = [History() for _ in self.seeds]
-        ended: dict[int, Member] = {}
+        ended = self._ended = {}
         active = list(range(len(self)))
         while active:
-            trainer = self._trainer(samples, targets, trained.shape[1], batch_size)
+            trainer = self._trainer(data, trained.shape[1], batch_size)
             staying = active
             while len(staying) == len(active):
-                self._epoch(trainer, active, trained, offsets, histories)
+                self._epoch(trainer, active, trained, histories)
                 if held_out is not None:
-                    self._validate(samples, targets, held_out, active, histories)
+                    self._validate(data, held_out, active, histories)
                 self._call(on_epoch, active, histories)
                 staying = [k for k in active if _goes_on(histories[k], wanted[k])]
             if len(staying) < len(self) and (staying or ended):
-                members = dict(zip(active, self._members(), strict=True))
-                ended |= members
+                ended |= dict(zip(active, members(self._network, self._update), strict=True))
                 if staying:
-                    self._regroup([members[k] for k in staying], staying)
+                    self._group([ended[k] for k in staying], staying)
             active = staying
         if ended:
-            self._regroup([ended[k] for k in range(len(self))], range(len(self)))
+            self._group([ended[k] for k in range(len(self))], range(len(self)))
         return histories
 
     def _epoch(
         self,
         trainer: Trainer,
         active: Sequence[int],
-        rows: npt.NDArray[np.intp],
-        offsets: npt.NDArray[np.intp],
+        rows: Rows,
         histories: Sequence[History],
     ) -> None:
         done = len(self._histories[active[0]])
         orders = [epoch_order(trainer.rows, self.seeds[k], done) for k in active]
-        order = np.stack(
-            [rows[k][order] + offsets[k] for k, order in zip(active, orders, strict=True)]
-        )
+        order = np.stack([rows[k][order] for k, order in zip(active, orders, strict=True)])
         began = time.perf_counter()
         # A diverging network is reported in its history and not by warnings.
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -251,13 +241,12 @@ class Ensemble:
 
     def _validate(
         self,
-        samples: Array,
-        targets: Array,
-        rows: npt.NDArray[np.intp],
+        data: EnsembleData,
+        rows: Rows,
         active: Sequence[int],
         histories: Sequence[History],
     ) -> None:
-        results = evaluate_models(self._network, samples, targets, rows[list(active)])
+        results = evaluate_models(self._network, data.samples, data.targets, rows[list(active)])
         for k, result in zip(active, results, strict=True):
             histories[k].validation.append(result)
             self._histories[k].validation.append(result)
@@ -272,104 +261,47 @@ class Ensemble:
             if k in active:
                 histories[k].stopped = self._histories[k].stopped = "on_epoch"
 
-    def _trainer(self, x: Array, targets: Array, rows: int, batch_size: int) -> Trainer:
+    def _trainer(self, data: EnsembleData, rows: int, batch_size: int) -> Trainer:
         network = self._network
         return Trainer(
-            network.training_plan, self._update, network.ops, x, targets, None, batch_size, rows
+            network.training_plan,
+            self._update,
+            network.ops,
+            data.samples,
+            data.targets,
+            None,
+            batch_size,
+            rows,
         )
 
-    # Networks as members that can be put together anew.
+    def _group(self, chosen: Sequence[Member], indices: Sequence[int]) -> None:
+        self._update = group(self._network, self.optimizer, chosen, indices)
 
-    def _arrays(self) -> dict[str, tuple[Array, bool]]:
-        """Return all that the networks consist of, and whether each has its own."""
-        network, update = self._network, self._update
-        kept = {f"update.{name}": (x, x.ndim > 0) for name, x in update.snapshot().items()}
-        for name, buffer in update.state.items():
-            kept[f"update.state.{name}"] = (buffer.flat, buffer.models is not None)
-        return kept | {
-            "parameters": (network.parameters.flat, True),
-            "states": (network.state_buffer.flat, True),
-            "noise.seed": (network.states["noise.seed"], True),
-            "noise.step": (network.states["noise.step"], False),
-        }
+    def copy_to(self, k: int, model: NeuralNetwork) -> None:
+        """Let a model be network `k`: to save it, or to train it further by itself.
 
-    def _members(self) -> list[Member]:
-        """Copy all that each network of the present plan consists of."""
-        arrays = self._arrays()
-        return [
-            {name: (x[k] if own else x).copy() for name, (x, own) in arrays.items()}
-            for k in range(self._network.models or 0)
-        ]
+        Parameters
+        ----------
+        k : int
+        model : NeuralNetwork
+            Of the same layers, loss and kind of optimizer; it takes over parameters, running
+            statistics, seed, history and what the optimizer remembers.
 
-    def _regroup(self, members: Sequence[Member], indices: Sequence[int]) -> None:
-        """Make these the networks of the plan; `indices` say which of the hyperparameters."""
-        network = self._network
-        network.resize(len(members))
-        chosen = copy.copy(self.optimizer)
-        chosen.hyperparameters = {
-            name: tuple(value[k] for k in indices) if isinstance(value, tuple) else value
-            for name, value in self.optimizer.hyperparameters.items()
-        }
-        self._update = chosen.bind(network.ops, network.parameters, network.gradients)
-        together = {
-            name: np.stack([member[name] for member in members]) if own else members[0][name]
-            for name, (_, own) in self._arrays().items()
-        }
-        network.parameters.flat[...] = together["parameters"]
-        network.state_buffer.flat[...] = together["states"]
-        for name in ("noise.seed", "noise.step"):
-            network.states[name][...] = together[name]
-        start = "update."
-        self._update.restore(
-            {name[len(start) :]: x for name, x in together.items() if name.startswith(start)}
-        )
-
-    # Data.
-
-    def _data(
-        self, x: npt.ArrayLike, y: npt.ArrayLike, versions: Sequence[int] | None
-    ) -> tuple[Array, Array, int]:
-        """Return targets and samples, all versions one behind the other, and the rows of one."""
-        network = self._network
-        given = np.asarray(x)
-        copies = 1
-        if versions is not None and given.ndim == len(network.input_shape) + 2:
-            copies = len(given)
-            given = given.reshape(-1, *given.shape[2:])
-        name = network.layers[0].name
-        samples = check_samples("x", given, name, network.input_shape, network.dtype)
-        count = len(samples) // copies
-        targets = network.loss.check(y, count, network.output_shape, network.dtype)
-        if versions is not None:
-            wrong = [v for v in self._for_each("versions", versions) if not 0 <= v < copies]
-            if wrong:
-                message = f"versions must be in 0 .. {copies - 1}, not {wrong[0]}"
-                raise ConfigurationError(message)
-        if copies > 1:
-            targets = np.concatenate([targets] * copies)
-        return network.ops.asarray(targets), network.ops.asarray(samples), count
-
-    def _offsets(self, versions: Sequence[int] | None, count: int) -> npt.NDArray[np.intp]:
-        if versions is None:
-            return np.zeros(len(self), np.intp)
-        return np.asarray(self._for_each("versions", versions), np.intp) * count
-
-    def _rows(
-        self, name: str, rows: Sequence[npt.ArrayLike] | None, count: int
-    ) -> npt.NDArray[np.intp]:
-        """Return which rows each network is given, (K, m)."""
-        if rows is None:
-            return np.broadcast_to(np.arange(count), (len(self), count))
-        lengths = [np.shape(each) for each in rows]
-        if len(lengths) != len(self) or len(set(lengths)) != 1 or len(lengths[0]) != 1:
-            message = f"{name} must be {len(self)} vectors of one length, not {lengths}"
-            raise ShapeError("ensemble", message, *lengths)
-        array = np.asarray(rows)
-        if array.dtype.kind not in "iu" or not array.size:
-            raise DataError(f"{name} must be integers, at least one for each network")
-        if array.min() < 0 or array.max() >= count:
-            raise DataError(f"{name} must be in 0 .. {count - 1}")
-        return array.astype(np.intp)
+        Raises
+        ------
+        ConfigurationError
+            If its layers are others.
+        ShapeError
+            If its optimizer is another.
+        """
+        network, other = self._network, model._network
+        if isinstance(model._update, LossScaling) or other.dtype != network.dtype:
+            raise ConfigurationError("copy_to: the model has another dtype than the ensemble")
+        if other.parameters.segments != network.parameters.segments:
+            raise ConfigurationError("copy_to: the model has other layers than the ensemble")
+        member = self._ended.get(k) or members(network, self._update)[k]
+        fill(other, model._update, member)
+        model.resume(self.seeds[k], model._update.steps_done, copy.deepcopy(self._histories[k]))
 
     def evaluate(
         self,
@@ -386,9 +318,9 @@ class Ensemble:
         list of K dict
             Each as `NeuralNetwork.evaluate` returns it.
         """
-        targets, samples, count = self._data(x, y, versions)
-        at = self._rows("rows", rows, count) + self._offsets(versions, count)[:, None]
-        return evaluate_models(self._network, samples, targets, at)
+        data = EnsembleData.of(self._network, len(self), x, y, versions)
+        at = data.rows("rows", rows)
+        return evaluate_models(self._network, data.samples, data.targets, at)
 
     def predict(self, x: npt.ArrayLike) -> Array:
         """Return what each network predicts for the same samples.

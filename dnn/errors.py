@@ -9,6 +9,8 @@
     ├── DataError               the data themselves are wrong (ValueError)
     │   └── LabelError          a label is not an integer in 0 .. classes - 1
     ├── NonFiniteError          NaN or infinity where it was to be looked for (ArithmeticError)
+    ├── DeviceError             a device that is not there or cannot do it (RuntimeError)
+    ├── OutOfRangeError         an index outside a tensor (IndexError)
     ├── CheckpointError         a checkpoint that cannot be written, read or used (ValueError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
 
@@ -25,11 +27,13 @@ __all__ = [
     "CheckpointError",
     "ConfigurationError",
     "DataError",
+    "DeviceError",
     "DnnError",
     "DtypeError",
     "LabelError",
     "MissingDependencyError",
     "NonFiniteError",
+    "OutOfRangeError",
     "ShapeError",
 ]
 
@@ -94,6 +98,26 @@ class LabelError(DataError):
     def __init__(self, message: str, row: int | None = None) -> None:
         self.row = row
         super().__init__(message)
+
+
+class DeviceError(DnnError, RuntimeError):
+    """A device that is not there, or that cannot do what it was asked for.
+
+    Parameters
+    ----------
+    message : str
+        What is missing, and what to install or to change.
+    device : str
+        Such as ``"cuda:0"``, for programs.
+    """
+
+    def __init__(self, message: str, device: str = "cuda") -> None:
+        self.device = device
+        super().__init__(message)
+
+
+class OutOfRangeError(DnnError, IndexError):
+    """An index that lies outside a tensor."""
 
 
 class CheckpointError(DnnError, ValueError):

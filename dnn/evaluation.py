@@ -32,10 +32,11 @@ def evaluate(network: Network, samples: Array, targets: Array) -> dict[str, floa
     total = 0.0
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for rows, step in _slices(network, "evaluation", len(samples)):
-            step.x[...] = samples[rows]
-            step.target[...] = targets[rows]
+            step.ops.load(samples[rows], step.x)
+            step.ops.load(targets[rows], step.target)
             step.plan.run()
-            outputs[rows] = step.outputs
+            assert step.outputs is not None
+            outputs[rows] = step.ops.to_host(step.outputs)
             total += float(step.loss) * len(step.x)
     result = {"loss": total / len(samples)}
     if network.loss.classifies:
@@ -55,6 +56,7 @@ def evaluate_models(
     network : Network
         Of K models.
     samples, targets : array, length n
+        On the network's device.
     rows : array of intp, shape (K, m)
     """
     models, count = rows.shape
@@ -62,11 +64,13 @@ def evaluate_models(
     totals = np.zeros(models)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for part, step in _slices(network, "evaluation", count):
-            step.load(samples, targets, None, rows[:, part])
+            step.load(samples, targets, None, step.ops.asarray(rows[:, part]))
             step.plan.run()
-            outputs[:, part] = step.outputs
-            totals += step.loss.astype(np.float64) * (part.stop - part.start)
+            assert step.outputs is not None
+            outputs[:, part] = step.ops.to_host(step.outputs)
+            totals += step.ops.to_host(step.loss).astype(np.float64) * (part.stop - part.start)
     results = []
+    targets = network.ops.to_host(targets)
     for k in range(models):
         result = {"loss": float(totals[k]) / count}
         if network.loss.classifies:
@@ -83,10 +87,11 @@ def outputs_of_models(network: Network, samples: Array, rows: Array, kind: Kind)
     outputs = np.empty((models, count, *network.output_shape), network.dtype)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for part, step in _slices(network, kind, count):
-            network.ops.take_rows(samples, rows[:, part], step.x)
+            network.ops.take_rows(samples, network.ops.asarray(rows[:, part]), step.x)
             step.target[...] = 0
             step.plan.run()
-            outputs[:, part] = step.outputs
+            assert step.outputs is not None
+            outputs[:, part] = step.ops.to_host(step.outputs)
     return outputs
 
 
@@ -107,11 +112,11 @@ def outputs_of(network: Network, samples: Array, kind: Kind) -> Array:
     parts: list[Array] = []
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for rows, step in _slices(network, kind, len(samples)):
-            step.x[...] = samples[rows]
+            step.ops.load(samples[rows], step.x)
             step.target[...] = 0
             step.plan.run()
             assert step.outputs is not None
-            parts.append(step.outputs.copy())
+            parts.append(step.ops.to_host(step.outputs).copy())
     return np.concatenate(parts)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import ShapeError, unknown_name
+from dnn.errors import ConfigurationError, ShapeError, unknown_name
 from dnn.graph.node import Shape
 
 __all__ = [
@@ -71,6 +71,8 @@ def constant(value: float) -> Initializer:
 
 def uniform(low: float, high: float) -> Initializer:
     """Return an initializer: drawn uniformly from `low` to `high`."""
+    if not low < high:
+        raise ConfigurationError(f"uniform: low {low!r} must be below high {high!r}")
 
     def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
         return np.asarray(generator.uniform(low, high, shape)).astype(dtype)
@@ -89,6 +91,8 @@ def normal(mean: float, deviation: float) -> Initializer:
 
 def mask(probability: float) -> Initializer:
     """Return an initializer: 1 with a probability, else 0."""
+    if not 0 <= probability <= 1:
+        raise ConfigurationError(f"mask: probability must be in 0 .. 1, not {probability!r}")
 
     def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
         return np.asarray(generator.random(shape) < probability).astype(dtype)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from dnn.backend import Array
+from dnn.backend import Array, empty
 from dnn.graph.operation import Step
 from dnn.optimizers import Update
 
@@ -55,7 +55,8 @@ class LossScaling:
         self._scale[...] = first
         self.interval = interval
         self._counts = np.zeros(2, np.int64)  # steps since the scale changed, steps left out
-        self._finite = np.empty(gradients.shape, bool)
+        self._ops = update.ops
+        self._finite = empty(self._ops, gradients.shape, bool)
         self.scalars = update.scalars
         self.state = update.state
         # As the steps of an `Update`.
@@ -92,9 +93,9 @@ class LossScaling:
 
     def _step(self) -> None:
         """Take a step and leave the counting to the caller, as the steps of an `Update` do."""
-        np.divide(self.gradients, self._scale, self.gradients)
-        np.isfinite(self.gradients, self._finite)
-        if not self._finite.all():
+        divide: Callable[..., object] = self._ops.divide
+        divide(self.gradients, self._scale, self.gradients)
+        if not self._ops.all_finite(self.gradients, self._finite):
             self._scale[...] = max(1.0, self.scale / 2)
             self._counts += [-self._counts[0], 1]
             return

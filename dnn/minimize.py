@@ -53,7 +53,7 @@ class Minimization:
         variables: Sequence[Node] | None = None,
         ops: Ops | None = None,
     ) -> None:
-        ops = ops or Ops()
+        self._ops = ops = ops or Ops()
         order = topological_order([loss])
         held = [node for node in order if node.kind == VARIABLE]
         self.variables = tuple(held if variables is None else variables)
@@ -63,7 +63,7 @@ class Minimization:
         dtype = self.variables[0].dtype
         parameters, slots = FlatBuffer(segments, dtype, ops), FlatBuffer(segments, dtype, ops)
         for node in self.variables:
-            parameters[node.name][...] = node.attributes["value"]
+            ops.load(node.attributes["value"], parameters[node.name])
             node.attributes["value"] = parameters[node.name]
         self._feeds = [node for node in order if node.kind == PLACEHOLDER]
         self._loss = loss
@@ -111,7 +111,7 @@ class Minimization:
         for node, value in (feeds or {}).items():
             if node not in self._feeds:
                 raise ConfigurationError(f"minimize: {node!r} is no placeholder of the loss")
-            self._plan[node][...] = np.asarray(value, node.dtype)
+            self._ops.load(np.asarray(value, node.dtype), self._plan[node])
         self._plan.run()
         loss = float(self._plan[self._loss])
         self.update.run()

@@ -150,7 +150,8 @@ class Network:
         self._start(self.parameters, declared, seeds)
         self._start(self.state_buffer, kept, seeds)
         noise_seeds = [stream(each, "noise").integers(2**64, dtype=np.uint64) for each in seeds]
-        self.states[self._noise.seed.name].reshape(-1)[...] = noise_seeds
+        there = self.states[self._noise.seed.name]
+        ops.load(np.array(noise_seeds, np.uint64).reshape(there.shape), there)
 
     def resize(self, models: int | None) -> None:
         """Make room for another number of networks.
@@ -198,7 +199,7 @@ class Network:
             parts = [array] if self.models is None else [array[k, ...] for k in range(len(seeds))]
             for seed, part in zip(seeds, parts, strict=True):
                 generator = stream(seed, "initialise", node.name)
-                part[...] = parameter.initializer(generator, node.shape, self.dtype)
+                self.ops.load(parameter.initializer(generator, node.shape, self.dtype), part)
 
     def outputs(self, x: Node) -> Node:
         """Compose all layers."""

@@ -69,7 +69,7 @@ class Trainer:
         sizes = np.full(self.steps, float(self.batch_size))
         if rest:
             sizes[-1] = rest
-        self._shares = ops.asarray(sizes / self.rows)
+        self._shares = sizes / self.rows
         # On the device: to fetch a loss would wait for its step.
         models = self._whole.loss.shape
         shape = (self.steps, *models)
@@ -109,7 +109,7 @@ class Trainer:
             The mean over samples of the loss, each batch before its step.
         """
         self._visit(order, inspect)
-        return float(self._losses @ self._shares)
+        return float(self._ops.to_host(self._losses) @ self._shares)
 
     def epoch_of_models(self, order: Array) -> list[float]:
         """Visit every sample once, in K networks at once.
@@ -125,15 +125,14 @@ class Trainer:
         """
         self._visit(order, None)
         # Column by column, as a single network sums up its losses.
-        by_model = self._losses.T.copy()
+        by_model = self._ops.to_host(self._losses).T.copy()
         return [float(losses @ self._shares) for losses in by_model]
 
     def _visit(self, order: Array, inspect: Callable[[BatchPlan], None] | None) -> None:
-        order = self._ops.asarray(order)
         if inspect is not None:
-            self._visit_and_inspect(order, inspect)
+            self._visit_and_inspect(self._ops.asarray(order), inspect)
             return
-        self._order[...] = order
+        self._ops.load(order, self._order)
         self._position[:2] = 0
         for _ in range(self.rows // self.batch_size):
             for function, arguments in self._whole_step:

@@ -86,6 +86,16 @@ class Ops:
         return np.asarray(x)
 
     @staticmethod
+    def to_host(x: Array) -> Array:
+        """Return an array of this device on the host, the same one where that is possible."""
+        return np.asarray(x)
+
+    @staticmethod
+    def load(x: Array, out: Array) -> None:
+        """Copy a host array to one of this device, broadcast to its shape and cast to its type."""
+        np.copyto(out, x, casting="unsafe")
+
+    @staticmethod
     def copy(x: Array, out: Array) -> None:
         """Copy `x`, broadcast to the shape of `out` and cast to its type."""
         np.copyto(out, x)
@@ -271,6 +281,12 @@ class Ops:
         np.negative(limit, lowest)
         np.maximum(g, lowest, out=g)
         np.minimum(g, limit, out=g)
+
+    @staticmethod
+    def all_finite(x: Array, mask: Array) -> bool:
+        """Say whether no element is NaN or infinite; `mask` is workspace of bool."""
+        np.isfinite(x, mask)
+        return bool(mask.all())
 
     @staticmethod
     def sum_of_squares(g: Array, squares: Array, out: Array) -> None:
@@ -478,7 +494,8 @@ def ops_for(device: str) -> Ops:
     Parameters
     ----------
     device : str
-        ``"cpu"``: compiled loops where Numba is installed, else NumPy; ``"numpy"``: NumPy always.
+        ``"cpu"``: compiled loops where Numba is installed, else NumPy; ``"numpy"``: NumPy always;
+        ``"cuda"`` or ``"cuda:1"``: a GPU, through CuPy.
 
     Returns
     -------
@@ -488,11 +505,18 @@ def ops_for(device: str) -> Ops:
     ------
     ConfigurationError
         If there is no such device.
+    DeviceError
+        If the GPU cannot be used; it says what is missing.
     """
     if device == "numpy":
         return Ops()
+    if device == "cuda" or str(device).startswith("cuda:"):
+        from dnn.backend.cuda.ops import CudaOps
+        from dnn.backend.device import Device
+
+        return CudaOps(Device.of(device))
     if device != "cpu":
-        raise unknown_name("device", device, ["cpu", "numpy"])
+        raise unknown_name("device", device, ["cpu", "numpy", "cuda"])
     if not has_numba():
         return Ops()
     from dnn.backend.cpu import CpuOps

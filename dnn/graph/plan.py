@@ -164,7 +164,7 @@ class Plan:
     def __str__(self) -> str:
         lines = []
         for kind, (_, arguments) in zip(self._kinds, self._steps, strict=True):
-            shapes = [str(x.shape) for x in arguments if isinstance(x, np.ndarray)]
+            shapes = [str(x.shape) for x in arguments if hasattr(x, "dtype")]
             lines.append(f"{kind:24s}{' '.join(shapes[:-1])} -> {shapes[-1]}")
         return "\n".join(lines)
 
@@ -225,13 +225,16 @@ def evaluate(
     ConfigurationError
         If a value is missing.
     """
+    ops = ops or Ops()
     arrays = {node: np.asarray(value, node.dtype) for node, value in feeds.items()}
-    variables = {node: array for node, array in arrays.items() if node.kind == VARIABLE}
-    plan = Plan(outputs, ops or Ops(), variables, passes=passes)
+    variables = {
+        node: ops.asarray(array) for node, array in arrays.items() if node.kind == VARIABLE
+    }
+    plan = Plan(outputs, ops, variables, passes=passes)
     for node in plan.graph.order:
         if node.kind == PLACEHOLDER:
             if node not in arrays:
                 raise ConfigurationError(f"evaluate: no value was given for {node!r}")
-            plan[node][...] = arrays[node]
+            ops.load(arrays[node], plan[node])
     plan.run()
-    return [plan[node].copy() for node in outputs]
+    return [ops.to_host(plan[node]).copy() for node in outputs]

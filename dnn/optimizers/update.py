@@ -26,7 +26,7 @@ class Update:
     state : dict of str to FlatBuffer
         What the optimizer remembers, such as velocities.
     ops : Ops
-        Asked to link the steps.
+        Of the device where the arrays lie.
     gradients : array
         What the steps read.
 
@@ -46,6 +46,7 @@ class Update:
     ) -> None:
         self.steps = list(steps)
         self.gradients = gradients
+        self.ops = ops
         self._calls = ops.link(self.steps)
         self.scalars = scalars
         self.state = state
@@ -67,12 +68,12 @@ class Update:
         -------
         dict of str to array
             ``state.NAME`` for each buffer, ``scalar.NAME`` for each hyperparameter, and
-            ``steps_done``.
+            ``steps_done``; all on the host.
         """
         arrays = {f"state.{name}": buffer.flat for name, buffer in self.state.items()}
         arrays |= {f"scalar.{name}": array for name, array in self.scalars.items()}
-        arrays["steps_done"] = np.array(self.steps_done, np.int64)
-        return {name: array.copy() for name, array in arrays.items()}
+        copies = {name: self.ops.to_host(array).copy() for name, array in arrays.items()}
+        return copies | {"steps_done": np.array(self.steps_done, np.int64)}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Go back to a snapshot, in place; further steps repeat those after it bit for bit.
@@ -94,7 +95,7 @@ class Update:
                 message += f"{given.dtype}"
                 raise ShapeError("optimizer", message, array.shape, given.shape)
         for name, buffer in self.state.items():
-            buffer.flat[...] = arrays[f"state.{name}"]
+            self.ops.load(arrays[f"state.{name}"], buffer.flat)
         for name, scalar in self.scalars.items():
-            scalar[...] = arrays[f"scalar.{name}"]
+            self.ops.load(arrays[f"scalar.{name}"], scalar)
         self.steps_done = int(arrays["steps_done"])

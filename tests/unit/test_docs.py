@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from support import ROOT
 
 from diel.testing import TupleSpace
 from diel.workflow.boundary import Boundary
+from dnn.graph.operation import OPERATIONS
+from dnn.graph.passes import PASSES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,6 +25,10 @@ else:
     import tomli as tomllib
 
 PAGES = [ROOT / "docs" / "coupling.md", ROOT / "docs" / "tuple-space.md"]
+DNN_PAGE = ROOT / "docs" / "dnn.md"
+GPU_PAGE = ROOT / "docs" / "gpu.md"
+STEP_PAGE = ROOT / "docs" / "training-step.md"
+DNN_PAGES = [DNN_PAGE, GPU_PAGE, STEP_PAGE]
 FENCE = re.compile(r"^```python(?: raises=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXCERPT = re.compile(r"^```py (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -68,10 +76,45 @@ def test_the_snippets_of_a_page(page: Path, servers: int, tmp_path: Path) -> Non
             snippet.run(names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", DNN_PAGES, ids=lambda page: page.stem)
+def test_the_snippets_of_the_training_core(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for library in ("safetensors", "sklearn"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    # What a page registers is gone after it.
+    with patch.dict(OPERATIONS), patch.dict(PASSES):
+        for snippet in snippets(page):
+            snippet.run(names)
+
+
+def definitions(tree: ast.AST, prefix: str = "") -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield prefix + node.name
+            yield from definitions(node, f"{prefix}{node.name}.")
+
+
+def test_the_walk_through_a_step_leads_past_what_is_there() -> None:
+    text = STEP_PAGE.read_text(encoding="utf-8")
+    stations = re.findall(r"`([\w/]+\.py)::([\w.]+)`", text)
+    assert len(stations) > 40
+    assert text.count("::") == len(stations) + 1  # the page's first lines say what the form means
+    for file, name in stations:
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in set(definitions(tree)), f"{file}::{name}"
+    excerpts = EXCERPT.findall(text)
+    assert len(excerpts) == 1
+    for file, excerpt in excerpts:
+        assert excerpt in (ROOT / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DNN_PAGES], ids=lambda page: page.stem)
 def test_no_snippet_is_overlooked(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert len(list(snippets(page))) == text.count("```python") > 10
+    assert len(list(snippets(page))) == text.count("```python") > (1 if page in DNN_PAGES else 10)
 
 
 def test_excerpts_are_in_their_files() -> None:

@@ -105,6 +105,11 @@ def collapse(
     return lengths, steps
 
 
+# Without contraction: where an input is the same all along, its products leave the loop and are
+# rounded, and inside they would not be, so that one network and K at once would differ.
+_HEADER = HEADER.replace("**FLAGS", '**{**FLAGS, "fastmath": {"nsz"}}')
+
+
 @cache
 def chain_source(chain: Chain, forms: str, code: str) -> str:
     """Return the source of a chain's kernel.
@@ -138,7 +143,7 @@ def chain_source(chain: Chain, forms: str, code: str) -> str:
         names.append(f"t{number}")
     lines.append(f"                out[k] = {names[-1]}")
     return (
-        f"{HEADER}    n = r[2]\n    for i in range(r[0]):\n        for j in range(r[1]):\n"
+        f"{_HEADER}    n = r[2]\n    for i in range(r[0]):\n        for j in range(r[1]):\n"
         f"            out = carray(pointer(r[3] + i * r[4] + j * r[5]), (n,), {code})\n"
         + "\n".join(lines)
         + "\n"

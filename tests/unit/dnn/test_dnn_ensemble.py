@@ -87,19 +87,25 @@ def compare(layers, optimizer, rates, *, x=X, y=LABELS, epochs=3, **options):
     return networks
 
 
+# Compiled loops where there are any, and NumPy.
+DEVICES = ["cpu", "numpy"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", LAYERS)
-def test_every_kind_of_layer(kind):
+def test_every_kind_of_layer(kind, device):
     layers = LAYERS[kind]
     x = X.reshape(-1, *layers()[0].shape)
-    networks = compare(layers, OPTIMIZERS["momentum"], RATES, x=x)
+    networks = compare(layers, OPTIMIZERS["momentum"], RATES, x=x, device=device)
     probabilities = networks.predict_proba(x)
     assert probabilities.shape == (K, len(x), 3)
     np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_every_optimizer(kind):
-    compare(LAYERS["normalised"], OPTIMIZERS[kind], RATES)
+def test_every_optimizer(kind, device):
+    compare(LAYERS["normalised"], OPTIMIZERS[kind], RATES, device=device)
 
 
 @pytest.mark.parametrize("kind", ["momentum", "adam"])
@@ -219,6 +225,38 @@ def test_training_in_two_calls_equals_one():
     for name, array in once.parameters.items():
         np.testing.assert_array_equal(array, twice.parameters[name])
     assert [h.loss for h in once.histories] == [h.loss for h in twice.histories]
+
+
+@pytest.mark.parametrize("epochs", [3, [2, 3, 1, 3]])
+def test_a_network_is_taken_out_and_trained_further(epochs):
+    networks = dnn.Ensemble(
+        LAYERS["dropout"](),
+        optimizer=dnn.Adam(RATES, weight_decay=[0.1, 0.2, 0.3, 0.4]),
+        seeds=SEEDS,
+    )
+    networks.fit(X, LABELS, epochs=epochs)
+    for k, decay in enumerate([0.1, 0.2, 0.3, 0.4]):
+        optimizer = dnn.Adam(RATES[k], weight_decay=decay)
+        out = dnn.NeuralNetwork(LAYERS["dropout"](), optimizer=optimizer, seed=99)
+        networks.copy_to(k, out)
+        np.testing.assert_array_equal(out.predict_proba(X), networks.predict_proba(X)[k])
+        alone = dnn.NeuralNetwork(LAYERS["dropout"](), optimizer=optimizer, seed=SEEDS[k])
+        alone.fit(X, LABELS, epochs=epochs if isinstance(epochs, int) else epochs[k])
+        for model in (out, alone):
+            model.fit(X, LABELS, epochs=2)
+        assert out.history.loss == alone.history.loss
+        for name, array in alone.parameters.items():
+            np.testing.assert_array_equal(out.parameters[name], array)
+
+
+def test_a_network_fits_into_a_model_of_the_same_kind_only():
+    networks = dnn.Ensemble(LAYERS["relu"](), optimizer=dnn.Adam(), seeds=SEEDS)
+    with pytest.raises(ConfigurationError, match="other layers"):
+        networks.copy_to(0, dnn.NeuralNetwork(LAYERS["heart"](), optimizer=dnn.Adam()))
+    with pytest.raises(ConfigurationError, match="another dtype"):
+        networks.copy_to(0, dnn.NeuralNetwork(LAYERS["relu"](), dtype="float64"))
+    with pytest.raises(ShapeError, match="another"):
+        networks.copy_to(0, dnn.NeuralNetwork(LAYERS["relu"](), optimizer=dnn.RMSProp()))
 
 
 def test_bad_input():

@@ -14,6 +14,8 @@ EXAMPLES = [
     errors.ConfigurationError("c"),
     errors.DataError("d"),
     errors.LabelError("label 3 in row 7", 7),
+    errors.DeviceError("no GPU", "cuda:1"),
+    errors.OutOfRangeError("index 3"),
     errors.MissingDependencyError("e"),
     errors.NonFiniteError("log of x (2, 3)", "log"),
 ]
@@ -41,6 +43,8 @@ def test_pickle_keeps_class_message_and_fields(error):
         (errors.NonFiniteError, ArithmeticError),
         (errors.DataError, ValueError),
         (errors.LabelError, errors.DataError),
+        (errors.DeviceError, RuntimeError),
+        (errors.OutOfRangeError, IndexError),
         (errors.MissingDependencyError, ImportError),
     ],
 )

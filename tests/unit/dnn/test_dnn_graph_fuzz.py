@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dnn import graph
-from dnn.backend import Ops
+from dnn.backend import Ops, ops_for
 from dnn.graph.models import with_models
 from dnn.graph.passes import PASSES, default_passes
 
@@ -146,21 +146,35 @@ def test_the_default_passes_change_no_bit_of_float32():
 @pytest.mark.parametrize("block", range(3))
 def test_graphs_for_k_models_equal_k_graphs_bit_for_bit(block):
     for seed in range(2000 + 100 * block, 2000 + 100 * block + 40):
-        outputs, values, generator = random_graph(seed, np.float32)
-        models = int(generator.integers(1, 5))
-        inputs = list(values)
-        own = {x for x in inputs if generator.random() < 0.7} or {inputs[0]}
-        stacked = {
-            x: np.stack([value * (k + 1) for k in range(models)]) if x in own else value
-            for x, value in values.items()
-        }
-        now = with_models(outputs, models, own)
-        feeds = {now[x]: value for x, value in stacked.items() if x in now}
-        together = graph.evaluate([now[node] for node in outputs], feeds)
-        for k in range(models):
-            of_model = {x: stacked[x][k] if x in own else stacked[x] for x in inputs}
-            alone = graph.evaluate(outputs, of_model)
-            for node, got, value in zip(outputs, together, alone, strict=True):
-                # An input that all models share is no result, and has no axis of models.
-                got = got if now[node] is node and node.operation is None else got[k]
-                np.testing.assert_array_equal(got, value, f"seed {seed}, model {k}, {node!r}")
+        check_models(seed, Ops())
+
+
+@pytest.mark.parametrize("seed", [5000, 5049, 5050, 5051])
+def test_compiled_loops(seed):
+    """The first two have chains that a contraction of products and sums would round otherwise."""
+    pytest.importorskip("numba", reason="numba, which compiles the loops, is not installed")
+    outputs, values, _ = random_graph(seed, np.float32)
+    found = graph.evaluate(outputs, values, ops_for("cpu"))
+    agree(found, graph.run_eagerly(outputs, values), f"seed {seed}", 1e-4)
+    check_models(seed, ops_for("cpu"))
+
+
+def check_models(seed, ops):
+    outputs, values, generator = random_graph(seed, np.float32)
+    models = int(generator.integers(2, 5))
+    inputs = list(values)
+    own = {x for x in inputs if generator.random() < 0.7} or {inputs[0]}
+    stacked = {
+        x: np.stack([value * (k + 1) for k in range(models)]) if x in own else value
+        for x, value in values.items()
+    }
+    now = with_models(outputs, models, own)
+    feeds = {now[x]: value for x, value in stacked.items() if x in now}
+    together = graph.evaluate([now[node] for node in outputs], feeds, ops)
+    for k in range(models):
+        of_model = {x: stacked[x][k] if x in own else stacked[x] for x in inputs}
+        alone = graph.evaluate(outputs, of_model, ops)
+        for node, got, value in zip(outputs, together, alone, strict=True):
+            # An input that all models share is no result, and has no axis of models.
+            got = got if now[node] is node and node.operation is None else got[k]
+            np.testing.assert_array_equal(got, value, f"seed {seed}, model {k}, {node!r}")

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from operation_cases import CASES, drawn
 
 from dnn import graph
+from dnn.errors import ConfigurationError
 from dnn.graph.models import with_models
+from dnn.graph.operation import OPERATIONS, Operation, apply
 
 F4 = np.float32
 
@@ -49,3 +51,46 @@ def test_every_operation_and_its_gradient(case, data):
     alone, together = alone_and_together(expression, values, per_model)
     for a, b in zip(alone, together, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+class Halves(Operation):
+    """An operation of somebody's own, that says nothing of several models."""
+
+    name = "halves"
+
+    def infer(self, *inputs, **attributes):
+        return inputs[0].shape, inputs[0].dtype
+
+    def forward(self, ops, node, arrays):
+        return [(np.multiply, (arrays.inputs[0], 0.5, arrays.out))]
+
+    def gradient(self, node, dy):
+        return (dy * 0.5,)
+
+
+def test_an_operation_that_says_nothing_of_models_is_done_for_one_after_the_other(monkeypatch):
+    monkeypatch.setitem(OPERATIONS, "halves", Halves())
+    values = np.random.default_rng(0).normal(size=(3, 2, 4)).astype(F4)
+    alone, together = alone_and_together(lambda x: apply("halves", x) @ x.T, [values], {0})
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_all_models_share_is_computed_once():
+    x, w = graph.placeholder((4, 3), name="x"), graph.variable((3, 2), name="w")
+    shared = graph.tanh(x)
+    now = with_models([shared @ w, shared], 5, {w})
+    assert now[x] is x
+    assert now[w].shape == (5, 3, 2)
+    assert now[shared].shape == (5, 4, 3)
+    product = next(node for node in now.values() if node.kind == "matmul")
+    assert product.inputs[0] is shared
+
+
+def test_models_that_cannot_be():
+    x = graph.placeholder((2,))
+    with pytest.raises(ConfigurationError, match="at least 1, not 0"):
+        with_models([x * 2.0], 0, {x})
+    y = x * 2.0
+    with pytest.raises(ConfigurationError, match="is computed"):
+        with_models([y], 2, {y})

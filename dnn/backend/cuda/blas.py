@@ -1,0 +1,212 @@
+"""cuBLAS, called so that a CUDA graph can hold the calls.
+
+CuPy's own bindings refuse to be captured, since cuBLAS may allocate a workspace when it is
+called. Here it is given one for good, and is called through ctypes: two functions to set it up,
+one product for everything. NVIDIA names a workspace of 32 MiB for Hopper and 4 MiB for others.
+
+References
+----------
+.. [1] cuBLAS documentation, sections "cublasSetWorkspace", "CUDA Graphs Support" and
+   "cublasGemmStridedBatchedEx".
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnn.backend.cuda.layout import element_strides
+from dnn.errors import DeviceError, DtypeError, ShapeError
+
+__all__ = ["Cublas", "Product", "product_of"]
+
+WORKSPACE_BYTES = 32 << 20
+
+DATA_TYPES = {"f2": 2, "f4": 0, "f8": 1}
+"""cudaDataType: CUDA_R_16F, CUDA_R_32F, CUDA_R_64F."""
+
+COMPUTE_TYPES = {"f2": 68, "f4": 68, "f8": 70}
+"""cublasComputeType_t: CUBLAS_COMPUTE_32F without TF32, CUBLAS_COMPUTE_64F."""
+
+DEFAULT_ALGORITHM = -1
+
+
+class Product(NamedTuple):
+    """A batch of products of matrices in cuBLAS's terms, column by column: ``C = op(A) op(B)``.
+
+    Attributes
+    ----------
+    transpose_a, transpose_b : bool
+    rows, columns, inner : int
+        Of op(A), op(B) and between them.
+    lead_a, lead_b, lead_c : int
+        Elements from one column to the next.
+    step_a, step_b, step_c : int
+        Elements from one matrix of the batch to the next.
+    batch : int
+        Number of matrices.
+    """
+
+    transpose_a: bool
+    transpose_b: bool
+    rows: int
+    columns: int
+    inner: int
+    lead_a: int
+    lead_b: int
+    lead_c: int
+    step_a: int
+    step_b: int
+    step_c: int
+    batch: int
+
+
+def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
+    """Say ``out = a @ b``, with leading axes that broadcast, in cuBLAS's terms.
+
+    Parameters
+    ----------
+    a, b : array, shape (..., n, k) and (..., k, m)
+        Of their last two axes one is contiguous.
+    out : array, shape (..., n, m)
+        Contiguous along its last axis.
+
+    Returns
+    -------
+    list of (Product, int, int, int)
+        Products, with the offsets of b, a and out in elements: cuBLAS counts column by column,
+        so that row by row it computes ``out^T = b^T a^T``.
+
+    Raises
+    ------
+    ShapeError
+        If an operand lies in a way that cuBLAS cannot read.
+    """
+    n, m, k = out.shape[-2], out.shape[-1], a.shape[-1]
+    transpose_b, lead_b = _orientation(b)
+    transpose_a, lead_a = _orientation(a)
+    transpose_out, lead_out = _orientation(out)
+    if transpose_out:
+        raise ShapeError("gemm", f"the result {out.shape} is not contiguous", out.shape)
+    leading = out.shape[:-2]
+    steps = []
+    for x in (b, a, out):
+        given = element_strides(x)[:-2]
+        lengths = x.shape[:-2]
+        missing = len(leading) - len(lengths)
+        kept = [0 if length == 1 else step for length, step in zip(lengths, given, strict=True)]
+        steps.append([0] * missing + kept)
+    batch = leading[-1] if leading else 1
+    step_b, step_a, step_out = (s[-1] if s else 0 for s in steps)
+    leads = (lead_b, lead_a, lead_out)
+    product = Product(transpose_b, transpose_a, m, n, k, *leads, step_b, step_a, step_out, batch)
+    products = []
+    for index in np.ndindex(*leading[:-1]):
+        offsets = [sum(i * step for i, step in zip(index, s[:-1], strict=True)) for s in steps]
+        products.append((product, offsets[0], offsets[1], offsets[2]))
+    return products
+
+
+def _orientation(x: Any) -> tuple[bool, int]:
+    """Return whether the last axis but one is the contiguous one, and the other's stride."""
+    rows, columns = x.shape[-2:]
+    down, right = element_strides(x)[-2:]
+    if (right == 1 or columns == 1) and (down >= columns or rows == 1):
+        return False, max(1, down if rows > 1 else columns)
+    if (down == 1 or rows == 1) and (right >= rows or columns == 1):
+        return True, max(1, right if columns > 1 else rows)
+    message = f"a matrix {x.shape} with strides {element_strides(x)} cannot be read by cuBLAS"
+    raise ShapeError("gemm", message, tuple(x.shape))
+
+
+class Cublas:
+    """A handle of cuBLAS with a workspace of its own.
+
+    Parameters
+    ----------
+    cupy : module
+
+    Raises
+    ------
+    DeviceError
+        If the library is missing or does not start.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._library = _load()
+        self._handle = ctypes.c_void_p()
+        self._check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
+        self._workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
+        self._stream: int | None = None
+        self._one = {"f4": ctypes.c_float(1.0), "f8": ctypes.c_double(1.0)}
+        self._zero = {"f4": ctypes.c_float(0.0), "f8": ctypes.c_double(0.0)}
+
+    def multiply(self, code: str, product: Product, a: int, b: int, c: int) -> None:
+        """Put a product into the current stream's queue; a, b and c are addresses."""
+        if code not in DATA_TYPES:
+            raise DtypeError(f"gemm: cuBLAS multiplies floats, not {code}")
+        self.use_current_stream()
+        scalar = "f8" if code == "f8" else "f4"
+        kind = DATA_TYPES[code]
+        status = self._library.cublasGemmStridedBatchedEx(
+            self._handle,
+            int(product.transpose_a),
+            int(product.transpose_b),
+            product.rows,
+            product.columns,
+            product.inner,
+            ctypes.byref(self._one[scalar]),
+            ctypes.c_void_p(a),
+            kind,
+            product.lead_a,
+            ctypes.c_longlong(product.step_a),
+            ctypes.c_void_p(b),
+            kind,
+            product.lead_b,
+            ctypes.c_longlong(product.step_b),
+            ctypes.byref(self._zero[scalar]),
+            ctypes.c_void_p(c),
+            kind,
+            product.lead_c,
+            ctypes.c_longlong(product.step_c),
+            product.batch,
+            COMPUTE_TYPES[code],
+            DEFAULT_ALGORITHM,
+        )
+        self._check(status, "cublasGemmStridedBatchedEx")
+
+    def use_current_stream(self) -> None:
+        """Put further products into the queue of CuPy's current stream."""
+        stream = self._cupy.cuda.get_current_stream().ptr
+        if stream == self._stream:
+            return
+        status = self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream))
+        self._check(status, "cublasSetStream")
+        # Setting the stream takes the workspace away again.
+        status = self._library.cublasSetWorkspace_v2(
+            self._handle,
+            ctypes.c_void_p(self._workspace.data.ptr),
+            ctypes.c_size_t(WORKSPACE_BYTES),
+        )
+        self._check(status, "cublasSetWorkspace")
+        self._stream = stream
+
+    @staticmethod
+    def _check(status: int, what: str) -> None:
+        if status:
+            raise DeviceError(f"{what} failed with cuBLAS status {status}")
+
+
+def _load() -> Any:
+    """Return the library that CuPy uses too, where it comes from PyPI or a CUDA toolkit."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        path = load_nvidia_dynamic_lib("cublas").abs_path
+        return ctypes.CDLL(path)
+    except Exception as error:  # each source of libraries has errors of its own
+        message = f"cuBLAS is not to be found: {error} (pip install 'diel[gpu]')"
+        raise DeviceError(message) from error

@@ -1,0 +1,80 @@
+"""Every kernel there is, so that a test can compile all of them where there is no GPU."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from dnn.backend.cuda import elementwise, kernels
+from dnn.backend.cuda.elementwise import COMPARISONS, ELEMENTWISE
+from dnn.backend.cuda.kernels import REDUCTIONS
+from dnn.backend.cuda.source import (
+    SCALAR,
+    Elementwise,
+    Kernel,
+    elementwise_kernel,
+    reduction_kernel,
+)
+
+__all__ = ["all_kernels"]
+
+FLOATS = ("f2", "f4", "f8")
+AXES = {"f2": (1,), "f4": (1, 3), "f8": (1,)}
+EXAMPLE_CHAIN = (("multiply", 0, 1), ("add", 3, 2), ("tanh", 4), ("relu", 5), ("subtract", 6, 0))
+"""A chain like those that the fusion pass makes; what it makes depends on the graph."""
+
+
+def optimizer_steps() -> Iterator[Elementwise]:
+    """Yield every variant of every optimizer's step."""
+    for first, second in itertools.product((False, True), repeat=2):
+        yield elementwise.momentum_step(first, second)
+        yield elementwise.rmsprop_step(first, second)
+        yield elementwise.adam_step(first, second)
+        if not second:
+            yield elementwise.sgd_step(first)
+            yield elementwise.adagrad_step(first)
+
+
+def codes_of(spec: Elementwise, code: str) -> tuple[str, ...]:
+    """Return types of operands: one for all that may have any."""
+    fixed = dict(spec.fixed)
+    return tuple(fixed.get(name, code) for name in spec.parameters)
+
+
+def all_kernels() -> Iterator[Kernel]:
+    """Yield every kernel, for all types of elements and one and several axes.
+
+    Yields
+    ------
+    Kernel
+        Each name once.
+    """
+    specs = [*ELEMENTWISE.values(), *optimizer_steps(), elementwise.chain(EXAMPLE_CHAIN, 3)]
+    for code, axes in ((key, axes) for key, counts in AXES.items() for axes in counts):
+        for spec in specs:
+            if spec.name not in ("count", "fill"):
+                yield elementwise_kernel(spec, codes_of(spec, code), axes)
+        # With a number in place of an array.
+        yield elementwise_kernel(ELEMENTWISE["fill"], (SCALAR, code), axes)
+        for name in ("add", "multiply", "maximum", *COMPARISONS):
+            spec = ELEMENTWISE[name]
+            out = codes_of(spec, code)[-1]
+            yield elementwise_kernel(spec, (code, SCALAR, out), axes)
+    yield elementwise_kernel(ELEMENTWISE["count"], ("i8",), 1)
+    # Conversions, and the types of labels, masks, seeds and steps.
+    pairs = [*itertools.permutations(FLOATS, 2), ("b1", "f4"), ("f4", "b1"), ("i8", "f4")]
+    for given, wanted in [*pairs, ("i8", "i8"), ("u8", "u8"), ("b1", "b1")]:
+        yield elementwise_kernel(ELEMENTWISE["copy"], (given, wanted), 1)
+    for code in ("i8", "u8"):
+        yield elementwise_kernel(ELEMENTWISE["add"], (code, code, code), 1)
+    for reduction, code, by_rows in itertools.product(REDUCTIONS.values(), FLOATS, (False, True)):
+        yield reduction_kernel(reduction, (*(code for _ in reduction.parameters), code), by_rows)
+    for code in FLOATS:
+        yield kernels.log_softmax(code)
+        yield kernels.uniform_noise(code)
+        yield kernels.end_batch(code, "f8")
+    yield kernels.end_batch("f4", "f4")
+    for code in (*FLOATS, "i8", "u1", "b1"):
+        yield kernels.take_rows(code)
+        yield kernels.take_batch(code)
+        yield kernels.add_rows(code)

@@ -1,0 +1,207 @@
+"""Sources to compiled kernels, and calls of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnn.backend.cuda.layout import broadcast_strides, collapse, element_strides
+from dnn.backend.cuda.source import (
+    REDUCED_AXES,
+    SCALAR,
+    THREADS,
+    Elementwise,
+    Kernel,
+    Reduction,
+    code_of,
+    elementwise_kernel,
+    reduction_kernel,
+)
+from dnn.errors import DeviceError, ShapeError
+
+__all__ = ["Call", "Launcher"]
+
+BLOCKS = 2048
+"""At most that many blocks: 15 for each of an H200's 132 processors; the kernels loop."""
+
+NUMBERS = (int, float, np.number)
+
+OPTIONS = ("--std=c++17",)
+
+
+class Call(NamedTuple):
+    """A call of a compiled function, with all that it needs: what a replay repeats."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+
+    def run(self) -> None:
+        """Do it."""
+        self.function(*self.arguments)
+
+
+class Launcher:
+    """Compiles kernels when they are first called, and calls them.
+
+    Parameters
+    ----------
+    cupy : module
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self.cupy = cupy
+        self._sources: dict[Any, Kernel] = {}
+        self._compiled: dict[str, Any] = {}
+        self._recording: list[Call] | None = None
+
+    # Recording.
+
+    def begin_recording(self) -> None:
+        """Note calls from now on instead of doing them."""
+        if self._recording is not None:
+            raise DeviceError("calls are recorded already")
+        self._recording = []
+
+    def end_recording(self) -> list[Call]:
+        """Return the calls that were noted."""
+        assert self._recording is not None
+        calls, self._recording = self._recording, None
+        return calls
+
+    def call(self, function: Any, *arguments: Any) -> None:
+        """Call a function, now or when the recording is replayed."""
+        call = Call(function, arguments)
+        if self._recording is None:
+            call.run()
+        else:
+            self._recording.append(call)
+
+    # Launching.
+
+    def launch(self, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
+        """Launch a kernel with blocks of `THREADS` threads."""
+        if kernel.name not in self._compiled:
+            module = self.cupy.RawModule(code=kernel.program, options=OPTIONS)
+            self._compiled[kernel.name] = module.get_function(kernel.name)
+        grid = (max(1, min(blocks, BLOCKS)),)
+        self.call(self._compiled[kernel.name], grid, (THREADS,), tuple(arguments))
+
+    def for_each(self, kernel: Kernel, elements: int, arguments: Sequence[Any]) -> None:
+        """Launch a kernel with a thread for each of a number of elements."""
+        if elements:
+            self.launch(kernel, -(-elements // THREADS), arguments)
+
+    def elementwise(
+        self,
+        spec: Elementwise,
+        operands: Sequence[Any],
+        integers: Sequence[int] = (),
+        hidden: int | None = None,
+    ) -> None:
+        """Launch an elementwise kernel over the shape of its last written operand.
+
+        Parameters
+        ----------
+        spec : Elementwise
+        operands : sequence of device array or number
+            In the order of the parameters; they broadcast to the operand that is written last.
+        integers : sequence of int
+        hidden : int, optional
+            An axis that pointer operands have and the others lack: it is left out of the loop.
+        """
+        named = dict(zip(spec.parameters, operands, strict=True))
+        target = named[spec.writes[-1]]
+        shape: tuple[int, ...] = tuple(target.shape)
+        codes, strides = [], []
+        for name, operand in named.items():
+            if isinstance(operand, NUMBERS):
+                codes.append(SCALAR)
+                continue
+            self._check(spec.name, operand)
+            codes.append(code_of(operand.dtype))
+            given, steps = tuple(operand.shape), element_strides(operand)
+            if hidden is not None and name in spec.pointers:
+                given, steps = _without(given, hidden), _without(steps, hidden)
+            try:
+                strides.append(broadcast_strides(given, steps, shape))
+            except ValueError as error:
+                raise ShapeError(spec.name, str(error), given, shape) from None
+        lengths, strides = collapse(shape, strides)
+        kernel = self._kernel(spec, tuple(codes), len(lengths))
+        elements = int(np.prod(lengths, dtype=np.int64))
+        numbers = [*integers, elements, *lengths[1:], *(s for steps in strides for s in steps)]
+        arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
+        self.for_each(kernel, elements, [*arguments, *map(np.int64, numbers)])
+
+    def _kernel(self, spec: Elementwise, codes: tuple[str, ...], axes: int) -> Kernel:
+        key = (spec, codes, axes)
+        if key not in self._sources:
+            self._sources[key] = elementwise_kernel(spec, codes, axes)
+        return self._sources[key]
+
+    def reduce(
+        self,
+        spec: Reduction,
+        operands: Sequence[Any],
+        axes: tuple[int, ...],
+        out: Any,
+        scale: float = 1.0,
+    ) -> None:
+        """Launch a reduction.
+
+        Parameters
+        ----------
+        spec : Reduction
+        operands : sequence of device array, of one shape
+        axes : tuple of int, not negative
+            Reduced.
+        out : device array
+            Of the shape of the operands, with length 1 along `axes`.
+        scale : float
+        """
+        for array in (*operands, out):
+            self._check(spec.name, array)
+        shape = tuple(operands[0].shape)
+        kept = tuple(i for i in range(len(shape)) if i not in axes)
+        all_strides = [element_strides(x) for x in operands]
+        inner, steps = _fold(spec.name, shape, axes, all_strides)
+        outer, others = _fold(spec.name, shape, kept, [*all_strides, element_strides(out)])
+        by_rows = min(s[-1] for s in steps) <= min(s[-1] for s in others[:-1]) or outer[-1] < 8
+        codes = tuple(code_of(x.dtype) for x in (*operands, out))
+        key = (spec, codes, by_rows)
+        if key not in self._sources:
+            self._sources[key] = reduction_kernel(spec, codes, by_rows)
+        results = int(np.prod(outer, dtype=np.int64))
+        if not results:
+            return
+        numbers = [results, int(np.prod(inner, dtype=np.int64)), *outer[1:], *inner[1:]]
+        for over, along in zip(others[:-1], steps, strict=True):
+            numbers += [*over, *along]
+        numbers += others[-1]
+        arguments = [*operands, out, np.float64(scale), *map(np.int64, numbers)]
+        self.launch(self._sources[key], results if by_rows else -(-results // 32), arguments)
+
+    def _check(self, where: str, operand: Any) -> None:
+        if not isinstance(operand, self.cupy.ndarray):
+            message = f"{where}: {type(operand).__name__} where an array of the GPU is needed"
+            raise DeviceError(message)
+
+
+def _without(values: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return values[:axis] + values[axis + 1 :]
+
+
+def _fold(
+    where: str, shape: tuple[int, ...], axes: Sequence[int], strides: Sequence[tuple[int, ...]]
+) -> tuple[list[int], list[list[int]]]:
+    """Collapse some axes, and pad with axes of length 1 to what the kernel has."""
+    lengths, steps = collapse(
+        tuple(shape[i] for i in axes), [tuple(s[i] for i in axes) for s in strides]
+    )
+    missing = REDUCED_AXES - len(lengths)
+    if missing < 0:
+        message = f"{shape} over axes {tuple(axes)} needs more than {REDUCED_AXES} loops"
+        raise ShapeError(where, message, shape)
+    return [1] * missing + list(lengths), [[0] * missing + list(s) for s in steps]

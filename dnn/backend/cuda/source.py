@@ -1,0 +1,321 @@
+"""CUDA C++ from what happens to one element.
+
+A kernel is described by a few lines of C in which each operand is a variable, in the type that
+arithmetic has: float for float16 and float32, double for float64. ``A`` names that type of the
+kernel's result, so that ``A(0.5)`` makes no double of a float::
+
+    Elementwise("relu", ("x", "out"), ("out",), "out = x > A(0) || x != x ? x : A(0);")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "HALF_HEADER",
+    "SCALAR",
+    "Elementwise",
+    "Kernel",
+    "Reduction",
+    "elementwise_kernel",
+    "reduction_kernel",
+]
+
+HALF_HEADER = "#include <cuda_fp16.h>\n"
+
+C_TYPES = {
+    "f2": "__half",
+    "f4": "float",
+    "f8": "double",
+    "i4": "int",
+    "i8": "long long",
+    "u1": "unsigned char",
+    "u4": "unsigned int",
+    "u8": "unsigned long long",
+    "b1": "bool",
+}
+SCALAR = "s"
+"""The type of an operand that is a number of Python: passed by value, as a double."""
+
+THREADS = 256
+"""In a block; reductions need a power of two."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A function in CUDA C++.
+
+    Attributes
+    ----------
+    name : str
+        What it is called in `source`; different sources have different names.
+    source : str
+        A whole program, without includes.
+    half : bool
+        It needs `HALF_HEADER`.
+    """
+
+    name: str
+    source: str
+    half: bool
+
+    @property
+    def program(self) -> str:
+        """What a compiler takes."""
+        return (HALF_HEADER if self.half else "") + self.source
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """What happens to one element.
+
+    Attributes
+    ----------
+    name : str
+    parameters : tuple of str
+        Operands, in the order in which they are passed.
+    writes : tuple of str
+        Those whose value after `body` is stored.
+    body : str
+        C++ statements.
+    only_written : tuple of str
+        Those of `writes` whose value before is not loaded.
+    pointers : tuple of str
+        Those that are not loaded: ``p_x[at_x]`` is the element.
+    integers : tuple of str
+        Further parameters of type long long.
+    fixed : tuple of (str, str)
+        Operands that have one type of elements only, with its code.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    writes: tuple[str, ...]
+    body: str
+    only_written: tuple[str, ...] = ("out",)
+    pointers: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()
+    fixed: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What becomes of many elements.
+
+    Attributes
+    ----------
+    name : str
+    parameters : tuple of str
+        Operands that are read, in the order in which they are passed; the result comes last.
+    value : str
+        C++ expression: what an element contributes.
+    first : str
+        C++ expression: what `total` begins as.
+    step : str
+        C++ statements that take ``value`` into ``total``; the order must not matter.
+    last : str
+        C++ expression: the result, from ``total``, with ``scale`` a double that is passed.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    value: str
+    first: str
+    step: str
+    last: str = "total"
+
+
+def code_of(dtype: npt.DTypeLike) -> str:
+    """Return ``"f4"`` for float32, and so on."""
+    code: str = np.dtype(dtype).str[1:]
+    if code not in C_TYPES:
+        raise TypeError(f"kernels know no {np.dtype(dtype)}")
+    return code
+
+
+def arithmetic(code: str) -> str:
+    """Return the C type that values of a type have between loading and storing."""
+    return "float" if code == "f2" else C_TYPES[code]
+
+
+def stored(code: str, expression: str) -> str:
+    """Convert a value to what memory holds."""
+    return f"(__half)(float)({expression})" if code == "f2" else f"({C_TYPES[code]})({expression})"
+
+
+def _main_type(codes: Sequence[str]) -> str:
+    """Return the arithmetic type of a kernel: of its first operand that is a float."""
+    real = [code for code in codes if code != SCALAR]
+    floats = [code for code in real if code[0] == "f"]
+    return arithmetic((floats or real)[0])
+
+
+def elementwise_kernel(spec: Elementwise, codes: Sequence[str], axes: int) -> Kernel:
+    """Write the kernel of an elementwise function.
+
+    Parameters
+    ----------
+    spec : Elementwise
+    codes : sequence of str
+        Type of each operand, see `code_of`.
+    axes : int, at least 1
+
+    Returns
+    -------
+    Kernel
+        Its parameters: each operand, the integers of `spec`, the number of elements, the lengths
+        of all axes but the first, and for each operand that is an array its strides.
+    """
+    types = dict(zip(spec.parameters, codes, strict=True))
+    arrays = [name for name in spec.parameters if types[name] != SCALAR]
+    parameters = [
+        f"const double p_{name}"
+        if types[name] == SCALAR
+        else f"{'' if name in spec.writes else 'const '}{C_TYPES[types[name]]}* p_{name}"
+        for name in spec.parameters
+    ]
+    parameters += [f"const long long {name}" for name in spec.integers]
+    parameters += ["const long long n_"]
+    parameters += [f"const long long n{axis}_" for axis in range(1, axes)]
+    parameters += [f"const long long {name}_{axis}_" for name in arrays for axis in range(axes)]
+
+    lines = ["long long rest_ = i_;"] if axes > 1 else []
+    for axis in reversed(range(1, axes)):
+        lines.append(f"const long long i{axis}_ = rest_ % n{axis}_; rest_ /= n{axis}_;")
+    lines.append(f"const long long i0_ = {'rest_' if axes > 1 else 'i_'};")
+    for name in arrays:
+        terms = " + ".join(f"i{axis}_ * {name}_{axis}_" for axis in range(axes))
+        lines.append(f"const long long at_{name} = {terms};")
+    for name in spec.parameters:
+        if name in spec.pointers:
+            continue
+        if types[name] == SCALAR:
+            lines.append(f"const A {name} = (A)p_{name};")
+        elif name in spec.only_written:
+            lines.append(f"{arithmetic(types[name])} {name};")
+        else:
+            qualifier = "" if name in spec.writes else "const "
+            kind = arithmetic(types[name])
+            lines.append(f"{qualifier}{kind} {name} = ({kind})p_{name}[at_{name}];")
+    lines += spec.body.strip().splitlines()
+    for name in spec.writes:
+        lines.append(f"p_{name}[at_{name}] = {stored(types[name], name)};")
+    written = [types[name] for name in spec.writes]
+    main = _main_type([code for code in (*written, *codes) if code != "b1"] or ["b1"])
+    name = f"{spec.name}__{'_'.join(codes)}__{axes}"
+    body = "\n        ".join(lines)
+    source = f"""extern "C" __global__ void {name}(
+    {", ".join(parameters)})
+{{
+    typedef {main} A;
+    const long long step_ = (long long)gridDim.x * blockDim.x;
+    for (long long i_ = (long long)blockIdx.x * blockDim.x + threadIdx.x; i_ < n_; i_ += step_) {{
+        {body}
+    }}
+}}
+"""
+    return Kernel(name, source, "f2" in codes)
+
+
+REDUCED_AXES = 3
+"""Axes of the results, and of what is reduced, that a reduction's kernel has."""
+
+
+def reduction_kernel(spec: Reduction, codes: Sequence[str], by_rows: bool) -> Kernel:
+    """Write the kernel of a reduction.
+
+    Parameters
+    ----------
+    spec : Reduction
+    codes : sequence of str
+        Types of the operands and of the result.
+    by_rows : bool
+        A block of threads for each result, which suits elements that stand one behind the other;
+        else 32 results for each block, so that neighbours in a thread group read neighbours in
+        memory.
+
+    Returns
+    -------
+    Kernel
+        Its parameters: operands, result, scale, number of results, number of elements for each;
+        lengths of their axes but the first (2 and 2); and for each operand 3 strides over results
+        and 3 over reduced elements, and for the result 3.
+
+    Notes
+    -----
+    Partial results are combined in a fixed order, so the same input gives the same bits.
+    """
+    *read, result = codes
+    names = spec.parameters
+    parameters = [
+        f"const {C_TYPES[code]}* p_{name}" for name, code in zip(names, read, strict=True)
+    ]
+    parameters += [f"{C_TYPES[result]}* p_out", "const double scale"]
+    parameters += [
+        f"const long long {name}_" for name in ("results", "elements", "o1", "o2", "r1", "r2")
+    ]
+    for name in names:
+        parameters += [f"const long long {name}_o{axis}_" for axis in range(REDUCED_AXES)]
+        parameters += [f"const long long {name}_r{axis}_" for axis in range(REDUCED_AXES)]
+    parameters += [f"const long long out_o{axis}_" for axis in range(REDUCED_AXES)]
+
+    def index(name: str, kind: str, number: str) -> str:
+        return (
+            f"{number} / {kind}2_ / {kind}1_ * {name}_{kind}0_ + "
+            f"{number} / {kind}2_ % {kind}1_ * {name}_{kind}1_ + "
+            f"{number} % {kind}2_ * {name}_{kind}2_"
+        )
+
+    kind = arithmetic(result)
+    bases = "\n            ".join(
+        f"const long long base_{name} = {index(name, 'o', 'o_')};" for name in names
+    )
+    loads = "\n                ".join(
+        f"const {arithmetic(code)} {name} = "
+        f"({arithmetic(code)})p_{name}[base_{name} + {index(name, 'r', 'r_')}];"
+        for name, code in zip(names, read, strict=True)
+    )
+    # By rows: 1 x 256 threads, all for one result; else 32 x 8, thread (x, y) taking every 8th
+    # element of result x.
+    across, along = (1, THREADS) if by_rows else (32, THREADS // 32)
+    name = f"{spec.name}__{'_'.join(codes)}__{'rows' if by_rows else 'columns'}"
+    source = f"""extern "C" __global__ void {name}(
+    {", ".join(parameters)})
+{{
+    typedef {kind} A;
+    __shared__ A partial_[{THREADS}];
+    const int x_ = threadIdx.x % {across}, y_ = threadIdx.x / {across};
+    const long long groups_ = (results_ + {across - 1}) / {across};
+    for (long long group_ = blockIdx.x; group_ < groups_; group_ += gridDim.x) {{
+        const long long o_ = group_ * {across} + x_;
+        A total = {spec.first};
+        if (o_ < results_) {{
+            {bases}
+            for (long long r_ = y_; r_ < elements_; r_ += {along}) {{
+                {loads}
+                const A value = {spec.value};
+                {spec.step}
+            }}
+        }}
+        partial_[threadIdx.x] = total;
+        __syncthreads();
+        for (int half_ = {along // 2}; half_ > 0; half_ /= 2) {{
+            if (y_ < half_) {{
+                const A value = partial_[threadIdx.x + half_ * {across}];
+                {spec.step}
+                partial_[threadIdx.x] = total;
+            }}
+            __syncthreads();
+        }}
+        if (y_ == 0 && o_ < results_) {{
+            p_out[{index("out", "o", "o_")}] = {stored(result, spec.last)};
+        }}
+        __syncthreads();
+    }}
+}}
+"""
+    return Kernel(name, source, "f2" in codes)

@@ -1,0 +1,120 @@
+"""Devices: where arrays live, and what a GPU needs that is not there.
+
+A device is named ``"cpu"``, ``"cuda"`` (the first GPU) or ``"cuda:1"``. CuPy is imported here
+and in the files named ``cuda_...``, and only when a GPU is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from dnn.errors import DeviceError, unknown_name
+
+__all__ = ["CPU", "Device", "cuda_problem", "import_cupy"]
+
+INSTALL = "pip install 'diel[gpu]'"
+
+
+@dataclass(frozen=True)
+class Device:
+    """A processor with memory of its own.
+
+    Attributes
+    ----------
+    kind : "cpu" or "cuda"
+    index : int
+        Which of the GPUs that this process sees.
+    """
+
+    kind: str
+    index: int = 0
+
+    @classmethod
+    def of(cls, name: str | Device) -> Device:
+        """Return the device of a name; a device is returned as it is.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such kind of device. That the device is there is not checked.
+        """
+        if isinstance(name, Device):
+            return name
+        kind, colon, index = str(name).partition(":")
+        if kind == "cpu" and not colon:
+            return CPU
+        if kind == "cuda" and (not colon or index.isdecimal()):
+            return cls("cuda", int(index or 0))
+        raise unknown_name("device", name, ["cpu", "cuda", "cuda:1"])
+
+    def require(self) -> None:
+        """Raise `DeviceError`, saying what is missing, unless the device can be used."""
+        if self.kind == "cuda" and (problem := cuda_problem(self.index)):
+            raise DeviceError(f"{self} cannot be used: {problem}", str(self))
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+
+CPU = Device("cpu")
+
+
+def import_cupy() -> Any:
+    """Return the module cupy.
+
+    Raises
+    ------
+    DeviceError
+        If it is not installed, or does not find its libraries.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        if getattr(error, "name", None) == "cupy":
+            message = f"CuPy is not installed ({INSTALL})"
+        else:
+            message = f"CuPy cannot be imported: {error}"
+        raise DeviceError(message) from error
+    return cupy
+
+
+@functools.cache
+def cuda_problem(index: int = 0) -> str | None:
+    """Say why a GPU cannot be used.
+
+    Parameters
+    ----------
+    index : int
+        Which of the GPUs that this process sees.
+
+    Returns
+    -------
+    str or None
+        What is missing and what to do about it; None if nothing is.
+    """
+    try:
+        runtime = import_cupy().cuda.runtime
+    except DeviceError as error:
+        return str(error)
+    try:
+        driver = runtime.driverGetVersion()
+    except Exception as error:  # any CUDA error here means the same
+        return f"the CUDA driver does not answer: {error}"
+    if not driver:
+        return "there is no NVIDIA driver on this machine (CuPy is installed)"
+    try:
+        count = runtime.getDeviceCount()
+    except Exception as error:
+        return f"CUDA finds no usable GPU: {error} (the driver supports CUDA {_version(driver)})"
+    if not count:
+        return "the driver finds no GPU: is CUDA_VISIBLE_DEVICES empty?"
+    if index >= count:
+        return f"this process sees {count} GPU{'s' if count > 1 else ''}, numbered from 0"
+    return None
+
+
+def _version(number: int) -> str:
+    """Return 12.8 for 12080, as CUDA numbers its versions."""
+    return f"{number // 1000}.{number % 1000 // 10}"

@@ -1,0 +1,402 @@
+"""Memory on the host, on a device, or on both with a copy made only when it is read.
+
+========== ============================= ==========================================
+HOST       NumPy memory                  reading it on a device is an error
+DEVICE     memory of a GPU               reading it on the host is an error
+MANAGED    a host and a device copy      the stale side is brought up to date when
+                                         it is read, and not before
+CUDA_      one piece that CUDA moves     the host waits for the device before it
+MANAGED    page by page                  reads
+========== ============================= ==========================================
+
+Without a GPU, MANAGED memory is host memory, and the two kinds that need one say what is missing.
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn import allocations
+from dnn.backend import device as devices
+from dnn.backend.device import Device
+from dnn.backend.ops import ALIGNMENT_BYTES, Array
+from dnn.errors import ConfigurationError, DeviceError, DtypeError, ShapeError, unknown_name
+
+__all__ = ["DeviceMemory", "MemoryKind", "MemoryManager"]
+
+
+class MemoryKind(enum.Enum):
+    """Where a `MemoryManager` keeps its elements; the table is at the top of the file."""
+
+    HOST = "host"
+    DEVICE = "device"
+    MANAGED = "managed"
+    CUDA_MANAGED = "cuda_managed"
+
+    @classmethod
+    def of(cls, name: str | MemoryKind) -> MemoryKind:
+        """Return the kind of a name, in small letters."""
+        if isinstance(name, MemoryKind):
+            return name
+        known = {kind.value: kind for kind in cls}
+        if name not in known:
+            raise unknown_name("kind of memory", name, known)
+        return known[name]
+
+
+class DeviceMemory(Protocol):
+    """What a manager asks of a device; `dnn.backend.cuda.memory` answers with CuPy.
+
+    Arrays are flat. Copies are put in the device's queue behind the work that is there; `to_host`
+    returns when the host array may be read. What ``start_...`` returns is given to ``finish_...``
+    before an array of either side is used. They finish in the order in which they began.
+    """
+
+    def empty(self, size: int, dtype: np.dtype[Any]) -> Any:
+        """Return new memory of the device."""
+
+    def empty_unified(self, size: int, dtype: np.dtype[Any]) -> tuple[Any, Array]:
+        """Return new unified memory, as an array of the device and as one of the host."""
+
+    def empty_pinned(self, size: int, dtype: np.dtype[Any]) -> Array:
+        """Return host memory from which the device can copy while the host goes on."""
+
+    def to_device(self, host: Array, out: Any) -> None:
+        """Copy from the host; `host` may be changed when this returns."""
+
+    def to_host(self, device: Any, out: Array) -> None:
+        """Copy to the host."""
+
+    def copy(self, device: Any, out: Any) -> None:
+        """Copy on the device, or from another device."""
+
+    def start_to_device(self, host: Array, out: Any) -> Any:
+        """Begin to copy pinned memory to the device."""
+
+    def start_to_host(self, device: Any, out: Array) -> Any:
+        """Begin to copy to pinned memory."""
+
+    def finish_on_device(self, ticket: Any) -> None:
+        """Let the device's later work wait for a copy."""
+
+    def finish_on_host(self, ticket: Any) -> None:
+        """Wait for a copy."""
+
+    def prefetch_unified(self, device: Any, to_device: bool) -> None:
+        """Begin to move unified memory to one side."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all its work."""
+
+
+class MemoryManager:
+    """A number of elements of one type, on the host, on a device, or on both.
+
+    Parameters
+    ----------
+    size : int
+        Elements.
+    dtype : type of elements
+        float16, float32 or float64; integers and bool for labels and masks.
+    kind : str or MemoryKind
+        ``"host"``, ``"device"``, ``"managed"`` or ``"cuda_managed"``.
+    device : str, Device or DeviceMemory, optional
+        ``"cpu"`` or ``"cuda:0"``. Left out, DEVICE and CUDA_MANAGED take the first GPU, and
+        MANAGED does if there is one.
+
+    Attributes
+    ----------
+    size, dtype, kind
+    device : DeviceMemory or None
+        None where everything is on the host.
+
+    Raises
+    ------
+    DeviceError
+        If the kind needs a GPU and there is none; it says what is missing.
+    DtypeError
+        If elements are no real numbers.
+    ConfigurationError
+        If the size is negative, or the kind unknown.
+
+    Notes
+    -----
+    The elements are not initialised. A side is allocated when it is first used.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        dtype: npt.DTypeLike = np.float32,
+        kind: str | MemoryKind = MemoryKind.MANAGED,
+        device: str | Device | DeviceMemory | None = None,
+    ) -> None:
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+            raise ConfigurationError(f"size must be an integer of at least 0, not {size!r}")
+        self.size = int(size)
+        self.dtype = checked_dtype(dtype)
+        self.kind = MemoryKind.of(kind)
+        self.device = _device_memory(self.kind, device)
+        self._host: Array | None = None
+        self._device: Any = None
+        self._host_stale = self._device_stale = False
+        self._ticket: Any = None  # of the last prefetch, while the host has not waited for it
+
+    @classmethod
+    def wrap(cls, array: Array) -> MemoryManager:
+        """Return a HOST manager of an array's own memory; the array is contiguous."""
+        if not array.flags.c_contiguous:
+            raise ShapeError("memory", f"an array {array.shape} is not contiguous", array.shape)
+        self = cls(array.size, array.dtype, MemoryKind.HOST)
+        self._host = array.reshape(-1)
+        return self
+
+    @classmethod
+    def wrap_device(cls, array: Any, device: str | Device | DeviceMemory) -> MemoryManager:
+        """Return a DEVICE manager of a device array's own memory; the array is contiguous."""
+        self = cls(array.size, array.dtype, MemoryKind.DEVICE, device)
+        self._device = array.reshape(-1)
+        return self
+
+    @property
+    def size_bytes(self) -> int:
+        """Of one copy."""
+        return self.size * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        sides = [
+            f"{name} {'stale' if stale else 'current'}"
+            for name, array, stale in (
+                ("host", self._host, self._host_stale),
+                ("device", self._device, self._device_stale),
+            )
+            if array is not None
+        ]
+        where = ", ".join(sides) or "not allocated"
+        return f"<MemoryManager {self.size} {self.dtype} {self.kind.value}: {where}>"
+
+    # The two sides.
+
+    def read_host(self) -> Array:
+        """Return the elements on the host, up to date and not to be written."""
+        view: Array = self._on_host().view()
+        view.flags.writeable = False
+        return view
+
+    def write_host(self, *, whole: bool = False) -> Array:
+        """Return the elements on the host for writing; a device copy is stale from now on.
+
+        Parameters
+        ----------
+        whole : bool
+            Every element is going to be written, so what the device holds need not be fetched.
+        """
+        host = self._on_host(update=not whole)
+        self._host_stale = False
+        self._device_stale = self._two_sided()
+        return host
+
+    def read_device(self) -> Any:
+        """Return the elements on the device, up to date and not to be written."""
+        return self._on_device()
+
+    def write_device(self, *, whole: bool = False) -> Any:
+        """Return the elements on the device for writing; a host copy is stale from now on."""
+        array = self._on_device(update=not whole)
+        self._device_stale = False
+        self._host_stale = self._two_sided()
+        return array
+
+    def _two_sided(self) -> bool:
+        return self.kind is MemoryKind.MANAGED and self.device is not None
+
+    def _on_host(self, update: bool = True) -> Array:
+        if self.kind is MemoryKind.DEVICE:
+            raise DeviceError("DEVICE memory cannot be read on the host: copy it to HOST memory")
+        if self._ticket is not None:
+            assert self.device is not None
+            self.device.finish_on_host(self._ticket)
+            self._ticket = None
+        host = self._host_side()
+        if self.kind is MemoryKind.CUDA_MANAGED:
+            assert self.device is not None
+            self.device.synchronize()  # the host must not touch pages that a kernel writes
+        elif self._host_stale and update:
+            assert self.device is not None
+            self.device.to_host(self._device, host)
+            allocations.count_transfer("to_host", self.size_bytes)
+            self._host_stale = False
+        return host
+
+    def _on_device(self, update: bool = True) -> Any:
+        if self.device is None:
+            raise DeviceError(f"{self.kind.name} memory of the host cannot be read on a device")
+        if self._ticket is not None:
+            # The ticket stays: a host that writes next must not outrun a copy that reads it.
+            self.device.finish_on_device(self._ticket)
+        array = self._device_side()
+        if self._device_stale and update:
+            self.device.to_device(self._host_side(), array)
+            allocations.count_transfer("to_device", self.size_bytes)
+            self._device_stale = False
+        return array
+
+    def _host_side(self) -> Array:
+        if self._host is None:
+            if self.kind is MemoryKind.CUDA_MANAGED:
+                self._allocate_unified()
+            elif self.device is not None:
+                self._host = self.device.empty_pinned(self.size, self.dtype)
+                self._count("host")
+            else:
+                raw = np.empty(self.size_bytes + ALIGNMENT_BYTES, np.uint8)
+                skip = -raw.ctypes.data % ALIGNMENT_BYTES
+                self._host = raw[skip : skip + self.size_bytes].view(self.dtype)
+                self._count("host")
+        assert self._host is not None
+        return self._host
+
+    def _device_side(self) -> Any:
+        if self._device is None:
+            assert self.device is not None
+            if self.kind is MemoryKind.CUDA_MANAGED:
+                self._allocate_unified()
+            else:
+                self._device = self.device.empty(self.size, self.dtype)
+                self._count("device")
+        return self._device
+
+    def _allocate_unified(self) -> None:
+        assert self.device is not None
+        self._device, self._host = self.device.empty_unified(self.size, self.dtype)
+        self._count("unified")
+
+    def _count(self, kind: str) -> None:
+        allocations.count_allocation(kind, self.size_bytes)
+        weakref.finalize(self, allocations.count_release, kind, self.size_bytes).atexit = False
+
+    # Prefetching.
+
+    def prefetch(self, side: str) -> None:
+        """Begin to bring one side up to date, and return at once.
+
+        Parameters
+        ----------
+        side : str
+            ``"host"`` or ``"device"``.
+
+        Notes
+        -----
+        Whoever reads that side next waits for what is still under way. Where there is only one
+        side there is nothing to do, so that a program works on a machine without a GPU.
+        """
+        if side not in ("host", "device"):
+            raise unknown_name("side", side, ["host", "device"])
+        if self.device is None or self.kind is MemoryKind.DEVICE:
+            return
+        if self.kind is MemoryKind.CUDA_MANAGED:
+            self.device.prefetch_unified(self._device_side(), side == "device")
+        elif side == "device" and self._device_stale:
+            self._ticket = self.device.start_to_device(self._host_side(), self._device_side())
+            self._device_stale = False
+            allocations.count_transfer("to_device", self.size_bytes)
+        elif side == "host" and self._host_stale:
+            self._ticket = self.device.start_to_host(self._device_side(), self._host_side())
+            self._host_stale = False
+            allocations.count_transfer("to_host", self.size_bytes)
+
+    # Copies.
+
+    def copy_from(self, source: MemoryManager, begin: int = 0, size: int | None = None) -> None:
+        """Copy elements of another manager, of any kind, to the beginning of this one.
+
+        Parameters
+        ----------
+        source : MemoryManager
+        begin : int
+            The first element of `source` to copy.
+        size : int, optional
+            How many; from `begin` to the end of `source` if left out.
+
+        Raises
+        ------
+        DtypeError
+            If the types of elements differ.
+        ShapeError
+            If the elements are not all there in `source`, or don't fit in here.
+
+        Notes
+        -----
+        Reads the side of `source` that is up to date and writes the same side here where there
+        is one: between two managers on a GPU nothing passes through the host.
+        """
+        count = source.size - begin if size is None else size
+        if source.dtype != self.dtype:
+            raise DtypeError(f"copy_from: {source.dtype} elements into {self.dtype} memory")
+        if begin < 0 or count < 0 or begin + count > source.size or count > self.size:
+            message = f"elements {begin} to {begin + count} of {source.size} into {self.size}"
+            raise ShapeError("copy_from", message, (source.size,), (self.size,))
+        whole = count == self.size
+        part = slice(begin, begin + count)
+        if source._current_on_device():
+            if self._takes_device():
+                assert self.device is not None
+                target = self.write_device(whole=whole)
+                self.device.copy(source.read_device()[part], target[:count])
+            else:
+                host = self.write_host(whole=whole)
+                assert source.device is not None
+                source.device.to_host(source.read_device()[part], host[:count])
+                allocations.count_transfer("to_host", count * self.dtype.itemsize)
+        elif self.kind is MemoryKind.DEVICE:
+            assert self.device is not None
+            target = self.write_device(whole=whole)
+            self.device.to_device(source.read_host()[part], target[:count])
+            allocations.count_transfer("to_device", count * self.dtype.itemsize)
+        else:
+            host = self.write_host(whole=whole)
+            host[:count] = source.read_host()[part]
+
+    def _current_on_device(self) -> bool:
+        """Whether reading on the device needs no copy and reading on the host might."""
+        if self.kind is MemoryKind.MANAGED:
+            return self._host_stale
+        return self.kind in (MemoryKind.DEVICE, MemoryKind.CUDA_MANAGED)
+
+    def _takes_device(self) -> bool:
+        return self.device is not None and self.kind is not MemoryKind.HOST
+
+
+def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return a type of elements that memory may have."""
+    checked = np.dtype(dtype)
+    if checked.kind not in "fiub" or checked.itemsize > 8:
+        raise DtypeError(f"elements must be real numbers of at most 64 bits, not {checked}")
+    return checked
+
+
+def _device_memory(
+    kind: MemoryKind, device: str | Device | DeviceMemory | None
+) -> DeviceMemory | None:
+    """Return the device of a manager, None for memory of the host alone."""
+    if kind is MemoryKind.HOST:
+        return None
+    if device is not None and not isinstance(device, str | Device):
+        return device
+    if device is None:
+        device = "cuda" if kind is not MemoryKind.MANAGED or not devices.cuda_problem() else "cpu"
+    where = Device.of(device)
+    if where.kind == "cpu":
+        if kind is MemoryKind.MANAGED:
+            return None
+        raise DeviceError(f"{kind.name} memory is a GPU's, and the device is {where}")
+    if problem := devices.cuda_problem(where.index):
+        raise DeviceError(f"{kind.name} memory needs a GPU: {problem}", str(where))
+    from dnn.backend.cuda.memory import CudaMemory
+
+    return CudaMemory(where.index)

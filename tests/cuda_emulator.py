@@ -1,0 +1,137 @@
+"""CUDA C++ run on the CPU: every block after the other, its threads as fibers.
+
+A kernel's own source is compiled by the C++ compiler of the machine, behind a header in which
+CUDA's words mean what they mean: `__syncthreads()` gives the turn to the next thread of the
+block, and everything `__shared__` is static. What is tested is what is compiled for a GPU; what
+is not is how threads of a GPU race, and what it costs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+HEADER = r"""
+#include <cmath>
+#include <cstdlib>
+#include <ucontext.h>
+#include <vector>
+using std::exp; using std::log; using std::log1p; using std::pow; using std::sqrt; using std::tanh;
+using std::abs; using std::fabs;
+typedef _Float16 __half;
+struct dim3_ { unsigned int x, y, z; };
+static dim3_ threadIdx, blockIdx, blockDim, gridDim;
+#define __global__ __attribute__((visibility("default")))
+#define __device__
+#define __forceinline__ inline
+#define __restrict__
+#define __shared__ static
+
+static ucontext_t home_, fibers_[1024];
+static char* stacks_ = nullptr;
+static unsigned int now_;
+static bool done_[1024];
+static inline void __syncthreads() { swapcontext(&fibers_[now_], &home_); }
+static void (*body_)();
+static void fiber_() { body_(); done_[now_] = true; swapcontext(&fibers_[now_], &home_); }
+
+static void block_(bool syncs) {
+    if (!syncs) {
+        for (unsigned int t = 0; t < blockDim.x; ++t) { threadIdx.x = t; body_(); }
+        return;
+    }
+    const size_t size = 65536;
+    if (!stacks_) stacks_ = (char*)malloc(1024 * size);
+    for (unsigned int t = 0; t < blockDim.x; ++t) {
+        done_[t] = false;
+        getcontext(&fibers_[t]);
+        fibers_[t].uc_stack.ss_sp = stacks_ + t * size;
+        fibers_[t].uc_stack.ss_size = size;
+        fibers_[t].uc_link = &home_;
+        makecontext(&fibers_[t], fiber_, 0);
+    }
+    for (bool left = true; left;) {
+        left = false;
+        for (unsigned int t = 0; t < blockDim.x; ++t) {
+            if (done_[t]) continue;
+            now_ = threadIdx.x = t;
+            swapcontext(&home_, &fibers_[t]);
+            left = left || !done_[t];
+        }
+    }
+}
+
+static void launch_(unsigned int blocks, unsigned int threads, bool syncs, void (*body)()) {
+    blockDim.x = threads; gridDim.x = blocks; body_ = body;
+    for (unsigned int b = 0; b < blocks; ++b) { blockIdx.x = b; block_(syncs); }
+}
+"""
+
+OPTIONS = ["-std=c++17", "-O0", "-ffp-contract=off", "-shared", "-fPIC", "-w"]
+COMPILER = shutil.which("g++")
+
+
+def parameter_types(source: str, name: str) -> list[str]:
+    """Return the C type of each parameter of a kernel."""
+    head = source[source.index(f"void {name}(") + len(f"void {name}(") :]
+    return [" ".join(one.split()[:-1]) for one in head[: head.index(")")].split(",")]
+
+
+def with_launcher(source: str, name: str) -> str:
+    """Add a function that takes pointers to the arguments, as CUDA's launch does."""
+    types = parameter_types(source, name)
+    given = ", ".join(f"*({kind}*)arguments_{name}[{i}]" for i, kind in enumerate(types))
+    syncs = "true" if "__syncthreads" in source else "false"
+    return (
+        source
+        + f"""
+static void** arguments_{name};
+static void call_{name}() {{ {name}({given}); }}
+extern "C" void launch_{name}(unsigned int blocks, unsigned int threads, void** arguments) {{
+    arguments_{name} = arguments;
+    launch_(blocks, threads, {syncs}, call_{name});
+}}
+"""
+    )
+
+
+@functools.cache
+def _folder() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="cuda-emulator-")
+    _keep.append(folder)
+    return Path(folder.name)
+
+
+_keep: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def build(sources: dict[str, str]) -> dict[str, ctypes._CFuncPtr]:
+    """Compile kernels, given by name, and return what launches them."""
+    code = HEADER + "".join(
+        with_launcher(source.replace("#include <cuda_fp16.h>", ""), name)
+        for name, source in sources.items()
+    )
+    stem = _folder() / hashlib.sha256(code.encode()).hexdigest()[:16]
+    library = stem.with_suffix(".so")
+    if not library.exists():
+        stem.with_suffix(".cpp").write_text(code)
+        done = subprocess.run(
+            [COMPILER, *OPTIONS, "-o", str(library), str(stem.with_suffix(".cpp"))],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{sorted(sources)}:\n{done.stderr}")
+    loaded = ctypes.CDLL(str(library))
+    functions = {}
+    for name in sources:
+        function = loaded[f"launch_{name}"]
+        function.argtypes = [ctypes.c_uint, ctypes.c_uint, ctypes.c_void_p]
+        function.restype = None
+        functions[name] = function
+    return functions

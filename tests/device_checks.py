@@ -1,0 +1,188 @@
+"""What holds on every device that is no CPU: run on a GPU, and on a stand-in for CuPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import dnn
+from dnn import graph
+from dnn.backend.ops import Ops
+from dnn.network import Network
+
+OPTIMIZERS = [
+    dnn.SGD(0.1),
+    dnn.SGD(0.1, momentum=0.9, weight_decay=0.01),
+    dnn.SGD(0.1, momentum=0.9, nesterov=True),
+    dnn.AdaGrad(0.1),
+    dnn.RMSProp(0.01, momentum=0.5),
+    dnn.Adam(0.01, weight_decay=0.01),
+    dnn.AdamW(0.01, weight_decay=0.1),
+]
+
+
+def check_operation(ops, expression, values, generator):
+    """Compare values and gradients of an expression with the oracle's, in float64."""
+    nodes = [graph.placeholder(x.shape, np.float64) for x in values]
+    y = expression(*nodes)
+    v = graph.constant(generator.normal(size=y.shape), np.float64)
+    slopes = graph.gradients(y, nodes, v)
+    feeds = dict(zip(nodes, values, strict=True))
+    found = graph.evaluate([y, *slopes], feeds, ops)
+    expected = graph.evaluate([y, *slopes], feeds, Ops())
+    for mine, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-10, atol=1e-12)
+
+
+def data(samples=50, features=6, classes=3):
+    """Samples whose classes can be told apart."""
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, classes, samples)
+    centres = generator.normal(size=(classes, features))
+    x = centres[y] + 0.3 * generator.normal(size=(samples, features))
+    return x.astype(np.float32), y
+
+
+def small_net():
+    """Every kind of layer that there is a kernel for."""
+    return [
+        dnn.Input(6),
+        dnn.FullyConnected(8),
+        dnn.BatchNorm(),
+        dnn.Activation("relu"),
+        dnn.Dropout(0.2),
+        dnn.FullyConnected(8),
+        dnn.LayerNorm(),
+        dnn.Activation("tanh"),
+        dnn.FullyConnected(3),
+    ]
+
+
+def plain_net():
+    """No layer takes a mean away again.
+
+    The gradient of a bias before such a layer is rounding errors alone, and Adam makes steps of
+    full length from them.
+    """
+    layers = [dnn.Input(6), dnn.FullyConnected(8), dnn.Activation("tanh"), dnn.Dropout(0.2)]
+    return [*layers, dnn.FullyConnected(8), dnn.Activation("sigmoid"), dnn.FullyConnected(3)]
+
+
+def trained(device, optimizer, layers=None, epochs=3, seed=4):
+    """Train a small network with a partial last batch."""
+    x, y = data()
+    model = dnn.NeuralNetwork(layers or small_net(), optimizer=optimizer, seed=seed, device=device)
+    history = model.fit(x, y, epochs=epochs, batch_size=16, progress=False)
+    return model, history
+
+
+def check_training(device, optimizer):
+    """Train on a device and in NumPy: the same losses, predictions and noise, to rounding."""
+    net = small_net if isinstance(optimizer, dnn.SGD) else plain_net
+    mine, history = trained(device, optimizer, net())
+    oracle, expected = trained("numpy", optimizer, net())
+    np.testing.assert_allclose(history.loss, expected.loss, rtol=2e-3)
+    x, y = data()
+    probabilities = mine.predict_proba(x)
+    np.testing.assert_allclose(probabilities, oracle.predict_proba(x), rtol=2e-2, atol=2e-3)
+    assert history.loss[-1] < history.loss[0]
+    assert mine.evaluate(x, y)["loss"] > 0
+    return mine
+
+
+def check_several_models(ops):
+    """K networks in one plan: each as if it were alone, on the same device."""
+    x, y = data(samples=16)
+    losses = []
+    for seed in ([3, 4], 3, 4):
+        layers = [dnn.Input(6), dnn.FullyConnected(5), dnn.Activation("tanh")]
+        layers += [dnn.Dropout(0.3), dnn.FullyConnected(3)]
+        network = Network(layers, dnn.SoftmaxCrossEntropy(), seed, np.dtype("f4"), ops)
+        update = dnn.SGD(0.1, momentum=0.9).bind(ops, network.parameters, network.gradients)
+        step = network.training_plan(16)
+        found = []
+        for _ in range(3):
+            ops.load(x, step.x)
+            ops.load(y, step.target)
+            step.plan.run()
+            update.run()
+            found.append(np.array(ops.to_host(step.loss)))
+        losses.append(np.array(found))
+    together, first, second = losses
+    assert together.shape == (3, 2)
+    np.testing.assert_allclose(together[:, 0], first, rtol=1e-5)
+    np.testing.assert_allclose(together[:, 1], second, rtol=1e-5)
+
+
+def check_memory(device):
+    """Every kind of memory on a device, and copies between them."""
+    kinds = ["host", "device", "managed", "cuda_managed"]
+    values = np.arange(7, dtype=np.float32)
+    host = dnn.MemoryManager(7, kind="host")
+    host.write_host(whole=True)[...] = values
+    for dtype in ("float16", "float64"):
+        typed = dnn.MemoryManager(5, dtype, "managed", device)
+        typed.write_host(whole=True)[...] = 2.5
+        assert typed.read_device().dtype == dtype
+    for source_kind in kinds:
+        source = dnn.MemoryManager(7, kind=source_kind, device=device)
+        source.copy_from(host)
+        if source_kind == "managed":
+            source.write_device()
+        for kind in kinds:
+            target = dnn.MemoryManager(9, kind=kind, device=device)
+            back = dnn.MemoryManager(9, kind="host")
+            back.write_host()[...] = -1
+            target.copy_from(back)
+            target.copy_from(source, begin=1, size=5)
+            back.copy_from(target)
+            expected = [1, 2, 3, 4, 5, -1, -1, -1, -1]
+            np.testing.assert_array_equal(back.read_host(), expected, f"{source_kind} to {kind}")
+    managed = dnn.MemoryManager(7, kind="managed", device=device)
+    managed.copy_from(host)
+    managed.prefetch("device")
+    managed.write_device()[:2] = 9
+    managed.prefetch("host")
+    np.testing.assert_array_equal(managed.read_host(), [9, 9, 2, 3, 4, 5, 6])
+    unified = dnn.MemoryManager(7, kind="cuda_managed", device=device)
+    unified.copy_from(host)
+    unified.prefetch("device")
+    unified.read_device()[:2] = 9
+    unified.prefetch("host")
+    np.testing.assert_array_equal(unified.read_host(), [9, 9, 2, 3, 4, 5, 6])
+
+
+def check_tensors(device, cupy):
+    """Tensors on a device: creation, parts, shapes, and the ways in and out."""
+    there = dnn.Tensor((3, 4), "uniform", device=device, seed=3)
+    here = dnn.Tensor((3, 4), "uniform", seed=3)
+    assert str(there.device) == f"{device}:0"
+    assert there.memory.kind.value == "device"
+    np.testing.assert_array_equal(there, here)
+    np.testing.assert_array_equal(there[1:, ::-2], here.numpy()[1:, ::-2])
+    assert there[-1, -1] == here[-1, -1]
+    there[0, 1:3] = [5, 6]
+    there[:, 0] = 7
+    np.testing.assert_array_equal(there[0], [7, 5, 6, here[0, 3]])
+    np.testing.assert_array_equal(there.reshape(2, 6)[1], there.numpy().reshape(2, 6)[1])
+    assert there.unsqueeze(1).squeeze().shape == (3, 4)
+    view = there[:, 1:].cupy()
+    assert view.shape == (3, 3)
+    np.testing.assert_array_equal(cupy.asnumpy(view), there.numpy()[:, 1:])
+    back = there[:, 1:].to("cpu")
+    np.testing.assert_array_equal(back, there.numpy()[:, 1:])
+    for kind in ("managed", "cuda_managed"):
+        moved = here.to(device, kind)
+        np.testing.assert_array_equal(moved, here)
+        np.testing.assert_array_equal(cupy.asnumpy(moved.cupy()), here)
+        moved[1] = 3
+        np.testing.assert_array_equal(cupy.asnumpy(moved.cupy())[1], [3, 3, 3, 3])
+    given = cupy.asarray(np.arange(6.0, dtype=np.float32).reshape(2, 3))
+    np.testing.assert_array_equal(dnn.Tensor.from_array(given), [[0, 1, 2], [3, 4, 5]])
+    shared = dnn.Tensor.from_dlpack(given)
+    given[0, 0] = 8
+    assert shared[0, 0] == 8
+    assert cupy.from_dlpack(shared).shape == (2, 3)
+    assert cupy.asarray(shared).shape == (2, 3)
+    x = graph.placeholder((2, 3))
+    (y,) = graph.evaluate([x + shared], {x: shared})
+    assert y[0, 0] == 16

@@ -1,0 +1,103 @@
+"""The table of operations, layers, optimizers, memory and tensors, on a GPU.
+
+The same checks run on a stand-in for CuPy in `tests/unit/dnn`; here nothing stands in.
+"""
+
+from __future__ import annotations
+
+import device_checks
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operation_cases import CASES, drawn
+
+import dnn
+from dnn import graph
+from dnn.backend import philox
+from dnn.backend.ops import Ops
+from dnn.graph.plan import Plan
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_every_operation_and_its_gradient(ops, case, data):
+    expression, values, _, generator = data.draw(drawn(case))
+    device_checks.check_operation(ops, expression, values, generator)
+
+
+@pytest.mark.parametrize("optimizer", device_checks.OPTIMIZERS, ids=repr)
+def test_training(ops, optimizer):
+    device_checks.check_training("cuda", optimizer)
+
+
+def test_training_twice_gives_the_same_bits(ops):
+    losses = [device_checks.trained("cuda", dnn.Adam(0.01))[1].loss for _ in range(2)]
+    assert losses[0] == losses[1]
+
+
+def test_several_models_in_one_plan(ops):
+    device_checks.check_several_models(ops)
+
+
+def test_memory(ops):
+    device_checks.check_memory("cuda")
+
+
+def test_tensors(ops):
+    import cupy
+
+    device_checks.check_tensors("cuda", cupy)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_noise_is_the_oracles_bit_for_bit(ops, dtype):
+    seed, step = np.array([1, 2**63], np.uint64), np.array(7, np.uint64)
+    out = np.empty((2, 100_003), dtype)
+    spaces = [np.empty(s, t) for s, t in philox.workspaces(seed.shape, out.shape[1])]
+    Ops().uniform_noise(seed, step, 9, *spaces, out)
+    mine = ops.asarray(np.empty_like(out))
+    ops.uniform_noise(ops.asarray(seed), ops.asarray(step), 9, None, None, mine)
+    np.testing.assert_array_equal(ops.to_host(mine), out)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_large_products(ops, dtype):
+    generator = np.random.default_rng(0)
+    a, b = (generator.normal(size=shape).astype(dtype) for shape in ((100, 784), (784, 528)))
+    out = ops.asarray(np.empty((100, 528), dtype))
+    ops.gemm(ops.asarray(a), ops.asarray(b), out)
+    expected = a.astype("f8") @ b.astype("f8")
+    scale = np.sqrt(784) * {"float16": 1e-2, "float32": 1e-5, "float64": 1e-14}[dtype]
+    np.testing.assert_allclose(ops.to_host(out), expected, atol=scale)
+
+
+def test_a_plan_with_products_is_one_cuda_graph(ops):
+    x, w = graph.placeholder((64, 32), np.float32), graph.placeholder((32, 8), np.float32)
+    y = graph.tanh(x @ w)
+    plan = Plan([y], ops)
+    generator = np.random.default_rng(0)
+    for _ in range(4):
+        values = [generator.normal(size=node.shape).astype("f4") for node in (x, w)]
+        for node, value in zip((x, w), values, strict=True):
+            ops.load(value, plan[node])
+        plan.run()
+        found = ops.to_host(plan[y])
+        np.testing.assert_allclose(found, np.tanh(values[0] @ values[1]), rtol=1e-4, atol=1e-5)
+    ((replay, _),) = plan._calls
+    assert replay.__self__.how == "one CUDA graph"
+
+
+def test_torch_shares_memory_of_the_gpu(ops):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no GPU")
+    theirs = torch.arange(6, dtype=torch.float32, device="cuda").reshape(2, 3)
+    ours = dnn.Tensor.from_dlpack(theirs)
+    theirs[0, 0] = 9
+    torch.cuda.synchronize()
+    assert ours[0, 0] == 9
+    back = torch.from_dlpack(ours)
+    assert back.device.type == "cuda"
+    assert back.tolist() == ours.numpy().tolist()

@@ -1,0 +1,132 @@
+"""Graphs and training on the stand-in for CuPy: plans, fused chains, recorded replays."""
+
+from __future__ import annotations
+
+import cuda_emulator
+import device_checks
+import fake_cupy
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operation_cases import CASES, drawn
+
+import dnn
+from dnn import graph
+from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.device import Device
+from dnn.graph.plan import Plan
+
+if cuda_emulator.COMPILER is None:
+    pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def ops() -> CudaOps:
+    fake_cupy.compile_all()
+    return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
+
+
+@pytest.fixture
+def cuda(ops, monkeypatch) -> str:
+    """Make `device="cuda"` the stand-in."""
+    there = dnn.backend.ops.ops_for
+    monkeypatch.setattr(
+        "dnn.model.ops_for", lambda device: ops if device == "cuda" else there(device)
+    )
+    return "cuda"
+
+
+@pytest.mark.parametrize("case", CASES)
+@given(data=st.data())
+@settings(max_examples=2, deadline=None)
+def test_every_operation_and_its_gradient(ops, case, data):
+    expression, values, _, generator = data.draw(drawn(case))
+    device_checks.check_operation(ops, expression, values, generator)
+
+
+# All of them train in `tests/gpu`; their steps are compared in `test_dnn_cuda_ops`.
+@pytest.mark.parametrize("optimizer", device_checks.OPTIMIZERS[1::4], ids=repr)
+def test_training_is_the_oracles_to_rounding(cuda, ops, optimizer):
+    launched = fake_cupy.Graph.launched
+    device_checks.check_training(cuda, optimizer)
+    # Three epochs of three whole batches and a partial one. The first run of each plan is no
+    # graph, and the gradients' plan and the update are one.
+    assert fake_cupy.Graph.launched - launched >= 8 + 2
+
+
+def test_several_models_in_one_plan(ops):
+    device_checks.check_several_models(ops)
+
+
+def test_a_checkpoint_goes_from_the_gpu_to_the_cpu(cuda, tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    mine, _ = device_checks.trained(cuda, dnn.Adam(0.01))
+    mine.save(tmp_path / "model.safetensors")
+    other, _ = device_checks.trained("numpy", dnn.Adam(0.01), epochs=1, seed=9)
+    other.load(tmp_path / "model.safetensors")
+    x, _ = device_checks.data()
+    np.testing.assert_allclose(mine.predict_proba(x), other.predict_proba(x), rtol=1e-4)
+
+
+# -- replays --------------------------------------------------------------------------------------
+
+
+def counting_plan(ops):
+    state = graph.variable((3,), np.float32, "state")
+    array = ops.asarray(np.zeros(3, np.float32))
+    step = graph.placeholder((3,), np.float32)
+    y = graph.sum((state + step) * 2.0)
+    plan = Plan([y, step, graph.assign(state, state + step)], ops, {state: array})
+    ops.load(np.array([1, 2, 3]), plan[step])
+    return plan, array, y
+
+
+def test_a_plan_is_replayed_as_one_graph_from_the_second_run_on(ops):
+    plan, array, y = counting_plan(ops)
+    np.testing.assert_array_equal(ops.to_host(array), 0)  # compiling computes nothing
+    for run in range(1, 5):
+        plan.run()
+        np.testing.assert_array_equal(ops.to_host(array), [run, 2 * run, 3 * run])
+        assert float(plan[y]) == 12 * run
+    ((replay, _),) = plan._calls
+    assert replay.__self__.how == "one CUDA graph"
+
+
+def test_a_plan_that_cannot_be_captured_is_launched_call_by_call_and_says_why(ops, monkeypatch):
+    monkeypatch.setattr(fake_cupy.Stream, "fails", "operation not permitted when capturing")
+    plan, array, _ = counting_plan(ops)
+    for run in range(1, 4):
+        plan.run()
+        np.testing.assert_array_equal(ops.to_host(array), [run, 2 * run, 3 * run])
+    ((replay, _),) = plan._calls
+    assert replay.__self__.how == "launches: operation not permitted when capturing"
+
+
+def test_a_function_from_outside_is_called_between_graphs(ops):
+    calls = []
+    x = ops.asarray(np.zeros(2))
+    steps = [(ops.add, (x, 1.0, x)), (lambda: calls.append(ops.to_host(x)[0]), ())]
+    steps += [(ops.multiply, (x, 2.0, x)), (ops.add, (x, 1.0, x))]
+    linked = ops.link(steps)
+    assert len(linked) == 3
+    np.testing.assert_array_equal(ops.to_host(x), 0)
+    for _ in range(3):
+        for function, arguments in linked:
+            function(*arguments)
+    assert calls == [1, 4, 10]
+    np.testing.assert_array_equal(ops.to_host(x), 21)
+
+
+def test_a_fused_chain_is_one_kernel(ops):
+    x = graph.placeholder((40, 8), np.float32)
+    y = graph.tanh(x * 2.0 + 1.0) * graph.sigmoid(x) - x
+    plan = Plan([y], ops)
+    values = np.random.default_rng(0).normal(size=(40, 8)).astype("f4")
+    ops.load(values, plan[x])
+    fake_cupy.RawModule.launches.clear()
+    plan.run()
+    assert [name.split("_")[0] for name in fake_cupy.RawModule.launches] == ["chain"]
+    expected = np.tanh(values * 2 + 1) / (1 + np.exp(-values)) - values
+    np.testing.assert_allclose(ops.to_host(plan[y]), expected, rtol=1e-5, atol=1e-6)
+    assert "(40, 8) () () -> (40, 8)" in str(plan)

@@ -1,0 +1,356 @@
+"""The GPU's functions against NumPy's, their kernels run on the CPU; see `cuda_emulator`."""
+
+from __future__ import annotations
+
+import cuda_emulator
+import fake_cupy
+import numpy as np
+import pytest
+
+from dnn.backend.cuda.blas import product_of
+from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.device import Device
+from dnn.backend.ops import Ops
+from dnn.errors import DeviceError, DtypeError, ShapeError
+
+if cuda_emulator.COMPILER is None:
+    pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)
+
+ORACLE = Ops()
+TOLERANCE = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-13}
+
+
+@pytest.fixture(scope="module")
+def ops() -> CudaOps:
+    fake_cupy.compile_all()
+    return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
+
+
+def both(ops, name, arguments, outputs, dtype="float32"):
+    """Call a function on either device and compare what it wrote into the arrays of `outputs`."""
+    expected = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+    given = [ops.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    getattr(ORACLE, name)(*expected)
+    getattr(ops, name)(*given)
+    for at, (mine, wanted) in enumerate(zip(given, expected, strict=True)):
+        if isinstance(wanted, np.ndarray) and (at in outputs or at - len(given) in outputs):
+            tolerance = TOLERANCE[dtype]
+            np.testing.assert_allclose(
+                ops.to_host(mine), wanted, rtol=tolerance, atol=tolerance, err_msg=name
+            )
+        elif isinstance(wanted, np.ndarray) and at - len(given) not in (-2, -3):
+            np.testing.assert_array_equal(ops.to_host(mine), wanted, err_msg=f"{name} wrote {at}")
+
+
+def normal(*shape, dtype="float32", seed=0, positive=False):
+    values = np.random.default_rng((seed, len(shape))).normal(size=shape)
+    return np.asarray(np.abs(values) + 0.1 if positive else values, dtype)
+
+
+ONE = ["negative", "exp", "square", "tanh", "abs", "sign", "relu", "sigmoid"]
+ROOTS = ["log", "sqrt", "log1p"]
+TWO = ["add", "subtract", "multiply", "divide"]
+
+
+@pytest.mark.parametrize("name", [*ONE, *ROOTS])
+def test_functions_of_one_operand(ops, name):
+    x = normal(3, 70, positive=name in ROOTS)
+    both(ops, name, [x, np.empty_like(x)], [-1])
+    half = x.astype("float16")
+    both(ops, name, [half, np.empty_like(half)], [-1], "float16")
+
+
+@pytest.mark.parametrize("name", TWO)
+@pytest.mark.parametrize(
+    ("a", "b"), [((5, 4), (5, 4)), ((5, 4), (4,)), ((5, 1, 4), (3, 1)), ((), (2, 3)), ((2, 3), ())]
+)
+def test_functions_of_two_operands_broadcast(ops, name, a, b):
+    out = np.empty(np.broadcast_shapes(a, b), "float32")
+    both(ops, name, [normal(*a), normal(*b, positive=True), out], [-1])
+
+
+def test_operands_that_are_transposed_or_cut(ops):
+    x, y = normal(6, 5), normal(5, 6, seed=1)
+    out = fake_cupy.empty((5, 6), "float32")
+    ops.add(ops.asarray(x).swapaxes(0, 1), ops.asarray(y), out)
+    np.testing.assert_array_equal(ops.to_host(out), x.T + y)
+    ops.multiply(ops.asarray(y)[:, ::2], ops.asarray(y)[:, 1::2], out[:, 3:])
+    np.testing.assert_array_equal(ops.to_host(out)[:, 3:], y[:, ::2] * y[:, 1::2])
+    np.testing.assert_array_equal(ops.to_host(out)[:, :3], (x.T + y)[:, :3])
+
+
+def test_in_place_and_with_a_number(ops):
+    x = ops.asarray(normal(100))
+    ops.multiply(x, 0.5, x)
+    ops.add(x, x, out=x)
+    np.testing.assert_allclose(ops.to_host(x), normal(100), rtol=1e-6)
+    ops.fill(3.0, x)
+    np.testing.assert_array_equal(ops.to_host(x), np.full(100, 3.0))
+
+
+def test_maximum_minimum_relu_and_comparisons_with_nan(ops):
+    special = np.array([np.nan, 1, -1, np.inf, -np.inf, 0], "float32")
+    a, b = (x.ravel() for x in np.meshgrid(special, special))
+    for name in ("maximum", "minimum"):
+        both(ops, name, [a, b, np.empty_like(a)], [-1])
+    both(ops, "relu", [special, np.empty_like(special)], [-1])
+    both(ops, "sign", [special, np.empty_like(special)], [-1])
+    for name in ("greater", "greater_equal", "equal"):
+        both(ops, name, [a, b, np.empty(a.shape, bool)], [-1])
+    condition = np.arange(36) % 3 == 0
+    both(ops, "where", [condition, a, b, np.empty_like(a)], [-1])
+    mask = np.empty(special.shape, bool)
+    both(ops, "positive", [special, mask, np.empty_like(special)], [-1])
+
+
+def test_power(ops):
+    a, b = normal(40, positive=True), normal(40, seed=1)
+    both(ops, "power", [a, b, np.empty_like(a)], [-1])
+
+
+def test_conversions(ops):
+    x = normal(50) * 10
+    for dtype in ("float16", "float64"):
+        out = np.empty(50, dtype)
+        both(ops, "copy", [x, out], [-1], "float16")
+    both(ops, "copy", [x > 0, np.empty(50, "float32")], [-1])
+    both(ops, "copy", [np.arange(3), np.empty((2, 3), "float32")], [-1])
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((300, 7), (0,)), ((7, 300), (1,)), ((9, 40), (0, 1)), ((3, 4, 50), (0, 2)), ((5,), (-1,))],
+)
+def test_reductions(ops, name, shape, axes):
+    x = 1 + normal(*shape) * (0.02 if name == "prod" else 1)
+    kept = tuple(1 if i in axes or i - len(shape) in axes else n for i, n in enumerate(shape))
+    out = np.empty(kept, "float32")
+    both(ops, name, [x.astype("float64"), axes, out.astype("float64")], [-1], "float64")
+    if shape == (300, 7):
+        x[3, 2] = np.nan
+        both(ops, name, [x, axes, out], [-1], "float16")
+
+
+def test_a_reduction_takes_the_same_bits_each_time_and_transposed_operands(ops):
+    x = ops.asarray(normal(64, 333))
+    outs = [fake_cupy.empty((64, 1), "float32") for _ in range(2)]
+    for out in outs:
+        ops.sum(x, (1,), out)
+    np.testing.assert_array_equal(*(ops.to_host(out) for out in outs))
+    across = fake_cupy.empty((1, 64), "float32")
+    ops.sum(x.swapaxes(0, 1), (0,), across)
+    np.testing.assert_allclose(ops.to_host(across)[0], normal(64, 333).sum(1), atol=1e-4)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_argmax(ops, axis):
+    x = np.round(normal(6, 40))
+    x[2, 5] = np.nan
+    x[:, 7] = 9
+    both(ops, "argmax", [x, axis, np.empty(40 if axis == 0 else 6, np.intp)], [-1])
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (5, 10), (3, 700)])
+def test_log_softmax(ops, rows, width):
+    x = normal(rows, width) * 5 + 1e4
+    both(ops, "log_softmax", [x, np.empty((rows, 1), "f4"), np.empty_like(x), x.copy()], [-1])
+    in_place = ops.asarray(x)
+    ops.log_softmax(in_place, None, None, in_place)
+    np.testing.assert_allclose(np.exp(ops.to_host(in_place)).sum(1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("leading", [(), (3,)])
+def test_mean_cross_entropy(ops, leading):
+    log_probabilities, target = -normal(*leading, 20, 10, positive=True), normal(*leading, 20, 10)
+    terms, out = np.empty_like(target), np.empty(leading, "f4")
+    both(ops, "mean_cross_entropy", [log_probabilities, target, terms, out], [-1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_rows(ops, dtype):
+    x = (normal(8, 3, 2) * 9).astype(dtype)
+    rows = np.array([7, 0, 0, 3, 5])
+    both(ops, "take_rows", [x, rows, np.empty((5, 3, 2), dtype)], [-1])
+    order, position = np.random.default_rng(0).permutation(8), np.array([2, 0, 4])
+    both(ops, "take_batch", [x, order, position, np.empty((4, 3, 2), dtype)], [-1])
+    orders = np.stack([order, order[::-1]])
+    both(ops, "take_batch", [x, orders, position, np.empty((2, 4, 3, 2), dtype)], [-1])
+    if dtype == "float32":
+        both(ops, "add_rows", [x[:5], rows, np.empty_like(x)], [-1])
+    with pytest.raises(DtypeError, match="rows must be int64"):
+        ops.take_rows(ops.asarray(x), ops.asarray(rows.astype("int32")), ops.asarray(x[:5]))
+    with pytest.raises(ShapeError, match="not contiguous"):
+        ops.take_rows(ops.asarray(x)[:, ::2], ops.asarray(rows), ops.asarray(x[:5]))
+
+
+@pytest.mark.parametrize("models", [(), (3,)])
+def test_the_end_of_a_batch_is_noted(ops, models):
+    loss, losses = normal(*models), np.zeros((4, *models))
+    position = np.array([10, 2, 5])
+    both(ops, "end_batch", [loss, losses, position], [1, 2])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("elements", [1, 4, 10, 4099])
+def test_noise_is_the_oracles_bit_for_bit(ops, dtype, elements):
+    from dnn.backend import philox
+
+    for seed in (np.uint64(2**63 + 12345), np.arange(3, dtype=np.uint64) * np.uint64(2**40)):
+        seed = np.asarray(seed, np.uint64)
+        step = np.array(2**33 + 7, np.uint64)
+        out = np.empty((*seed.shape, elements), dtype)
+        spaces = [np.empty(s, t) for s, t in philox.workspaces(seed.shape, elements)]
+        ORACLE.uniform_noise(seed, step, 99, *spaces, out)
+        mine = ops.asarray(np.empty_like(out))
+        ops.uniform_noise(ops.asarray(seed), ops.asarray(step), 99, None, None, mine)
+        np.testing.assert_array_equal(ops.to_host(mine), out)
+
+
+def test_binary_cross_entropy(ops):
+    x, target = normal(40) * 30, (normal(40, seed=1) > 0).astype("f4")
+    both(ops, "binary_cross_entropy", [x, target, np.empty_like(x), np.empty_like(x)], [-1])
+
+
+# -- matrix products ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 4), (4, 5)),
+        ((1, 4), (4, 1)),
+        ((3, 1), (1, 5)),
+        ((6, 3, 4), (6, 4, 5)),
+        ((6, 3, 4), (4, 5)),
+        ((3, 4), (6, 4, 5)),
+        ((2, 6, 3, 4), (6, 4, 5)),
+        ((2, 1, 3, 4), (1, 6, 4, 5)),
+        ((3, 0), (0, 5)),
+        ((0, 4), (4, 5)),
+    ],
+)
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+def test_gemm(ops, a, b, transposed):
+    x, y = normal(*a), normal(*b, seed=1)
+    expected = np.matmul(x, y)
+    out = fake_cupy.empty(expected.shape, "float32")
+    left = ops.asarray(np.ascontiguousarray(x.swapaxes(-1, -2))).swapaxes(-1, -2)
+    right = ops.asarray(np.ascontiguousarray(y.swapaxes(-1, -2))).swapaxes(-1, -2)
+    ops.gemm(
+        left if "a" in transposed else ops.asarray(x),
+        right if "b" in transposed else ops.asarray(y),
+        out,
+    )
+    np.testing.assert_allclose(ops.to_host(out), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gemm_into_and_from_parts_of_larger_arrays(ops):
+    x, y = normal(3, 8), normal(9, 7, seed=1)
+    out = fake_cupy.empty((3, 10), "float32")
+    ops.gemm(ops.asarray(x)[:, 2:6], ops.asarray(y)[1:5, :5], out[:, 4:9])
+    np.testing.assert_allclose(ops.to_host(out)[:, 4:9], x[:, 2:6] @ y[1:5, :5], rtol=1e-5)
+    with pytest.raises(ShapeError, match=r"\(3, 4\) with strides \(8, 2\) cannot be read"):
+        product_of(x[:, ::2], y[:4, :5], np.empty((3, 5), "f4"))
+    with pytest.raises(ShapeError, match="result"):
+        product_of(x[:, :4], y[:4, :5], np.empty((5, 3), "f4").T)
+
+
+# -- optimizers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("models", [None, 3])
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "rmsprop with momentum", "adam", "adamw"],
+)
+def test_steps_of_optimizers(ops, name, decays, models):
+    shape = (37,) if models is None else (models, 37)
+    single = () if models is None else (models, 1)
+    w, g = normal(*shape), normal(*shape, seed=1)
+    s, m = normal(*shape, seed=2, positive=True), normal(*shape, seed=3)
+    rate, decay, epsilon = (np.full(single, x, "f4") for x in (0.1, 0.01, 1e-6))
+    beta, complement = np.full(single, 0.9, "f4"), np.full(single, 0.1, "f4")
+    decay = decay if decays else None
+    moved, root = np.empty_like(w), np.empty_like(w)
+    of_adam = [w, g, m, s, beta, complement, beta, complement, rate, beta, epsilon]
+    function, arguments, outputs = {
+        "sgd": ("sgd_step", [w, g, rate, decay, moved], [0]),
+        "momentum": ("momentum_step", [w, g, m, rate, beta, decay, False, moved], [0, 2]),
+        "nesterov": ("momentum_step", [w, g, m, rate, beta, decay, True, moved], [0, 2]),
+        "adagrad": ("adagrad_step", [w, g, s, rate, epsilon, decay, moved, root], [0, 2]),
+        "rmsprop": (
+            "rmsprop_step",
+            [w, g, s, None, rate, beta, complement, epsilon, None, decay, moved, root],
+            [0, 2],
+        ),
+        "rmsprop with momentum": (
+            "rmsprop_step",
+            [w, g, s, m, rate, beta, complement, epsilon, beta, decay, moved, root],
+            [0, 2, 3],
+        ),
+        "adam": (
+            "adam_step",
+            [*of_adam, decay, None, moved, root],
+            [0, 2, 3],
+        ),
+        "adamw": (
+            "adam_step",
+            [*of_adam, decay, beta, moved, root],
+            [0, 2, 3],
+        ),
+    }[name]
+    expected = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+    given = [ops.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    getattr(ORACLE, function)(*expected)
+    getattr(ops, function)(*given)
+    for at in outputs:
+        np.testing.assert_allclose(ops.to_host(given[at]), expected[at], rtol=2e-5, atol=1e-6)
+    np.testing.assert_array_equal(ops.to_host(given[1]), g)
+
+
+@pytest.mark.parametrize("models", [(), (3, 1)])
+def test_coefficients_of_adam(ops, models):
+    rate, beta1, beta2, decay = (np.full(models, x, "f4") for x in (0.1, 0.9, 0.999, 0.01))
+    outs = [np.empty(models, "f4") for _ in range(5)]
+    count, power = np.array(4), np.empty(models, "f8")
+    arguments = [count, rate, beta1, beta2, decay, power, *outs]
+    expected = [x.copy() for x in arguments]
+    given = [ops.asarray(x) for x in arguments]
+    ORACLE.adam_coefficients(*expected)
+    ops.adam_coefficients(*given)
+    for at in (0, 6, 7, 8, 9, 10):
+        np.testing.assert_allclose(ops.to_host(given[at]), expected[at], rtol=1e-6)
+
+
+@pytest.mark.parametrize("models", [(), (3,)])
+def test_clipping(ops, models):
+    g = normal(*models, 50)
+    limit = np.full((*models, 1) if models else (), 0.5, "f4")
+    clipped = ops.asarray(g)
+    ops.clip_value_step(clipped, ops.asarray(limit), None)
+    np.testing.assert_array_equal(ops.to_host(clipped), np.clip(g, -0.5, 0.5))
+    both(ops, "sum_of_squares", [g, np.empty_like(g), np.empty((*models, 1), "f4")], [-1])
+    sums, factor = normal(*models, 7, positive=True), np.empty((*models, 1), "f4")
+    for largest in (0.1, 100.0):
+        limit = np.full((*models, 1) if models else (1,), largest, "f4")
+        both(ops, "clip_factor", [sums, limit, factor], [-1])
+
+
+@pytest.mark.parametrize("bad", [None, np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_found(ops, bad):
+    x = normal(20, 30) * 1e30
+    if bad is not None:
+        x[7, 8] = bad
+    assert ops.all_finite(ops.asarray(x), None) == (bad is None)
+
+
+# -- what does not fit ----------------------------------------------------------------------------
+
+
+def test_arrays_of_the_host_are_refused(ops):
+    with pytest.raises(DeviceError, match="add: ndarray where an array of the GPU is needed"):
+        ops.add(normal(3), ops.asarray(normal(3)), ops.asarray(normal(3)))
+    with pytest.raises(ShapeError, match=r"add: \(4,\) does not broadcast to \(3,\)"):
+        ops.add(ops.asarray(normal(4)), ops.asarray(normal(3)), ops.asarray(normal(3)))

@@ -1,0 +1,101 @@
+"""Every CUDA kernel compiles for an H200, without a GPU; every function of `Ops` has one."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sysconfig
+
+import numpy as np
+import pytest
+
+from dnn.backend.cuda import elementwise
+from dnn.backend.cuda.catalogue import all_kernels
+from dnn.backend.cuda.elementwise import EXPRESSIONS
+from dnn.backend.cuda.layout import broadcast_strides, collapse
+from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.cuda.source import HALF_HEADER, code_of
+from dnn.backend.ops import Ops
+from dnn.graph.passes.fusion import FUSIBLE
+
+
+def test_every_function_of_the_oracle_has_one_on_the_gpu() -> None:
+    # Inherited: what only hands out memory of the host, and what is told in terms of others.
+    wanted = {name for name, _ in inspect.getmembers(Ops) if not name.startswith("_")}
+    missing = {name for name in wanted if getattr(CudaOps, name) is getattr(Ops, name)}
+    assert missing <= {"device"}, sorted(missing)
+
+
+def test_every_operation_that_is_fused_has_an_expression() -> None:
+    assert set(EXPRESSIONS) >= FUSIBLE
+
+
+def test_kernels_are_named_uniquely() -> None:
+    names = [kernel.name for kernel in all_kernels()]
+    assert len(names) > 200
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_every_kernel_compiles_for_sm_90(half: bool) -> None:
+    cupy = pytest.importorskip("cupy", reason="cupy (the extra nvrtc) is not installed")
+    nvrtc = cupy.cuda.nvrtc
+    kernels = [kernel for kernel in all_kernels() if kernel.half == half]
+    source = (HALF_HEADER if half else "") + "\n".join(kernel.source for kernel in kernels)
+    try:
+        program = nvrtc.createProgram(source, "kernels.cu", [], [])
+    except Exception as error:  # the library is loaded by the first call
+        pytest.skip(f"NVRTC cannot be loaded: {error}")
+    include = os.path.join(sysconfig.get_path("purelib"), "nvidia", "cu13", "include")
+    if half and not os.path.exists(os.path.join(include, "cuda_fp16.h")):
+        pytest.skip("the CUDA headers (the extra nvrtc) are not installed")
+    options = ["--gpu-architecture=sm_90", "--std=c++17", "--ptxas-options=-O0", f"-I{include}"]
+    try:
+        nvrtc.compileProgram(program, options)
+    except Exception:
+        pytest.fail(nvrtc.getProgramLog(program)[:4000])
+    binary = nvrtc.getCUBIN(program)
+    for kernel in kernels:
+        assert kernel.name.encode() in binary
+
+
+def test_a_chain_is_written_as_one_body() -> None:
+    spec = elementwise.chain((("multiply", 0, 1), ("tanh", 2), ("add", 3, 0)), 2)
+    assert spec.parameters == ("x0", "x1", "out")
+    assert spec.body.splitlines() == [
+        "const A t0 = x0 * x1;",
+        "const A t1 = tanh(t0);",
+        "const A t2 = t1 + x0;",
+        "out = t2;",
+    ]
+    other = elementwise.chain((("multiply", 0, 1), ("tanh", 2), ("add", 3, 1)), 2)
+    assert other.name != spec.name
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "expected"),
+    [
+        ((4, 5), [(5, 1), (5, 1)], ((20,), [(1,), (1,)])),
+        ((4, 5), [(5, 1), (0, 0)], ((20,), [(1,), (0,)])),
+        ((4, 5), [(5, 1), (0, 1)], ((4, 5), [(5, 1), (0, 1)])),
+        ((4, 5), [(5, 1), (1, 4)], ((4, 5), [(5, 1), (1, 4)])),
+        ((4, 1, 5), [(5, 5, 1), (5, 9, 1)], ((20,), [(1,), (1,)])),
+        ((2, 3, 4), [(12, 4, 1), (0, 4, 1)], ((2, 12), [(12, 1), (0, 1)])),
+        ((), [(), ()], ((1,), [(0,), (0,)])),
+        ((1, 1), [(1, 1)], ((1,), [(0,)])),
+    ],
+)
+def test_axes_are_merged_where_all_operands_allow_it(shape, strides, expected) -> None:
+    assert collapse(shape, strides) == expected
+
+
+def test_broadcasting_is_a_stride_of_zero() -> None:
+    assert broadcast_strides((3, 1), (1, 1), (2, 3, 4)) == (0, 1, 0)
+    with pytest.raises(ValueError, match="does not broadcast"):
+        broadcast_strides((3,), (1,), (4,))
+
+
+def test_types_that_kernels_do_not_know() -> None:
+    assert code_of(np.float32) == "f4"
+    with pytest.raises(TypeError, match="complex64"):
+        code_of(np.complex64)

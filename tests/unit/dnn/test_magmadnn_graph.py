@@ -1,0 +1,124 @@
+"""MagmaDNN's rows and defects that are a matter of the graph, each with a test of its name."""
+
+import numpy as np
+import pytest
+
+from dnn import graph
+from dnn.backend import Ops
+from dnn.graph.operation import OPERATIONS
+from dnn.graph.passes import default_passes, explain, graph_of, mixed_precision_passes, optimise
+
+F8 = np.float64
+
+
+def test_compute_graph():
+    """Lazy evaluation, reverse-mode gradients, printing."""
+    x, w = graph.placeholder((2, 3), F8, "x"), graph.placeholder((3, 1), F8, "w")
+    y = graph.sigmoid(x @ w)
+    slope = graph.grad(graph.sum(y), w)
+    values = {x: np.arange(6.0).reshape(2, 3), w: np.array([[0.1], [0.2], [-0.3]])}
+    expected = 1 / (1 + np.exp(-values[x] @ values[w]))
+    np.testing.assert_allclose(y.eval(values), expected)
+    np.testing.assert_allclose(slope.eval(values), values[x].T @ (expected * (1 - expected)))
+    assert "sigmoid(" in str(graph_of([y]))
+
+
+def test_compute_graph_optimisation():
+    """Operation fusion, mixed precision, both together; each can be printed."""
+    x, w = graph.placeholder((4, 4), name="x"), graph.placeholder((4, 4), name="w")
+    y = graph.tanh(graph.exp(x @ w * 0.1) + 1.0)
+    values = {x: np.eye(4) / 4, w: np.ones((4, 4))}
+    expected = y.eval(values, eager=True)
+    fused = (*default_passes(Ops())[:-1], "elementwise_fusion", "buffer_reuse")
+    both = (*mixed_precision_passes()[:-1], "elementwise_fusion", "buffer_reuse")
+    assert len(optimise([y], fused).order) < len(graph_of([y]).order)
+    for passes, tolerance in [(fused, 1e-6), (mixed_precision_passes(), 1e-2), (both, 1e-2)]:
+        (found,) = graph.evaluate([y], values, passes=passes)
+        np.testing.assert_allclose(found, expected, rtol=tolerance)
+    assert "# elementwise_fusion" in explain([y], fused)
+
+
+A = np.array([[1.0, -2.0], [3.0, 0.5]])
+B = np.array([[0.5, 1.0], [-1.0, 2.0]])
+V = np.array([2.0, 3.0])
+ROWS = {
+    "variable": (lambda a, b, v: graph.variable(value=A, dtype=F8) * a, A * A),
+    "scalar": (lambda a, b, v: graph.variable(value=2.0, dtype=F8) * a, 2 * A),
+    "add": (lambda a, b, v: a + b, A + B),
+    "sum": (lambda a, b, v: graph.sum(a, 0), A.sum(0)),
+    "matmul": (lambda a, b, v: a @ b, A @ B),
+    "product": (lambda a, b, v: a * b, A * B),
+    "product over an axis": (lambda a, b, v: graph.prod(a, 1), A.prod(1)),
+    "scalar product": (lambda a, b, v: 3.0 * a, 3 * A),
+    "div": (lambda a, b, v: a / b, A / B),
+    "dot": (lambda a, b, v: graph.dot(v, v), V @ V),
+    "negative": (lambda a, b, v: -a, -A),
+    "pow": (lambda a, b, v: a**3, A**3),
+    "log": (lambda a, b, v: graph.log(a * a), np.log(A * A)),
+    "reduce-sum": (lambda a, b, v: graph.sum(a), A.sum()),
+    "transpose": (lambda a, b, v: a.T, A.T),
+    "relu": (lambda a, b, v: graph.relu(a), np.maximum(A, 0)),
+    "sigmoid": (lambda a, b, v: graph.sigmoid(a), 1 / (1 + np.exp(-A))),
+    "tanh": (lambda a, b, v: graph.tanh(a), np.tanh(A)),
+    "softmax": (lambda a, b, v: graph.softmax(a), np.exp(A) / np.exp(A).sum(1)[:, None]),
+    "linear forward": (lambda a, b, v: graph.linear(a, b, v), A @ B + V),
+    "flatten": (lambda a, b, v: graph.flatten(graph.reshape(a, (1, 2, 2))), A.reshape(1, 4)),
+    "argmax": (lambda a, b, v: graph.argmax(a), A.argmax(1)),
+    "concat": (lambda a, b, v: graph.concat([a, b], 1), np.concatenate([A, B], 1)),
+    "tile": (lambda a, b, v: graph.tile(a, (2, 3)), np.tile(A, (2, 3))),
+    "bias add": (lambda a, b, v: graph.bias_add(a, v), A + V),
+    "gemm": (lambda a, b, v: graph.gemm(a, b, b, alpha=2.0, beta=0.5), 2 * A @ B + B / 2),
+    "gemv": (lambda a, b, v: graph.gemv(a, v), A @ V),
+    "axpy": (lambda a, b, v: graph.axpy(2.0, a, b), 2 * A + B),
+    "scal": (lambda a, b, v: graph.scal(2.0, a), 2 * A),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_operations(row):
+    """Cross entropy, mean squared error, dropout and batch norm have rows of their own."""
+    expression, expected = ROWS[row]
+    a, b, v = (graph.placeholder(x.shape, F8) for x in (A, B, V))
+    found = expression(a, b, v).eval({a: A, b: B, v: V})
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert found.shape == expected.shape
+
+
+def test_defect_a_bias_per_sample_instead_of_per_unit():
+    x, w, b = (
+        graph.placeholder((5, 3), F8),
+        graph.placeholder((3, 2), F8),
+        graph.placeholder((2,), F8),
+    )
+    y = graph.linear(x, w, b)
+    slope = graph.grad(graph.sum(y), b)
+    assert slope.shape == (2,)
+    with pytest.raises(ValueError, match="bias_add"):
+        graph.linear(x, w, graph.placeholder((5,), F8))
+
+
+@pytest.mark.parametrize("consumers", [1, 2, 3, 4])
+def test_defect_gradients_of_a_node_with_several_consumers(consumers):
+    """With three consumers a node got no gradient, and with two the second overwrote the first."""
+    x = graph.placeholder((3,), F8)
+    shared = graph.square(x)
+    readers = [shared * 2.0, graph.exp(shared), graph.tanh(shared), -shared][:consumers]
+    loss = sum((graph.sum(y) for y in readers[1:]), graph.sum(readers[0]))
+    values = np.array([0.1, -0.2, 0.3])
+    s = values**2
+    each = [2 + 0 * s, np.exp(s), 1 - np.tanh(s) ** 2, -1 + 0 * s][:consumers]
+    for eager in (False, True):
+        found = graph.grad(loss, x).eval({x: values}, eager=eager)
+        np.testing.assert_allclose(found, 2 * values * sum(each), rtol=1e-12)
+
+
+def test_defect_a_fast_sigmoid_with_the_logistic_derivative():
+    """Value and derivative belong together: by central differences, for every activation."""
+    values = np.linspace(-3.1, 2.9, 13)
+    for name in ("sigmoid", "tanh", "relu"):
+        x = graph.placeholder(values.shape, F8)
+        y = getattr(graph, name)(x)
+        sides = [y.eval({x: values + sign * 1e-6}) for sign in (1, -1)]
+        slope = graph.grad(graph.sum(y), x).eval({x: values})
+        np.testing.assert_allclose(slope, (sides[0] - sides[1]) / 2e-6, rtol=1e-7, atol=1e-9)
+        assert name in OPERATIONS
