@@ -42,6 +42,9 @@ class Ops:
     passes: tuple[str, ...] = ()
     """Passes over graphs that pay with this class, besides those that pay with any."""
 
+    in_blocks: bool = True
+    """Whether a pass over all parameters is cut into blocks that stay in the cache."""
+
     def __init__(self, routines: RoutineTable | None = None) -> None:
         """Take a table of routines; without one the choice is fixed."""
         self.routines = routines
