@@ -1,5 +1,8 @@
 """Every operation of the table: gradients against differences, values against NumPy and torch."""
 
+import inspect
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +10,7 @@ from hypothesis import strategies as st
 from operation_cases import CASES, F8, NO_GRADIENT, away_from_zero, drawn
 
 from dnn import graph
+from dnn.backend import Ops
 from dnn.errors import DtypeError, ShapeError
 from dnn.graph.operation import OPERATIONS, apply
 
@@ -45,6 +49,35 @@ def test_values_against_numpy(case, data):
     nodes = [graph.placeholder(x.shape, F8) for x in values]
     (found,) = graph.evaluate([expression(*nodes)], dict(zip(nodes, values, strict=True)))
     np.testing.assert_allclose(found, oracle(*values), rtol=1e-12, atol=1e-14)
+
+
+LARGE = {"matmul": [(128, 150), (150, 256)], "where": [(256,), (128, 256)]}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_replayed_operation_and_its_gradient_allocate_no_array(case):
+    expression = CASES[case][1]
+    parameters = inspect.signature(expression).parameters.values()
+    needed = sum(parameter.default is parameter.empty for parameter in parameters)
+    nodes = [graph.placeholder(shape, F8) for shape in LARGE.get(case, [(128, 256)] * needed)]
+    y = expression(*nodes)
+    slopes = graph.gradients(y, nodes, graph.constant(np.ones(y.shape), F8))
+    plan = graph.Plan([*nodes, y, *slopes], Ops())
+    generator = np.random.default_rng(0)
+    for node in nodes:
+        plan[node][...] = generator.uniform(0.3, 0.9, node.shape)
+    plan.run()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        plan.run()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # The arrays take 262,144 bytes. A ufunc that broadcasts or casts takes buffers of 8,192
+    # elements at most for the length of the call, which are no arrays.
+    assert peak - before < 2 * 8192 * 8 + 10_000
 
 
 def test_values_and_gradients_against_torch():
