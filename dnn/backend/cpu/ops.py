@@ -194,6 +194,7 @@ class CpuOps(Ops):
     """
 
     passes = ("elementwise_fusion", "products_last")
+    in_blocks = False  # an update is one pass anyway
 
     copy: Any = _elementwise("copy")
     take_rows: Any = array_kernel("take_rows", (2, 1, 2), _rows, Ops.take_rows)

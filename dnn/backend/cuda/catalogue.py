@@ -78,7 +78,12 @@ def all_kernels() -> Iterator[Kernel]:
     for code in ("i8", "u8"):
         yield elementwise_kernel(ELEMENTWISE["add"], (code, code, code), 1)
     for reduction, code, by_rows in itertools.product(REDUCTIONS.values(), FLOATS, (False, True)):
-        yield reduction_kernel(reduction, (*(code for _ in reduction.parameters), code), by_rows)
+        operands = tuple(code for _ in reduction.parameters)
+        yield reduction_kernel(reduction, (*operands, code), by_rows)
+        if by_rows:
+            part = "f8" if code == "f8" else "f4"
+            yield reduction_kernel(reduction.first_stage(), (*operands, part), by_rows)
+            yield reduction_kernel(reduction.last_stage(), (part, code), by_rows)
     for code in FLOATS:
         yield kernels.log_softmax(code)
         yield kernels.uniform_noise(code)
