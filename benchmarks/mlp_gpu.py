@@ -117,7 +117,8 @@ def torch_worker(setup: str, captured: bool) -> None:
         total = torch.zeros((), device=device)
 
         def step() -> None:
-            optimizer.zero_grad(set_to_none=not captured)
+            if not captured:
+                optimizer.zero_grad(set_to_none=True)
             loss = criterion(net(x[rows]), y[rows])
             loss.backward()
             optimizer.step()
@@ -130,8 +131,11 @@ def torch_worker(setup: str, captured: bool) -> None:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):  # what PyTorch asks for before it captures
+                optimizer.zero_grad(set_to_none=True)
                 step()
         torch.cuda.current_stream().wait_stream(stream)
+        # Gradients that are captured as new are written and not added to at each replay.
+        optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             step()

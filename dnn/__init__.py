@@ -70,8 +70,8 @@ if TYPE_CHECKING:
         Residual,
     )
     from dnn.losses import BinaryCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
-    from dnn.minimize import minimize
     from dnn.memory import MemoryManager
+    from dnn.minimization import minimize
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
     from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
@@ -133,7 +133,7 @@ _HOMES = {
     "losses": ("BinaryCrossEntropy", "Loss", "MeanSquaredError", "SoftmaxCrossEntropy"),
     "memory": ("MemoryManager",),
     "model": ("History", "NeuralNetwork"),
-    "minimize": ("minimize",),
+    "minimization": ("minimize",),
     "nets": ("mlp",),
     "tensor": ("Tensor",),
     "optimizers": ("SGD", "AdaGrad", "Adam", "AdamW", "Optimizer", "RMSProp"),

@@ -7,7 +7,6 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,27 +26,13 @@ from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
 from dnn.network import BatchPlan, Network
 from dnn.optimizers import Optimizer, Update, optimizer_of
+from dnn.snapshot import Snapshot, trained_arrays
 from dnn.training import Trainer
 
 if TYPE_CHECKING:
     from dnn.callbacks import Callback
 
-__all__ = ["History", "NeuralNetwork", "Snapshot"]
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """Parameters and running statistics of a network at one moment.
-
-    Attributes
-    ----------
-    parameters : array
-        The whole flat buffer.
-    states : dict of str to array
-    """
-
-    parameters: Array
-    states: dict[str, Array]
+__all__ = ["History", "NeuralNetwork"]
 
 
 class NeuralNetwork:
@@ -196,8 +181,12 @@ class NeuralNetwork:
         classes = loss.class_count(outputs) if loss.classifies else None
         weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
         held_out = None
-        if isinstance(validation, tuple):
-            held_out = self._check("validation x", *validation)
+        if isinstance(validation, tuple | list):
+            pair: Sequence[npt.ArrayLike] = validation
+            if len(pair) != 2:
+                message = f"validation must be (x, y) or a share, not {len(pair)} things"
+                raise ConfigurationError(message)
+            held_out = self._check("validation x", *pair)
         elif validation is not None:
             labels = targets if network.loss.classifies else None
             kept, out = split_rows(len(samples), labels, validation, self.seed)
@@ -217,12 +206,17 @@ class NeuralNetwork:
             batch_size,
         )
         history = History()
-        watching = [*callbacks, *_progress_bar(progress)]
+        # Imported here: most of a sweep's networks are trained without anybody watching.
+        watchers: list[Callback] = []
+        if callbacks or progress is not False:
+            from dnn.callbacks.watching import watching
+
+            watchers = watching(callbacks, progress)
         with ExitStack() as ends:
-            for callback in watching:
+            for callback in watchers:
                 ends.callback(callback.on_fit_end, self, history)
                 callback.on_fit_begin(self, epochs)
-            self._train(trainer, held_out, epochs, watching, history)
+            self._train(trainer, held_out, epochs, watchers, history)
         return history
 
     def _train(
@@ -273,38 +267,18 @@ class NeuralNetwork:
         -------
         Snapshot
         """
-        parameters, states = self._network.parameters.flat, self._network.states
         if into is None:
-            return Snapshot(parameters.copy(), {name: x.copy() for name, x in states.items()})
-        into.parameters[...] = parameters
-        for name, array in states.items():
-            into.states[name][...] = array
+            return Snapshot.of(self._network)
+        into.take(self._network)
         return into
 
     def restore(self, snapshot: Snapshot) -> None:
         """Take parameters and running statistics back from a `snapshot` of this network."""
-        self._network.parameters.flat[...] = snapshot.parameters
-        for name, array in self._network.states.items():
-            array[...] = snapshot.states[name]
+        snapshot.give_back(self._network)
 
     def trained_arrays(self) -> dict[str, Array]:
-        """Return every array that training changes, by name; they are the model's own.
-
-        Returns
-        -------
-        dict of str to array
-            ``parameter/NAME``, ``state/NAME``, and ``optimizer/BUFFER/NAME`` for what the
-            optimizer remembers of a parameter.
-        """
-        arrays = {f"parameter/{name}": array for name, array in self.parameters.items()}
-        arrays |= {f"state/{name}": array for name, array in self._network.states.items()}
-        for name, buffer in self._update.state.items():
-            for segment in buffer.segments:
-                arrays[f"optimizer/{name}/{segment.name}"] = buffer[segment.name]
-        if isinstance(self._update, LossScaling):
-            for name, array in self._update.arrays.items():
-                arrays[f"optimizer/loss_scaling/{name}"] = array
-        return arrays
+        """Return every array that training changes, by name; see `dnn.snapshot.trained_arrays`."""
+        return trained_arrays(self._network, self._update)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made from: plans, with their arrays, are compiled anew."""
@@ -439,11 +413,3 @@ class NeuralNetwork:
 
 def _check(plan: BatchPlan) -> None:
     plan.check_finite()
-
-
-def _progress_bar(wanted: bool | None) -> list[Callback]:
-    if wanted is False:
-        return []
-    from dnn.callbacks.progress import ProgressBar, at_a_terminal
-
-    return [ProgressBar()] if wanted or at_a_terminal() else []

@@ -367,7 +367,7 @@ class Tensor:
     def __setitem__(self, index: Any, value: Any) -> None:
         """Write a number, an array or a tensor that broadcasts to the part."""
         part = self._part(index)
-        array = np.asarray(value)
+        array = np.asarray(_on_host(value))
         try:
             fits = np.broadcast_shapes(array.shape, part.shape) == part.shape
         except ValueError:
@@ -516,6 +516,12 @@ def _host_array(values: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
     if dtype is None and not hasattr(values, "dtype") and array.dtype == np.float64:
         dtype = np.float32
     return array.astype(checked_dtype(array.dtype if dtype is None else dtype), order="C")
+
+
+def _on_host(value: Any) -> Any:
+    """Copy an array of CuPy to the host: it refuses to be taken for one of NumPy."""
+    foreign = hasattr(value, "__cuda_array_interface__") and not isinstance(value, Tensor)
+    return import_cupy().asnumpy(value) if foreign else value
 
 
 def _strides(shape: Shape) -> Shape:

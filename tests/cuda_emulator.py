@@ -20,7 +20,6 @@ HEADER = r"""
 #include <cmath>
 #include <cstdlib>
 #include <ucontext.h>
-#include <vector>
 using std::exp; using std::log; using std::log1p; using std::pow; using std::sqrt; using std::tanh;
 using std::abs; using std::fabs;
 typedef _Float16 __half;
@@ -104,7 +103,17 @@ extern "C" void launch_{name}(unsigned int blocks, unsigned int threads, void** 
 def _folder() -> Path:
     folder = tempfile.TemporaryDirectory(prefix="cuda-emulator-")
     _keep.append(folder)
+    header = Path(folder.name) / "cuda.h"
+    header.write_text(HEADER)
+    # Compiled once: most of what a small kernel would take is the header.
+    run_compiler("-x", "c++-header", str(header), "-o", f"{header}.gch")
     return Path(folder.name)
+
+
+def run_compiler(*arguments: str) -> None:
+    done = subprocess.run([COMPILER, *OPTIONS, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
 
 
 _keep: list[tempfile.TemporaryDirectory[str]] = []
@@ -112,7 +121,7 @@ _keep: list[tempfile.TemporaryDirectory[str]] = []
 
 def build(sources: dict[str, str]) -> dict[str, ctypes._CFuncPtr]:
     """Compile kernels, given by name, and return what launches them."""
-    code = HEADER + "".join(
+    code = "".join(
         with_launcher(source.replace("#include <cuda_fp16.h>", ""), name)
         for name, source in sources.items()
     )
@@ -120,13 +129,8 @@ def build(sources: dict[str, str]) -> dict[str, ctypes._CFuncPtr]:
     library = stem.with_suffix(".so")
     if not library.exists():
         stem.with_suffix(".cpp").write_text(code)
-        done = subprocess.run(
-            [COMPILER, *OPTIONS, "-o", str(library), str(stem.with_suffix(".cpp"))],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{sorted(sources)}:\n{done.stderr}")
+        header = str(_folder() / "cuda.h")
+        run_compiler("-include", header, "-o", str(library), str(stem.with_suffix(".cpp")))
     loaded = ctypes.CDLL(str(library))
     functions = {}
     for name in sources:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import dnn
 from dnn import graph
 from dnn.backend.ops import Ops
 from dnn.network import Network
+from dnn.optimizers.schedules import Cosine
 
 OPTIMIZERS = [
     dnn.SGD(0.1),
@@ -57,14 +59,14 @@ def small_net():
     ]
 
 
-def plain_net():
+def plain_net(outputs=3):
     """No layer takes a mean away again.
 
     The gradient of a bias before such a layer is rounding errors alone, and Adam makes steps of
     full length from them.
     """
     layers = [dnn.Input(6), dnn.FullyConnected(8), dnn.Activation("tanh"), dnn.Dropout(0.2)]
-    return [*layers, dnn.FullyConnected(8), dnn.Activation("sigmoid"), dnn.FullyConnected(3)]
+    return [*layers, dnn.FullyConnected(8), dnn.Activation("sigmoid"), dnn.FullyConnected(outputs)]
 
 
 def trained(device, optimizer, layers=None, epochs=3, seed=4):
@@ -178,6 +180,8 @@ def check_tensors(device, cupy):
         np.testing.assert_array_equal(cupy.asnumpy(moved.cupy())[1], [3, 3, 3, 3])
     given = cupy.asarray(np.arange(6.0, dtype=np.float32).reshape(2, 3))
     np.testing.assert_array_equal(dnn.Tensor.from_array(given), [[0, 1, 2], [3, 4, 5]])
+    there[1:, 1:] = given
+    np.testing.assert_array_equal(there[1:, 1:], [[0, 1, 2], [3, 4, 5]])
     shared = dnn.Tensor.from_dlpack(given)
     given[0, 0] = 8
     assert shared[0, 0] == 8
@@ -186,3 +190,49 @@ def check_tensors(device, cupy):
     x = graph.placeholder((2, 3))
     (y,) = graph.evaluate([x + shared], {x: shared})
     assert y[0, 0] == 16
+
+
+def check_options(device):
+    """Clipping, schedules, weights, other losses, types and mixed precision, as on the CPU."""
+    x, y = data()
+    targets = {"softmax_cross_entropy": y, "mean_squared_error": x[:, :3]}
+    targets["binary_cross_entropy"] = y == 1
+    clipped = dnn.SGD(0.1, momentum=0.9, schedule=Cosine(12), clip_norm=0.5, clip_value=0.2)
+    cases = [
+        ("softmax_cross_entropy", clipped, "float32", {"class_weight": "balanced"}),
+        ("mean_squared_error", dnn.SGD(0.1), "float64", {}),
+        ("binary_cross_entropy", dnn.SGD(0.1), "float32", {}),
+        ("softmax_cross_entropy", dnn.SGD(0.1), "mixed_float16", {}),
+    ]
+    for loss, optimizer, dtype, options in cases:
+        losses = []
+        for where in (device, "numpy"):
+            net = plain_net(1 if loss == "binary_cross_entropy" else 3)
+            model = dnn.NeuralNetwork(net, loss, optimizer, seed=2, dtype=dtype, device=where)
+            done = model.fit(x, targets[loss], epochs=3, batch_size=16, progress=False, **options)
+            losses.append(done.loss)
+        tolerance = 2e-2 if dtype == "mixed_float16" else 1e-4
+        np.testing.assert_allclose(*losses, rtol=tolerance, err_msg=f"{loss} {dtype}")
+
+
+def check_not_finite(device):
+    """The first node that is NaN is named."""
+    x, y = data()
+    model = dnn.NeuralNetwork(plain_net(), seed=2, device=device, check_finite=True)
+    model.parameters["fully_connected_2.weight"][...] = np.inf
+    with pytest.raises(dnn.NonFiniteError, match="fully_connected_2"):
+        model.fit(x, y, epochs=1, batch_size=16, progress=False)
+
+
+def check_minimize(device, ops):
+    """A graph of one's own is minimised."""
+    from dnn.minimization import Minimization
+
+    x = graph.placeholder((4,))
+    slope = graph.variable(value=np.zeros((), np.float32))
+    loss = graph.mean(graph.square(x * slope - x * 3.0))
+    search = Minimization(loss, dnn.SGD(0.1), ops=ops)
+    for _ in range(50):
+        last = search.step({x: [1, 2, 3, 0.5]})
+    assert last < 1e-6
+    assert abs(float(slope.attributes["value"]) - 3) < 1e-3

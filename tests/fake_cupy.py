@@ -112,6 +112,8 @@ class ndarray:
     def set(self, host, stream=None):
         if not isinstance(host, np.ndarray) or host.dtype != self.dtype:
             raise TypeError("set takes an array of the host, of the same type")
+        if host.shape != self.shape:
+            raise ValueError(f"set takes the same shape, {self.shape} and not {host.shape}")
         self._host[...] = host
 
 
@@ -357,7 +359,7 @@ class Blas:
     def multiply(self, *arguments):
         Stream.now[-1].put(lambda: self._multiply(*arguments))
 
-    def _multiply(self, code, product, a, b, c):
+    def _multiply(self, code, product, a, b, c, arrays):
         p = product
         for i in range(p.batch):
             left = _matrix(code, a, i * p.step_a, p.lead_a, p.transpose_a, p.rows, p.inner)

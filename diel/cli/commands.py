@@ -173,6 +173,14 @@ def _trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 COMMANDS = (
     Command(
+        "doctor",
+        "say what is installed, and what its absence costs",
+        "Say which parts are installed: MPI, compiled loops on the CPU, GPUs; and what it costs "
+        "where one is missing.",
+        lambda parser: None,
+        "diel.cli.doctor:doctor",
+    ),
+    Command(
         "graph",
         "draw the groups of a workflow file, without MPI",
         "Draw the groups of a workflow file, their modules and what waits for what.",

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import philox
+from dnn.backend.routines import RoutineTable
 from dnn.errors import unknown_name
 
 __all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "empty", "ops_for"]
@@ -40,6 +41,17 @@ class Ops:
 
     passes: tuple[str, ...] = ()
     """Passes over graphs that pay with this class, besides those that pay with any."""
+
+    in_blocks: bool = True
+    """Whether a pass over all parameters is cut into blocks that stay in the cache."""
+
+    def __init__(self, routines: RoutineTable | None = None) -> None:
+        """Take a table of routines; without one the choice is fixed."""
+        self.routines = routines
+
+    def candidates(self) -> Iterable[tuple[str, int, Mapping[str, Callable[[], object]]]]:
+        """Return what `RoutineTable.measure` is to time: operation, size, and calls by name."""
+        return ()
 
     def chain(
         self, chain: Chain, inputs: Sequence[Array], out: Array

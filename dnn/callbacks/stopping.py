@@ -10,7 +10,8 @@ from dnn.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dnn.history import History
-    from dnn.model import NeuralNetwork, Snapshot
+    from dnn.model import NeuralNetwork
+    from dnn.snapshot import Snapshot
 
 __all__ = ["EarlyStopping", "Pruning"]
 

@@ -37,8 +37,8 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Iterator[T]:
     -----
     It pays where an item takes much longer than handing it over. `fit` gathers its batches in the
     step instead: 100 rows of 784 numbers take 0.06 ms, and on two cores, which the matrix products
-    keep busy, a step of 784-64-10 took 0.24 ms so and 0.25 with a thread, one of 784-528x4-10 4.3 ms
-    either way.
+    keep busy, a step of 784-64-10 took 0.24 ms so and 0.25 with a thread, one of 784-528x4-10
+    4.3 ms either way.
     """
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise ConfigurationError(f"depth must be an integer of at least 1, not {depth!r}")

@@ -1,8 +1,8 @@
 """Eager mode: node by node at once, each result an array of its own, to look at on the way.
 
 The functions are those that a plan is compiled from, so with NumPy's the numbers are the same, bit
-for bit. Compiled kernels leave arrays of some strides to NumPy, and here there are no views: the last
-digit may differ.
+for bit. Compiled kernels leave arrays of some strides to NumPy, and here there are no views: the
+last digit may differ.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The operation of a fused node: several elementwise operations as one.
 
-It is made by a pass, after gradients have been written, so it has none; and it is in no table, since
-each fused node has an operation of its own.
+It is made by a pass, after gradients have been written, so it has none; and it is in no table,
+since each fused node has an operation of its own.
 """
 
 from __future__ import annotations

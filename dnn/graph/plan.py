@@ -109,6 +109,7 @@ class Plan:
         arena.reserve(layout.size_bytes)
         self.size_bytes = layout.size_bytes
         self.graph = graph
+        self._to_host = ops.to_host
         self._arrays: dict[Node, Array] = {}
         self._steps: list[Step] = []
         self._kinds: list[str] = []
@@ -187,7 +188,7 @@ class Plan:
             message = "values are gone in a plan that was compiled with the pass buffer_reuse"
             raise ConfigurationError(f"first_nonfinite: {message}")
         for node in self.graph.order:
-            if node.dtype.kind == "f" and not np.isfinite(self._arrays[node]).all():
+            if node.dtype.kind == "f" and not np.isfinite(self._to_host(self._arrays[node])).all():
                 return node
         return None
 

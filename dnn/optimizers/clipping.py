@@ -36,7 +36,8 @@ def clip_steps(ops: Ops, gradients: Array, scalars: Mapping[str, Array]) -> list
        2013, algorithm 1.
     """
     dtype, size = gradients.dtype, gradients.shape[-1]
-    parts = [gradients[..., at : at + COLUMNS] for at in range(0, size, COLUMNS)]
+    columns = COLUMNS if ops.in_blocks else max(1, size)
+    parts = [gradients[..., at : at + columns] for at in range(0, size, columns)]
     steps: list[Step] = []
     if "clip_value" in scalars:
         limit = scalars["clip_value"]
@@ -44,7 +45,7 @@ def clip_steps(ops: Ops, gradients: Array, scalars: Mapping[str, Array]) -> list
         steps += [(ops.clip_value_step, (part, limit, lowest)) for part in parts]
     if "clip_norm" in scalars:
         leading = gradients.shape[:-1]
-        squares = empty(ops, (*leading, min(COLUMNS, size)), dtype)
+        squares = empty(ops, (*leading, min(columns, size)), dtype)
         sums = empty(ops, (*leading, len(parts)), dtype)
         factor = empty(ops, (*leading, 1), dtype)
         for i, part in enumerate(parts):

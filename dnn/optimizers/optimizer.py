@@ -180,7 +180,7 @@ class Optimizer:
         state = {
             name: FlatBuffer(parameters.segments, dtype, ops, models) for name in self.remembers
         }
-        width = _width(parameters.flat, dtype)
+        width = _width(parameters.flat, dtype) if ops.in_blocks else parameters.flat.shape[-1]
         leading = () if models is None else (models,)
         spaces = [empty(ops, (*leading, width), dtype) for _ in range(self.workspaces)]
         steps = clip_steps(ops, gradients.flat, columns)

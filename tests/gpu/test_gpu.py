@@ -41,6 +41,29 @@ def test_several_models_in_one_plan(ops):
     device_checks.check_several_models(ops)
 
 
+def test_options_of_training(ops):
+    device_checks.check_options("cuda")
+
+
+def test_the_first_node_that_is_not_finite_is_named(ops):
+    device_checks.check_not_finite("cuda")
+
+
+def test_a_graph_is_minimised(ops):
+    device_checks.check_minimize("cuda", ops)
+
+
+def test_ensembles(ops):
+    x, y = device_checks.data()
+    losses = []
+    for device in ("cuda", "numpy"):
+        layers = dnn.mlp(6, [5], 3, "tanh")
+        optimizer = dnn.SGD([0.1, 0.2])
+        ensemble = dnn.Ensemble(layers, optimizer=optimizer, seeds=[1, 2], device=device)
+        losses.append([one.loss for one in ensemble.fit(x, y, epochs=2, batch_size=16)])
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+
+
 def test_memory(ops):
     device_checks.check_memory("cuda")
 

@@ -9,12 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from support import ROOT
 
 from diel.testing import TupleSpace
 from diel.workflow.boundary import Boundary
+from dnn.graph.operation import OPERATIONS
+from dnn.graph.passes import PASSES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -81,8 +84,10 @@ def test_the_snippets_of_the_training_core(
         pytest.importorskip(library, reason=f"{library} is not installed")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
-    for snippet in snippets(page):
-        snippet.run(names)
+    # What a page registers is gone after it.
+    with patch.dict(OPERATIONS), patch.dict(PASSES):
+        for snippet in snippets(page):
+            snippet.run(names)
 
 
 def definitions(tree: ast.AST, prefix: str = "") -> Iterator[str]:

@@ -8,7 +8,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support import DATA, WORKFLOWS, diel, journal, mpirun_diel, results, run_dir
+from support import (
+    DATA,
+    WORKFLOWS,
+    diel,
+    journal,
+    mpi_implementation,
+    mpirun_diel,
+    results,
+    run_dir,
+)
 
 OWN_TEST = {"mnist_mlp"}  # takes its time: run once, by a test that looks at its result too
 FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]
@@ -32,7 +41,10 @@ def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
     assert str(run_dir(tmp_path)) in finished.stdout
 
 
+@pytest.mark.slow
 def test_mnist_reaches_98_percent(tmp_path: Path) -> None:
+    if mpi_implementation() != "Open MPI":
+        pytest.skip("its network is trained without MPI: once is enough, under Open MPI")
     if not (DATA / "mnist").exists():
         pytest.skip(f"there is no {DATA / 'mnist'}; set DIEL_DATA")
     file = WORKFLOWS / "mnist_mlp.toml"

@@ -1,8 +1,8 @@
 """The matrix product of the BLAS that NumPy itself uses, as a kernel.
 
 Found in the library behind NumPy's core, so there is one thread pool and there are the same bits.
-NumPy's wheels rename the function, and there are 32-bit and 64-bit integers; where none of the names
-is found (macOS' Accelerate, say) products go through `numpy.matmul`.
+NumPy's wheels rename the function, and there are 32-bit and 64-bit integers; where none of the
+names is found (macOS' Accelerate, say) products go through `numpy.matmul`.
 """
 
 # Numba infers the types of what it compiles.
@@ -12,7 +12,7 @@ is found (macOS' Accelerate, say) products go through `numpy.matmul`.
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ def numpy_blas() -> ctypes.CDLL | None:
         return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def find_gemm(dtype: str) -> Gemm | None:
     """Find the product for ``"f4"`` or ``"f8"``; None where NumPy's BLAS does not show it."""
     library = numpy_blas()

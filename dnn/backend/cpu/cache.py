@@ -14,7 +14,7 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,7 +45,7 @@ def _foundations() -> bytes:
     return b"\n".join([*sources, *(version.encode() for version in versions)])
 
 
-@lru_cache(maxsize=None)
+@cache
 def module_of(source: str) -> ModuleType:
     """Return generated source as a module, from its file if that can be.
 

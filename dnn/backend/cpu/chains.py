@@ -15,7 +15,7 @@ that are contiguous in every array are one::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def collapse(
 _HEADER = HEADER.replace("**FLAGS", '**{**FLAGS, "fastmath": {"nsz"}}')
 
 
-@lru_cache(maxsize=None)
+@cache
 def chain_source(chain: Chain, forms: str, code: str) -> str:
     """Return the source of a chain's kernel.
 

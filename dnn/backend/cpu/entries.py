@@ -12,7 +12,8 @@ and, for optimizers, rows of K networks and one hyperparameter for each::
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def type_code(dtype: np.dtype[Any]) -> str | None:
     return {"f4": "f4", "f8": "f8", "i8": "i8", "u8": "u8"}.get(dtype.str.lstrip("<=|"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def entry_of(source: str) -> int:
     """Compile source that defines ``entry`` and return its address."""
     return int(module_of(source).entry.address)
@@ -99,7 +100,7 @@ def array_kernel(
     return Native(record, oracle, split)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _array_source(
     body: str, axes: tuple[int, ...], codes: tuple[str | None, ...], extra: str
 ) -> str:
@@ -151,7 +152,7 @@ class RowKernel(Native):
             return []
         n = w.shape[-1]
         at = [n * part // parts // 16 * 16 for part in range(parts)] + [n]
-        return [self.piece(arguments, a, b) for a, b in zip(at[:-1], at[1:], strict=True) if a < b]
+        return [self.piece(arguments, a, b) for a, b in pairwise(at) if a < b]
 
     def joined(self, pieces: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
         """Return the arguments for pieces that lie one behind the other, or None."""
@@ -208,7 +209,7 @@ class RowKernel(Native):
         return entry_of(source), fields
 
 
-@lru_cache(maxsize=None)
+@cache
 def _row_source(
     body: str, pattern: str, given: tuple[bool, ...], literals: tuple[bool, ...], code: str
 ) -> str:

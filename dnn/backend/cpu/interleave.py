@@ -1,10 +1,10 @@
 """The update of each weight right behind its gradient, while that is in the cache.
 
 Where a step of training is known as a whole, the optimizer need not wait until the last gradient is
-there: what ``gemm x^T, dy -> g`` has left in the cache, the pieces of ``sgd_step w, g`` find there.
-Nothing but the order changes, so neither does any bit. It takes that nobody else looks at these
-pieces in between; the pass `products_last` sees to it that the weights are no longer needed then. All
-gradients of products then share one piece of memory, small enough to stay in the cache.
+there: what ``gemm x^T, dy -> g`` has left in the cache, the pieces of ``sgd_step w, g`` find
+there. Nothing but the order changes, so neither does any bit. It takes that nobody else looks at
+these pieces in between; the pass `products_last` sees to it that the weights are not needed then.
+All gradients of products share one piece of memory, small enough to stay in the cache.
 
 Of K networks' buffers, of shape (K, P), the ranges of the first network stand for all.
 """

@@ -11,10 +11,13 @@ from dnn.backend.cpu.team import LIMIT_OF_HELPERS, blas_threads, team
 __all__ = ["link"]
 
 
-def link(steps: Sequence[Step]) -> list[Step]:
+Splits = Callable[[Native, tuple[Any, ...]], bool]
+
+
+def link(steps: Sequence[Step], splits: Splits = lambda function, arguments: True) -> list[Step]:
     """Put neighbouring native steps into one program; other steps stay as they are.
 
-    Large kernels are split over as many threads as BLAS has now.
+    Large kernels are split over as many threads as BLAS has now, where `splits` says so.
     """
     threads = min(blas_threads(), LIMIT_OF_HELPERS + 1)
     linked: list[Step] = []
@@ -34,7 +37,8 @@ def link(steps: Sequence[Step]) -> list[Step]:
             oracle = function.oracle if isinstance(function, Native) else function
             linked.append((oracle, arguments))
             continue
-        parts = function.parts(arguments, threads)
+        splitting = threads if splits(function, arguments) else 1
+        parts = function.parts(arguments, splitting)
         records.append(_shared(parts) if parts else record)
         kept.append(arguments)
     close()
@@ -43,7 +47,7 @@ def link(steps: Sequence[Step]) -> list[Step]:
 
 def _shared(parts: Sequence[Record]) -> Record:
     """Return the record of a kernel in parts."""
-    return team().share, [team().slots, len(parts), *laid_out(parts)]
+    return team().share, [*team().share_fields, len(parts), *laid_out(parts)]
 
 
 def _program(records: Sequence[Record], keep: object, threads: int) -> Step:

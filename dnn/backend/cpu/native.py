@@ -33,13 +33,13 @@ from dnn.backend.ops import Array
 
 __all__ = [
     "KERNEL_TYPE",
-    "address_of_words",
-    "call_kernel",
     "Native",
     "Program",
     "Record",
     "Step",
     "address_of",
+    "address_of_words",
+    "call_kernel",
     "laid_out",
     "pointer",
     "runner",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from dnn.backend.cpu.linking import link
 from dnn.backend.cpu.native import Native, Record, Step
 from dnn.backend.cpu.products import gemm_record
 from dnn.backend.ops import Array, Chain, Ops
+from dnn.backend.routines import CANDIDATES
 
 __all__ = ["CpuOps"]
 
@@ -27,7 +29,7 @@ LINE_ELEMENTS = 16
 def _cuts(length: int, parts: int, unit: int = 1) -> list[slice]:
     """Cut a length into parts of about the same size, at multiples of a unit."""
     at = [round(length * part / parts / unit) * unit for part in range(parts)] + [length]
-    return [slice(a, b) for a, b in zip(at[:-1], at[1:], strict=True) if a < b]
+    return [slice(a, b) for a, b in pairwise(at) if a < b]
 
 
 def _split_elements(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
@@ -39,11 +41,11 @@ def _split_elements(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, .
     if out.shape[axis] < parts:
         return []
     views = [np.broadcast_to(x, out.shape) for x in inputs]
-    before = (slice(None),) * axis
-    return [
-        (*(view[(*before, cut)] for view in views), out[(*before, cut)])
-        for cut in _cuts(out.shape[axis], parts, unit)
-    ]
+    result = []
+    for cut in _cuts(out.shape[axis], parts, unit):
+        place = (slice(None),) * axis + (cut,)
+        result.append((*(view[place] for view in views), out[place]))
+    return result
 
 
 def _split_product(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
@@ -192,6 +194,7 @@ class CpuOps(Ops):
     """
 
     passes = ("elementwise_fusion", "products_last")
+    in_blocks = False  # an update is one pass anyway
 
     copy: Any = _elementwise("copy")
     take_rows: Any = array_kernel("take_rows", (2, 1, 2), _rows, Ops.take_rows)
@@ -264,7 +267,51 @@ class CpuOps(Ops):
         """Join neighbouring kernels into programs."""
         if scratch is not None:
             steps = interleave(steps, scratch, self.gemm)
-        return link(steps)
+        return link([self._routine(step) for step in steps], self._splits)
+
+    def _splits(self, function: Native, arguments: tuple[Any, ...]) -> bool:
+        if self.routines is None or function is not self.gemm:
+            return True
+        a, _, out = arguments
+        return self.routines("product", out.size * a.shape[-1]) != "whole"
+
+    def _routine(self, step: Step) -> Step:
+        """Replace a sum over rows by what the table says."""
+        function, arguments = step
+        if self.routines is None or function is not self.sum:
+            return step
+        x, axes, out = arguments
+        if x.ndim < 2 or axes != (x.ndim - 2,) or x.dtype != out.dtype:
+            return step
+        how = self.routines("sum", x.size)
+        return self._sum_by(how, x, axes, out)
+
+    def _sum_by(self, how: str | None, x: Array, axes: tuple[int, ...], out: Array) -> Step:
+        if how == "numpy":
+            return Ops.sum, (x, axes, out)
+        if how == "ones":
+            return self.gemm, (np.ones((1, x.shape[-2]), x.dtype), x, out)
+        return self.sum, (x, axes, out)
+
+    def candidates(self) -> Iterator[tuple[str, int, Mapping[str, Callable[[], object]]]]:
+        """Return sums of rows and products, from small to large."""
+        for rows, columns in ((16, 16), (32, 64), (100, 128), (100, 528), (512, 1024)):
+            x, out = np.ones((rows, columns), "f4"), np.empty((1, columns), "f4")
+            sums = {name: self._sum_by(name, x, (0,), out) for name in CANDIDATES["sum"]}
+            yield "sum", x.size, {name: _caller(link([step])) for name, step in sums.items()}
+        for n in (64, 96, 128, 192, 256, 512):
+            a, c = np.ones((n, n), "f4"), np.empty((n, n), "f4")
+            step = (self.gemm, (a, a, c))
+            whole = link([step], lambda function, arguments: False)
+            yield "product", n**3, {"parts": _caller(link([step])), "whole": _caller(whole)}
+
+
+def _caller(calls: Sequence[Step]) -> Callable[[], None]:
+    def call() -> None:
+        for function, arguments in calls:
+            function(*arguments)
+
+    return call
 
 
 def _no_oracle(*arguments: Any) -> None:

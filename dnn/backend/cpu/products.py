@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -22,7 +22,7 @@ _BODY = """\
 """
 
 
-@lru_cache(maxsize=None)
+@cache
 def _source(code: str, bits: int) -> str:
     header = HEADER.replace("import kernels,", "import blas, kernels,")
     return header + _BODY.format(code=code, bits=bits)

@@ -23,7 +23,7 @@ import ctypes
 import os
 import platform
 import threading
-from functools import lru_cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +41,7 @@ LIMIT_OF_HELPERS = 63
 EMPTY, FILLING, OFFERED, TAKEN, DONE = range(5)
 SLOT_BYTES = 128  # two cache lines: processors fetch them in pairs
 IDLE_LOOKS = 10000
+LOOKS_WITHOUT_YIELD = 100
 
 _WORD = ir.IntType(64)
 
@@ -106,6 +107,27 @@ def _pause(context):
 
 
 @intrinsic
+def _call_yield(context, function):
+    """Call sched_yield."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.IntType(32), []).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], kind), [])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@njit
+def _relax(looks, give_way):
+    """Wait for a moment; now and then let another thread have this core: the awaited one, maybe."""
+    if give_way != 0 and looks % LOOKS_WITHOUT_YIELD == LOOKS_WITHOUT_YIELD - 1:
+        _call_yield(give_way)
+    else:
+        _pause()
+
+
+@intrinsic
 def _set_threads(context, function, threads):
     """Call the function of BLAS that sets its number of threads."""
 
@@ -137,9 +159,9 @@ def _run_job(job):
 
 
 def _share(words):
-    """Do a kernel in parts; fields: address of the first slot, number of parts, the parts."""
-    slots, parts = words[0], words[1]
-    first = address_of_words(words) + 16
+    """Do a kernel in parts; fields: the first slot, sched_yield, number of parts, the parts."""
+    slots, give_way, parts = words[0], words[1], words[2]
+    first = address_of_words(words) + 24
     job = first + 8 * _load(first + 8)
     for helper in range(parts - 1):
         slot = slots + SLOT_BYTES * helper
@@ -158,8 +180,10 @@ def _share(words):
                 _store(slot, EMPTY)
                 _run_job(job)
             else:
+                looks = 0
                 while _load(slot) != DONE:
-                    _pause()
+                    _relax(looks, give_way)
+                    looks += 1
                 _store(slot + 8, 0)
                 _store(slot, EMPTY)
         else:
@@ -168,8 +192,8 @@ def _share(words):
 
 
 def _help(words):
-    """Do jobs from a slot, until there has been none for a while; fields: address of the slot."""
-    slot = words[0]
+    """Do jobs from a slot, until there has been none for a while; fields: slot, sched_yield."""
+    slot, give_way = words[0], words[1]
     idle = 0
     while idle < IDLE_LOOKS:
         if _load(slot) == OFFERED and _exchange(slot, OFFERED, TAKEN):
@@ -177,7 +201,7 @@ def _help(words):
             _store(slot, DONE)
             idle = 0
         else:
-            _pause()
+            _relax(idle, give_way)
             idle += 1
 
 
@@ -201,17 +225,32 @@ class _Threads(NamedTuple):
     set: int
 
 
-@lru_cache(maxsize=None)
+@cache
 def _blas_functions() -> _Threads | None:
     library = numpy_blas()
     if library is None:
         return None
     for name in ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_",
                  "scipy_openblas_{}_num_threads", "openblas_{}_num_threads"):  # fmt: skip
-        found = [getattr(library, name.format(verb), None) for verb in ("get", "set")]
-        if None not in found:
-            return _Threads(*(int(ctypes.cast(f, ctypes.c_void_p).value or 0) for f in found))
+        found = [
+            function
+            for verb in ("get", "set")
+            if (function := getattr(library, name.format(verb), None)) is not None
+        ]
+        if len(found) == 2:
+            places = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in found]
+            return _Threads(*places)
     return None
+
+
+@cache
+def _yield_address() -> int:
+    """Return where sched_yield is, 0 where there is none."""
+    try:
+        found = ctypes.CDLL(None).sched_yield
+    except (OSError, TypeError, AttributeError):
+        return 0
+    return ctypes.cast(found, ctypes.c_void_p).value or 0
 
 
 def blas_threads() -> int:
@@ -220,6 +259,10 @@ def blas_threads() -> int:
     if functions is None:
         return 1
     return int(ctypes.CFUNCTYPE(ctypes.c_int)(functions.get)())
+
+
+def _compiled(body, cache):
+    return cfunc(KERNEL_TYPE, cache=cache)(body)
 
 
 class Team:
@@ -234,9 +277,9 @@ class Team:
         self._memory = raw[skip:]
         base = int(self._memory.ctypes.data)
         self.slots = base + SLOT_BYTES
+        self.share_fields = [self.slots, _yield_address()]
         compiled = [
-            compiled_here(lambda cache, body=body: cfunc(KERNEL_TYPE, cache=cache)(body))
-            for body in (_share, _help, _begin, _end)
+            compiled_here(partial(_compiled, body)) for body in (_share, _help, _begin, _end)
         ]
         self._keep = compiled
         self.share, help_, self.begin, self.end = (int(one.address) for one in compiled)
@@ -265,7 +308,7 @@ class _Helper:
 
     def __init__(self, serve: ctypes._FuncPointer, slot: int) -> None:
         self._serve = serve
-        self._record = np.array([slot], np.int64)
+        self._record = np.array([slot, _yield_address()], np.int64)
         self._signal = threading.Semaphore(0)
         self._ends = False
         self.asleep = True
@@ -303,13 +346,13 @@ def team() -> Team:
 
 
 def _dismiss() -> None:
-    """Before the interpreter takes the compiled code away."""
+    """End the helpers before the interpreter takes the compiled code away."""
     if _team is not None:
         _team.dismiss()
 
 
 def _forget() -> None:
-    """A child of fork has no threads but its own, and slots in any state."""
+    """Begin anew in a child of fork: it has no thread but its own, and slots in any state."""
     if _team is not None:
         _team._helpers.clear()
         _team._memory[:] = 0

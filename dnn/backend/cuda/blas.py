@@ -144,8 +144,21 @@ class Cublas:
         self._one = {"f4": ctypes.c_float(1.0), "f8": ctypes.c_double(1.0)}
         self._zero = {"f4": ctypes.c_float(0.0), "f8": ctypes.c_double(0.0)}
 
-    def multiply(self, code: str, product: Product, a: int, b: int, c: int) -> None:
-        """Put a product into the current stream's queue; a, b and c are addresses."""
+    def multiply(
+        self, code: str, product: Product, a: int, b: int, c: int, arrays: Any = None
+    ) -> None:
+        """Put a product into the current stream's queue.
+
+        Parameters
+        ----------
+        code : str
+            Type of elements: ``"f2"``, ``"f4"`` or ``"f8"``.
+        product : Product
+        a, b, c : int
+            Addresses.
+        arrays : object, optional
+            What the addresses point into: whoever repeats the call keeps it alive.
+        """
         if code not in DATA_TYPES:
             raise DtypeError(f"gemm: cuBLAS multiplies floats, not {code}")
         self.use_current_stream()

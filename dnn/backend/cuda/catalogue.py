@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from dnn.backend.cuda import elementwise, kernels
-from dnn.backend.cuda.elementwise import COMPARISONS, ELEMENTWISE
+from dnn.backend.cuda.elementwise import COMPARISONS, ELEMENTWISE, EXPRESSIONS
 from dnn.backend.cuda.kernels import REDUCTIONS
 from dnn.backend.cuda.source import (
     SCALAR,
@@ -20,8 +20,18 @@ __all__ = ["all_kernels"]
 
 FLOATS = ("f2", "f4", "f8")
 AXES = {"f2": (1,), "f4": (1, 3), "f8": (1,)}
-EXAMPLE_CHAIN = (("multiply", 0, 1), ("add", 3, 2), ("tanh", 4), ("relu", 5), ("subtract", 6, 0))
-"""A chain like those that the fusion pass makes; what it makes depends on the graph."""
+
+
+def example_chain() -> Elementwise:
+    """Return a chain with every operation that may be in one; what is fused depends on the graph.
+
+    Its inputs are a and b; each operation takes the result before it, and a second operand is b.
+    """
+    members = []
+    for number, (name, expression) in enumerate(EXPRESSIONS.items()):
+        last = number + 1 if number else 0
+        members.append((name, last, 1) if "{1}" in expression else (name, last))
+    return elementwise.chain(tuple(members), 2)
 
 
 def optimizer_steps() -> Iterator[Elementwise]:
@@ -49,7 +59,7 @@ def all_kernels() -> Iterator[Kernel]:
     Kernel
         Each name once.
     """
-    specs = [*ELEMENTWISE.values(), *optimizer_steps(), elementwise.chain(EXAMPLE_CHAIN, 3)]
+    specs = [*ELEMENTWISE.values(), *optimizer_steps(), example_chain()]
     for code, axes in ((key, axes) for key, counts in AXES.items() for axes in counts):
         for spec in specs:
             if spec.name not in ("count", "fill"):
@@ -68,7 +78,12 @@ def all_kernels() -> Iterator[Kernel]:
     for code in ("i8", "u8"):
         yield elementwise_kernel(ELEMENTWISE["add"], (code, code, code), 1)
     for reduction, code, by_rows in itertools.product(REDUCTIONS.values(), FLOATS, (False, True)):
-        yield reduction_kernel(reduction, (*(code for _ in reduction.parameters), code), by_rows)
+        operands = tuple(code for _ in reduction.parameters)
+        yield reduction_kernel(reduction, (*operands, code), by_rows)
+        if by_rows:
+            part = "f8" if code == "f8" else "f4"
+            yield reduction_kernel(reduction.first_stage(), (*operands, part), by_rows)
+            yield reduction_kernel(reduction.last_stage(), (part, code), by_rows)
     for code in FLOATS:
         yield kernels.log_softmax(code)
         yield kernels.uniform_noise(code)

@@ -28,6 +28,13 @@ BLOCKS = 2048
 
 NUMBERS = (int, float, np.number)
 
+FEW, MANY = 32, 1 << 15
+"""Up to that many results of at least that many elements are reduced in parts."""
+
+MOST_PARTS, FEWEST_PARTS = 512, 16
+
+_Loops = tuple[Sequence[int], Sequence[Sequence[int]]]
+
 OPTIONS = ("--std=c++17",)
 
 
@@ -54,6 +61,7 @@ class Launcher:
         self.cupy = cupy
         self._sources: dict[Any, Kernel] = {}
         self._compiled: dict[str, Any] = {}
+        self._workspaces: dict[str, Any] = {}
         self._recording: list[Call] | None = None
 
     # Recording.
@@ -168,25 +176,63 @@ class Launcher:
         all_strides = [element_strides(x) for x in operands]
         inner, steps = _fold(spec.name, shape, axes, all_strides)
         outer, others = _fold(spec.name, shape, kept, [*all_strides, element_strides(out)])
-        by_rows = min(s[-1] for s in steps) <= min(s[-1] for s in others[:-1]) or outer[-1] < 8
-        codes = tuple(code_of(x.dtype) for x in (*operands, out))
+        results = int(np.prod(outer, dtype=np.int64))
+        elements = int(np.prod(inner, dtype=np.int64))
+        parts = _parts(results, elements, outer, inner)
+        if parts == 1:
+            self._reduce(spec, [*operands, out], (outer, others), (inner, steps), scale)
+            return
+        # Few results of many elements: blocks for parts of each, then one for the parts.
+        code = "f8" if operands[0].dtype == np.float64 else "f4"
+        partial = self._workspace(code)[: results * parts]
+        length = elements // parts
+        over = [[*s[1:], along[-1] * length] for s, along in zip(others, steps, strict=False)]
+        over.append([outer[2] * parts, parts, 1])
+        pieces = ([*outer[1:], parts], over), ([1, 1, length], steps)
+        self._reduce(spec.first_stage(), [*operands, partial], *pieces, 1.0)
+        whole = (outer, [[0, outer[2] * parts, parts], others[-1]])
+        self._reduce(spec.last_stage(), [partial, out], whole, ([1, 1, parts], [[0, 0, 1]]), scale)
+
+    def _reduce(
+        self, spec: Reduction, arrays: Sequence[Any], outer: _Loops, inner: _Loops, scale: float
+    ) -> None:
+        """Launch a reduction over loops: lengths, and for each array its strides."""
+        lengths, others = outer
+        within, steps = inner
+        by_rows = min(s[-1] for s in steps) <= min(s[-1] for s in others[:-1]) or lengths[-1] < 8
+        codes = tuple(code_of(x.dtype) for x in arrays)
         key = (spec, codes, by_rows)
         if key not in self._sources:
             self._sources[key] = reduction_kernel(spec, codes, by_rows)
-        results = int(np.prod(outer, dtype=np.int64))
+        results = int(np.prod(lengths, dtype=np.int64))
         if not results:
             return
-        numbers = [results, int(np.prod(inner, dtype=np.int64)), *outer[1:], *inner[1:]]
+        numbers = [results, int(np.prod(within, dtype=np.int64)), *lengths[1:], *within[1:]]
         for over, along in zip(others[:-1], steps, strict=True):
             numbers += [*over, *along]
         numbers += others[-1]
-        arguments = [*operands, out, np.float64(scale), *map(np.int64, numbers)]
+        arguments = [*arrays, np.float64(scale), *map(np.int64, numbers)]
         self.launch(self._sources[key], results if by_rows else -(-results // 32), arguments)
+
+    def _workspace(self, code: str) -> Any:
+        """Return memory for parts of results; reductions of one queue take turns."""
+        if code not in self._workspaces:
+            self._workspaces[code] = self.cupy.empty(FEW * MOST_PARTS, np.dtype(code))
+        return self._workspaces[code]
 
     def _check(self, where: str, operand: Any) -> None:
         if not isinstance(operand, self.cupy.ndarray):
             message = f"{where}: {type(operand).__name__} where an array of the GPU is needed"
             raise DeviceError(message)
+
+
+def _parts(results: int, elements: int, outer: Sequence[int], inner: Sequence[int]) -> int:
+    """Return in how many equal parts each result's elements are reduced first; 1: not in parts."""
+    one_loop = outer[0] == inner[0] == inner[1] == 1
+    if results > FEW or elements < MANY or not one_loop:
+        return 1
+    fitting = (n for n in range(MOST_PARTS, FEWEST_PARTS - 1, -1) if elements % n == 0)
+    return next(fitting, 1)
 
 
 def _without(values: tuple[int, ...], axis: int) -> tuple[int, ...]:

@@ -49,6 +49,7 @@ class CudaOps(Ops):
     """
 
     passes = ("elementwise_fusion",)
+    in_blocks = False
 
     def __init__(self, device: Device, cupy: Any = None, blas: Any = None) -> None:
         if cupy is None:
@@ -121,7 +122,8 @@ class CudaOps(Ops):
 
     def load(self, x: Array, out: Array) -> None:  # type: ignore[override]
         """Copy from the host, broadcast to the shape of `out` and cast to its type."""
-        host = np.ascontiguousarray(np.broadcast_to(x, out.shape), out.dtype)
+        # Not `ascontiguousarray`: it would make an axis where there is none.
+        host = np.array(np.broadcast_to(x, out.shape), out.dtype, order="C")
         if out.flags.c_contiguous:
             out.set(host)  # type: ignore[attr-defined]
         else:
@@ -283,6 +285,7 @@ class CudaOps(Ops):
                 b.data.ptr + at_b * size,  # type: ignore[attr-defined]
                 a.data.ptr + at_a * size,  # type: ignore[attr-defined]
                 out.data.ptr + at_out * size,  # type: ignore[attr-defined]
+                (a, b, out),
             )
 
     # Random numbers.

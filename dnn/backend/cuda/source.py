@@ -10,7 +10,7 @@ kernel's result, so that ``A(0.5)`` makes no double of a float::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +127,14 @@ class Reduction:
     first: str
     step: str
     last: str = "total"
+
+    def first_stage(self) -> Reduction:
+        """Return what makes partial results."""
+        return replace(self, name=f"{self.name}_parts", last="total")
+
+    def last_stage(self) -> Reduction:
+        """Return what makes a result from partial ones."""
+        return replace(self, name=f"{self.name}_whole", parameters=("x",), value="x")
 
 
 def code_of(dtype: npt.DTypeLike) -> str:

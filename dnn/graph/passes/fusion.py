@@ -10,11 +10,11 @@ from dnn.graph.passes.structure import dead_code
 
 __all__ = ["FUSIBLE", "elementwise_fusion"]
 
-FUSIBLE = frozenset(
-    ["add", "subtract", "multiply", "divide", "negative", "square"]
-    + ["exp", "log", "sqrt", "tanh", "sigmoid", "relu", "positive"]
-    + ["maximum", "minimum", "abs", "sign"]
-)
+ARITHMETIC = ("add", "subtract", "multiply", "divide", "negative", "square")
+FUNCTIONS = ("exp", "log", "sqrt", "tanh", "sigmoid", "relu", "positive")
+COMPARISONS = ("maximum", "minimum", "abs", "sign")
+
+FUSIBLE = frozenset((*ARITHMETIC, *FUNCTIONS, *COMPARISONS))
 """Operations that every generator of fused kernels knows."""
 
 # What a kernel may take: with more arrays the checks for overlaps outweigh what fusing saves.

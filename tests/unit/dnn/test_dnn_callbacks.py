@@ -287,3 +287,19 @@ def test_history_of_one_call_and_of_all():
     assert model.history.accuracy == second.accuracy == [second.validation[0]["accuracy"]]
     assert len(first.epoch_times_s) == 2
     assert first.training_time_s == sum(first.epoch_times_s) > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"callbacks": [3]}, "3 is no Callback"),
+        ({"callbacks": EarlyStopping()}, r"a sequence: \[EarlyStopping"),
+        ({"callbacks": [EarlyStopping]}, "is no Callback"),
+        ({"validation": (1,)}, "1 things"),
+        ({"validation": (1, 2, 3)}, "3 things"),
+        ({"validation": "0.2"}, "fraction"),
+    ],
+)
+def test_options_of_fit_that_are_none(option, message):
+    with pytest.raises(ConfigurationError, match=message):
+        network().fit(*samples(), **option)

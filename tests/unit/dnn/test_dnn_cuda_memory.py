@@ -43,6 +43,18 @@ def test_a_network_is_trained_on_the_device_of_that_name():
     assert model.predict(dnn.Tensor.from_array(x, device="cuda")).shape == (50,)
 
 
+def test_options_of_training():
+    device_checks.check_options("cuda")
+
+
+def test_the_first_node_that_is_not_finite_is_named():
+    device_checks.check_not_finite("cuda")
+
+
+def test_a_graph_is_minimised():
+    device_checks.check_minimize("cuda", ops_for("cuda"))
+
+
 def test_devices_by_name():
     assert Device.of("cuda") == Device("cuda", 0)
     assert str(Device.of("cuda:2")) == "cuda:2"

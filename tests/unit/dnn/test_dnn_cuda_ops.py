@@ -143,6 +143,25 @@ def test_a_reduction_takes_the_same_bits_each_time_and_transposed_operands(ops):
     np.testing.assert_allclose(ops.to_host(across)[0], normal(64, 333).sum(1), atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("sum", (1 << 15,)), ("sum", (2, 36000)), ("max", (36000,)), ("sum", (3, 32771))],
+)
+def test_few_results_of_many_elements_are_reduced_in_parts(ops, name, shape):
+    x = normal(*shape, dtype="float64")
+    out = np.empty((*shape[:-1], 1))
+    fake_cupy.RawModule.launches.clear()
+    both(ops, name, [x, (-1,), out], [-1], "float64")
+    in_parts = shape[-1] % 2 == 0
+    assert len(fake_cupy.RawModule.launches) == (2 if in_parts else 1)
+    half = x.astype("float16")
+    squares = np.empty((*shape[:-1], 1), "float16")
+    mine = ops.asarray(squares)
+    ops.sum_of_squares(ops.asarray(half / 64), None, mine)
+    expected = np.sum(np.square((half / 64).astype("f4")), -1, keepdims=True)
+    np.testing.assert_allclose(ops.to_host(mine), expected, rtol=2e-3)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_argmax(ops, axis):
     x = np.round(normal(6, 40))

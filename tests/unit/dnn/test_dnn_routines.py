@@ -1,0 +1,71 @@
+"""The table of routines: measured, kept as text, taken again; results follow from it alone."""
+
+import numpy as np
+import pytest
+
+from dnn.backend import Ops
+from dnn.backend.routines import CANDIDATES, RoutineTable
+from dnn.errors import ConfigurationError
+
+
+def test_sizes_choose():
+    table = RoutineTable({"sum": [(0, "loop"), (100, "numpy"), (5000, "ones")]})
+    found = [table("sum", size) for size in (0, 99, 100, 4999, 5000, 10**9)]
+    assert found == ["loop", "loop", "numpy", "numpy", "ones", "ones"]
+    assert table("product", 7) is None
+
+
+def test_text_and_back():
+    table = RoutineTable({"sum": [(0, "loop"), (100, "numpy")], "product": [(0, "whole")]})
+    assert RoutineTable.from_json(table.to_json()) == table
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1]", '{"sum": 3}', '{"sum": [[0]]}', '{"sum": [[5, "loop"]]}', '{"sum": []}',
+     '{"sum": [[0, "abacus"]]}', '{"sort": [[0, "loop"]]}', '{"sum": [[0, "loop"], [0, "numpy"]]}'],
+)  # fmt: skip
+def test_text_that_is_no_table(text):
+    with pytest.raises(ConfigurationError, match="routines"):
+        RoutineTable.from_json(text)
+
+
+def test_the_oracle_has_no_choice():
+    assert RoutineTable.measure(Ops()).choices == {}
+
+
+def test_measuring_takes_the_fastest_at_each_size():
+    now = [0.0]
+    costs = {"loop": (1.0, 9.0), "numpy": (2.0, 2.0)}
+
+    class Known(Ops):
+        def candidates(self):
+            for at, size in enumerate((10, 1000)):
+                yield "sum", size, {name: spend(cost[at]) for name, cost in costs.items()}
+
+    def spend(seconds):
+        def call():
+            now[0] += seconds
+
+        return call
+
+    table = RoutineTable.measure(Known(), clock=lambda: now[0])
+    assert table.choices == {"sum": [(0, "loop"), (1000, "numpy")]}
+
+
+def test_a_measured_table_is_followed_and_every_routine_is_right():
+    pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
+    from dnn.backend.cpu import CpuOps
+
+    measured = RoutineTable.measure(CpuOps())
+    assert set(measured.choices) == set(CANDIDATES)
+    x = np.random.default_rng(1).normal(size=(100, 60)).astype("f4")
+    for name in CANDIDATES["sum"]:
+        ops = CpuOps(RoutineTable({"sum": [(0, name)], "product": [(0, "whole")]}))
+        out, product = np.empty((1, 60), "f4"), np.empty((60, 60), "f4")
+        for function, arguments in ops.link(
+            [(ops.sum, (x, (0,), out)), (ops.gemm, (x.T, x, product))]
+        ):
+            function(*arguments)
+        np.testing.assert_allclose(out, x.sum(0, keepdims=True), atol=1e-4)
+        np.testing.assert_allclose(product, x.T @ x, rtol=1e-4, atol=1e-4)
