@@ -226,6 +226,7 @@ def check_not_finite(device):
 
 def check_minimize(device, ops):
     """A graph of one's own is minimised."""
+    assert callable(dnn.minimize)  # the function, which an import of the module first would hide
     from dnn.minimize import Minimization
 
     x = graph.placeholder((4,))
