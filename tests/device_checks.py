@@ -228,6 +228,8 @@ def check_minimize(device, ops):
     """A graph of one's own is minimised."""
     from dnn.minimization import Minimization
 
+    assert callable(dnn.minimize)  # a module of that name would hide the function
+
     x = graph.placeholder((4,))
     slope = graph.variable(value=np.zeros((), np.float32))
     loss = graph.mean(graph.square(x * slope - x * 3.0))

@@ -20,10 +20,10 @@ from dnn.graph.passes.fusion import FUSIBLE
 
 
 def test_every_function_of_the_oracle_has_one_on_the_gpu() -> None:
-    # Inherited: a GPU has no choice of routines to measure.
+    # `device` is set in `__init__`; the routine table has nothing to choose, cuBLAS chooses itself.
     wanted = {name for name, _ in inspect.getmembers(Ops) if not name.startswith("_")}
     missing = {name for name in wanted if getattr(CudaOps, name) is getattr(Ops, name)}
-    assert missing <= {"candidates", "device"}, sorted(missing)
+    assert missing == {"candidates", "device"}, sorted(missing)
 
 
 def test_every_operation_that_is_fused_has_an_expression() -> None:
