@@ -119,12 +119,16 @@ def gradients_of(size: int) -> Any:
 
 
 def median_ms(function: Any, times: int) -> float:
+    # It takes a moment until the system has given each thread a core.
+    until = time.perf_counter() + 0.2
+    while time.perf_counter() < until:
+        function()
     taken = []
-    for _ in range(times + 3):  # three to warm up
+    for _ in range(times):
         began = time.perf_counter()
         function()
         taken.append(time.perf_counter() - began)
-    return 1e3 * float(np.median(taken[3:]))
+    return 1e3 * float(np.median(taken))
 
 
 def torch_worker(setup: str) -> None:
