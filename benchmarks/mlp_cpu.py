@@ -96,9 +96,9 @@ def time_products(model: Any) -> dict[str, Any]:
     operations = sum(2 * out.size * a.shape[-1] for _, (a, _, out) in products)
     large = np.random.default_rng(SEED).random((2048, 2048), dtype="f4")
     into = np.empty_like(large)
-    large_ms = median_ms(lambda: np.matmul(large, large, into), 10)
+    large_ms = median_ms(lambda: np.matmul(large, large, into), 4)
     return {
-        "ms_per_step": median_ms(all_products, 40),
+        "ms_per_step": median_ms(all_products, 30),
         "gflop": operations / 1e9,
         "best_gflop_per_s": 2 * 2048**3 / large_ms / 1e6,
     }
@@ -119,12 +119,16 @@ def gradients_of(size: int) -> Any:
 
 
 def median_ms(function: Any, times: int) -> float:
+    # It takes a moment until the system has given each thread a core.
+    until = time.perf_counter() + 0.2
+    while time.perf_counter() < until:
+        function()
     taken = []
-    for _ in range(times + 3):  # three to warm up
+    for _ in range(times):
         began = time.perf_counter()
         function()
         taken.append(time.perf_counter() - began)
-    return 1e3 * float(np.median(taken[3:]))
+    return 1e3 * float(np.median(taken))
 
 
 def torch_worker(setup: str) -> None:
