@@ -121,6 +121,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     data = folder / "heart" / "processed.cleveland.data"
     data.parent.mkdir()
     data.touch()  # which nobody reads here
+    (folder / "mnist").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIEL_DATA", str(folder))
         yield folder
