@@ -29,7 +29,8 @@ _SHIPPED = "modules"
 _OURS = frozenset({"diel", "dnn", _SHIPPED})
 _ALIAS = "diel_shipped_modules"
 _IMPORTING = RLock()
-"""Tests run modules in threads, which may ask for one file at the same time."""
+"""Tests run modules in threads, which may ask for one file at the same time; and Python 3.11 cannot
+parse in two threads at once (its issue 106905)."""
 
 
 def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
@@ -86,8 +87,8 @@ def import_function(spec: str, folder: Path) -> Callable[..., Any]:
         Whatever its file raises at import.
     """
     folder = Path(folder).absolute()
-    location = locate_function(spec, folder)
     with _IMPORTING:
+        location = locate_function(spec, folder)
         return find_function(location, import_code(location, folder))
 
 
