@@ -140,6 +140,8 @@ def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> Non
     assert honest is not None
     assert naive is not None
     assert honest.start() < naive.start()
+    assert "\nhonest: 10 best of 12 by highest accuracy" in finished.stdout
+    assert "\npapers: 10 best of 200 by highest accuracy" in finished.stdout
     assert 0.78 <= float(honest[1]) <= 0.88
     assert float(naive[1]) >= 0.93
     assert "luck alone can give 0.2" in finished.stdout
