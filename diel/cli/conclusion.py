@@ -240,5 +240,5 @@ def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) ->
 
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, float):
-        return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+        return "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
     return f"{value:.4g}"

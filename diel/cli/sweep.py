@@ -121,7 +121,7 @@ def _print_points(points: list[dict[str, Any]]) -> None:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainers: int) -> None:
@@ -132,7 +132,8 @@ def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainer
     took = f"{seconds * 1000:.3g} ms" if seconds < 1 else show_duration(seconds)
     text = f"trial 0 took {took}"
     if found.size is not None:
-        whole = show_duration(seconds * found.size / trainers)
+        whole_s = seconds * found.size / trainers
+        whole = show_duration(whole_s) if whole_s >= 1 else "less than a second"
         text += f"; if all are like it, the sweep takes {whole}"
     print(text)
 

@@ -46,8 +46,8 @@ def options_of(source: str) -> dict[str, Any]:
 
 def write_files(folder: Path) -> None:
     """Write the files that the page shows."""
-    for _, _, words, source in BLOCKS:
-        if words.startswith("file="):
+    for _, kind, words, source in BLOCKS:
+        if kind == "python" and words.startswith("file="):
             (folder / words.removeprefix("file=")).write_text(source)
 
 
@@ -56,6 +56,9 @@ def test_no_snippet_is_overlooked() -> None:
         ("toml", ""),
         ("toml", "wrong:"),
         ("toml", "trainer"),
+        ("toml", "file"),  # with the commands: tests/workflows/test_modules_page.py
+        ("sh", ""),
+        ("text", ""),
         ("python", ""),
         ("python", "file"),
     }
