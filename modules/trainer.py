@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
-from .fused import is_wide, train_together, trials_at_once
+from .fused import Together, is_wide, trials_at_once
 from .sweep.limits import Limits, parse_memory
 from .sweep.task import Task, serve_group
 from .sweep.trying import SPLITS, Report
@@ -207,6 +207,7 @@ class OurTrain:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
+        self._together = Together(rounds, METRICS)
         self.at_once = trials_at_once(len(rounds))
         if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
             self.keep = self._keep
@@ -248,9 +249,7 @@ class OurTrain:
             return [None] * len(trials)
         given = [(wanted[place], self._seeds(trials[place][1])) for place in narrow]
         found: list[dict[str, Any] | None] = [None] * len(trials)
-        for place, results in zip(
-            narrow, train_together(given, self._rounds, METRICS), strict=True
-        ):
+        for place, results in zip(narrow, self._together(given), strict=True):
             found[place] = self._evaluated(results)
         return found
 
