@@ -1,9 +1,9 @@
 """Several trials of our trainer at once: one plan with a leading axis of networks.
 
 A step of a small network is mostly the overhead of many short calls. So trainings, of different
-trials and of different folds, go through `dnn.Ensemble` together where layers, batch size and
-numbers of rows agree; what else differs between them is an input. Each result is that of the
-network trained alone, bit for bit, so nobody can tell from a result how trials were grouped.
+trials and of different folds, go through `dnn.Ensemble` together where layers, batch size, kind of
+optimizer, schedule and numbers of rows agree; what else differs between them is an input. Each
+result is that of the network trained alone, bit for bit, so however trials are grouped.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .evaluation import Job, Rounds
+from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimizer_of
 
 if TYPE_CHECKING:
     from dnn import Dataset, Ensemble
-
-    from .trainer import Hyperparameters
 
 MOST_NETWORKS: Final = 64
 """In one plan: with more of them what a step needs no longer stays in a core's cache."""
@@ -50,14 +49,7 @@ class _Training:
 
     def key(self, job: Job) -> tuple[Any, ...]:
         """Return what has to agree in one plan."""
-        wanted = self.wanted
-        return (
-            tuple(wanted.hidden),
-            wanted.activation,
-            wanted.batch_size,
-            len(job.train),
-            len(job.test),
-        )
+        return (*self.wanted.plan_key(), len(job.train), len(job.test))
 
 
 def trials_at_once(splits: int) -> int:
@@ -130,7 +122,7 @@ class Together:
         wanted = [training.wanted for training in trainings]
         jobs = [data.jobs[training.number] for training in trainings]
         offsets = [training.number * data.count for training in trainings]
-        networks = self._networks((*key, len(trainings)), trainings, data)
+        networks = self._networks((*key, len(trainings)), trainings, data, len(jobs[0].train))
         histories = networks.fit(
             data.x,
             data.y,
@@ -146,23 +138,19 @@ class Together:
         ]
 
     def _networks(
-        self, key: tuple[Any, ...], trainings: Sequence[_Training], data: _Versions
+        self, key: tuple[Any, ...], trainings: Sequence[_Training], data: _Versions, rows: int
     ) -> Ensemble:
-        from dnn import SGD, Ensemble, mlp
+        from dnn import Ensemble
 
         wanted = [training.wanted for training in trainings]
         seeds = [training.seed for training in trainings]
-        optimizer = SGD(
-            [one.learning_rate for one in wanted],
-            [one.momentum for one in wanted],
-            [one.weight_decay for one in wanted],
-        )
+        optimizer, rates = optimizer_of(wanted, rows), dropout_rates(wanted)
         networks = self._kept.pop(key, None)
         if networks is None:
-            layers = mlp(data.features, wanted[0].hidden, data.classes, wanted[0].activation)
-            networks = Ensemble(layers, optimizer=optimizer, seeds=seeds)
+            layers = layers_of(wanted[0], data.features, data.classes)
+            networks = Ensemble(layers, optimizer=optimizer, seeds=seeds, states=rates)
         else:
-            networks.restart(seeds, optimizer)
+            networks.restart(seeds, optimizer, rates)
         self._kept[key] = networks
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)

@@ -339,3 +339,19 @@ def test_a_restart_needs_seeds():
     networks = dnn.Ensemble(dnn.mlp(6, [4], 3), seeds=[1])
     with pytest.raises(ConfigurationError, match="at least one seed"):
         networks.restart([])
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "rmsprop", "adagrad"])
+def test_one_without_decay_beside_one_that_decays(kind):
+    def optimizer(rate, decay):
+        return dnn.optimizers.optimizer_of(kind, learning_rate=rate, weight_decay=decay)
+
+    def layers():
+        return dnn.mlp(6, [7, 5], 3, "relu")
+
+    together = dnn.Ensemble(layers(), optimizer=optimizer([0.01, 0.02], [0.1, 0.0]), seeds=[1, 2])
+    losses = [history.loss for history in together.fit(X, LABELS, epochs=4, batch_size=16)]
+    for k, (rate, decay) in enumerate([(0.01, 0.1), (0.02, 0.0)]):
+        model = dnn.NeuralNetwork(layers(), optimizer=optimizer(rate, decay), seed=k + 1)
+        history = model.fit(X, LABELS, epochs=4, batch_size=16, progress=False)
+        assert history.loss == losses[k]
