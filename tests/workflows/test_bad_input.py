@@ -148,11 +148,11 @@ def test_a_problem_that_only_follows_from_another_is_not_reported(tmp_path: Path
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    workflow(tmp_path, GOOD, m=MODULE)
-    finished = diel("run", "v.toml", cwd=tmp_path)
+    workflow(tmp_path, GOOD, m=MODULE).rename(tmp_path / "study.toml")
+    finished = diel("run", "stduy.toml", cwd=tmp_path)
     assert finished.status == 2
-    assert "v.toml" in finished.stderr
-    assert "w.toml" in finished.stderr  # the one that was probably meant
+    assert "stduy.toml" in finished.stderr
+    assert 'did you mean "study.toml"?' in finished.stderr
 
 
 def test_too_few_ranks(tmp_path: Path) -> None:
