@@ -74,7 +74,17 @@ if TYPE_CHECKING:
     from dnn.minimization import minimize
     from dnn.model import History, NeuralNetwork
     from dnn.nets import mlp
-    from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
+    from dnn.optimizers import (
+        SGD,
+        AdaGrad,
+        Adam,
+        AdamW,
+        Cosine,
+        Optimizer,
+        RMSProp,
+        StepDecay,
+        WarmUp,
+    )
     from dnn.tensor import Tensor
 
 _HOMES = {
@@ -136,7 +146,17 @@ _HOMES = {
     "minimization": ("minimize",),
     "nets": ("mlp",),
     "tensor": ("Tensor",),
-    "optimizers": ("SGD", "AdaGrad", "Adam", "AdamW", "Optimizer", "RMSProp"),
+    "optimizers": (
+        "SGD",
+        "AdaGrad",
+        "Adam",
+        "AdamW",
+        "Cosine",
+        "Optimizer",
+        "RMSProp",
+        "StepDecay",
+        "WarmUp",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -152,6 +172,7 @@ __all__ = [
     "Callback",
     "CheckpointError",
     "ConfigurationError",
+    "Cosine",
     "DataError",
     "Dataset",
     "DeviceError",
@@ -183,7 +204,9 @@ __all__ = [
     "Residual",
     "ShapeError",
     "SoftmaxCrossEntropy",
+    "StepDecay",
     "Tensor",
+    "WarmUp",
     "batches",
     "class_weights",
     "impute",

@@ -273,7 +273,7 @@ def _checked_labels(loss: str, labels: Array, samples: int, classes: int) -> Arr
         raise ShapeError(loss, message, labels.shape, (samples,))
     if labels.dtype.kind not in "iub":
         raise LabelError(f"labels must be integers, not {labels.dtype}")
-    labels = labels.astype(np.intp)
+    labels = labels.astype(np.intp, copy=False)
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:
         row = int(wrong[0])

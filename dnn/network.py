@@ -138,20 +138,31 @@ class Network:
         self.input_shape = layers[0].shape
         self.summaries = self._build()
         self.output_shape = self.summaries[-1].shape
-        declared = [parameter for layer in self.layers for parameter in layer.parameters]
-        self._variables = [parameter.node for parameter in declared]
-        kept = [state for layer in self.layers for state in layer.states]
-        self._state_nodes = [state.node for state in kept]
+        self._declared = [parameter for layer in self.layers for parameter in layer.parameters]
+        self._variables = [parameter.node for parameter in self._declared]
+        self._kept = [state for layer in self.layers for state in layer.states]
+        self._state_nodes = [state.node for state in self._kept]
         self._noise = NoiseSource(
             variable((), np.uint64, "noise.seed"), variable((), np.uint64, "noise.step")
         )
         self.resize(len(seed) if isinstance(seed, Sequence) else None)
-        seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
-        self._start(self.parameters, declared, seeds)
-        self._start(self.state_buffer, kept, seeds)
+        self.restart(tuple(seed) if isinstance(seed, Sequence) else (seed,))
+
+    def restart(self, seeds: Sequence[int]) -> None:
+        """Let every array be what it is before the first step, in place: plans stay.
+
+        Parameters
+        ----------
+        seeds : sequence of int
+            One, or one for each of the K networks.
+        """
+        self._start(self.parameters, self._declared, seeds)
+        self._start(self.state_buffer, self._kept, seeds)
         noise_seeds = [stream(each, "noise").integers(2**64, dtype=np.uint64) for each in seeds]
         there = self.states[self._noise.seed.name]
-        ops.load(np.array(noise_seeds, np.uint64).reshape(there.shape), there)
+        self.ops.load(np.array(noise_seeds, np.uint64).reshape(there.shape), there)
+        step = self.states[self._noise.step.name]
+        self.ops.load(np.zeros((), np.uint64), step)
 
     def resize(self, models: int | None) -> None:
         """Make room for another number of networks.

@@ -81,6 +81,13 @@ class Trainer:
         self._whole_step = self._linked(self._whole)
         self._rest_step = [] if self._rest is None else self._linked(self._rest)
 
+    def suits(self, update: Update | LossScaling, samples: Array, targets: Array) -> bool:
+        """Whether it moves the parameters by this update, on data that lie where its own do."""
+        pairs = zip(self._data, (samples, targets), strict=False)
+        return update is self._update and all(
+            mine is not None and _is_view_of_same(mine, given) for mine, given in pairs
+        )
+
     def _linked(self, plan: BatchPlan) -> list[Step]:
         """Return a whole step, from the gathering of its batch to its loss, in as few calls."""
         edges = (plan.x, plan.target, plan.weight)
@@ -156,3 +163,12 @@ class Trainer:
             inspect(plan)
             update()
             losses[step] = loss
+
+
+def _is_view_of_same(a: Array, b: Array) -> bool:
+    if type(a) is not type(b) or not isinstance(a, np.ndarray):
+        return a is b
+    return bool(
+        a.ctypes.data == b.ctypes.data
+        and (a.shape, a.strides, a.dtype) == (b.shape, b.strides, b.dtype)
+    )

@@ -59,3 +59,16 @@ def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:
 
     ledgers = sorted((run_dir / "sweeps").glob("*/trials.jsonl"))
     return [file for ledger in ledgers for file in export(ledger, formats, folder)]
+
+
+def check_export(formats: list[str]) -> None:
+    """Find out, before a sweep is run, whether it can be exported so.
+
+    Raises
+    ------
+    ValueError
+        As `export_sweep`.
+    """
+    from .sweep.export import check_formats
+
+    check_formats(formats)

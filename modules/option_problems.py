@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from itertools import islice
+from random import Random
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from .hyperparameters import Hyperparameters, one_with
 from .space import Space, SpaceError, parse_dimension
-from .trainer import Hyperparameters
 
 _VALUES_CHECKED = 1000
+_POINTS_CHECKED = 100
 
 
 def space_problems(space: dict[str, Any], columns: Collection[str]) -> Iterator[InitErrorDetails]:
@@ -44,8 +46,9 @@ def space_problems(space: dict[str, Any], columns: Collection[str]) -> Iterator[
 
 
 def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
-    """Try every value of every parameter on the model of our own trainer."""
+    """Try every value of every parameter on the model of our own trainer, and then points."""
     known = Hyperparameters.model_fields
+    sound = True
     for name, dimension in space.dimensions.items():
         if name not in known:
             near = get_close_matches(name, known, 1)
@@ -55,13 +58,31 @@ def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
                 f"the trainer has no such hyperparameter; it knows {', '.join(known)}",
                 f'did you mean "{near[0]}"?' if near else "",
             )
+            sound = False
             continue
         for value in islice(dimension.examples(), _VALUES_CHECKED):
             try:
-                Hyperparameters.model_validate({name: value})
+                Hyperparameters.model_validate(one_with(name, value))
             except ValidationError as error:
                 yield at(("space", name), value, f"{value!r}: {error.errors()[0]['msg']}")
+                sound = False
                 break
+    if sound:
+        yield from _point_problems(space)
+
+
+def _point_problems(space: Space) -> Iterator[InitErrorDetails]:
+    """Say once of each parameter that it does not go with others: drawn points show it."""
+    draw = Random(0)
+    texts: dict[str, None] = {}
+    for _ in range(_POINTS_CHECKED):
+        point = space.sample(lambda name: draw.random())
+        try:
+            Hyperparameters.model_validate(point)
+        except ValidationError as error:
+            texts[error.errors()[0]["msg"].removeprefix("Value error, ")] = None
+    for text in texts:
+        yield at(("space", text.split(" ")[0]), text, text)
 
 
 def with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationError:

@@ -160,6 +160,8 @@ class Search:
         parameters: Parameters,
         metrics: Mapping[str, Any] | None,
         evaluated: Evaluated | None = None,
+        *,
+        is_stopped: bool = False,
     ) -> Told:
         """Take the result of a trial.
 
@@ -171,6 +173,8 @@ class Search:
             What was reported at the end; None if the trial failed or was stopped early.
         evaluated : Evaluated, optional
             The metrics split by split, for the selection bias.
+        is_stopped : bool, optional
+            Whether it was stopped early: then its scores have had a part in the choice.
 
         Raises
         ------
@@ -179,6 +183,8 @@ class Search:
         """
         if metrics is None:
             self.strategy.tell(trial, parameters, None)
+            if is_stopped:
+                self.bias.add_stopped()
             return Told((float("nan"),) * len(self.objectives), None, False)
         values = tuple(one.value(metrics) for one in self.objectives)
         scores = [one.score(value) for one, value in zip(self.objectives, values, strict=True)]

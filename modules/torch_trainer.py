@@ -48,7 +48,7 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, float]:
     for epoch in range(1, parameters.get("epochs", 20) + 1):
         started_s = time.perf_counter()
         model.train()
-        for rows in torch.randperm(len(x)).split(batch_size):
+        for rows in torch.split(torch.randperm(len(x)), batch_size):
             optimizer.zero_grad()
             loss_of(model(x[rows]), y[rows]).backward()
             optimizer.step()

@@ -11,12 +11,13 @@ import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
-from .fused import is_wide, train_together, trials_at_once
+from .fused import Together, is_wide, trials_at_once
+from .hyperparameters import Hyperparameters, layers_of, optimizer_of
 from .sweep.limits import Limits, parse_memory
 from .sweep.task import Task, serve_group
 from .sweep.trying import SPLITS, Report
@@ -31,22 +32,6 @@ METRICS = ("accuracy", "loss", "mcc", "training_time_s")
 _PREPARE = "modules.trainer:prepare"
 _ROWS = ("validation_fraction", "split_seed", "evaluation")
 _NEEDS_PATH = frozenset({"cleveland", "mnist"})
-
-
-class Hyperparameters(BaseModel):
-    """The parameters of a trial; a search space may name any of them."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    learning_rate: float = Field(0.1, gt=0, allow_inf_nan=False)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
-    batch_size: int = Field(32, ge=1)
-    epochs: int = Field(20, ge=1)
-    hidden: list[Annotated[int, Field(ge=1)]] = Field(
-        [64], description="units of each hidden layer"
-    )
-    activation: Literal["sigmoid", "tanh", "relu"] = "relu"
 
 
 class Options(BaseModel):
@@ -207,6 +192,7 @@ class OurTrain:
 
     def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
+        self._together = Together(rounds, METRICS)
         self.at_once = trials_at_once(len(rounds))
         if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
             self.keep = self._keep
@@ -248,9 +234,7 @@ class OurTrain:
             return [None] * len(trials)
         given = [(wanted[place], self._seeds(trials[place][1])) for place in narrow]
         found: list[dict[str, Any] | None] = [None] * len(trials)
-        for place, results in zip(
-            narrow, train_together(given, self._rounds, METRICS), strict=True
-        ):
+        for place, results in zip(narrow, self._together(given), strict=True):
             found[place] = self._evaluated(results)
         return found
 
@@ -324,11 +308,11 @@ def train(
 
 
 def _model(wanted: Hyperparameters, seed: int, training: Dataset) -> NeuralNetwork:
-    from dnn import SGD, NeuralNetwork, mlp
+    from dnn import NeuralNetwork
 
     return NeuralNetwork(
-        mlp(training.x.shape[1], wanted.hidden, training.classes, wanted.activation),
-        optimizer=SGD(wanted.learning_rate, wanted.momentum, wanted.weight_decay),
+        layers_of(wanted, training.x.shape[1], training.classes),
+        optimizer=optimizer_of(wanted, len(training)),
         seed=seed,
     )
 

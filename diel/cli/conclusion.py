@@ -125,7 +125,8 @@ def print_rankings(
         if results.file and len(ranked) < min(rows, results.count):
             file = directory.path / results.file
             ranked = best_of_table(file, results.objective, results.maximise, rows)
-        _print_ranking(results, ranked[:rows], on_terminal=on_terminal)
+        name = results.module if len(tables) > 1 else ""
+        _print_ranking(name, results, ranked[:rows], on_terminal=on_terminal)
     return bool(tables)
 
 
@@ -171,8 +172,9 @@ def _print_given_up(view: RunView) -> None:
 
 
 def _print_ranking(
-    results: ResultsView, shown: Sequence[Mapping[str, Any]], *, on_terminal: bool
+    name: str, results: ResultsView, shown: Sequence[Mapping[str, Any]], *, on_terminal: bool
 ) -> None:
+    """Print a table, under the name of whose it is where there are several."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -189,7 +191,8 @@ def _print_ranking(
         table.add_column(header, justify="right" if is_number else "left", style=style)
     for place, row in enumerate(shown, start=1):
         table.add_row(str(place), *(_text(row.get(column, "")) for column in columns))
-    print(f"\n{len(shown)} best of {results.count} by {direction} {results.objective}")
+    whose = f"{name}: " if name else ""
+    print(f"\n{whose}{len(shown)} best of {results.count} by {direction} {results.objective}")
     if on_terminal:
         Console(markup=False, emoji=False).print(table)
     else:
@@ -237,5 +240,5 @@ def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) ->
 
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, float):
-        return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+        return "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
     return f"{value:.4g}"

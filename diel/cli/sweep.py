@@ -5,6 +5,7 @@ defines ``Options`` these names are looked for, and called if they are there::
 
     preview_sweep(options, folder)               strategy, size, points, trainer
     export_sweep(run_dir, formats, folder)       files
+    check_export(formats)                        nothing, or raises ValueError
     try_one(options, folder, point, seed)        why it failed, seconds; of the trainer's file
 """
 
@@ -51,6 +52,10 @@ def sweep(options: argparse.Namespace) -> int:
     DielError
         If the file cannot be run, or has no sweep.
     """
+    if options.dry_run and is_run(options.file):
+        raise LaunchError(f"{options.file} has been run: --dry-run goes with a workflow file")
+    if options.dry_run and options.export:
+        raise LaunchError("--dry-run records nothing that --export could write")
     if is_run(options.file):
         directory = RunDirectory(options.file)
         view = _view(directory)
@@ -61,6 +66,8 @@ def sweep(options: argparse.Namespace) -> int:
         return _preview(options)
     from diel.cli.run import run
 
+    if options.export:
+        _check_export(options.file, options.export)
     given = {"resume": None, "run_dir": None, "trace": False, "directory": None}
     for name, value in given.items():
         setattr(options, name, value)
@@ -114,7 +121,7 @@ def _print_points(points: list[dict[str, Any]]) -> None:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainers: int) -> None:
@@ -125,7 +132,8 @@ def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainer
     took = f"{seconds * 1000:.3g} ms" if seconds < 1 else show_duration(seconds)
     text = f"trial 0 took {took}"
     if found.size is not None:
-        whole = show_duration(seconds * found.size / trainers)
+        whole_s = seconds * found.size / trainers
+        whole = show_duration(whole_s) if whole_s >= 1 else "less than a second"
         text += f"; if all are like it, the sweep takes {whole}"
     print(text)
 
@@ -151,23 +159,37 @@ def _workflow_file(directory: RunDirectory) -> Path:
 def _export(directory: RunDirectory, formats: list[str], file: Path) -> int:
     if not formats:
         return 0
-    draft = read_draft(str(file))
-    workflow = finish(draft)
-    exporters = {
-        part.code.__name__: part.code.export_sweep
-        for part in _parts(draft, workflow)
-        if hasattr(part.code, "export_sweep")
-    }
-    if not exporters:
-        raise LaunchError(f"{file} has no sweep to export")
-    for export in exporters.values():
+    draft, exporters = _exporters(file)
+    for code in exporters:
         try:
-            files = export(directory.path, formats, draft.file.parent)
+            files = code.export_sweep(directory.path, formats, draft.file.parent)
         except ValueError as error:
             raise LaunchError(str(error)) from error
         for path in files:
             print(path)
     return 0
+
+
+def _check_export(file: Path, formats: list[str]) -> None:
+    for code in _exporters(file)[1]:
+        try:
+            getattr(code, "check_export", lambda _: None)(formats)
+        except ValueError as error:
+            raise LaunchError(str(error)) from error
+
+
+def _exporters(file: Path) -> tuple[Draft, list[Any]]:
+    """Return the code of the sweeps in a file, each once."""
+    draft = read_draft(str(file))
+    workflow = finish(draft)
+    found = {
+        part.code.__name__: part.code
+        for part in _parts(draft, workflow)
+        if hasattr(part.code, "export_sweep")
+    }
+    if not found:
+        raise LaunchError(f"{file} has no sweep to export")
+    return draft, list(found.values())
 
 
 def _parts(draft: Draft, workflow: Workflow) -> Iterator[_Part]:

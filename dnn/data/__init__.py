@@ -1,6 +1,6 @@
 """Data: loading, splitting, preparing, cutting into batches."""
 
-from dnn.data.batches import batches, epoch_order
+from dnn.data.batches import batches, epoch_order, epoch_orders
 from dnn.data.bundled import load_breast_cancer, load_digits
 from dnn.data.catalogue import DATASETS, load_dataset
 from dnn.data.cleveland import load_cleveland
@@ -20,6 +20,7 @@ __all__ = [
     "batches",
     "class_weights",
     "epoch_order",
+    "epoch_orders",
     "from_one_hot",
     "impute",
     "load_breast_cancer",

@@ -125,3 +125,8 @@ class AdamW(Adam):
         **options: Any,
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, weight_decay, **options)
+
+    def _decays(self, segment: Segment) -> bool:
+        # Even by 0, which other networks of an ensemble may not have: the compiled step contracts
+        # a product and a sum in another way where nothing decays.
+        return segment.name.rsplit(".", 1)[-1] not in self.no_decay

@@ -154,6 +154,19 @@ class Optimizer:
         """Say whether a hyperparameter differs from 0, in any network."""
         return bool(np.any(self.hyperparameters[name]))
 
+    def steps_like(self, other: Optimizer) -> bool:
+        """Whether both compile to the same steps, and differ at most in values of scalars."""
+        if self is other:
+            return True
+        mine, theirs = vars(self), vars(other)
+        return (
+            type(self) is type(other)
+            and list(mine) == list(theirs)
+            and all(mine[name] == theirs[name] for name in mine if name != "hyperparameters")
+            and list(self.hyperparameters) == list(other.hyperparameters)
+            and all(self.is_on(name) == other.is_on(name) for name in self.hyperparameters)
+        )
+
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.hyperparameters.items())
         return f"{type(self).__name__}({values})"

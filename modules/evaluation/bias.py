@@ -22,7 +22,7 @@ class BiasReport:
     Attributes
     ----------
     trials : int
-        With a score.
+        With a score, or stopped early for theirs.
     objective : str
     naive : float
         The score of the best trial on rows that chose it.
@@ -116,6 +116,10 @@ class SelectionBias:
         if not self._chosen:
             self._chosen = chosen
         self._chosen = [max(one, new) for one, new in zip(self._chosen, chosen, strict=True)]
+
+    def add_stopped(self) -> None:
+        """Take a trial that was stopped early: the best one was chosen before it too."""
+        self.trials += 1
 
     def _score(self, metrics: dict[str, float]) -> float | None:
         return self._objective.score(self._objective.value(metrics))

@@ -67,6 +67,15 @@ def _condition(
     dimension = dimensions[other]
     if isinstance(what, Mapping) and what and set(what) <= set(_BOUNDS):
         return _bounds(name, other, what, dimension)
+    if isinstance(what, Mapping) and not (
+        isinstance(dimension, Choices) and _is_value(what, dimension)
+    ):
+        unknown = ", ".join(str(one) for one in what if one not in _BOUNDS) or "{}"
+        raise SpaceError(
+            f"if: {other}: unknown condition {unknown}; write a value, a list of values, "
+            "or { at_least = ..., at_most = ... }",
+            name,
+        )
     if not isinstance(dimension, Finite) and not isinstance(dimension, LogIntegers):
         raise SpaceError(
             f"if: {other} has any value between two, so it is never just {what!r}; "

@@ -354,7 +354,8 @@ class _Sweep:
             evaluated = Evaluated.of(metrics, splits) if splits is not None else None
             values = self._search.tell(trial, record["parameters"], metrics, evaluated).values
         else:
-            self._search.tell(trial, record["parameters"], None)
+            is_stopped = state == STOPPED
+            self._search.tell(trial, record["parameters"], None, is_stopped=is_stopped)
             values = ()
         if state == FAILED:
             self._failed += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ from .ledger import FAILED, FINISHED, STOPPED, about_of, encode, records_of
 from .table import Table, cell
 
 _BATCH: Final = 10_000
+_NEEDED: Final = {"parquet": "pyarrow", "optuna": "optuna"}
 _OWN: Final = ("trainer", "seed", "state", "reason", "attempt", "started_s", "seconds")
 
 
@@ -43,10 +45,24 @@ def export(ledger: Path, formats: list[str], folder: Path) -> list[Path]:
     ExportError
         If a format is unknown, or what it needs is not installed.
     """
+    check_formats(formats)
+    return [FORMATS[one](ledger, folder) for one in formats]
+
+
+def check_formats(formats: list[str]) -> None:
+    """Find out whether a sweep can be exported so, before it has run for a night.
+
+    Raises
+    ------
+    ExportError
+        As `export`.
+    """
     unknown = [one for one in formats if one not in FORMATS]
     if unknown:
         raise ExportError(f"no such format: {', '.join(unknown)}; there are {', '.join(FORMATS)}")
-    return [FORMATS[one](ledger, folder) for one in formats]
+    for one in formats:
+        if one in _NEEDED and find_spec(_NEEDED[one]) is None:
+            raise ExportError(f"{one} needs {_NEEDED[one]}: pip install {_NEEDED[one]}")
 
 
 def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
@@ -103,11 +119,9 @@ def _to_json(ledger: Path, folder: Path) -> Path:
 
 
 def _to_parquet(ledger: Path, folder: Path) -> Path:
-    try:
-        import pyarrow as arrow
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise ExportError("Parquet needs pyarrow: pip install pyarrow") from None
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
     columns = _columns(ledger, folder)
     kinds: dict[str, type] = {}
     for row in rows_of(ledger, folder):
@@ -149,12 +163,10 @@ def _as(kind: type, value: Any) -> Any:
 
 def _to_optuna(ledger: Path, folder: Path) -> Path:
     """Write a journal storage, which ``optuna-dashboard FILE`` shows."""
-    try:
-        import optuna
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-    except ImportError:
-        raise ExportError("a journal of Optuna needs optuna: pip install optuna") from None
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = ledger.with_name("optuna.log")
     path.unlink(missing_ok=True)

@@ -37,11 +37,11 @@ class Table:
 
 
 def cell(value: Any) -> Any:
-    """Return what stands in a cell: ``64x32`` for a list, and floats to the last digit."""
+    """Return what stands in a cell: ``64x32`` or ``none`` for a list, floats to the last digit."""
     if type(value) is float or type(value) is int or type(value) is str:
         return value
     if isinstance(value, float):
         return repr(float(value))  # NumPy's repr names the type
     if isinstance(value, (list, tuple)):
-        return "x".join(str(item) for item in value)
+        return "x".join(str(item) for item in value) or "none"  # empty means absent
     return value

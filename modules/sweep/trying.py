@@ -126,8 +126,8 @@ def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
 
     Raises
     ------
-    RunStopped, KeyboardInterrupt, SystemExit
-        What concerns the whole run.
+    RunStopped, KeyboardInterrupt
+        What concerns the whole run. `sys.exit` in a function of the trial's does not.
     """
     from diel.errors import RunStopped
 
@@ -136,7 +136,7 @@ def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
         return Tried(check_metrics(given), is_stopped=report.is_stopped)
     except RunStopped:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Tried(
             _plain_metrics(report.metrics),
             reason_of(error),

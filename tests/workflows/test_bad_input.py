@@ -152,7 +152,7 @@ def test_missing_file(tmp_path: Path) -> None:
     finished = diel("run", "stduy.toml", cwd=tmp_path)
     assert finished.status == 2
     assert "stduy.toml" in finished.stderr
-    assert "study.toml" in finished.stderr  # the one that was probably meant
+    assert 'did you mean "study.toml"?' in finished.stderr
 
 
 def test_too_few_ranks(tmp_path: Path) -> None:

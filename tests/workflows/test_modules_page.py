@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from diel.loading.context import Context
 
 PAGE = ROOT / "docs" / "modules.md"
 PAGES = [PAGE, ROOT / "docs" / "running-sweeps.md"]
+SWEEPS = ROOT / "docs" / "sweeps.md"
 FENCE = re.compile(r"^```(\w+)(?: status=(\d))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```toml file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -49,27 +51,42 @@ def contains(output: str, line: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_page_step_by_step(page: Path, tmp_path: Path) -> None:
+    kinds = follow(blocks(page), tmp_path)
+    assert kinds.count("sh") > 5
+    assert len(kinds) == page.read_text().count("```") // 2
+
+
+def test_from_a_first_grid_to_nested_evaluation(tmp_path: Path) -> None:
+    """The commands of docs/sweeps.md; its other snippets have tests/unit/modules."""
+    pytest.importorskip("sklearn", reason="the rows of the page come with scikit-learn")
+    for name, text in FILE.findall(SWEEPS.read_text(encoding="utf-8")):
+        (tmp_path / name).write_text(text)
+    steps = (block for block in blocks(SWEEPS) if block.kind in ("sh", "text"))
+    assert follow(steps, tmp_path) == ["sh", "text"] * 3
+
+
+def follow(steps: Iterable[Block], folder: Path) -> list[str]:
+    """Write the files, run the commands and compare what they print; return the blocks' kinds."""
     here = str(Path(sys.executable).parent)
     environment = {"PATH": f"{here}:{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
     output = ""
     kinds = []
-    for block in blocks(page):
+    for block in steps:
         kinds.append(block.kind)
         if block.kind in ("python", "toml"):
             name = re.match(r"# (\w+\.\w+)\n", block.text)
             assert name, f"{block} is no file"
-            (tmp_path / name[1]).write_text(block.text)
+            (folder / name[1]).write_text(block.text)
         elif block.kind == "sh":
             command: list[object] = ["bash", "-e", "-c", block.text]
-            done = execute(command, cwd=tmp_path, environment=environment)
+            done = execute(command, cwd=folder, environment=environment)
             assert done.status == block.status, f"{block}\n{done.output}"
             output = done.output
         else:
             assert block.kind == "text", block
             for line in filter(None, block.text.splitlines()):
                 assert contains(output, line), f"{block}: {line!r} is not in\n{output}"
-    assert kinds.count("sh") > 5
-    assert len(kinds) == page.read_text().count("```") // 2
+    return kinds
 
 
 def test_the_module_that_is_explained_is_the_one_that_is_written() -> None:

@@ -114,6 +114,31 @@ def test_a_sweep_that_has_run_is_ranked_and_exported(tmp_path: Path) -> None:
     assert "no such format: xml" in finished.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--export", "csv", "xml"], "no such format: xml; there are csv, json, parquet, optuna"),
+        (["--dry-run", "--export", "csv"], "--dry-run records nothing that --export could write"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_runs(
+    arguments: list[str], words: str, tmp_path: Path
+) -> None:
+    workflow(tmp_path, SWEEP, m=TRAIN)
+    finished = diel("sweep", "w.toml", *arguments, cwd=tmp_path)
+    assert finished.status == 2
+    assert words in finished.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_has_been_run_has_no_preview(tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "runs", "w", workflow(tmp_path, SWEEP, m=TRAIN))
+    JournalWriter(directory.journal).close()
+    finished = diel("sweep", directory.path, "--dry-run", cwd=tmp_path)
+    assert finished.status == 2
+    assert "has been run: --dry-run goes with a workflow file" in finished.stderr
+
+
 def ledger_file(directory: RunDirectory, name: str) -> Path:
     return directory.path / "sweeps" / "search.master" / name
 

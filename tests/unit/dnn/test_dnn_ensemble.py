@@ -288,3 +288,70 @@ def test_bad_input():
         networks.fit(X, LABELS + 5)
     with pytest.raises(ShapeError, match="input_1"):
         networks.predict(X[:, :3])
+
+
+@pytest.mark.parametrize("second", ["same", "without decay", "adam", "fewer", "after some left"])
+def test_restarted_networks_are_as_new_ones(second):
+    x = np.ascontiguousarray(X)
+
+    def layers():
+        return [
+            *(Input(6), FullyConnected(6), BatchNorm(), Activation("relu"), Dropout(0.3)),
+            FullyConnected(3),
+        ]
+
+    networks = dnn.Ensemble(
+        layers(),
+        optimizer=dnn.SGD([0.1, 0.2, 0.3], 0.9, 1e-3),
+        seeds=[1, 2, 3],
+        states={"dropout_1.rate": [0.1, 0.2, 0.4]},
+    )
+    epochs = [3, 1, 2] if second == "after some left" else 2
+    networks.fit(x, LABELS, epochs=epochs, batch_size=16)
+    optimizer = {
+        "without decay": dnn.SGD([0.3, 0.1, 0.2], 0.5),
+        "adam": dnn.Adam([0.01, 0.02, 0.03]),
+        "fewer": dnn.SGD([0.3, 0.1], 0.5, 1e-2),
+    }.get(second, dnn.SGD([0.3, 0.1, 0.2], [0.5, 0.0, 0.1], 1e-2))
+    seeds = [7, 8] if second == "fewer" else [7, 8, 9]
+    states = {"dropout_1.rate": 0.2}
+    networks.restart(seeds, optimizer, states)
+    fresh = dnn.Ensemble(layers(), optimizer=optimizer, seeds=seeds, states=states)
+    for batch_size in (16, 16, 20):
+        each = [one.fit(x, LABELS, epochs=2, batch_size=batch_size) for one in (networks, fresh)]
+        ours, theirs = ([history.loss for history in histories] for histories in each)
+        assert ours == theirs
+    for name, array in {**fresh.parameters, **fresh.states}.items():
+        assert ({**networks.parameters, **networks.states}[name] == array).all(), name
+    assert networks.evaluate(x, LABELS) == fresh.evaluate(x, LABELS)
+
+
+def test_a_second_fit_sees_data_that_lie_elsewhere():
+    settings = {"optimizer": dnn.SGD(0.2), "seeds": [1, 2]}
+    networks, fresh = (dnn.Ensemble(dnn.mlp(6, [4], 3), **settings) for _ in range(2))
+    networks.fit(X, LABELS)
+    networks.restart([1, 2])
+    changed = X * 2
+    assert networks.fit(changed, LABELS)[0].loss == fresh.fit(changed, LABELS)[0].loss
+
+
+def test_a_restart_needs_seeds():
+    networks = dnn.Ensemble(dnn.mlp(6, [4], 3), seeds=[1])
+    with pytest.raises(ConfigurationError, match="at least one seed"):
+        networks.restart([])
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "rmsprop", "adagrad"])
+def test_one_without_decay_beside_one_that_decays(kind):
+    def optimizer(rate, decay):
+        return dnn.optimizers.optimizer_of(kind, learning_rate=rate, weight_decay=decay)
+
+    def layers():
+        return dnn.mlp(6, [7, 5], 3, "relu")
+
+    together = dnn.Ensemble(layers(), optimizer=optimizer([0.01, 0.02], [0.1, 0.0]), seeds=[1, 2])
+    losses = [history.loss for history in together.fit(X, LABELS, epochs=4, batch_size=16)]
+    for k, (rate, decay) in enumerate([(0.01, 0.1), (0.02, 0.0)]):
+        model = dnn.NeuralNetwork(layers(), optimizer=optimizer(rate, decay), seed=k + 1)
+        history = model.fit(X, LABELS, epochs=4, batch_size=16, progress=False)
+        assert history.loss == losses[k]

@@ -57,6 +57,29 @@ def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any) -> Non
     assert [timeless(one) for one in again] == [timeless(one) for one in together[::-2]]
 
 
+def test_whatever_the_hyperparameters_are_nobody_can_tell_from_a_result() -> None:
+    train = trainer.prepare({"dataset": "breast_cancer"}, Path())
+    kinds: list[dict[str, Any]] = [
+        {"optimizer": "adam", "beta1": 0.8, "dropout": 0.2},
+        {"optimizer": "adam", "dropout": 0.4, "weight_decay": 1e-3},
+        {"optimizer": "adamw", "weight_decay": 0.1, "batch_norm": True},
+        {"optimizer": "adamw", "learning_rate": 0.01, "batch_norm": True, "epochs": 3},
+        {"optimizer": "rmsprop", "momentum": 0.5, "smoothing": 0.9},
+        {"optimizer": "rmsprop", "epsilon": 1e-6},
+        {"optimizer": "adagrad", "schedule": "cosine"},
+        {"optimizer": "adagrad", "learning_rate": 0.1, "schedule": "cosine"},
+        {"nesterov": True, "schedule": "step", "decay_every": 1, "warm_up": 1, "epochs": 3},
+        {"nesterov": True, "schedule": "step", "decay_every": 1, "warm_up": 1, "momentum": 0.5},
+    ]
+    points = [{"hidden": [6, 5], "epochs": 2, "batch_size": 64, **kind} for kind in kinds]
+    for again in range(2):  # the second time in plans that are kept
+        trials = [(point, trial_seed(again, number)) for number, point in enumerate(points)]
+        together = train.together(trials)
+        for (point, seed), metrics in zip(trials, together, strict=True):
+            assert metrics is not None
+            assert timeless(metrics) == timeless(alone(train, point, seed)), point
+
+
 def test_wide_networks_are_trained_alone() -> None:
     train = trainer.prepare({"dataset": "breast_cancer"}, Path())
     narrow, wide = ({"hidden": [units], "epochs": 1} for units in (8, 128))

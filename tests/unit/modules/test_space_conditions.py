@@ -196,7 +196,18 @@ def test_a_chain_of_a_thousand_parameters_needs_no_stack() -> None:
         ({"a": {"from": 0, "to": 4, "step": 2}, "b": {"value": 1, "if": {"a": 3}}}, "a is never 3"),
         ({"a": {"from": 0.0, "to": 1.0}, "b": {"value": 1, "if": {"a": 0.5}}}, "at_least"),
         ({"a": ["x"], "b": {"value": 1, "if": {"a": {"at_least": 1}}}}, "need numbers"),
-        ({"a": [1], "b": {"value": 1, "if": {"a": {"least": 1}}}}, "a is never {'least': 1}"),
+        (
+            {"a": [1], "b": {"value": 1, "if": {"a": {"least": 1}}}},
+            "a: unknown condition least; write",
+        ),
+        (
+            {
+                "a": {"from": 0.0, "to": 1.0},
+                "b": {"value": 1, "if": {"a": {"at_least": 0, "c": 1}}},
+            },
+            "a: unknown condition c; write a value, a list of values, or { at_least = ...",
+        ),
+        ({"a": {"from": 0, "to": 4, "step": 2}, "b": {"value": 1, "if": {"a": {}}}}, "unknown"),
         ({"a": [1], "b": {"value": 1, "if": {}}}, "is no condition"),
         ({"a": [1], "b": {"value": 1, "if": "a"}}, "if = 'a' is no condition"),
         ({"a": {"value": 1, "if": {"a": 1}}}, "in a circle: a if a"),

@@ -90,3 +90,16 @@ def test_the_front_of_several_objectives_is_listed(folder: Path) -> None:
     assert "no other beats in accuracy and training_time_s:" in lines[0]
     assert lines[1].startswith("  trial ")
     assert "accuracy, 3 folds, corrected for the choice: 0." in "\n".join(lines)
+
+
+def test_trials_that_were_stopped_have_had_a_part_in_the_choice(folder: Path) -> None:
+    lines = notes(
+        folder,
+        {"method": "holdout", "fraction": 0.3},
+        space={"learning_rate": {"from": 1e-4, "to": 1.0, "log_steps": 12}, "epochs": 9},
+        early_stopping="halving",
+    )
+    records = list(records_of(ledger_path(folder / "run", "group", "master", (0,))))
+    assert sum(one["state"] == "stopped" for one in records) >= 3
+    assert lines[0].startswith("accuracy, best of 12 on the rows that chose it: ")
+    assert "the best of 12 trials" in lines[1]

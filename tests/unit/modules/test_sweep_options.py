@@ -221,7 +221,7 @@ def test_a_module_with_problems_of_its_own_is_not_missed_here() -> None:
     ("space", "path", "words"),
     [
         ({"lerning_rate": [0.1]}, "space.lerning_rate", 'did you mean "learning_rate"?'),
-        ({"zzz": [0.1]}, "space.zzz", "it knows learning_rate"),
+        ({"zzz": [0.1]}, "space.zzz", "it knows optimizer, learning_rate"),
         ({"learning_rate": [0.1, -1.0]}, "space.learning_rate", "-1.0: Input should be greater"),
         ({"momentum": {"from": 0.5, "to": 1.0, "step": 0.25}}, "space.momentum", "1.0: "),
         ({"epochs": {"value": 0, "if": {"momentum": 0.5}}, "momentum": 0.5}, "space.epochs", "0: "),

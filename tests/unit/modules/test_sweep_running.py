@@ -30,6 +30,11 @@ def train(parameters, report):
     time.sleep(report.options.get("seconds", 0))
     return {"score": -abs(x - 7), "square": x * x}
 
+def leaves(parameters, report):
+    if parameters["x"] == 3:
+        raise SystemExit(0)
+    return {"score": parameters["x"]}
+
 def broken(parameters, report):
     raise RuntimeError("always")
 
@@ -152,6 +157,15 @@ def test_a_trial_that_fails_is_marked_and_the_sweep_goes_on(sweep: Sweep) -> Non
     assert {row["trial"]: row["state"] for row in sweep.rows}["12"] == "ValueError: x is 12"
     assert any("1 of 30 trials failed" in text for text in done.warnings)
     assert sweep.tried == Counter(range(30))
+
+
+def test_a_script_that_exits_fails_its_trial_and_not_its_trainer(sweep: Sweep) -> None:
+    done = sweep.run(GRID, train="leaves")
+    states = {one["trial"]: one for one in sweep.records}
+    assert len(states) == 30
+    assert {trial for trial, one in states.items() if one["state"] == "failed"} == {3}
+    assert states[3]["reason"] == "SystemExit: 0"
+    assert done.returned["trial"] == 29
 
 
 @pytest.mark.parametrize(("retries", "times", "state"), [(1, 1, "finished"), (2, 99, "failed")])

@@ -46,8 +46,8 @@ def options_of(source: str) -> dict[str, Any]:
 
 def write_files(folder: Path) -> None:
     """Write the files that the page shows."""
-    for _, _, words, source in BLOCKS:
-        if words.startswith("file="):
+    for _, kind, words, source in BLOCKS:
+        if kind == "python" and words.startswith("file="):
             (folder / words.removeprefix("file=")).write_text(source)
 
 
@@ -56,6 +56,9 @@ def test_no_snippet_is_overlooked() -> None:
         ("toml", ""),
         ("toml", "wrong:"),
         ("toml", "trainer"),
+        ("toml", "file"),  # with the commands: tests/workflows/test_modules_page.py
+        ("sh", ""),
+        ("text", ""),
         ("python", ""),
         ("python", "file"),
     }
@@ -84,8 +87,6 @@ def test_a_sweep_of_the_page_is_valid(source: str, words: str, tmp_path: Path) -
 @pytest.mark.parametrize(("source", "words"), blocks("toml", "wrong:"))
 def test_what_the_page_calls_wrong_is_refused_so(source: str, words: str) -> None:
     location = {"trainer": SimpleNamespace(spec="modules.trainer:run", shipped=True)}
-    if "beta_2" in source:  # a space of another trainer
-        location = {}
     context = {"folder": Path(), "modules": TRAINER, "locations": location}
     with pytest.raises(ValidationError) as caught:
         SweepOptions.model_validate(options_of(source), context=context)

@@ -120,7 +120,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             (folder / name).write_text(body)
     data = folder / "heart" / "processed.cleveland.data"
     data.parent.mkdir()
-    data.touch()  # which nobody reads here
+    data.touch()  # nobody reads this here
     (folder / "mnist").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIEL_DATA", str(folder))

@@ -1,0 +1,162 @@
+"""The hyperparameters that our trainer knows, and the networks and optimizers that they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from dnn import Layer, Optimizer
+
+DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "sgd": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False},
+    "adam": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+    "adamw": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+    "rmsprop": {"learning_rate": 0.01, "momentum": 0.0, "smoothing": 0.99, "epsilon": 1e-8},
+    "adagrad": {"learning_rate": 0.01, "epsilon": 1e-10},
+}
+"""What each optimizer takes besides the weight decay, and its value where it is left out."""
+
+_GOES_WITH: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    name: ("optimizer", tuple(kind for kind, taken in DEFAULTS.items() if name in taken))
+    for name in ("momentum", "nesterov", "beta1", "beta2", "smoothing", "epsilon")
+} | {"decay_every": ("schedule", ("step",)), "decay_factor": ("schedule", ("step",))}
+
+
+class Hyperparameters(BaseModel):
+    """The parameters of a trial; a search space may name any of them."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
+    learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd and rmsprop")
+    nesterov: bool | None = Field(None, description="of sgd")
+    beta1: float | None = Field(None, ge=0, lt=1, description="of adam and adamw")
+    beta2: float | None = Field(None, ge=0, lt=1, description="of adam and adamw")
+    smoothing: float | None = Field(None, ge=0, lt=1, description="of rmsprop")
+    epsilon: float | None = Field(None, gt=0, allow_inf_nan=False, description="of all but sgd")
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    warm_up: int = Field(0, ge=0, description="epochs in which the learning rate grows")
+    decay_every: int = Field(10, ge=1, description="epochs, of schedule step")
+    decay_factor: float = Field(0.1, gt=0, le=1, description="of schedule step")
+    batch_size: int = Field(32, ge=1)
+    epochs: int = Field(20, ge=1)
+    hidden: list[Annotated[int, Field(ge=1)]] = Field(
+        [64], description="units of each hidden layer"
+    )
+    activation: Literal["sigmoid", "tanh", "relu"] = "relu"
+    dropout: float = Field(0.0, ge=0, lt=1, description="after each hidden layer")
+    batch_norm: bool = Field(False, description="in each hidden layer, before its activation")
+
+    @model_validator(mode="after")
+    def _check_that_they_go_together(self) -> Hyperparameters:
+        for name, (other, kinds) in _GOES_WITH.items():
+            if name in self.model_fields_set and getattr(self, other) not in kinds:
+                wanted = " or ".join(repr(kind) for kind in kinds)
+                raise ValueError(
+                    f"{name} goes with {other} {wanted}, not {getattr(self, other)!r}: "
+                    f"give it an if = {{ {other} = ... }}"
+                )
+        if self.nesterov and not self.of_optimizer("momentum"):
+            raise ValueError("nesterov needs a momentum above 0")
+        return self
+
+    def of_optimizer(self, name: str) -> Any:
+        """Return what the optimizer gets, its default where nothing was said."""
+        given = getattr(self, name)
+        return DEFAULTS[self.optimizer][name] if given is None else given
+
+    @property
+    def drops(self) -> bool:
+        """Whether there are layers for dropout."""
+        return self.dropout > 0 and bool(self.hidden)
+
+    def plan_key(self) -> tuple[Any, ...]:
+        """Return what networks have to agree in to be trained in one plan."""
+        scheduled: tuple[Any, ...] = (self.schedule, self.warm_up)
+        if self.schedule == "cosine":
+            scheduled += (self.epochs,)
+        if self.schedule == "step":
+            scheduled += (self.decay_every, self.decay_factor)
+        nesterov = self.optimizer == "sgd" and self.of_optimizer("nesterov")
+        return (
+            *(tuple(self.hidden), self.activation, self.batch_norm, self.drops, self.batch_size),
+            *(self.optimizer, nesterov, *scheduled),
+        )
+
+
+def one_with(name: str, value: Any) -> dict[str, Any]:
+    """Return parameters of which only this one was chosen."""
+    other, kinds = _GOES_WITH.get(name, ("", ()))
+    return {name: value, **({other: kinds[0]} if other else {})}
+
+
+def layers_of(wanted: Hyperparameters, features: int, classes: int) -> list[Layer]:
+    """Return the layers of a network."""
+    from dnn import Activation, BatchNorm, Dropout, mlp
+
+    layers: list[Layer] = []
+    for layer in mlp(features, wanted.hidden, classes, wanted.activation):
+        if isinstance(layer, Activation):
+            layers += [BatchNorm(), layer] if wanted.batch_norm else [layer]
+            if wanted.drops:
+                layers.append(Dropout(wanted.dropout))
+        else:
+            layers.append(layer)
+    return layers
+
+
+def dropout_rates(wanted: Sequence[Hyperparameters]) -> dict[str, list[float]]:
+    """Return the rates of K networks, for the states of an ensemble."""
+    layers = len(wanted[0].hidden) if wanted[0].drops else 0
+    rates = [one.dropout for one in wanted]
+    return {f"dropout_{number}.rate": rates for number in range(1, layers + 1)}
+
+
+def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int) -> Optimizer:
+    """Return the optimizer of one network, or that of K networks which agree in `plan_key`.
+
+    Parameters
+    ----------
+    wanted : Hyperparameters or sequence of Hyperparameters
+    rows : int
+        Of an epoch: schedules count steps.
+    """
+    from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp
+
+    kinds: dict[str, Callable[..., Optimizer]] = {
+        "sgd": SGD,
+        "adam": Adam,
+        "adamw": AdamW,
+        "rmsprop": RMSProp,
+        "adagrad": AdaGrad,
+    }
+    first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
+    settings: dict[str, Any] = {}
+    for name in ("weight_decay", *DEFAULTS[first.optimizer]):
+        if isinstance(wanted, Hyperparameters) or name == "nesterov":
+            settings[name] = _setting(first, name)
+        else:
+            settings[name] = [_setting(one, name) for one in wanted]
+    return kinds[first.optimizer](schedule=_schedule_of(first, rows), **settings)
+
+
+def _setting(wanted: Hyperparameters, name: str) -> Any:
+    return wanted.weight_decay if name == "weight_decay" else wanted.of_optimizer(name)
+
+
+def _schedule_of(wanted: Hyperparameters, rows: int) -> Callable[[int], float] | None:
+    from dnn import Cosine, StepDecay, WarmUp
+
+    steps = -(-rows // wanted.batch_size)
+    warm = wanted.warm_up * steps
+    then: Callable[[int], float] | None = None
+    if wanted.schedule == "cosine":
+        then = Cosine(max(1, wanted.epochs * steps - warm))
+    elif wanted.schedule == "step":
+        then = StepDecay(wanted.decay_every * steps, wanted.decay_factor)
+    return WarmUp(warm, then=then or "constant") if warm else then

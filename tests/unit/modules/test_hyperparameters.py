@@ -1,0 +1,95 @@
+"""What our trainer takes, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from dnn import Activation, BatchNorm, Dropout
+from modules.hyperparameters import DEFAULTS, Hyperparameters, layers_of, optimizer_of
+from modules.option_problems import parameter_problems
+from modules.space import Space
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_every_optimizer_by_its_name(kind: str) -> None:
+    optimizer = optimizer_of(Hyperparameters(optimizer=kind, weight_decay=0.25), 100)
+    assert type(optimizer).__name__.lower() == kind
+    expected = {name: x for name, x in DEFAULTS[kind].items() if name != "nesterov"}
+    assert optimizer.hyperparameters == {**expected, "weight_decay": 0.25}
+    assert optimizer.schedule is None
+
+
+def test_what_is_given_reaches_the_optimizer() -> None:
+    wanted = Hyperparameters(optimizer="adam", learning_rate=0.5, beta1=0.1, beta2=0.2, epsilon=0.3)
+    found = optimizer_of(wanted, 100).hyperparameters
+    assert [found[name] for name in ("learning_rate", "beta1", "beta2", "epsilon")] == [
+        0.5, 0.1, 0.2, 0.3]  # fmt: skip
+    two = [wanted, Hyperparameters(optimizer="adam")]
+    assert optimizer_of(two, 100).hyperparameters["beta1"] == (0.1, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("given", "factors"),
+    [
+        ({"schedule": "step", "decay_every": 2, "decay_factor": 0.5}, [1, 1, 0.5, 0.5, 0.25]),
+        ({"schedule": "cosine", "epochs": 4}, [1, 0.8535533, 0.5, 0.1464466, 0]),
+        ({"schedule": "constant", "warm_up": 2}, [1 / 8, 5 / 8, 1, 1, 1]),
+        ({"schedule": "cosine", "epochs": 3, "warm_up": 1}, [1 / 4, 1, 0.5, 0]),
+    ],
+)
+def test_schedules_count_epochs(given: dict[str, Any], factors: list[float]) -> None:
+    # 100 rows in batches of 32 are 4 steps.
+    schedule = optimizer_of(Hyperparameters(**given), 100).schedule
+    assert schedule is not None
+    assert [schedule(4 * epoch) for epoch in range(len(factors))] == pytest.approx(factors)
+
+
+def test_dropout_and_batch_normalisation_are_layers() -> None:
+    wanted = Hyperparameters(hidden=[8, 4], dropout=0.25, batch_norm=True, activation="tanh")
+    layers = layers_of(wanted, 5, 3)
+    kinds = [type(layer).__name__ for layer in layers]
+    hidden = ["FullyConnected", "BatchNorm", "Activation", "Dropout"]
+    assert kinds == ["Input", *hidden, *hidden, "FullyConnected"]
+    assert [layer.rate for layer in layers if isinstance(layer, Dropout)] == [0.25, 0.25]
+    plain = layers_of(Hyperparameters(hidden=[8]), 5, 3)
+    assert not any(isinstance(layer, (BatchNorm, Dropout)) for layer in plain)
+    assert sum(isinstance(layer, Activation) for layer in plain) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"optimizer": "adam", "momentum": 0.5}, "momentum goes with optimizer 'sgd' or 'rmsprop'"),
+        ({"beta1": 0.5}, "beta1 goes with optimizer 'adam' or 'adamw', not 'sgd'"),
+        ({"optimizer": "adagrad", "smoothing": 0.5}, "smoothing goes with optimizer 'rmsprop'"),
+        ({"decay_every": 3}, "decay_every goes with schedule 'step'"),
+        ({"nesterov": True, "momentum": 0.0}, "nesterov needs a momentum above 0"),
+        ({"optimizer": "adem"}, "Input should be 'sgd', 'adam'"),
+        ({"dropout": 1.0}, "less than 1"),
+        ({"warm_up": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Hyperparameters(**given)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"beta1": [0.8, 0.9]}, "beta1 goes with optimizer 'adam' or 'adamw', not 'sgd'"),
+        ({"beta1": {"choices": [0.8, 0.9], "if": {"optimizer": "adam"}}}, None),
+        ({"beta1": [0.8, 1.0]}, "less than 1"),
+        ({"beta3": 0.9}, "no such hyperparameter"),
+        ({"dropout": {"from": 0.0, "to": 0.5}, "batch_norm": [True, False]}, None),
+    ],
+)
+def test_a_space_says_what_does_not_go_together(entry: dict[str, Any], words: str | None) -> None:
+    space = Space.parse({"optimizer": ["sgd", "adam"], **entry})
+    found = [str(one["type"]) for one in parameter_problems(space)]
+    assert len(found) == (words is not None)
+    assert words is None or words in found[0]
