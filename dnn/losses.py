@@ -250,7 +250,8 @@ class MeanSquaredError(Loss):
             message = f"targets have shape {targets.shape}, outputs {(samples, *outputs)}"
             raise ShapeError("mean_squared_error", message, targets.shape, (samples, *outputs))
         if not np.isfinite(targets).all():
-            raise DataError("targets contain NaN or infinity")
+            row = int(np.argwhere(~np.isfinite(targets))[0][0])
+            raise DataError(f"targets contain NaN or infinity, first in row {row}")
         return targets
 
     def target(self, outputs: Node) -> Node:

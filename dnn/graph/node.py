@@ -20,7 +20,7 @@ from dnn.errors import DtypeError, ShapeError
 if TYPE_CHECKING:
     from dnn.graph.operation import Operation
 
-__all__ = ["Node", "Shape", "constant", "placeholder", "variable"]
+__all__ = ["Node", "Shape", "constant", "fed", "placeholder", "variable"]
 
 Shape = tuple[int, ...]
 
@@ -183,6 +183,28 @@ class Node:
         from dnn.graph.operations.shapes import transpose
 
         return transpose(self)
+
+
+def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:
+    """Return a value for a node as an array of its type of elements.
+
+    Parameters
+    ----------
+    where : str
+        Who was given it, for the message.
+    node : Node
+    value : array_like, of the node's shape
+
+    Raises
+    ------
+    ShapeError
+        If it has another shape: a value that would have to be broadcast was hardly meant.
+    """
+    array = np.asarray(value, node.dtype)
+    if array.shape != node.shape:
+        message = f"{node!r} was given a value of shape {array.shape}"
+        raise ShapeError(where, message, node.shape, array.shape)
+    return array
 
 
 Operand = Node | float | Array

@@ -220,7 +220,7 @@ def build_all(
     Raises
     ------
     ConfigurationError
-        If a layer is already part of a network.
+        If a layer is already part of a network, or composes no node.
     ShapeError
         If a layer does not take the output of the one before it.
     """
@@ -235,6 +235,9 @@ def build_all(
         layer.build(shape)
         layer.begin(None)
         # Any batch would do; only the shape of what comes out is of interest.
-        shape = layer.forward(placeholder((1, *shape), dtype)).shape[1:]
+        y: object = layer.forward(placeholder((1, *shape), dtype, "x"))
+        if not isinstance(y, Node):
+            raise ConfigurationError(f"{layer.name}: forward(x) returned {y!r}, and not a node")
+        shape = y.shape[1:]
         shapes.append(shape)
     return shapes

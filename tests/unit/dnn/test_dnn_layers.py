@@ -138,3 +138,10 @@ def test_networks_that_cannot_be_built():
     NeuralNetwork(layers)
     with pytest.raises(ConfigurationError, match="already part of a network"):
         NeuralNetwork(layers)
+
+    class Forgetful(Layer):
+        def forward(self, x):
+            graph.relu(x)
+
+    with pytest.raises(ConfigurationError, match=r"forgetful_1: forward\(x\) returned None"):
+        NeuralNetwork([Input(2), Forgetful()])
