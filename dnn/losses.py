@@ -76,7 +76,20 @@ class Loss:
         raise NotImplementedError
 
     def value(self, outputs: Node, target: Node) -> Node:
-        """Return the loss of a batch, a scalar."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        outputs : Node, shape (batch, *outputs)
+            Of the last layer.
+        target : Node
+            What `target` returned.
+
+        Returns
+        -------
+        Node, shape ()
+            The mean over the batch.
+        """
         raise NotImplementedError
 
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:

@@ -7,8 +7,10 @@
 | `mixed_precision` | mixed_precision |
 | `structure` | dead_code, products_last, buffer_reuse |
 | `fusion` | elementwise_fusion |
+| `classification` | softmax_cross_entropy |
 """
 
+from dnn.graph.passes.classification import softmax_cross_entropy
 from dnn.graph.passes.common import common_subexpressions
 from dnn.graph.passes.constants import constant_folding
 from dnn.graph.passes.fusion import elementwise_fusion
@@ -45,4 +47,5 @@ __all__ = [
     "products_last",
     "register_pass",
     "rewrite",
+    "softmax_cross_entropy",
 ]

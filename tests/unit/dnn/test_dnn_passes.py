@@ -117,3 +117,29 @@ def test_passes_that_pay_with_a_class_come_before_memory_is_laid_out():
 def test_an_unknown_pass():
     with pytest.raises(ConfigurationError, match="did you mean 'dead_code'"):
         optimise([graph.placeholder((2,))], ["dead_cod"])
+
+
+def test_a_cross_entropy_written_as_a_formula_becomes_stable():
+    x, target = graph.placeholder((2, 3), name="x"), graph.placeholder((2, 3), name="target")
+    loss = -graph.sum(target * graph.log(graph.softmax(x))) * 0.5
+    slope = graph.grad(loss, x)
+    names = ["common_subexpressions", "softmax_cross_entropy", "dead_code"]
+    assert not {"log", "divide"} & set(kinds(optimise([slope], names)))
+    own = graph.softmax_cross_entropy(x, target)
+    rows = np.eye(3)[[2, 0]]
+    for values in ([[1.0, 2.0, -3.0], [0.5, 0.0, 0.25]], [[500.0, 0.0, -500.0], [0.0, 300.0, 1.0]]):
+        feeds = {x: values, target: rows}
+        expected = graph.evaluate([own, graph.grad(own, x)], feeds)
+        for got, wanted in zip(
+            graph.evaluate([loss, slope], feeds, passes=names), expected, strict=True
+        ):
+            assert np.isfinite(got).all()
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_other_quotients_and_logarithms_stay():
+    x, y = graph.placeholder((2, 3), name="x"), graph.placeholder((2, 3), name="y")
+    p = graph.softmax(x)
+    for expression in (graph.log(graph.exp(x)), y / p * x, y / x * x, graph.log(p * y)):
+        before = kinds(graph_of([expression]))
+        assert kinds(optimise([expression], ["softmax_cross_entropy", "dead_code"])) == before
