@@ -193,7 +193,7 @@ class CpuOps(Ops):
     What a kernel does not take (strided arrays, other types of elements) is NumPy's to do.
     """
 
-    passes = ("elementwise_fusion", "products_last")
+    passes = ("elementwise_fusion", "matmul_bias_activation", "products_last")
     in_blocks = False  # an update is one pass anyway
 
     copy: Any = _elementwise("copy")
