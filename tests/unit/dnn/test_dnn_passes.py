@@ -94,6 +94,36 @@ def test_buffers_are_used_again_only_with_the_pass():
     assert graph.Plan([y], Ops(), passes=["buffer_reuse"]).size_bytes == 2 * 4032
 
 
+def layer():
+    x, w, b = (graph.placeholder(shape, F8, name) for shape, name in
+               (((5, 4), "x"), ((4, 3), "w"), ((3,), "b")))  # fmt: skip
+    return x, w, b, graph.tanh(x @ w + b)
+
+
+def test_product_bias_and_activation_are_one_node():
+    x, w, b, y = layer()
+    without = ("elementwise_fusion", "buffer_reuse")
+    passes = ("elementwise_fusion", "matmul_bias_activation", "buffer_reuse")
+    assert kinds(optimise([y], passes)) == ["product_chain"]
+    assert kinds(optimise([y], without)) == ["matmul", "fused"]
+    assert kinds(optimise([y], ["matmul_bias_activation"])) == ["product_chain", "tanh"]
+    assert "product_chain(x, w, b" in explain([y], passes)
+    generator = np.random.default_rng(1)
+    values = {node: generator.normal(size=node.shape) for node in (x, w, b)}
+    for outputs in ([y], graph.grad(graph.sum(y), [x, w, b])):
+        results = [graph.evaluate(outputs, values, passes=names) for names in (passes, without)]
+        for got, expected in zip(*results, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_a_product_that_somebody_else_reads_or_that_is_broadcast_stays_alone():
+    x, w, b, _ = layer()
+    product = x @ w
+    wide = graph.placeholder((2, 5, 3), F8)
+    for outputs in ([product, product + b], [product + b, product * 2.0], [product + wide]):
+        assert "product_chain" not in kinds(optimise(outputs, ["matmul_bias_activation"]))
+
+
 def test_a_pass_of_ones_own_and_its_report():
     x = graph.placeholder((2,), F8, "x")
     y = graph.exp(x) * 3.0
