@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import array_of
 from dnn.backend import Array
 from dnn.data.labels import from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
@@ -159,7 +160,7 @@ class SoftmaxCrossEntropy(Loss):
         if len(outputs) != 1:
             message = f"the output of a sample must be a vector, but its shape is {outputs}"
             raise ShapeError("softmax_cross_entropy", message, outputs)
-        labels = np.asarray(y)
+        labels = array_of("labels", y)
         if labels.shape == (samples, *outputs):
             labels = from_one_hot(labels)
         return _checked_labels("softmax_cross_entropy", labels, samples, outputs[0])
@@ -222,7 +223,7 @@ class BinaryCrossEntropy(Loss):
         if outputs != (1,):
             message = f"a sample must have one output, but its shape is {outputs}"
             raise ShapeError("binary_cross_entropy", message, outputs)
-        labels = np.asarray(y)
+        labels = array_of("labels", y)
         if labels.shape == (samples, 1):
             labels = labels.reshape(samples)
         return _checked_labels("binary_cross_entropy", labels, samples, 2)
@@ -253,7 +254,7 @@ class MeanSquaredError(Loss):
 
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
         """Return targets, checked for shape and for numbers; (samples,) fits one output."""
-        targets = np.asarray(y)
+        targets = array_of("targets", y)
         if targets.dtype.kind not in "fiub":
             raise DataError(f"targets must be numbers, not {targets.dtype}")
         targets = targets.astype(dtype)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import array_of
 from dnn.backend import Array
 from dnn.backend.device import CPU, Device, import_cupy
 from dnn.errors import DeviceError, DtypeError, OutOfRangeError, ShapeError
@@ -529,7 +530,7 @@ def _default_kind(device: Device) -> MemoryKind:
 
 
 def _host_array(values: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
-    array = np.asarray(values)
+    array = array_of("tensor", values)
     if array.dtype.kind not in "fiub":
         raise DtypeError(f"a tensor holds real numbers, not {array.dtype}")
     if dtype is None and not hasattr(values, "dtype") and array.dtype == np.float64:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import array_of
 from dnn.backend import Array
 from dnn.errors import DtypeError, ShapeError
 
@@ -199,8 +200,13 @@ def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:
     ------
     ShapeError
         If it has another shape: a value that would have to be broadcast was hardly meant.
+    DataError, DtypeError
+        If it is no array, or not of numbers.
     """
-    array = np.asarray(value, node.dtype)
+    array = array_of(f"{where}: {node!r}", value)
+    if array.dtype.kind not in "fiub":
+        raise DtypeError(f"{where}: {node!r} was given {array.dtype}, and not numbers")
+    array = array.astype(node.dtype, copy=False)
     if array.shape != node.shape:
         message = f"{node!r} was given a value of shape {array.shape}"
         raise ShapeError(where, message, node.shape, array.shape)
@@ -236,7 +242,14 @@ def placeholder(shape: Shape, dtype: npt.DTypeLike = np.float32, name: str = "")
     Returns
     -------
     Node
+
+    Raises
+    ------
+    ShapeError
+        If a length is negative: the shape of a graph is fixed, and each size of batch has a plan.
     """
+    if any(length < 0 for length in shape):
+        raise ShapeError("placeholder", f"a length in {tuple(shape)} is negative", tuple(shape))
     return Node(PLACEHOLDER, shape, dtype, name=name)
 
 

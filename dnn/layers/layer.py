@@ -220,13 +220,15 @@ def build_all(
     Raises
     ------
     ConfigurationError
-        If a layer is already part of a network, or composes no node.
+        If something is no layer, already part of a network, or composes no node.
     ShapeError
         If a layer does not take the output of the one before it.
     """
     shapes = []
     counts: Counter[str] = Counter()
     for layer in layers:
+        if not isinstance(layer, Layer):
+            raise ConfigurationError(f"{layer!r} among the layers is no Layer")
         if layer.parameters or layer.states:
             raise ConfigurationError(f"{layer.name} is already part of a network")
         counts[layer.kind()] += 1

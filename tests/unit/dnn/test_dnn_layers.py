@@ -145,3 +145,6 @@ def test_networks_that_cannot_be_built():
 
     with pytest.raises(ConfigurationError, match=r"forgetful_1: forward\(x\) returned None"):
         NeuralNetwork([Input(2), Forgetful()])
+    for other in (3, FullyConnected):
+        with pytest.raises(ConfigurationError, match="is no Layer"):
+            NeuralNetwork([Input(2), other])
