@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import array_of
 from dnn.backend import Array
 from dnn.data.weights import class_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError
@@ -52,7 +53,7 @@ def check_samples(
         If they have another shape, are no numbers, are none, or contain NaN or infinity; the
         message names the first such cell.
     """
-    samples = np.asarray(x)
+    samples = array_of(name, x)
     if samples.dtype.kind not in "fiub":
         raise DataError(f"{name} must be numbers, not {samples.dtype}")
     if samples.shape[1:] != expected or not samples.ndim:
@@ -98,7 +99,7 @@ def check_weights(
     """
     weights: Array | None = None
     if sample_weight is not None:
-        weights = np.asarray(sample_weight)
+        weights = array_of("sample_weight", sample_weight)
         if weights.dtype.kind not in "fiub":
             raise DataError(f"sample_weight must be numbers, not {weights.dtype}")
         if weights.shape != targets.shape[:1]:

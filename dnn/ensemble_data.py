@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import array_of
 from dnn.backend import Array
 from dnn.checks import check_samples
 from dnn.errors import ConfigurationError, DataError, ShapeError
@@ -70,7 +71,7 @@ class EnsembleData:
         versions: Sequence[int] | None,
     ) -> EnsembleData:
         """Check what a user gave; parameters and errors as in `Ensemble.fit`."""
-        given = np.asarray(x)
+        given = array_of("x", x)
         copies = 1
         if versions is not None and given.ndim == len(network.input_shape) + 2:
             copies = len(given)

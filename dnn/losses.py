@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import array_of
 from dnn.backend import Array
 from dnn.data.labels import from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
@@ -76,7 +77,20 @@ class Loss:
         raise NotImplementedError
 
     def value(self, outputs: Node, target: Node) -> Node:
-        """Return the loss of a batch, a scalar."""
+        """Return the loss of a batch.
+
+        Parameters
+        ----------
+        outputs : Node, shape (batch, *outputs)
+            Of the last layer.
+        target : Node
+            What `target` returned.
+
+        Returns
+        -------
+        Node, shape ()
+            The mean over the batch.
+        """
         raise NotImplementedError
 
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
@@ -146,7 +160,7 @@ class SoftmaxCrossEntropy(Loss):
         if len(outputs) != 1:
             message = f"the output of a sample must be a vector, but its shape is {outputs}"
             raise ShapeError("softmax_cross_entropy", message, outputs)
-        labels = np.asarray(y)
+        labels = array_of("labels", y)
         if labels.shape == (samples, *outputs):
             labels = from_one_hot(labels)
         return _checked_labels("softmax_cross_entropy", labels, samples, outputs[0])
@@ -209,7 +223,7 @@ class BinaryCrossEntropy(Loss):
         if outputs != (1,):
             message = f"a sample must have one output, but its shape is {outputs}"
             raise ShapeError("binary_cross_entropy", message, outputs)
-        labels = np.asarray(y)
+        labels = array_of("labels", y)
         if labels.shape == (samples, 1):
             labels = labels.reshape(samples)
         return _checked_labels("binary_cross_entropy", labels, samples, 2)
@@ -240,7 +254,7 @@ class MeanSquaredError(Loss):
 
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
         """Return targets, checked for shape and for numbers; (samples,) fits one output."""
-        targets = np.asarray(y)
+        targets = array_of("targets", y)
         if targets.dtype.kind not in "fiub":
             raise DataError(f"targets must be numbers, not {targets.dtype}")
         targets = targets.astype(dtype)
@@ -250,7 +264,8 @@ class MeanSquaredError(Loss):
             message = f"targets have shape {targets.shape}, outputs {(samples, *outputs)}"
             raise ShapeError("mean_squared_error", message, targets.shape, (samples, *outputs))
         if not np.isfinite(targets).all():
-            raise DataError("targets contain NaN or infinity")
+            row = int(np.argwhere(~np.isfinite(targets))[0][0])
+            raise DataError(f"targets contain NaN or infinity, first in row {row}")
         return targets
 
     def target(self, outputs: Node) -> Node:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, DtypeError
 from dnn.graph.gradients import gradients, topological_order
-from dnn.graph.node import PLACEHOLDER, VARIABLE, Node
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, fed
 from dnn.graph.plan import Plan
 from dnn.optimizers import Optimizer
 from dnn.parameters import FlatBuffer, segments_of
@@ -107,11 +106,13 @@ class Minimization:
         ------
         ConfigurationError
             If a node that is fed is no placeholder of the loss.
+        ShapeError
+            If a value has not its placeholder's shape.
         """
         for node, value in (feeds or {}).items():
             if node not in self._feeds:
                 raise ConfigurationError(f"minimize: {node!r} is no placeholder of the loss")
-            self._ops.load(np.asarray(value, node.dtype), self._plan[node])
+            self._ops.load(fed("minimize", node, value), self._plan[node])
         self._plan.run()
         loss = float(self._plan[self._loss])
         self.update.run()

@@ -304,7 +304,15 @@ class NeuralNetwork:
         self.resume(state["options"]["seed"], state["steps"], copy.deepcopy(state["history"]))
 
     def resume(self, seed: int, steps: int, history: History) -> None:
-        """Take over the seed and the past of a checkpoint."""
+        """Take over the seed and the past of a checkpoint.
+
+        Parameters
+        ----------
+        seed : int
+        steps : int
+            Done so far.
+        history : History
+        """
         self.seed = seed
         self._update.steps_done = steps
         self._history = history

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import array_of
 from dnn.backend import Array
 from dnn.backend.device import CPU, Device, import_cupy
 from dnn.errors import DeviceError, DtypeError, OutOfRangeError, ShapeError
@@ -26,7 +26,8 @@ from dnn.graph.node import Shape
 from dnn.initializers import Initializer
 from dnn.memory import MemoryKind, MemoryManager, checked_dtype
 from dnn.seeds import stream
-from dnn.tensor_csv import read_csv, write_csv
+from dnn.table import read_csv, write_csv
+from dnn.tensor_shapes import check_range, checked_axis, checked_shape, dense_strides, is_integer
 
 __all__ = ["Tensor"]
 
@@ -83,7 +84,7 @@ class Tensor:
         device: str | Device = "cpu",
         seed: int | None = None,
     ) -> None:
-        checked = _shape(shape)
+        checked = checked_shape(shape)
         fill = filler_of(filler)
         number = next(_created)
         purpose = ("tensor",) if seed is not None else ("tensor", number)
@@ -91,7 +92,7 @@ class Tensor:
         if values.shape != checked:
             message = f"the filler made {values.shape} for a tensor {checked}"
             raise ShapeError("tensor", message, values.shape, checked)
-        self._look(_memory_of(values, kind, Device.of(device)), checked, _strides(checked), 0)
+        self._look(_memory_of(values, kind, Device.of(device)), checked, dense_strides(checked), 0)
 
     def _look(self, memory: MemoryManager, shape: Shape, strides: Shape, offset: int) -> None:
         self.memory = memory
@@ -105,7 +106,7 @@ class Tensor:
         cls, memory: MemoryManager, shape: Shape, strides: Shape | None = None, offset: int = 0
     ) -> Tensor:
         tensor = cls.__new__(cls)
-        tensor._look(memory, shape, _strides(shape) if strides is None else strides, offset)
+        tensor._look(memory, shape, dense_strides(shape) if strides is None else strides, offset)
         return tensor
 
     # Other ways in.
@@ -193,17 +194,36 @@ class Tensor:
     ) -> Tensor:
         """Read a file of numbers as a tensor (rows, columns).
 
+        Parameters
+        ----------
+        path : path
+        delimiter : str, one character
+        header : bool
+            The first row holds names and is left out.
+        dtype : type of elements
+        device : str
+
+        Returns
+        -------
+        Tensor, shape (rows, columns)
+
         Raises
         ------
         DataError
-            If a cell is empty or no number, a row too short or too long; it names line, row and
-            column.
+            If the file cannot be read, has no rows, a cell is empty, no number or not finite, or
+            a row too short or too long; it names the line and the column.
         """
-        array = read_csv(path, checked_dtype(dtype), delimiter, header)
+        table = read_csv(path, delimiter=delimiter, header=header)
+        array = table.values.astype(checked_dtype(dtype))
         return cls._at(_memory_of(array, None, Device.of(device)), array.shape)
 
     def to_csv(self, path: str | Path, *, delimiter: str = ",") -> None:
         """Write a tensor of one or two axes; reading gives the same elements exactly.
+
+        Parameters
+        ----------
+        path : path
+        delimiter : str, one character
 
         Raises
         ------
@@ -235,7 +255,7 @@ class Tensor:
         return self.size <= 1 or all(
             length == 1 or stride == expected
             for length, stride, expected in zip(
-                self.shape, self.strides, _strides(self.shape), strict=True
+                self.shape, self.strides, dense_strides(self.shape), strict=True
             )
         )
 
@@ -361,7 +381,7 @@ class Tensor:
         """
         part = self._part(index)
         whole = index if isinstance(index, tuple) else (index,)
-        integers = all(_is_integer(i) for i in whole) and len(whole) == self.ndim
+        integers = all(is_integer(i) for i in whole) and len(whole) == self.ndim
         return part.item() if integers else part
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -389,12 +409,12 @@ class Tensor:
     def _part(self, index: Any) -> Tensor:
         given = index if isinstance(index, tuple) else (index,)
         for i in given:
-            if not (_is_integer(i) or isinstance(i, slice) or i is None or i is Ellipsis):
+            if not (is_integer(i) or isinstance(i, slice) or i is None or i is Ellipsis):
                 message = f"a tensor takes integers, slices, ... and None, not {i!r}"
                 raise DtypeError(message)
             if isinstance(i, slice) and i.step == 0:
                 raise OutOfRangeError("the step of a slice is 0")
-        _check_range(given, self.shape)
+        check_range(given, self.shape)
         # NumPy does the arithmetic, on an array of bytes that nobody reads: its strides in bytes
         # are ours in elements.
         probe = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), self.shape, self.strides)
@@ -413,12 +433,12 @@ class Tensor:
             If the elements don't fill the shape.
         """
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
-        lengths = _shape(tuple(wanted), self.size)  # type: ignore[arg-type]
+        lengths = checked_shape(tuple(wanted), self.size)  # type: ignore[arg-type]
         if math.prod(lengths) != self.size:
             message = f"a tensor {self.shape} does not fill {lengths}"
             raise ShapeError("reshape", message, self.shape, lengths)
         base = self if self.is_contiguous else self.copy()
-        return self._at(base.memory, lengths, _strides(lengths), base.offset)
+        return self._at(base.memory, lengths, dense_strides(lengths), base.offset)
 
     def squeeze(self, axis: int | None = None) -> Tensor:
         """Return a view without the axes of length 1, or without the one given.
@@ -433,8 +453,8 @@ class Tensor:
         if axis is None:
             dropped = {i for i, length in enumerate(self.shape) if length == 1}
         else:
-            dropped = {_axis(axis, self.ndim)}
-            if self.shape[_axis(axis, self.ndim)] != 1:
+            dropped = {checked_axis(axis, self.ndim)}
+            if self.shape[checked_axis(axis, self.ndim)] != 1:
                 message = f"axis {axis} of {self.shape} has not length 1"
                 raise ShapeError("squeeze", message, self.shape)
         kept = [i for i in range(self.ndim) if i not in dropped]
@@ -449,7 +469,7 @@ class Tensor:
         OutOfRangeError
             If there is no such place.
         """
-        at = _axis(axis, self.ndim + 1)
+        at = checked_axis(axis, self.ndim + 1)
         shape, strides = ((*x[:at], 1, *x[at:]) for x in (self.shape, self.strides))
         return self._at(self.memory, shape, strides, self.offset)
 
@@ -510,7 +530,7 @@ def _default_kind(device: Device) -> MemoryKind:
 
 
 def _host_array(values: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
-    array = np.asarray(values)
+    array = array_of("tensor", values)
     if array.dtype.kind not in "fiub":
         raise DtypeError(f"a tensor holds real numbers, not {array.dtype}")
     if dtype is None and not hasattr(values, "dtype") and array.dtype == np.float64:
@@ -522,53 +542,3 @@ def _on_host(value: Any) -> Any:
     """Copy an array of CuPy to the host: it refuses to be taken for one of NumPy."""
     foreign = hasattr(value, "__cuda_array_interface__") and not isinstance(value, Tensor)
     return import_cupy().asnumpy(value) if foreign else value
-
-
-def _strides(shape: Shape) -> Shape:
-    """Return the strides, in elements, of elements one behind the other."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool | np.bool_)
-
-
-def _shape(shape: int | tuple[SupportsIndex, ...], size: int | None = None) -> Shape:
-    """Check a shape; with a size, one length may be -1."""
-    given = (shape,) if isinstance(shape, int) else tuple(shape)
-    try:
-        lengths = [operator.index(length) for length in given]
-    except TypeError:
-        raise ShapeError("tensor", f"a shape is made of integers, not {shape!r}") from None
-    if size is not None and lengths.count(-1) == 1:
-        rest = math.prod(length for length in lengths if length != -1)
-        lengths[lengths.index(-1)] = size // rest if rest > 0 else 0
-    if any(length < 0 for length in lengths):
-        raise ShapeError("tensor", f"a length in {shape!r} is negative", tuple(lengths))
-    return tuple(lengths)
-
-
-def _axis(axis: int, axes: int) -> int:
-    if not -axes <= axis < axes:
-        raise OutOfRangeError(f"axis {axis} is outside {-axes} .. {axes - 1}")
-    return axis % axes
-
-
-def _check_range(index: tuple[Any, ...], shape: Shape) -> None:
-    """Raise where NumPy would, with the shape in the message."""
-    taken = sum(1 for i in index if i is not None and i is not Ellipsis)
-    if taken > len(shape):
-        raise OutOfRangeError(f"{taken} indices for a tensor {shape}")
-    if sum(1 for i in index if i is Ellipsis) > 1:
-        raise OutOfRangeError("an index has at most one '...'")
-    axis = 0
-    for i in index:
-        if i is None:
-            continue
-        if i is Ellipsis:
-            axis += len(shape) - taken
-            continue
-        if _is_integer(i) and not -shape[axis] <= i < shape[axis]:
-            message = f"index {i} is outside axis {axis} of a tensor {shape}"
-            raise OutOfRangeError(message)
-        axis += 1

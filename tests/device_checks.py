@@ -209,7 +209,7 @@ def check_options(device):
         for where in (device, "numpy"):
             net = plain_net(1 if loss == "binary_cross_entropy" else 3)
             model = dnn.NeuralNetwork(net, loss, optimizer, seed=2, dtype=dtype, device=where)
-            done = model.fit(x, targets[loss], epochs=3, batch_size=16, progress=False, **options)
+            done = model.fit(x, targets[loss], epochs=2, batch_size=16, progress=False, **options)
             losses.append(done.loss)
         tolerance = 2e-2 if dtype == "mixed_float16" else 1e-4
         np.testing.assert_allclose(*losses, rtol=tolerance, err_msg=f"{loss} {dtype}")

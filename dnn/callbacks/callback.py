@@ -80,14 +80,38 @@ class Callback:
     """Something to be done round epochs; a subclass overrides what it needs."""
 
     def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
-        """Begin a call of `fit`, of so many epochs at most; state of an earlier one is dropped."""
+        """Begin a call of `fit`; state of an earlier one is dropped.
+
+        Parameters
+        ----------
+        model : NeuralNetwork
+        epochs : int
+            How many there will be at most.
+        """
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
-        """Look at an epoch; return a reason to stop, or None to go on."""
+        """Look at an epoch that has ended.
+
+        Parameters
+        ----------
+        epoch : Epoch
+
+        Returns
+        -------
+        str or None
+            A reason to stop, for `History.stopped`; None to go on.
+        """
         return None
 
     def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
-        """End a call of `fit`."""
+        """End a call of `fit`.
+
+        Parameters
+        ----------
+        model : NeuralNetwork
+        history : History
+            Of this call.
+        """
 
 
 def better(monitor: str, value: float, than: float | None, by: float = 0.0) -> bool:

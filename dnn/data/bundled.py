@@ -14,6 +14,11 @@ __all__ = ["load_breast_cancer", "load_digits"]
 def load_digits() -> Dataset:
     """Return 1,797 handwritten digits of 8 x 8 pixels, brightness in 0 .. 1; 10 classes.
 
+    Returns
+    -------
+    Dataset
+        `x` of shape (1797, 64), `y` of 0 .. 9.
+
     Raises
     ------
     MissingDependencyError
@@ -25,6 +30,11 @@ def load_digits() -> Dataset:
 
 def load_breast_cancer() -> Dataset:
     """Return 569 tumours with 30 attributes; class 0 is malignant, 1 benign.
+
+    Returns
+    -------
+    Dataset
+        `x` of shape (569, 30), in the units of each attribute, `y` of 0 and 1.
 
     Raises
     ------

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
-from dnn.graph.node import Node
+from dnn.graph.node import Node, fed
 from dnn.graph.operation import Arrays
 
 __all__ = ["compute", "run_eagerly"]
@@ -76,6 +76,8 @@ def run_eagerly(
     ------
     ConfigurationError
         If a value is missing.
+    ShapeError
+        If a value has not its node's shape.
     """
     ops = ops or Ops()
     values: dict[Node, Array] = {}
@@ -83,7 +85,7 @@ def run_eagerly(
         if node.operation is not None:
             values[node] = compute(node, [values[x] for x in node.inputs], ops)
         elif node in feeds:
-            values[node] = ops.asarray(np.asarray(feeds[node], node.dtype))
+            values[node] = ops.asarray(fed("eager", node, feeds[node]))
         elif "value" in node.attributes:  # a constant, or a variable that brings its own
             values[node] = ops.asarray(node.attributes["value"])
         else:

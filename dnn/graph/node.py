@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import array_of
 from dnn.backend import Array
 from dnn.errors import DtypeError, ShapeError
 
 if TYPE_CHECKING:
     from dnn.graph.operation import Operation
 
-__all__ = ["Node", "Shape", "constant", "placeholder", "variable"]
+__all__ = ["Node", "Shape", "constant", "fed", "placeholder", "variable"]
 
 Shape = tuple[int, ...]
 
@@ -185,6 +186,33 @@ class Node:
         return transpose(self)
 
 
+def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:
+    """Return a value for a node as an array of its type of elements.
+
+    Parameters
+    ----------
+    where : str
+        Who was given it, for the message.
+    node : Node
+    value : array_like, of the node's shape
+
+    Raises
+    ------
+    ShapeError
+        If it has another shape: a value that would have to be broadcast was hardly meant.
+    DataError, DtypeError
+        If it is no array, or not of numbers.
+    """
+    array = array_of(f"{where}: {node!r}", value)
+    if array.dtype.kind not in "fiub":
+        raise DtypeError(f"{where}: {node!r} was given {array.dtype}, and not numbers")
+    array = array.astype(node.dtype, copy=False)
+    if array.shape != node.shape:
+        message = f"{node!r} was given a value of shape {array.shape}"
+        raise ShapeError(where, message, node.shape, array.shape)
+    return array
+
+
 Operand = Node | float | Array
 
 
@@ -214,7 +242,14 @@ def placeholder(shape: Shape, dtype: npt.DTypeLike = np.float32, name: str = "")
     Returns
     -------
     Node
+
+    Raises
+    ------
+    ShapeError
+        If a length is negative: the shape of a graph is fixed, and each size of batch has a plan.
     """
+    if any(length < 0 for length in shape):
+        raise ShapeError("placeholder", f"a length in {tuple(shape)} is negative", tuple(shape))
     return Node(PLACEHOLDER, shape, dtype, name=name)
 
 

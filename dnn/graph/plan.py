@@ -14,7 +14,7 @@ import numpy.typing as npt
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.graph.layout import Layout, lay_out
-from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, fed
 from dnn.graph.operation import Arrays, Step
 from dnn.graph.passes import optimise
 
@@ -225,9 +225,11 @@ def evaluate(
     ------
     ConfigurationError
         If a value is missing.
+    ShapeError
+        If a value has not its node's shape.
     """
     ops = ops or Ops()
-    arrays = {node: np.asarray(value, node.dtype) for node, value in feeds.items()}
+    arrays = {node: fed("evaluate", node, value) for node, value in feeds.items()}
     variables = {
         node: ops.asarray(array) for node, array in arrays.items() if node.kind == VARIABLE
     }

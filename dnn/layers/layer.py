@@ -220,13 +220,15 @@ def build_all(
     Raises
     ------
     ConfigurationError
-        If a layer is already part of a network.
+        If something is no layer, already part of a network, or composes no node.
     ShapeError
         If a layer does not take the output of the one before it.
     """
     shapes = []
     counts: Counter[str] = Counter()
     for layer in layers:
+        if not isinstance(layer, Layer):
+            raise ConfigurationError(f"{layer!r} among the layers is no Layer")
         if layer.parameters or layer.states:
             raise ConfigurationError(f"{layer.name} is already part of a network")
         counts[layer.kind()] += 1
@@ -235,6 +237,9 @@ def build_all(
         layer.build(shape)
         layer.begin(None)
         # Any batch would do; only the shape of what comes out is of interest.
-        shape = layer.forward(placeholder((1, *shape), dtype)).shape[1:]
+        y: object = layer.forward(placeholder((1, *shape), dtype, "x"))
+        if not isinstance(y, Node):
+            raise ConfigurationError(f"{layer.name}: forward(x) returned {y!r}, and not a node")
+        shape = y.shape[1:]
         shapes.append(shape)
     return shapes

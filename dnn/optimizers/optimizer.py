@@ -133,7 +133,21 @@ class Optimizer:
         above: float = -math.inf,
         below: float = math.inf,
     ) -> None:
-        """Declare a hyperparameter, with ``least <= value``, ``above < value < below``."""
+        """Declare a hyperparameter that may change between steps.
+
+        Parameters
+        ----------
+        name : str
+        value : float or sequence of float
+            One, or one for each of K networks.
+        least, above, below : float
+            ``least <= value`` and ``above < value < below`` must hold.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no number or out of its range.
+        """
         try:
             values = np.atleast_1d(np.asarray(value, np.float64))
         except (TypeError, ValueError):
@@ -215,11 +229,38 @@ class Optimizer:
     def prepare(
         self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
     ) -> list[Step]:
-        """Return what is to be done once before all blocks; scalars and state may be added to."""
+        """Return what is to be done once in a step, before all blocks.
+
+        Parameters
+        ----------
+        ops : Ops
+        scalars : dict of str to array, shape () or (K, 1)
+            Hyperparameters by name; further numbers for `step` may be added.
+        state : dict of str to FlatBuffer
+            What it remembers; further buffers may be added.
+
+        Returns
+        -------
+        list of (function, arguments)
+        """
         return []
 
     def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
-        """Return the function that moves one block, with its arguments."""
+        """Return the function that moves one block, with its arguments.
+
+        Parameters
+        ----------
+        ops : Ops
+        block : Block
+            Parameters and gradients, of shape (n,) or (K, n), and what belongs to them.
+        scalars : mapping of str to array, shape () or (K, 1)
+            Hyperparameters by name, and what `prepare` has added.
+
+        Returns
+        -------
+        (function, arguments)
+            It writes the new parameters and state in place.
+        """
         raise NotImplementedError
 
     def _decays(self, segment: Segment) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from dnn.backend.cpu.entries import HEADER, entry_of, type_code
 from dnn.backend.cpu.native import Record, address_of
 from dnn.backend.ops import Array, Chain
 
-__all__ = ["EXPRESSIONS", "chain_record", "chain_source"]
+__all__ = ["EXPRESSIONS", "WITH_BOOL", "chain_record", "chain_source"]
 
 EXPRESSIONS = {
     "add": "{0} + {1}",
@@ -44,19 +45,37 @@ EXPRESSIONS = {
     "abs": "abs({0})",
     "sign": "({type}(1) if {0} > {type}(0) else {type}(-1) if {0} < {type}(0) else {0})",
     "sqrt": "np.sqrt({0})",
+    "log1p": "{type}(np.log1p({0}))",
+    "power": "{type}({0} ** {1})",
     "copy": "{0}",
 }
 """What each operation is in the source; those that are missing are not fused."""
+
+WITH_BOOL = {
+    "greater": "{type}({0} > {1})",
+    "greater_equal": "{type}({0} >= {1})",
+    "equal": "{type}({0} == {1})",
+    "where": "({1} if {0} else {2})",
+    "cast": "{type}({0})",
+}
+"""Like `EXPRESSIONS`, of operands of several types: alone, never part of a longer chain."""
+
+COUNTING = ("add", "copy")
+"""What is done to integers: alone too."""
 
 LARGEST_AXES = 3
 
 
 def chain_record(chain: Chain, inputs: Sequence[Array], out: Array) -> Record | None:
     """Return the kernel of a chain and its fields, or None for arrays that it does not take."""
-    code = type_code(out.dtype)
-    if code not in ("f4", "f8") or not out.size:
+    code = _element_code(out.dtype)
+    codes = tuple(_element_code(x.dtype) for x in inputs)
+    if code is None or None in codes or not out.size:
         return None
-    if any(x.dtype != out.dtype for x in inputs):
+    name = chain[0][0]
+    if name not in WITH_BOOL and set(codes) != {code}:
+        return None
+    if code not in ("f4", "f8") and name not in (*WITH_BOOL, *COUNTING):
         return None
     views = [np.broadcast_to(x, out.shape) for x in inputs]
     shape, strides = collapse(out.shape, [view.strides for view in (*views, out)])
@@ -64,16 +83,20 @@ def chain_record(chain: Chain, inputs: Sequence[Array], out: Array) -> Record | 
         return None
     forms = ""
     for x, steps in zip(inputs, strides, strict=False):
-        if steps[-1] not in (0, out.itemsize):
+        if steps[-1] not in (0, x.itemsize):
             return None
-        if steps == strides[-1] and address_of(x) == address_of(out):
+        if steps == strides[-1] and address_of(x) == address_of(out) and x.dtype == out.dtype:
             forms += "="  # in place: the compiler must know, or it takes this for an overlap
         else:
             forms += "k" if steps[-1] else "1"
     fields = [*shape, address_of(out), *strides[-1][:-1]]
     for x, steps in zip(inputs, strides, strict=False):
         fields += [address_of(x), *steps[:-1]]
-    return entry_of(chain_source(chain, forms, code)), fields
+    return entry_of(chain_source(chain, forms, (*codes, code))), fields
+
+
+def _element_code(dtype: np.dtype[Any]) -> str | None:
+    return "b1" if dtype == np.bool_ else type_code(dtype)
 
 
 def collapse(
@@ -110,8 +133,12 @@ def collapse(
 _HEADER = HEADER.replace("**FLAGS", '**{**FLAGS, "fastmath": {"nsz"}}')
 
 
+def _expression(name: str) -> str:
+    return EXPRESSIONS.get(name) or WITH_BOOL[name]
+
+
 @cache
-def chain_source(chain: Chain, forms: str, code: str) -> str:
+def chain_source(chain: Chain, forms: str, codes: tuple[str, ...]) -> str:
     """Return the source of a chain's kernel.
 
     Parameters
@@ -120,12 +147,13 @@ def chain_source(chain: Chain, forms: str, code: str) -> str:
     forms : str
         A letter for each input: ``k`` runs along the innermost axis, ``1`` is the same all along,
         ``=`` is the very memory of the result.
-    code : str
-        ``"f4"`` or ``"f8"``.
+    codes : tuple of str
+        ``"f4"``, ``"f8"``, ``"b1"``, ``"i8"`` or ``"u8"`` for each input and for the result.
     """
     lines = []
     names = []
-    for number, form in enumerate(forms):
+    result = codes[-1]
+    for number, (form, code) in enumerate(zip(forms, codes, strict=False)):
         at = 6 + 3 * number
         place = f"pointer(r[{at}] + i * r[{at + 1}] + j * r[{at + 2}])"
         if form == "k":
@@ -139,12 +167,12 @@ def chain_source(chain: Chain, forms: str, code: str) -> str:
     lines.append("            for k in range(n):")
     for number, (name, *operands) in enumerate(chain):
         given = [names[operand] for operand in operands]
-        lines.append(f"                t{number} = {EXPRESSIONS[name].format(*given, type=code)}")
+        lines.append(f"                t{number} = {_expression(name).format(*given, type=result)}")
         names.append(f"t{number}")
     lines.append(f"                out[k] = {names[-1]}")
     return (
         f"{_HEADER}    n = r[2]\n    for i in range(r[0]):\n        for j in range(r[1]):\n"
-        f"            out = carray(pointer(r[3] + i * r[4] + j * r[5]), (n,), {code})\n"
+        f"            out = carray(pointer(r[3] + i * r[4] + j * r[5]), (n,), {result})\n"
         + "\n".join(lines)
         + "\n"
     )

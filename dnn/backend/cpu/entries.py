@@ -29,7 +29,8 @@ SPLIT_ELEMENTS = 16384
 
 HEADER = """\
 import numpy as np
-from numba import carray, cfunc, float32 as f4, float64 as f8, int64 as i8, uint64 as u8
+from numba import boolean as b1, carray, cfunc, float32 as f4, float64 as f8, int64 as i8
+from numba import uint64 as u8
 
 from dnn.backend.cpu import kernels, vector_math
 from dnn.backend.cpu.native import KERNEL_TYPE, pointer

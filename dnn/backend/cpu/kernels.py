@@ -21,6 +21,8 @@ __all__ = [
     "adagrad_step",
     "adam_coefficients",
     "adam_step",
+    "clip_factor",
+    "clip_value_step",
     "column_sums",
     "end_batch",
     "log_softmax",
@@ -29,6 +31,7 @@ __all__ = [
     "rmsprop_step",
     "row_sums",
     "sgd_step",
+    "sum_of_squares",
     "take_batch",
     "take_rows",
     "uniform_noise",
@@ -179,6 +182,47 @@ def uniform_noise(seed, step, out, stream):
             words = (c0 >> upper, c1 >> upper, c2 >> upper, c3 >> upper)
             for lane in range(min(4, n - at)):
                 out[k, at + lane] = np.int64(words[lane]) * 5.9604644775390625e-08
+
+
+# Clipping of gradients.
+
+
+@njit(**FLAGS)
+def clip_value_step(g, limit):
+    """``g = min(max(g, -limit), limit)``; NaN stays NaN."""
+    for i in range(g.size):
+        low = -limit if g[i] < -limit else g[i]
+        g[i] = limit if low > limit else low
+
+
+@njit(**FLAGS)
+def sum_of_squares(x, out):
+    """Sum the squares of x, of shape (rows, columns), over columns; as `row_sums`."""
+    columns = x.shape[1]
+    for i in range(x.shape[0]):
+        total = 0.0
+        for start in range(0, columns, 1024):
+            total += _block_of_squares(x, i, start, min(start + 1024, columns))
+        out[i] = total
+
+
+@njit(**REORDERED)
+def _block_of_squares(x, i, start, stop):
+    total = x[i, start] * x[i, start]
+    for j in range(start + 1, stop):
+        total += x[i, j] * x[i, j]
+    return total
+
+
+@njit(**FLAGS)
+def clip_factor(sums, limit, out):
+    """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` for each row."""
+    for i in range(out.size):
+        total = sums[i, 0]
+        for j in range(1, sums.shape[1]):
+            total += sums[i, j]
+        norm = np.sqrt(total)
+        out[i] = limit[i] / (limit[i] if norm < limit[i] else norm)
 
 
 # Steps of optimizers, on one block of one network: arrays of shape (n,), hyperparameters numbers.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.cpu.chains import EXPRESSIONS, chain_record
+from dnn.backend.cpu.chains import EXPRESSIONS, WITH_BOOL, chain_record
 from dnn.backend.cpu.entries import RowKernel, array_kernel
 from dnn.backend.cpu.interleave import interleave
 from dnn.backend.cpu.linking import link
@@ -73,7 +73,7 @@ def _split_batch(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]
 def _elementwise(name: str) -> Native:
     """Return the kernel of one operation: a chain of length 1."""
     oracle = getattr(Ops, name)
-    inputs = 1 + ("{1}" in EXPRESSIONS[name])
+    inputs = _operands(name)
 
     def record(*arguments: Any) -> Record | None:
         # Between the inputs and the result there may be workspace, which it does not need.
@@ -83,9 +83,26 @@ def _elementwise(name: str) -> Native:
     return Native(record, oracle, _split_elements if inputs + 1 == _arity(name) else None)
 
 
+def _operands(name: str) -> int:
+    expression = EXPRESSIONS.get(name) or WITH_BOOL[name]
+    return sum(f"{{{place}}}" in expression for place in range(3))
+
+
 def _arity(name: str) -> int:
     """Return how many arrays a method takes; `positive` has workspace besides."""
-    return 3 if "{1}" in EXPRESSIONS[name] or name == "positive" else 2
+    return _operands(name) + (2 if name == "positive" else 1)
+
+
+def _copy() -> Native:
+    """Return the kernel that copies and, between types that it knows, casts."""
+
+    def record(x: Array, out: Array) -> Record | None:
+        if x.dtype != out.dtype and (out.dtype.kind != "f" or x.ndim > out.ndim):
+            return None
+        name = "copy" if x.dtype == out.dtype else "cast"
+        return chain_record(((name, 0),), (x,), out)
+
+    return Native(record, Ops.copy, _split_elements)
 
 
 def _rows(x: Array, rows: Array, out: Array) -> Sequence[Array] | None:
@@ -187,16 +204,29 @@ def _coefficients(
     return [x.reshape(-1) for x in (count, *arrays)]
 
 
+def _sum_of_squares(g: Array, squares: Array, out: Array) -> Sequence[Array] | None:
+    if not (g.flags.c_contiguous and out.flags.c_contiguous) or g.dtype != out.dtype:
+        return None
+    return g.reshape(-1, g.shape[-1]), out.reshape(-1)
+
+
+def _clip_factor(sums: Array, limit: Array, out: Array) -> Sequence[Array] | None:
+    arrays = (sums, limit, out)
+    if limit.size != out.size or not all(array.flags.c_contiguous for array in arrays):
+        return None
+    return sums.reshape(-1, sums.shape[-1]), limit.reshape(-1), out.reshape(-1)
+
+
 class CpuOps(Ops):
     """Array functions on the CPU, in compiled loops.
 
     What a kernel does not take (strided arrays, other types of elements) is NumPy's to do.
     """
 
-    passes = ("elementwise_fusion", "products_last")
+    passes = ("elementwise_fusion", "matmul_bias_activation", "products_last")
     in_blocks = False  # an update is one pass anyway
 
-    copy: Any = _elementwise("copy")
+    copy: Any = _copy()
     take_rows: Any = array_kernel("take_rows", (2, 1, 2), _rows, Ops.take_rows)
 
     take_batch: Any = array_kernel(
@@ -221,6 +251,12 @@ class CpuOps(Ops):
     abs: Any = _elementwise("abs")
     sign: Any = _elementwise("sign")
     sqrt: Any = _elementwise("sqrt")
+    log1p: Any = _elementwise("log1p")
+    power: Any = _elementwise("power")
+    greater: Any = _elementwise("greater")
+    greater_equal: Any = _elementwise("greater_equal")
+    equal: Any = _elementwise("equal")
+    where: Any = _elementwise("where")
 
     sum: Any = _sum()
     log_softmax: Any = array_kernel(
@@ -237,6 +273,12 @@ class CpuOps(Ops):
         "uniform_noise", (1, 1, 2), _noise, Ops.uniform_noise, number=lambda *given: given[2]
     )
     gemm: Any = Native(gemm_record, Ops.gemm, _split_product)
+
+    clip_value_step: Any = RowKernel("clip_value_step", Ops.clip_value_step, "rh-", "")
+    sum_of_squares: Any = array_kernel(
+        "sum_of_squares", (2, 1), _sum_of_squares, Ops.sum_of_squares
+    )
+    clip_factor: Any = array_kernel("clip_factor", (2, 1, 1), _clip_factor, Ops.clip_factor)
 
     sgd_step: Any = RowKernel("sgd_step", Ops.sgd_step, "rrhh-", "3")
     momentum_step: Any = RowKernel("momentum_step", Ops.momentum_step, "rrrhhhb-", "56")

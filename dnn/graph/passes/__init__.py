@@ -7,10 +7,14 @@
 | `mixed_precision` | mixed_precision |
 | `structure` | dead_code, products_last, buffer_reuse |
 | `fusion` | elementwise_fusion |
+| `classification` | softmax_cross_entropy |
+| `epilogue` | matmul_bias_activation |
 """
 
+from dnn.graph.passes.classification import softmax_cross_entropy
 from dnn.graph.passes.common import common_subexpressions
 from dnn.graph.passes.constants import constant_folding
+from dnn.graph.passes.epilogue import matmul_bias_activation
 from dnn.graph.passes.fusion import elementwise_fusion
 from dnn.graph.passes.graph import Graph, graph_of, rewrite
 from dnn.graph.passes.mixed_precision import mixed_precision
@@ -39,10 +43,12 @@ __all__ = [
     "elementwise_fusion",
     "explain",
     "graph_of",
+    "matmul_bias_activation",
     "mixed_precision",
     "mixed_precision_passes",
     "optimise",
     "products_last",
     "register_pass",
     "rewrite",
+    "softmax_cross_entropy",
 ]

@@ -35,7 +35,8 @@ def products_last(graph: Graph) -> Graph:
     """
     readers = graph.readers()
     wanted = Counter(graph.outputs)
-    last = {x: node for node in graph.order if node.kind == "matmul" for x in node.inputs}
+    products = [node for node in graph.order if node.kind in ("matmul", "product_chain")]
+    last = {x: node for node in products for x in node.inputs[:2]}
     waiting: dict[Node, list[Node]] = {}
     for node in graph.order:
         if node.kind == "matmul" and readers[node] == wanted[node]:

@@ -87,6 +87,73 @@ def test_nan_and_infinity_are_what_numpy_makes_of_them(ops, name, dtype):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_comparisons_and_choices_are_those_of_numpy(ops, dtype):
+    x = special(dtype)
+    a, b = np.repeat(x, x.size), np.tile(x, x.size)
+    conditions = []
+    for name in ("greater", "greater_equal", "equal"):
+        found, wanted = np.empty(a.size, bool), np.empty(a.size, bool)
+        kernel = getattr(ops, name)
+        assert kernel.record(a, b, found) is not None
+        kernel(a, b, found)
+        getattr(Ops, name)(a, b, wanted)
+        np.testing.assert_array_equal(found, wanted)
+        conditions.append(wanted)
+    for condition in (*conditions, conditions[0][:1]):
+        found, wanted = b.copy(), np.empty_like(b)  # it may write over what it reads
+        assert ops.where.record(condition, a, found, found) is not None
+        ops.where(condition, a, found, found)
+        Ops.where(condition, a, b, wanted)
+        np.testing.assert_array_equal(found, wanted)
+        ops.copy(conditions[0], found)
+        np.testing.assert_array_equal(found, conditions[0].astype(dtype))
+    other = np.empty_like(x, {"f4": "f8", "f8": "f4"}[dtype])
+    with np.errstate(over="ignore"):
+        ops.copy(x, other)
+        np.testing.assert_array_equal(other, x.astype(other.dtype))
+
+
+def test_numbers_are_cast_to_bool_by_numpy(ops):
+    found = np.empty(3, bool)
+    assert ops.copy.record(np.ones(3, "f4"), found) is None
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("models", [None, 1, 3])
+def test_clipping_is_numpys_to_rounding(dtype, models):
+    from dnn.optimizers.clipping import clip_steps
+
+    generator = np.random.default_rng(1)
+    leading = () if models is None else (models,)
+    gradients = generator.normal(size=(*leading, 40000)).astype(dtype)
+    gradients[..., 7] = np.nan if models == 3 else 5
+    limits = {
+        "clip_value": np.full(() if models is None else (models, 1), 1.5, dtype),
+        "clip_norm": np.full(() if models is None else (models, 1), 20.0, dtype),
+    }
+    for names in (["clip_value"], ["clip_norm"], ["clip_value", "clip_norm"]):
+        results = []
+        for ops in (Ops(), CpuOps()):
+            clipped = gradients.copy()
+            steps = clip_steps(ops, clipped, {name: limits[name] for name in names})
+            linked = ops.link(steps)
+            for function, arguments in linked:
+                function(*arguments)
+            results.append(clipped)
+        assert len(linked) == 1
+        np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_with_dropout_choices_and_clipping_is_one_program():
+    layers = [dnn.Input(5), dnn.FullyConnected(8), dnn.Activation("leaky_relu"), dnn.Dropout(0.3)]
+    optimizer = dnn.SGD(0.1, clip_value=1.0, clip_norm=2.0)
+    model = dnn.NeuralNetwork([*layers, dnn.FullyConnected(3)], optimizer=optimizer, seed=1)
+    network = model._network
+    steps = [*network.training_plan(4).plan.steps, *model._update.steps]
+    assert len(network.ops.link(steps)) == 1
+
+
 def test_a_value_does_not_depend_on_its_place(ops):
     for length in (1, 7, 8, 33, 100):
         out = np.empty(length, "f4")

@@ -4,6 +4,8 @@ import pickle
 
 import pytest
 
+import dnn
+import dnn.graph
 from dnn import errors
 
 EXAMPLES = [
@@ -59,3 +61,20 @@ def test_unknown_name_names_the_one_probably_meant():
         "unknown activation 'Sigmod'; did you mean 'sigmoid'? (known: sigmoid, tanh)"
     )
     assert "mean" not in str(errors.unknown_name("activation", "zzz", ["tanh"]))
+
+
+def test_rows_that_differ_in_length_are_no_array():
+    ragged, model = [[1, 2], [3]], dnn.NeuralNetwork(dnn.mlp(2, [], 2))
+    x = dnn.graph.placeholder((2, 2), name="x")
+    for name, call in {
+        "x": lambda: model.fit(ragged, [0, 1]),
+        "labels": lambda: model.fit([[1, 2], [3, 4]], [[0], [0, 1]]),
+        "tensor": lambda: dnn.Tensor.from_array(ragged),
+        "evaluate: <placeholder 'x'": lambda: x.eval({x: ragged}),
+    }.items():
+        with pytest.raises(dnn.DataError, match=f"{name}.*: rows that differ in length"):
+            call()
+    with pytest.raises(dnn.DtypeError, match="and not numbers"):
+        x.eval({x: [["a", "b"], ["c", "d"]]})
+    with pytest.raises(dnn.ShapeError, match="negative"):
+        dnn.graph.placeholder((2, -1))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnn import graph
+from dnn import SGD, graph, minimize
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.graph.gradients import topological_order
@@ -283,3 +283,15 @@ def test_a_plan_prints_its_steps():
     lines = str(plan).splitlines()
     assert len(lines) == len(plan)
     assert lines[0].split() == ["matmul", "(10,", "64)", "(64,", "48)", "->", "(10,", "48)"]
+
+
+def test_a_value_of_another_shape_names_the_node_and_is_not_broadcast():
+    x = graph.placeholder((2, 3), name="x")
+    w = graph.variable(value=np.zeros(()), name="w")
+    message = r"<placeholder 'x' \(2, 3\) float32> was given a value of shape "
+    for value, shape in [(1.0, r"\(\)"), ([1, 2, 3], r"\(3,\)"), (np.ones((3, 2)), r"\(3, 2\)")]:
+        for eager in (False, True):
+            with pytest.raises(ShapeError, match=message + shape):
+                graph.relu(x).eval({x: value}, eager=eager)
+        with pytest.raises(ShapeError, match=message + shape):
+            minimize(graph.sum(x * w), SGD(0.1)).step({x: value})

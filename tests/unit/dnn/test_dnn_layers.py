@@ -138,3 +138,13 @@ def test_networks_that_cannot_be_built():
     NeuralNetwork(layers)
     with pytest.raises(ConfigurationError, match="already part of a network"):
         NeuralNetwork(layers)
+
+    class Forgetful(Layer):
+        def forward(self, x):
+            graph.relu(x)
+
+    with pytest.raises(ConfigurationError, match=r"forgetful_1: forward\(x\) returned None"):
+        NeuralNetwork([Input(2), Forgetful()])
+    for other in (3, FullyConnected):
+        with pytest.raises(ConfigurationError, match="is no Layer"):
+            NeuralNetwork([Input(2), other])

@@ -94,6 +94,36 @@ def test_buffers_are_used_again_only_with_the_pass():
     assert graph.Plan([y], Ops(), passes=["buffer_reuse"]).size_bytes == 2 * 4032
 
 
+def layer():
+    x, w, b = (graph.placeholder(shape, F8, name) for shape, name in
+               (((5, 4), "x"), ((4, 3), "w"), ((3,), "b")))  # fmt: skip
+    return x, w, b, graph.tanh(x @ w + b)
+
+
+def test_product_bias_and_activation_are_one_node():
+    x, w, b, y = layer()
+    without = ("elementwise_fusion", "buffer_reuse")
+    passes = ("elementwise_fusion", "matmul_bias_activation", "buffer_reuse")
+    assert kinds(optimise([y], passes)) == ["product_chain"]
+    assert kinds(optimise([y], without)) == ["matmul", "fused"]
+    assert kinds(optimise([y], ["matmul_bias_activation"])) == ["product_chain", "tanh"]
+    assert "product_chain(x, w, b" in explain([y], passes)
+    generator = np.random.default_rng(1)
+    values = {node: generator.normal(size=node.shape) for node in (x, w, b)}
+    for outputs in ([y], graph.grad(graph.sum(y), [x, w, b])):
+        results = [graph.evaluate(outputs, values, passes=names) for names in (passes, without)]
+        for got, expected in zip(*results, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+def test_a_product_that_somebody_else_reads_or_that_is_broadcast_stays_alone():
+    x, w, b, _ = layer()
+    product = x @ w
+    wide = graph.placeholder((2, 5, 3), F8)
+    for outputs in ([product, product + b], [product + b, product * 2.0], [product + wide]):
+        assert "product_chain" not in kinds(optimise(outputs, ["matmul_bias_activation"]))
+
+
 def test_a_pass_of_ones_own_and_its_report():
     x = graph.placeholder((2,), F8, "x")
     y = graph.exp(x) * 3.0
@@ -117,3 +147,29 @@ def test_passes_that_pay_with_a_class_come_before_memory_is_laid_out():
 def test_an_unknown_pass():
     with pytest.raises(ConfigurationError, match="did you mean 'dead_code'"):
         optimise([graph.placeholder((2,))], ["dead_cod"])
+
+
+def test_a_cross_entropy_written_as_a_formula_becomes_stable():
+    x, target = graph.placeholder((2, 3), name="x"), graph.placeholder((2, 3), name="target")
+    loss = -graph.sum(target * graph.log(graph.softmax(x))) * 0.5
+    slope = graph.grad(loss, x)
+    names = ["common_subexpressions", "softmax_cross_entropy", "dead_code"]
+    assert not {"log", "divide"} & set(kinds(optimise([slope], names)))
+    own = graph.softmax_cross_entropy(x, target)
+    rows = np.eye(3)[[2, 0]]
+    for values in ([[1.0, 2.0, -3.0], [0.5, 0.0, 0.25]], [[500.0, 0.0, -500.0], [0.0, 300.0, 1.0]]):
+        feeds = {x: values, target: rows}
+        expected = graph.evaluate([own, graph.grad(own, x)], feeds)
+        for got, wanted in zip(
+            graph.evaluate([loss, slope], feeds, passes=names), expected, strict=True
+        ):
+            assert np.isfinite(got).all()
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_other_quotients_and_logarithms_stay():
+    x, y = graph.placeholder((2, 3), name="x"), graph.placeholder((2, 3), name="y")
+    p = graph.softmax(x)
+    for expression in (graph.log(graph.exp(x)), y / p * x, y / x * x, graph.log(p * y)):
+        before = kinds(graph_of([expression]))
+        assert kinds(optimise([expression], ["softmax_cross_entropy", "dead_code"])) == before

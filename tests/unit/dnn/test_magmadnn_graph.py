@@ -1,10 +1,22 @@
-"""MagmaDNN's rows and defects that are a matter of the graph, each with a test of its name."""
+"""MagmaDNN's rows and defects that are a matter of the graph, each with a test of its name.
+
+::
+
+    compute graph                        test_compute_graph, test_compute_graph_optimisation
+    operations                           test_operations
+    reductions                           test_reductions
+
+    a bias per sample                    test_defect_a_bias_per_sample_instead_of_per_unit
+    gradients of several consumers       test_defect_gradients_of_a_node_with_several_consumers
+    a fast sigmoid's derivative          test_defect_a_fast_sigmoid_with_the_logistic_derivative
+"""
 
 import numpy as np
 import pytest
 
 from dnn import graph
 from dnn.backend import Ops
+from dnn.backend.routines import CANDIDATES, RoutineTable
 from dnn.graph.operation import OPERATIONS
 from dnn.graph.passes import default_passes, explain, graph_of, mixed_precision_passes, optimise
 
@@ -76,12 +88,26 @@ ROWS = {
 
 @pytest.mark.parametrize("row", ROWS)
 def test_operations(row):
-    """Cross entropy, mean squared error, dropout and batch norm have rows of their own."""
+    """Losses, dropout and batch norm are composed of these: see the tests of layers."""
     expression, expected = ROWS[row]
     a, b, v = (graph.placeholder(x.shape, F8) for x in (A, B, V))
     found = expression(a, b, v).eval({a: A, b: B, v: V})
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     assert found.shape == expected.shape
+
+
+def test_reductions():
+    """The routine is chosen by size, from what was measured; whichever it is, the sum is right."""
+    pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
+    from dnn.backend.cpu import CpuOps
+
+    measured = RoutineTable.measure(CpuOps())
+    assert RoutineTable.from_json(measured.to_json()) == measured
+    values = np.random.default_rng(0).normal(size=(40, 8)).astype("f4")
+    x = graph.placeholder(values.shape)
+    for table in [measured, *(RoutineTable({"sum": [(0, way)]}) for way in CANDIDATES["sum"])]:
+        (found,) = graph.evaluate([graph.sum(x, 0)], {x: values}, CpuOps(table))
+        np.testing.assert_allclose(found, values.sum(0), rtol=1e-4, atol=1e-5)
 
 
 def test_defect_a_bias_per_sample_instead_of_per_unit():

@@ -13,9 +13,7 @@
     the last partial batch dropped       test_defect_the_last_partial_batch_dropped
     no validation set                    test_defect_no_validation_set
     allocation in every step             test_defect_allocation_in_every_step
-    every tensor from the same seed      test_defect_every_tensor_filled_from_the_same_seed
     dropout active in prediction         test_defect_dropout_active_in_prediction
-    no inference mode of batch norm      test_defect_batch_norm_without_an_inference_mode
 """
 
 import gzip
@@ -28,7 +26,7 @@ import numpy as np
 import pytest
 
 import dnn
-from dnn import SGD, Activation, FullyConnected, Input, NeuralNetwork, mlp
+from dnn import SGD, FullyConnected, Input, NeuralNetwork, mlp
 
 
 def samples(n=90, d=5, classes=3, seed=0):
@@ -128,20 +126,13 @@ def test_preprocessing():
 
 
 def test_a_python_interface():
-    """A layer, a loss and an optimizer of one's own, in Python alone."""
-
-    class Scale(dnn.Layer):
-        def build(self, shape):
-            self.factor = self.parameter("factor", shape, "ones")
-
-        def forward(self, x):
-            return x * self.factor
-
-    x, y = samples()
-    layers = [Input(5), Scale(), FullyConnected(8), Activation("tanh"), FullyConnected(3)]
-    model = NeuralNetwork(layers, optimizer=SGD(0.1))
-    model.fit(x, y, epochs=3)
-    assert (model.parameters["scale_1.factor"] != 1).all()
+    """Lists and arrays go in, arrays and dicts come out; errors are Python's own kinds, too."""
+    model = NeuralNetwork(mlp(2, [4], 2, "tanh"), optimizer=SGD(0.5), seed=0)
+    model.fit([[0, 0], [0, 1], [1, 0], [1, 1]], [0, 0, 1, 1], epochs=50)
+    assert model.predict([[0, 0.5], [1, 0.5]]).tolist() == [0, 1]
+    assert sorted(model.evaluate([[0, 0]], [0])) == ["accuracy", "loss", "mcc"]
+    with pytest.raises(ValueError, match=r"layer takes \(n, 2\)"):
+        model.predict([[1, 2, 3]])
 
 
 class Watching(dnn.Optimizer):
@@ -207,13 +198,6 @@ def test_defect_allocation_in_every_step():
     assert 8_000 < meter.peak_bytes < 25_600
 
 
-def test_defect_every_tensor_filled_from_the_same_seed():
-    model = NeuralNetwork(mlp(8, [8, 8], 8), seed=5)
-    weights = [array for name, array in model.parameters.items() if name.endswith("weight")]
-    assert len({array.tobytes() for array in weights}) == 3
-    assert len({network(seed=seed).predict_proba(samples()[0]).tobytes() for seed in range(3)}) == 3
-
-
 def test_defect_dropout_active_in_prediction():
     x, y = samples()
     layers = [Input(5), FullyConnected(16), dnn.Dropout(0.5), FullyConnected(3)]
@@ -225,13 +209,3 @@ def test_defect_dropout_active_in_prediction():
         "fully_connected_2.weight"
     ] + w["fully_connected_2.bias"]
     assert model.predict(x).tolist() == by_hand.argmax(axis=1).tolist()
-
-
-def test_defect_batch_norm_without_an_inference_mode():
-    x, y = samples()
-    model = NeuralNetwork([Input(5), dnn.BatchNorm(), FullyConnected(3)], optimizer=SGD(0.1))
-    model.fit(x, y, epochs=5)
-    alone = np.concatenate([model.predict_proba(x[i : i + 1]) for i in range(len(x))])
-    np.testing.assert_allclose(alone, model.predict_proba(x), rtol=1e-5)
-    assert (model.parameters["batch_norm_1.scale"] != 1).all()
-    assert (model.parameters["batch_norm_1.shift"] != 0).all()

@@ -1,8 +1,22 @@
-"""MagmaDNN's rows for layers, losses, optimizers and fillers, and the defects that were theirs."""
+"""MagmaDNN's layers, losses, optimizers and fillers, and the defects there: a test for each.
+
+::
+
+    layers                               test_layers, test_custom_layers
+    losses, optimizers                   test_losses_and_optimizers, test_optimizers_by_name,
+                                         test_custom_losses_and_optimizers
+    Tensor: fillers                      test_fillers
+
+    every tensor from the same seed      test_defect_every_tensor_filled_from_the_same_seed
+    a bias per sample                    test_defect_a_bias_for_each_sample_instead_of_each_unit
+    batch norm's scale and shift         test_defect_batch_norms_scale_and_shift_never_trained
+    no inference mode of batch norm      test_defect_batch_norm_without_an_inference_mode
+"""
 
 import numpy as np
 import pytest
 
+import dnn
 from dnn import (
     SGD,
     Activation,
@@ -48,7 +62,7 @@ def every_layer(activation, outputs):
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "relu", "tanh", "softmax"])
-def test_row_layers(activation):
+def test_layers(activation):
     x, y = samples()
     model = NeuralNetwork(every_layer(activation, 2), optimizer=SGD(0.1, 0.9), seed=2)
     history = model.fit(x, y, epochs=20, batch_size=16)
@@ -58,7 +72,7 @@ def test_row_layers(activation):
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_row_losses_and_optimizers(loss, optimizer):
+def test_losses_and_optimizers(loss, optimizer):
     x, y = samples()
     outputs = 2 if loss == "softmax_cross_entropy" else 1
     chosen = optimizer_of(optimizer, learning_rate=0.01, weight_decay=0.001)
@@ -79,6 +93,56 @@ def test_optimizers_by_name():
         NeuralNetwork(every_layer("tanh", 2), optimizer="rmsprob")
     with pytest.raises(ConfigurationError, match="momentun"):
         optimizer_of("sgd", momentun=0.9)
+
+
+class Scale(dnn.Layer):
+    """Each attribute times a factor that is learned."""
+
+    def build(self, shape):
+        self.factor = self.parameter("factor", shape, "ones")
+
+    def forward(self, x):
+        return x * self.factor
+
+
+class MeanAbsoluteError(dnn.Loss):
+    """``mean(|outputs - targets|)``."""
+
+    def check(self, y, samples, outputs, dtype):
+        return np.asarray(y, dtype).reshape(samples, *outputs)
+
+    def target(self, outputs):
+        return graph.placeholder(outputs.shape, outputs.dtype, "targets")
+
+    def value(self, outputs, target):
+        return graph.mean(graph.abs(outputs - target))
+
+
+class SignDescent(dnn.Optimizer):
+    """``w -= learning_rate sign(g)``."""
+
+    def step(self, ops, block, scalars):
+        def move(w, g, rate):
+            w -= rate * np.sign(g)
+
+        return move, (block.w, block.g, scalars["learning_rate"])
+
+
+def test_custom_layers():
+    x, y = samples()
+    layers = [Input(2, 3), Flatten(), Scale(), FullyConnected(2)]
+    model = NeuralNetwork(layers, optimizer=SGD(0.1))
+    assert model.fit(x, y, epochs=5).loss[-1] < model.history.loss[0]
+    assert (model.parameters["scale_1.factor"] != 1).all()
+
+
+def test_custom_losses_and_optimizers():
+    """Two steps by hand: the gradient's sign is that of the error."""
+    layers = [Input(1), FullyConnected(1, bias=False, start="zeros")]
+    model = NeuralNetwork(layers, MeanAbsoluteError(), SignDescent(0.25), device="numpy")
+    history = model.fit(np.ones((4, 1)), np.ones(4), epochs=2, batch_size=4)
+    assert history.loss == [1.0, 0.75]
+    assert model.parameters["fully_connected_1.weight"].tolist() == [[0.5]]
 
 
 # -- row: fillers ---------------------------------------------------------------------------------
@@ -108,7 +172,7 @@ def test_defect_every_tensor_filled_from_the_same_seed(name):
             assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.12
 
 
-def test_row_fillers():
+def test_fillers():
     def filled(initializer, shape=(400, 300), dtype=np.float32):
         array = initializer(stream(0, "x"), shape, dtype)
         assert array.dtype == dtype
@@ -165,21 +229,3 @@ def test_defect_batch_norm_without_an_inference_mode():
     # A sample's prediction does not depend on who stands beside it.
     alone = np.concatenate([model.predict_proba(x[i : i + 1]) for i in range(5)])
     np.testing.assert_allclose(model.predict_proba(x)[:5], alone, rtol=1e-5)
-
-
-def test_defect_dropout_active_in_prediction():
-    model = NeuralNetwork([Input(50), Dropout(0.9)], "mean_squared_error")
-    x = np.random.default_rng(0).normal(size=(20, 50)).astype("f4")
-    np.testing.assert_array_equal(model.predict(x), x)
-
-
-def test_defect_a_fast_sigmoid_with_the_logistic_derivative():
-    values = np.linspace(-6, 6, 41)
-    x = graph.placeholder(values.shape, np.float64)
-    y = graph.sigmoid(x)
-    found, slope = graph.evaluate([y, *graph.gradients(graph.sum(y), [x])], {x: values})
-    np.testing.assert_allclose(found, 1 / (1 + np.exp(-values)), rtol=1e-12)
-    np.testing.assert_allclose(slope, found * (1 - found), rtol=1e-12)
-    step = 1e-6
-    sides = [graph.evaluate([y], {x: values + h})[0] for h in (step, -step)]
-    np.testing.assert_allclose(slope, (sides[0] - sides[1]) / (2 * step), rtol=1e-6)
