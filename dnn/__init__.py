@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dnn.backend import RoutineTable, ops_for
     from dnn.callbacks import (
         BestCheckpoint,
         Callback,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from dnn.tensor import Tensor
 
 _HOMES = {
+    "backend": ("RoutineTable", "ops_for"),
     "callbacks": (
         "BestCheckpoint",
         "Callback",
@@ -181,6 +183,7 @@ __all__ = [
     "Pruning",
     "RMSProp",
     "Residual",
+    "RoutineTable",
     "ShapeError",
     "SoftmaxCrossEntropy",
     "Tensor",
@@ -197,6 +200,7 @@ __all__ = [
     "load_mnist",
     "minimize",
     "mlp",
+    "ops_for",
     "prefetch",
     "save_checkpoint",
     "standardise",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .evaluation import Job, Rounds
 
 if TYPE_CHECKING:
-    from dnn import Dataset
+    from dnn import Dataset, RoutineTable
 
     from .trainer import Hyperparameters
 
@@ -68,7 +68,10 @@ def is_wide(wanted: Hyperparameters) -> bool:
 
 
 def train_together(
-    trials: Sequence[tuple[Hyperparameters, Sequence[int]]], rounds: Rounds, metrics: Sequence[str]
+    trials: Sequence[tuple[Hyperparameters, Sequence[int]]],
+    rounds: Rounds,
+    metrics: Sequence[str],
+    routines: RoutineTable | None = None,
 ) -> list[list[dict[str, float]]]:
     """Train networks for several trials.
 
@@ -79,6 +82,8 @@ def train_together(
     rounds : Rounds
     metrics : sequence of str
         Which to return.
+    routines : RoutineTable, optional
+        Of the run.
 
     Returns
     -------
@@ -100,7 +105,7 @@ def train_together(
         parts = -(-len(group) // MOST_NETWORKS)
         for part in range(parts):
             some = group[part::parts]
-            for training, found in zip(some, _train(some, versions), strict=True):
+            for training, found in zip(some, _train(some, versions, routines), strict=True):
                 results[training.trial][training.number] = {name: found[name] for name in metrics}
     return results
 
@@ -125,7 +130,9 @@ class _Versions:
         self.features = first.x.shape[1]
 
 
-def _train(trainings: Sequence[_Training], data: _Versions) -> list[Mapping[str, float]]:
+def _train(
+    trainings: Sequence[_Training], data: _Versions, routines: RoutineTable | None
+) -> list[Mapping[str, float]]:
     from dnn import SGD, Ensemble, mlp
 
     wanted = [training.wanted for training in trainings]
@@ -139,6 +146,7 @@ def _train(trainings: Sequence[_Training], data: _Versions) -> list[Mapping[str,
             [one.weight_decay for one in wanted],
         ),
         seeds=[training.seed for training in trainings],
+        routines=routines,
     )
     histories = networks.fit(
         data.x,

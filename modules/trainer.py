@@ -18,18 +18,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
 from .fused import is_wide, train_together, trials_at_once
 from .sweep.limits import Limits, parse_memory
-from .sweep.task import Task, serve_group
+from .sweep.routines import routines_of_run
+from .sweep.task import Task, comm_of, serve_group
 from .sweep.trying import SPLITS, Report
 from .trial import trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
-    from dnn import Callback, Dataset, Epoch, NeuralNetwork
+    from dnn import Callback, Dataset, Epoch, NeuralNetwork, RoutineTable
 
 METRICS = ("accuracy", "loss", "mcc", "training_time_s")
 
 _PREPARE = "modules.trainer:prepare"
 _ROWS = ("validation_fraction", "split_seed", "evaluation")
+_ROUTINES = "routines"
 _NEEDS_PATH = frozenset({"cleveland", "mnist"})
 
 
@@ -136,12 +138,15 @@ class Options(BaseModel):
         """What a trial may take."""
         return Limits(self.isolated, self.time_limit, parse_memory(self.memory_limit))
 
-    def task(self, folder: Path) -> Task:
-        """Return what is to be done for each trial."""
+    def task(self, folder: Path, routines: RoutineTable | None = None) -> Task:
+        """Return what is to be done for each trial; `routines` are for networks of ours."""
         if self.train is not None:
             return Task(self.train, self.options, folder)
         names = {"dataset", "path", *_ROWS} & self.model_fields_set
-        return Task(_PREPARE, {name: getattr(self, name) for name in names}, folder, prepares=True)
+        given = {name: getattr(self, name) for name in names}
+        if routines is not None:
+            given[_ROUTINES] = routines.to_json()
+        return Task(_PREPARE, given, folder, prepares=True)
 
     def resolve(self, folder: Path) -> Path:
         """Return the data's place; `folder` is that of the workflow file.
@@ -160,7 +165,12 @@ class Options(BaseModel):
 def run(ctx: Context) -> int:
     """Try what the master gives out until there is no more; return how many trials it was."""
     options: Options = ctx.options
-    return serve_group(ctx, options.task(ctx.folder), options.limits)
+    if options.train is not None:
+        return serve_group(ctx, options.task(ctx.folder), options.limits)
+    comm = comm_of(ctx)
+    rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
+    with routines_of_run(ctx, rank, ranks) as routines:
+        return serve_group(ctx, options.task(ctx.folder, routines), options.limits)
 
 
 def try_one(
@@ -179,15 +189,21 @@ def prepare(options: Mapping[str, Any], folder: Path) -> OurTrain:
     Parameters
     ----------
     options : mapping
-        ``dataset``, ``path`` and which rows, as in `Options`.
+        ``dataset``, ``path`` and which rows, as in `Options`, and ``routines``, the text of a
+        `dnn.RoutineTable`.
     folder : Path
         Of the workflow file.
     """
-    given = Options.model_validate(dict(options), context={"folder": folder})
+    from dnn import RoutineTable
+
+    asked = dict(options)
+    text = asked.pop(_ROUTINES, None)
+    routines = None if text is None else RoutineTable.from_json(text)
+    given = Options.model_validate(asked, context={"folder": folder})
     rounds = _rounds(given, folder)
     # What has to be imported and compiled is no part of the first trial's time.
-    train({"hidden": [1], "epochs": 1}, 0, *next(iter(rounds)))
-    return OurTrain(rounds)
+    train({"hidden": [1], "epochs": 1}, 0, *next(iter(rounds)), routines=routines)
+    return OurTrain(rounds, routines)
 
 
 class OurTrain:
@@ -196,6 +212,7 @@ class OurTrain:
     Parameters
     ----------
     rounds : Rounds
+    routines : RoutineTable, optional
 
     Attributes
     ----------
@@ -205,8 +222,9 @@ class OurTrain:
         Only there if a trial has one network, and safetensors can write it.
     """
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: Rounds, routines: RoutineTable | None = None) -> None:
         self._rounds = rounds
+        self._routines = routines
         self.at_once = trials_at_once(len(rounds))
         if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
             self.keep = self._keep
@@ -221,7 +239,9 @@ class OurTrain:
         results: list[dict[str, float]] = []
         seeds = self._seeds(report.seed)
         for number, (training, scored) in enumerate(rounds):
-            results.append(train(parameters, seeds[number], training, scored, heard))
+            results.append(
+                train(parameters, seeds[number], training, scored, heard, self._routines)
+            )
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
                 chosen = zip(rounds.jobs, results, strict=False)
                 so_far = means([result for job, result in chosen if not job.is_test])
@@ -248,9 +268,8 @@ class OurTrain:
             return [None] * len(trials)
         given = [(wanted[place], self._seeds(trials[place][1])) for place in narrow]
         found: list[dict[str, Any] | None] = [None] * len(trials)
-        for place, results in zip(
-            narrow, train_together(given, self._rounds, METRICS), strict=True
-        ):
+        trained = train_together(given, self._rounds, METRICS, self._routines)
+        for place, results in zip(narrow, trained, strict=True):
             found[place] = self._evaluated(results)
         return found
 
@@ -260,7 +279,7 @@ class OurTrain:
 
         wanted = Hyperparameters.model_validate(dict(parameters))
         ((training, _),) = self._rounds
-        model = _model(wanted, report.seed, training)
+        model = _model(wanted, report.seed, training, self._routines)
         model.fit(
             training.x,
             training.y,
@@ -288,6 +307,7 @@ def train(
     training: Dataset,
     validation: Dataset,
     report: Report | None = None,
+    routines: RoutineTable | None = None,
 ) -> dict[str, float]:
     """Train one network.
 
@@ -300,6 +320,8 @@ def train(
         Prepared rows.
     report : Report, optional
         Hears the metrics after each epoch, and may end the training.
+    routines : RoutineTable, optional
+        Of the run.
 
     Returns
     -------
@@ -308,7 +330,7 @@ def train(
         and the time spent in training, in seconds.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
-    model = _model(wanted, seed, training)
+    model = _model(wanted, seed, training, routines)
     history = model.fit(
         training.x,
         training.y,
@@ -323,13 +345,16 @@ def train(
     return {name: metrics[name] for name in METRICS}
 
 
-def _model(wanted: Hyperparameters, seed: int, training: Dataset) -> NeuralNetwork:
+def _model(
+    wanted: Hyperparameters, seed: int, training: Dataset, routines: RoutineTable | None
+) -> NeuralNetwork:
     from dnn import SGD, NeuralNetwork, mlp
 
     return NeuralNetwork(
         mlp(training.x.shape[1], wanted.hidden, training.classes, wanted.activation),
         optimizer=SGD(wanted.learning_rate, wanted.momentum, wanted.weight_decay),
         seed=seed,
+        routines=routines,
     )
 
 
