@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dnn.backend import RoutineTable, ops_for
     from dnn.callbacks import (
         BestCheckpoint,
         Callback,
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from dnn.tensor import Tensor
 
 _HOMES = {
+    "backend": ("RoutineTable", "ops_for"),
     "callbacks": (
         "BestCheckpoint",
         "Callback",
@@ -202,6 +204,7 @@ __all__ = [
     "Pruning",
     "RMSProp",
     "Residual",
+    "RoutineTable",
     "ShapeError",
     "SoftmaxCrossEntropy",
     "StepDecay",
@@ -220,6 +223,7 @@ __all__ = [
     "load_mnist",
     "minimize",
     "mlp",
+    "ops_for",
     "prefetch",
     "save_checkpoint",
     "standardise",

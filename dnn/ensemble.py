@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend import Array, ops_for
+from dnn.backend import Array, RoutineTable, ops_for
 from dnn.checks import check_count, check_samples
 from dnn.data.batches import epoch_orders
 from dnn.ensemble_data import EnsembleData, Rows, for_each
@@ -53,6 +53,8 @@ class Ensemble:
         What untrained arrays of layers start from, by name: ``{"dropout_1.rate": [0.1, 0.3]}``.
     dtype : "float32" or "float64"
     device : str
+    routines : RoutineTable, optional
+        As in `NeuralNetwork`.
 
     Raises
     ------
@@ -90,6 +92,7 @@ class Ensemble:
         states: Mapping[str, float | Sequence[float]] | None = None,
         dtype: Literal["float32", "float64"] = "float32",
         device: str = "cpu",
+        routines: RoutineTable | None = None,
     ) -> None:
         if dtype not in ("float32", "float64"):
             raise ConfigurationError(f"dtype must be float32 or float64, not {dtype!r}")
@@ -97,7 +100,7 @@ class Ensemble:
             raise ConfigurationError("an ensemble needs at least one seed")
         self.seeds = tuple(seeds)
         self.optimizer = optimizer if optimizer is not None else SGD()
-        ops = ops_for(device)
+        ops = ops_for(device, routines)
         self._network = Network(layers, loss_of(loss), self.seeds, np.dtype(dtype), ops)
         for name, value in (states or {}).items():
             self._set_state(name, value)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend import Array, ops_for
+from dnn.backend import Array, RoutineTable, ops_for
 from dnn.checks import check_count, check_samples, check_weights
 from dnn.data.batches import epoch_order
 from dnn.data.split import split_rows
@@ -57,6 +57,8 @@ class NeuralNetwork:
     check_finite : bool
         Look at every value of every training step, and raise `NonFiniteError`, which names the
         first node that was NaN or infinite. Slow: for finding out why a network diverges.
+    routines : RoutineTable, optional
+        Which of several routines computes what, measured on this machine; they differ in rounding.
 
     Raises
     ------
@@ -86,6 +88,7 @@ class NeuralNetwork:
         dtype: Literal["float32", "float64", "mixed_float16"] = "float32",
         device: str = "cpu",
         check_finite: bool = False,
+        routines: RoutineTable | None = None,
     ) -> None:
         if dtype not in ("float32", "float64", "mixed_float16"):
             message = f"dtype must be float32, float64 or mixed_float16, not {dtype!r}"
@@ -97,7 +100,7 @@ class NeuralNetwork:
         self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
         self.seed = seed
         self.optimizer = optimizer_of(optimizer)
-        ops = ops_for(device)
+        ops = ops_for(device, routines)
         kind = np.dtype(np.float32 if mixed else dtype)
         network = self._network = Network(layers, loss_of(loss), seed, kind, ops, passes)
         self._update: Update | LossScaling = self.optimizer.bind(

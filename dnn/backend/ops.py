@@ -39,6 +39,9 @@ class Ops:
 
     device = "cpu"
 
+    description: str = "NumPy alone; small ones several times faster: pip install 'diel[fast]'"
+    """What computes, for a log."""
+
     passes: tuple[str, ...] = ()
     """Passes over graphs that pay with this class, besides those that pay with any."""
 
@@ -491,7 +494,7 @@ def _decayed(w: Array, g: Array, weight_decay: Array | None, out: Array) -> Arra
     return out
 
 
-def ops_for(device: str) -> Ops:
+def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
     """Return the array functions of a device.
 
     Parameters
@@ -499,6 +502,8 @@ def ops_for(device: str) -> Ops:
     device : str
         ``"cpu"``: compiled loops where Numba is installed, else NumPy; ``"numpy"``: NumPy always;
         ``"cuda"`` or ``"cuda:1"``: a GPU, through CuPy.
+    routines : RoutineTable, optional
+        Which of several routines computes what; only compiled loops have a choice.
 
     Returns
     -------
@@ -524,7 +529,7 @@ def ops_for(device: str) -> Ops:
         return Ops()
     from dnn.backend.cpu import CpuOps
 
-    return CpuOps()
+    return CpuOps(routines)
 
 
 def has_numba() -> bool:

@@ -126,7 +126,7 @@ def serve_group(ctx: Context, task: Task, limits: Limits) -> int:
 
         with closing(Apart(ctx, task, limits)) as apart:
             return serve(ctx, base, apart)
-    comm = _comm(ctx)
+    comm = comm_of(ctx)
     here = Here(task, comm)
     if comm is None or comm.size == 1:
         return serve(ctx, base, here)
@@ -138,7 +138,8 @@ def serve_group(ctx: Context, task: Task, limits: Limits) -> int:
     return trials
 
 
-def _comm(ctx: Context) -> Any:
+def comm_of(ctx: Context) -> Any:
+    """Return the communicator of this copy; None in a test without MPI."""
     try:
         return ctx.comm
     except RuntimeError:  # a test without MPI

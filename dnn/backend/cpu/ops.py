@@ -223,6 +223,7 @@ class CpuOps(Ops):
     What a kernel does not take (strided arrays, other types of elements) is NumPy's to do.
     """
 
+    description = "compiled kernels"
     passes = ("elementwise_fusion", "matmul_bias_activation", "products_last")
     in_blocks = False  # an update is one pass anyway
 
@@ -315,7 +316,9 @@ class CpuOps(Ops):
         if self.routines is None or function is not self.gemm:
             return True
         a, _, out = arguments
-        return self.routines("product", out.size * a.shape[-1]) != "whole"
+        # Of one network, so that K at once get what each would get alone.
+        rows, columns = out.shape[-2:]
+        return self.routines("product", rows * columns * a.shape[-1]) != "whole"
 
     def _routine(self, step: Step) -> Step:
         """Replace a sum over rows by what the table says."""
@@ -325,7 +328,7 @@ class CpuOps(Ops):
         x, axes, out = arguments
         if x.ndim < 2 or axes != (x.ndim - 2,) or x.dtype != out.dtype:
             return step
-        how = self.routines("sum", x.size)
+        how = self.routines("sum", x.shape[-2] * x.shape[-1])
         return self._sum_by(how, x, axes, out)
 
     def _sum_by(self, how: str | None, x: Array, axes: tuple[int, ...], out: Array) -> Step:

@@ -69,3 +69,21 @@ def test_a_measured_table_is_followed_and_every_routine_is_right():
             function(*arguments)
         np.testing.assert_allclose(out, x.sum(0, keepdims=True), atol=1e-4)
         np.testing.assert_allclose(product, x.T @ x, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", CANDIDATES["sum"])
+def test_each_of_k_networks_gets_the_routine_that_it_gets_alone(name):
+    pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
+    from dnn.backend.cpu import CpuOps
+
+    # By the size of all together another routine would be chosen.
+    others = [other for other in CANDIDATES["sum"] if other != name]
+    x = np.random.default_rng(1).normal(size=(5, 33, 20)).astype("f4")
+    for other in others:
+        ops = CpuOps(RoutineTable({"sum": [(0, name), (1000, other)]}))
+        together, alone = np.empty((5, 1, 20), "f4"), np.empty((5, 1, 20), "f4")
+        steps = [(ops.sum, (x, (1,), together))]
+        steps += [(ops.sum, (x[k], (0,), alone[k])) for k in range(5)]
+        for function, arguments in ops.link(steps):
+            function(*arguments)
+        np.testing.assert_array_equal(together, alone)

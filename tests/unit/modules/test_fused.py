@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from diel.testing import Module, run_modules
+from dnn import RoutineTable
 from modules import master, trainer
 from modules.fused import MOST_NETWORKS
 from modules.sweep.conducting import ledger_path
@@ -34,8 +35,11 @@ def timeless(metrics: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("evaluation", [None, FOLDS])
-def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any) -> None:
+@pytest.mark.parametrize("rows", [None, [(0, "numpy"), (1024, "ones")], [(0, "ones")]])
+def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any, rows: Any) -> None:
     given = {"dataset": "breast_cancer", **({"evaluation": evaluation} if evaluation else {})}
+    if rows is not None:
+        given["routines"] = RoutineTable({"sum": rows, "product": [(0, "whole")]}).to_json()
     train = trainer.prepare(given, Path())
     points = [
         {"learning_rate": rate, "momentum": momentum, "weight_decay": decay, "epochs": epochs,
@@ -120,7 +124,8 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
     assert sorted(one["trial"] for one in records) == list(range(120))
     assert all(one["state"] == "finished" and one["seconds"] > 0 for one in records)
     assert max(sizes) > 20
-    train = trainer.prepare({"dataset": "breast_cancer"}, Path())
+    routines = (tmp_path / "routines.json").read_text()
+    train = trainer.prepare({"dataset": "breast_cancer", "routines": routines}, Path())
     for record in records[::30]:
         expected = alone(train, record["parameters"], record["seed"])
         assert record["metrics"] == pytest.approx(
