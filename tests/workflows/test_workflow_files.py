@@ -98,7 +98,8 @@ def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Pat
         assert sorted(int(row["trial"]) for row in rows) == list(range(36))
         assert max(float(row["accuracy"]) for row in rows) >= 0.95
         used = {row["trainer"] for row in rows}
-        assert len(used) == {None: len(used), 4: 1, 6: 3}[ranks]
+        # A trainer that starts late, where ranks share cores, may find that all has been done.
+        assert len(used) in {None: range(1, 100), 4: [1], 6: [2, 3]}[ranks]
         varying = {"training_time_s", "trainer"}
         tables.append(
             sorted(tuple((k, v) for k, v in row.items() if k not in varying) for row in rows)
