@@ -17,7 +17,7 @@ from .evaluation import Job, Rounds
 from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimizer_of
 
 if TYPE_CHECKING:
-    from dnn import Dataset, Ensemble
+    from dnn import Dataset, Ensemble, RoutineTable
 
 MOST_NETWORKS: Final = 64
 """In one plan: with more of them what a step needs no longer stays in a core's cache."""
@@ -70,10 +70,15 @@ class Together:
     rounds : Rounds
     metrics : sequence of str
         Which to return.
+    table : RoutineTable, optional
+        Of the run.
     """
 
-    def __init__(self, rounds: Rounds, metrics: Sequence[str]) -> None:
+    def __init__(
+        self, rounds: Rounds, metrics: Sequence[str], table: RoutineTable | None = None
+    ) -> None:
         self._rounds = rounds
+        self._table = table
         self._metrics = tuple(metrics)
         self._versions: _Versions | None = None
         self._kept: OrderedDict[tuple[Any, ...], Ensemble] = OrderedDict()
@@ -148,7 +153,9 @@ class Together:
         networks = self._kept.pop(key, None)
         if networks is None:
             layers = layers_of(wanted[0], data.features, data.classes)
-            networks = Ensemble(layers, optimizer=optimizer, seeds=seeds, states=rates)
+            networks = Ensemble(
+                layers, optimizer=optimizer, seeds=seeds, states=rates, routines=self._table
+            )
         else:
             networks.restart(seeds, optimizer, rates)
         self._kept[key] = networks

@@ -19,17 +19,19 @@ from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
 from .fused import Together, is_wide, trials_at_once
 from .hyperparameters import Hyperparameters, layers_of, optimizer_of
 from .sweep.limits import Limits, parse_memory
-from .sweep.task import Task, serve_group
+from .sweep.routines import routines_of_run
+from .sweep.task import Task, comm_of, serve_group
 from .sweep.trying import SPLITS, Report
 from .trial import trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
-    from dnn import Callback, Dataset, Epoch, NeuralNetwork
+    from dnn import Callback, Dataset, Epoch, NeuralNetwork, RoutineTable
 
 METRICS = ("accuracy", "loss", "mcc", "training_time_s")
 
 _PREPARE = "modules.trainer:prepare"
+_TABLE = "table"
 _ROWS = ("validation_fraction", "split_seed", "evaluation")
 _NEEDS_PATH = frozenset({"cleveland", "mnist"})
 
@@ -66,6 +68,11 @@ class Options(BaseModel):
     )
     memory_limit: str | int | None = Field(
         None, description='memory that a trial may take, such as "4 GiB"; it is isolated then'
+    )
+    routines: Literal["fixed", "measured"] = Field(
+        "fixed",
+        description="which of several routines sums and multiplies: always the same one, or, of "
+        "each size, what was fastest at the start of the run; they differ in rounding",
     )
 
     @model_validator(mode="after")
@@ -121,12 +128,15 @@ class Options(BaseModel):
         """What a trial may take."""
         return Limits(self.isolated, self.time_limit, parse_memory(self.memory_limit))
 
-    def task(self, folder: Path) -> Task:
-        """Return what is to be done for each trial."""
+    def task(self, folder: Path, table: RoutineTable | None = None) -> Task:
+        """Return what is to be done for each trial; `table` is for networks of ours."""
         if self.train is not None:
             return Task(self.train, self.options, folder)
         names = {"dataset", "path", *_ROWS} & self.model_fields_set
-        return Task(_PREPARE, {name: getattr(self, name) for name in names}, folder, prepares=True)
+        given = {name: getattr(self, name) for name in names}
+        if table is not None:
+            given[_TABLE] = table.to_json()
+        return Task(_PREPARE, given, folder, prepares=True)
 
     def resolve(self, folder: Path) -> Path:
         """Return the data's place; `folder` is that of the workflow file.
@@ -145,6 +155,15 @@ class Options(BaseModel):
 def run(ctx: Context) -> int:
     """Try what the master gives out until there is no more; return how many trials it was."""
     options: Options = ctx.options
+    if options.train is None:
+        from dnn import ops_for
+
+        ctx.log.info("networks are computed by %s", ops_for("cpu").description)
+        if options.routines == "measured":
+            comm = comm_of(ctx)
+            place = (0, 1) if comm is None else (comm.rank, comm.size)
+            with routines_of_run(ctx, *place) as table:
+                return serve_group(ctx, options.task(ctx.folder, table), options.limits)
     return serve_group(ctx, options.task(ctx.folder), options.limits)
 
 
@@ -164,15 +183,21 @@ def prepare(options: Mapping[str, Any], folder: Path) -> OurTrain:
     Parameters
     ----------
     options : mapping
-        ``dataset``, ``path`` and which rows, as in `Options`.
+        ``dataset``, ``path`` and which rows, as in `Options`, and ``table``, the text of a
+        `RoutineTable`, if there is one.
     folder : Path
         Of the workflow file.
     """
-    given = Options.model_validate(dict(options), context={"folder": folder})
+    from dnn import RoutineTable
+
+    rest = dict(options)
+    text = rest.pop(_TABLE, None)
+    table = None if text is None else RoutineTable.from_json(text)
+    given = Options.model_validate(rest, context={"folder": folder})
     rounds = _rounds(given, folder)
     # What has to be imported and compiled is no part of the first trial's time.
-    train({"hidden": [1], "epochs": 1}, 0, *next(iter(rounds)))
-    return OurTrain(rounds)
+    train({"hidden": [1], "epochs": 1}, 0, *next(iter(rounds)), table=table)
+    return OurTrain(rounds, table)
 
 
 class OurTrain:
@@ -181,6 +206,8 @@ class OurTrain:
     Parameters
     ----------
     rounds : Rounds
+    table : RoutineTable, optional
+        Of the run.
 
     Attributes
     ----------
@@ -190,9 +217,10 @@ class OurTrain:
         Only there if a trial has one network, and safetensors can write it.
     """
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: Rounds, table: RoutineTable | None = None) -> None:
         self._rounds = rounds
-        self._together = Together(rounds, METRICS)
+        self._table = table
+        self._together = Together(rounds, METRICS, table)
         self.at_once = trials_at_once(len(rounds))
         if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
             self.keep = self._keep
@@ -207,7 +235,7 @@ class OurTrain:
         results: list[dict[str, float]] = []
         seeds = self._seeds(report.seed)
         for number, (training, scored) in enumerate(rounds):
-            results.append(train(parameters, seeds[number], training, scored, heard))
+            results.append(train(parameters, seeds[number], training, scored, heard, self._table))
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
                 chosen = zip(rounds.jobs, results, strict=False)
                 so_far = means([result for job, result in chosen if not job.is_test])
@@ -244,7 +272,7 @@ class OurTrain:
 
         wanted = Hyperparameters.model_validate(dict(parameters))
         ((training, _),) = self._rounds
-        model = _model(wanted, report.seed, training)
+        model = _model(wanted, report.seed, training, self._table)
         model.fit(
             training.x,
             training.y,
@@ -272,6 +300,7 @@ def train(
     training: Dataset,
     validation: Dataset,
     report: Report | None = None,
+    table: RoutineTable | None = None,
 ) -> dict[str, float]:
     """Train one network.
 
@@ -284,6 +313,8 @@ def train(
         Prepared rows.
     report : Report, optional
         Hears the metrics after each epoch, and may end the training.
+    table : RoutineTable, optional
+        Of the run.
 
     Returns
     -------
@@ -292,7 +323,7 @@ def train(
         and the time spent in training, in seconds.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
-    model = _model(wanted, seed, training)
+    model = _model(wanted, seed, training, table)
     history = model.fit(
         training.x,
         training.y,
@@ -307,13 +338,16 @@ def train(
     return {name: metrics[name] for name in METRICS}
 
 
-def _model(wanted: Hyperparameters, seed: int, training: Dataset) -> NeuralNetwork:
+def _model(
+    wanted: Hyperparameters, seed: int, training: Dataset, table: RoutineTable | None
+) -> NeuralNetwork:
     from dnn import NeuralNetwork
 
     return NeuralNetwork(
         layers_of(wanted, training.x.shape[1], training.classes),
         optimizer=optimizer_of(wanted, len(training)),
         seed=seed,
+        routines=table,
     )
 
 

@@ -41,11 +41,9 @@ def routines_of_run(ctx: Context, rank: int = 0, ranks: int = 1) -> Iterator[Rou
             yield RoutineTable.from_json(claim.value)
         return
     file = ctx.run_dir / FILE_NAME
-    ops = ops_for("cpu")
-    ctx.log.info("networks are computed by %s", ops.description)
     if not file.exists():
         mine = file.with_name(f"{FILE_NAME}.{os.getpid()}-{ctx.group}-{ctx.module}")
-        mine.write_text(RoutineTable.measure(ops).to_json(), encoding="utf-8")
+        mine.write_text(RoutineTable.measure(ops_for("cpu")).to_json(), encoding="utf-8")
         try:
             os.link(mine, file)  # unlike a rename it leaves the table of another group alone
         except FileExistsError:

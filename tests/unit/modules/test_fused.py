@@ -39,7 +39,7 @@ def timeless(metrics: dict[str, Any]) -> Any:
 def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any, rows: Any) -> None:
     given = {"dataset": "breast_cancer", **({"evaluation": evaluation} if evaluation else {})}
     if rows is not None:
-        given["routines"] = RoutineTable({"sum": rows, "product": [(0, "whole")]}).to_json()
+        given["table"] = RoutineTable({"sum": rows, "product": [(0, "whole")]}).to_json()
     train = trainer.prepare(given, Path())
     points = [
         {"learning_rate": rate, "momentum": momentum, "weight_decay": decay, "epochs": epochs,
@@ -93,8 +93,9 @@ def test_wide_networks_are_trained_alone() -> None:
     assert train.together([(narrow, 1)]) == [None]  # one alone is no crowd
 
 
+@pytest.mark.parametrize("routines", ["fixed", "measured"])
 def test_a_sweep_gives_its_trainers_many_trials_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    routines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
     here = trainer.OurTrain.together
@@ -104,6 +105,7 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
         return here(self, trials)
 
     monkeypatch.setattr(trainer.OurTrain, "together", counting)
+    given = {"dataset": "breast_cancer", "routines": routines}
     options = {
         "space": {"epochs": 1, "hidden": [[4], [200]], "learning_rate": {"from": 0.01, "to": 0.5}},
         "strategy": "random",
@@ -113,9 +115,7 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
     run_modules(
         {
             "master": Module(master.run, master.Options.model_validate(options)),
-            "trainer": Module(
-                trainer.run, trainer.Options.model_validate({"dataset": "breast_cancer"}), copies=2
-            ),
+            "trainer": Module(trainer.run, trainer.Options.model_validate(given), copies=2),
         },
         folder=tmp_path,
         run_dir=tmp_path,
@@ -124,8 +124,10 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
     assert sorted(one["trial"] for one in records) == list(range(120))
     assert all(one["state"] == "finished" and one["seconds"] > 0 for one in records)
     assert max(sizes) > 20
-    routines = (tmp_path / "routines.json").read_text()
-    train = trainer.prepare({"dataset": "breast_cancer", "routines": routines}, Path())
+    file = tmp_path / "routines.json"
+    assert file.exists() == (routines == "measured")
+    table = {"table": file.read_text()} if file.exists() else {}
+    train = trainer.prepare({"dataset": "breast_cancer", **table}, Path())
     for record in records[::30]:
         expected = alone(train, record["parameters"], record["seed"])
         assert record["metrics"] == pytest.approx(
