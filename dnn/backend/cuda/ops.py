@@ -48,6 +48,7 @@ class CudaOps(Ops):
     gives the same bits.
     """
 
+    description = "CUDA kernels"
     passes = ("elementwise_fusion",)
     in_blocks = False
 

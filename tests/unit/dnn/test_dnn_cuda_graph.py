@@ -32,7 +32,8 @@ def cuda(ops, monkeypatch) -> str:
     """Make `device="cuda"` the stand-in."""
     there = dnn.backend.ops.ops_for
     monkeypatch.setattr(
-        "dnn.model.ops_for", lambda device: ops if device == "cuda" else there(device)
+        "dnn.model.ops_for",
+        lambda device, routines=None: ops if device == "cuda" else there(device, routines),
     )
     return "cuda"
 

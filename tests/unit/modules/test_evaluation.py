@@ -365,5 +365,5 @@ def test_nested_accuracy_on_the_heart_data_is_what_it_is_worth() -> None:
     assert report is not None
     assert report.honest is not None
     assert 0.78 <= report.honest <= 0.88
-    assert report.naive >= report.honest
+    assert abs(report.naive - report.honest) < 0.03  # of three there is little to choose from
     assert report.warning == ""
