@@ -210,7 +210,9 @@ class Optimizer:
         width = _width(parameters.flat, dtype) if ops.in_blocks else parameters.flat.shape[-1]
         leading = () if models is None else (models,)
         spaces = [empty(ops, (*leading, width), dtype) for _ in range(self.workspaces)]
-        steps = clip_steps(ops, gradients.flat, columns)
+        # NumPy's sums depend on their length: of K networks the padding of a row is left out.
+        end = gradients.segments[-1].stop if ops.in_blocks and gradients.segments else None
+        steps = clip_steps(ops, gradients.flat[..., :end], columns)
         if self.schedule is not None:
             steps += schedule_steps(ops, self.schedule, columns, state)
         steps += self.prepare(ops, columns, state)
