@@ -26,6 +26,11 @@ class BlockPool:
     def __init__(self, idle_bytes: int = _IDLE_BYTES) -> None:
         self._room_bytes = idle_bytes
         self._idle: dict[int, list[_Bytes]] = defaultdict(list)
+        self._lent: dict[int, tuple[weakref.ref[_Bytes], _Bytes]] = {}
+
+    def __len__(self) -> int:
+        """Return how many blocks are kept for later."""
+        return sum(map(len, self._idle.values()))
 
     def take(self, size_bytes: int) -> memoryview:
         """Return writable memory of this size; it comes back once nothing refers to it."""
@@ -37,10 +42,12 @@ class BlockPool:
         else:
             array = np.empty(rounded, np.uint8)
         block = array[:size_bytes]  # an object of its own, so that its end can be noticed
-        weakref.finalize(block, self._give_back, array).atexit = False
+        end = weakref.ref(block, self._give_back)
+        self._lent[id(end)] = end, array
         return block.data
 
-    def _give_back(self, array: _Bytes) -> None:
+    def _give_back(self, end: weakref.ref[_Bytes]) -> None:
+        _, array = self._lent.pop(id(end))
         if array.nbytes <= self._room_bytes:
             self._room_bytes -= array.nbytes
             self._idle[array.nbytes].append(array)

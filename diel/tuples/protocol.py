@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -218,11 +218,12 @@ def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
     )
 
 
-def chunks(buffer: Payload) -> Iterator[memoryview]:
+def chunks(buffer: Payload) -> Sequence[Payload]:
     """Cut a payload into pieces that MPI can carry in one message each."""
+    if 0 < len(buffer) <= CHUNK_BYTES:
+        return (buffer,)
     view = memoryview(buffer)
-    for start in range(0, len(view), CHUNK_BYTES):
-        yield view[start : start + CHUNK_BYTES]
+    return [view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES)]
 
 
 def pack_frames(entries: list[tuple[bytes, Payload]]) -> bytearray:

@@ -130,6 +130,7 @@ class TupleServer:
                             self._sending.append((sending, reply))
                         if payload is not None:
                             self._send_payload(receiver, payload)
+                            del payload  # its block is free when it has been sent
                 if transfers:
                     polls = _FEW_POLLS
                 elif polls is _FEW_POLLS:
@@ -159,6 +160,7 @@ class TupleServer:
                 self._send(replies)
             return
         self._meter.work()  # what was not to do is over
+        self._moving()  # a block that has been sent, warm still, is the one to use next
         size = payload_to_come(message)
         self._meter.moved(size)
         payload = self._pool.take(size)

@@ -26,15 +26,25 @@ _PATIENCE_S = 30
 
 @contextlib.contextmanager
 def tuple_space(
-    parent, *, servers: int = 1, capacity_bytes: int = 2**30, refuse: bool = False
+    parent,
+    *,
+    servers: int = 1,
+    capacity_bytes: int = 2**30,
+    refuse: bool = False,
+    blocks: int | None = None,
 ) -> Iterator[TupleClient | None]:
-    """Give clients a TupleClient; servers get None after they have served them all."""
+    """Give clients a TupleClient; servers get None after they have served them all.
+
+    Each server has used so many `blocks` for large payloads, if that is given.
+    """
     clients = range(servers, parent.size)
     if parent.rank < servers:
         server = TupleServer(parent.comm, TupleStore(capacity_bytes, refuse))
         done = parent.comm.irecv(source=clients[0], tag=99)
         server.serve(should_leave=lambda: done.test()[0])
         yield None
+        if blocks is not None:
+            assert len(server._pool) == blocks
         assert server.store.tuples_held == 0
         assert server.store.memory.held_bytes == 0
         return
@@ -81,6 +91,17 @@ def test_an_array_may_be_changed_as_soon_as_it_is_put(parent):
             tuples.tput((parent.rank, "array"), array)
             array[:] = -1
             assert np.all(tuples.tget((parent.rank, "array"), timeout=_PATIENCE_S) == 7.0)
+
+
+def test_a_server_uses_one_block_for_large_tuples_that_come_and_go(parent):
+    with tuple_space(parent, blocks=1) as tuples:
+        if tuples is None or parent.rank > 1:
+            return
+        out = np.zeros(2**20, np.uint8)
+        for number in range(20):
+            tuples.tput("field", np.full(2**20, number, np.uint8))
+            tuples.tget("field", timeout=_PATIENCE_S, out=out)
+            assert (out == number).all()
 
 
 def test_first_in_first_out_for_one_client_and_tag_whatever_the_size(parent):

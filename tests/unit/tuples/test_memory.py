@@ -43,6 +43,10 @@ def test_credit_comes_with_plenty_where_there_is_room() -> None:
     store = Driver(2**30)
     (credit,) = granted(ask_credit(store, 1, 1000)).values()
     assert credit == 1000 + 2**20
+    (credit,) = granted(ask_credit(store, 2, 2**19)).values()
+    assert credit == 16 * 2**19  # large puts do not ask each time
+    (credit,) = granted(ask_credit(store, 3, 2**24)).values()
+    assert credit == 2**24 + 2**30 // 64
     small = Driver(CAPACITY)
     (credit,) = granted(ask_credit(small, 1, 1000)).values()
     assert credit == 1000 + CAPACITY // 64
