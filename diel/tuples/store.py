@@ -80,6 +80,11 @@ class TupleStore:
         Answer at once that there is no room, rather than let the client wait for it.
     spill : SpillFolder, optional
         Where the oldest large payloads go when there is no room otherwise.
+
+    Attributes
+    ----------
+    queues, memory, holders, bulk
+        Its parts, as above.
     """
 
     def __init__(
