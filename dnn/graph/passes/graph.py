@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node
+from dnn.graph.operation import nodes_of
 
 __all__ = ["Graph", "Rule", "graph_of", "rewrite"]
 
@@ -62,8 +63,24 @@ class Graph:
 
 
 def graph_of(outputs: Sequence[Node]) -> Graph:
-    """Return the graph of what `outputs` need, before any pass."""
-    return Graph(tuple(outputs), tuple(topological_order(outputs)))
+    """Return the graph of what is to be computed, before any pass.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+
+    Returns
+    -------
+    Graph
+        ``print`` shows it, a line for each node; its method `dot` draws it.
+
+    Raises
+    ------
+    DtypeError
+        If `outputs` is no sequence of nodes.
+    """
+    wanted = nodes_of("graph_of", outputs)
+    return Graph(wanted, tuple(topological_order(wanted)))
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:

@@ -94,6 +94,8 @@ def optimise(
     ------
     ConfigurationError
         If there is no pass of a name.
+    DtypeError
+        If `outputs` is no sequence of nodes.
     """
     names = default_passes(ops or Ops()) if passes is None else tuple(passes)
     for name in names:
@@ -110,7 +112,26 @@ def optimise(
 def explain(
     outputs: Sequence[Node], passes: Sequence[str] | None = None, ops: Ops | None = None
 ) -> str:
-    """Return the graph as text before the first pass and after each; parameters as `optimise`."""
+    """Return the graph as text before the first pass and after each.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+    passes : sequence of str, optional
+        Names, in the order in which they are to run; `default_passes` if left out.
+    ops : Ops, optional
+        Whose own passes the default includes; NumPy's if left out.
+
+    Returns
+    -------
+    str
+        For each pass its name, what it does, how many nodes it leaves, and these.
+
+    Raises
+    ------
+    ConfigurationError, DtypeError
+        As for `optimise`.
+    """
     parts = [f"# before\n{graph_of(outputs)}"]
 
     def watch(done: Pass, before: Graph, after: Graph) -> None:
