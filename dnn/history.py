@@ -47,7 +47,13 @@ class History:
         return [result["accuracy"] for result in self.validation if "accuracy" in result]
 
     def extend(self, later: History) -> None:
-        """Append what happened later."""
+        """Append what happened later.
+
+        Parameters
+        ----------
+        later : History
+            Its `diverged` and `stopped` replace those of this one.
+        """
         self.loss += later.loss
         self.validation += later.validation
         self.epoch_times_s += later.epoch_times_s

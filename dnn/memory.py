@@ -85,7 +85,24 @@ class MemoryManager:
 
     @classmethod
     def wrap(cls, array: Array) -> MemoryManager:
-        """Return a HOST manager of an array's own memory; the array is contiguous."""
+        """Return a manager of an array's own memory.
+
+        Parameters
+        ----------
+        array : array of NumPy, contiguous
+
+        Returns
+        -------
+        MemoryManager
+            Of HOST memory.
+
+        Raises
+        ------
+        ShapeError
+            If the array is not contiguous.
+        DtypeError
+            If its elements are no real numbers of at most 64 bits.
+        """
         if not array.flags.c_contiguous:
             raise ShapeError("memory", f"an array {array.shape} is not contiguous", array.shape)
         self = cls(array.size, array.dtype, MemoryKind.HOST)
@@ -94,7 +111,19 @@ class MemoryManager:
 
     @classmethod
     def wrap_device(cls, array: Any, device: str | Device | DeviceMemory) -> MemoryManager:
-        """Return a DEVICE manager of a device array's own memory; the array is contiguous."""
+        """Return a manager of a device array's own memory.
+
+        Parameters
+        ----------
+        array : array of the device, contiguous
+        device : str or Device
+            Where it lies.
+
+        Returns
+        -------
+        MemoryManager
+            Of DEVICE memory.
+        """
         self = cls(array.size, array.dtype, MemoryKind.DEVICE, device)
         self._device = array.reshape(-1)
         return self
@@ -119,7 +148,18 @@ class MemoryManager:
     # The two sides.
 
     def read_host(self) -> Array:
-        """Return the elements on the host, up to date and not to be written."""
+        """Return the elements on the host, up to date and not to be written.
+
+        Returns
+        -------
+        array, shape (size,)
+            A view that cannot be written.
+
+        Raises
+        ------
+        DeviceError
+            If it is DEVICE memory.
+        """
         view: Array = self._on_host().view()
         view.flags.writeable = False
         return view
@@ -131,6 +171,15 @@ class MemoryManager:
         ----------
         whole : bool
             Every element is going to be written, so what the device holds need not be fetched.
+
+        Returns
+        -------
+        array, shape (size,)
+
+        Raises
+        ------
+        DeviceError
+            If it is DEVICE memory.
         """
         host = self._on_host(update=not whole)
         self._host_stale = False
@@ -138,11 +187,36 @@ class MemoryManager:
         return host
 
     def read_device(self) -> Any:
-        """Return the elements on the device, up to date and not to be written."""
+        """Return the elements on the device, up to date and not to be written.
+
+        Returns
+        -------
+        array of the device, shape (size,)
+
+        Raises
+        ------
+        DeviceError
+            If it is memory of the host alone.
+        """
         return self._on_device()
 
     def write_device(self, *, whole: bool = False) -> Any:
-        """Return the elements on the device for writing; a host copy is stale from now on."""
+        """Return the elements on the device for writing; a host copy is stale from now on.
+
+        Parameters
+        ----------
+        whole : bool
+            Every element is going to be written, so what the host holds need not be sent.
+
+        Returns
+        -------
+        array of the device, shape (size,)
+
+        Raises
+        ------
+        DeviceError
+            If it is memory of the host alone.
+        """
         array = self._on_device(update=not whole)
         self._device_stale = False
         self._host_stale = self._two_sided()
@@ -225,6 +299,11 @@ class MemoryManager:
         ----------
         side : str
             ``"host"`` or ``"device"``.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is neither.
 
         Notes
         -----

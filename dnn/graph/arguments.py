@@ -22,7 +22,7 @@ __all__ = ["axes_of", "axis_of", "describe", "dtype_of", "integers_of", "numbers
 
 
 def describe(node: Node) -> str:
-    """Name a node for a message: its name, or else its kind, and its shape."""
+    """Return a node for a message: its name, or else its kind, and its shape."""
     return f"{node.name or node.kind} {node.shape}"
 
 

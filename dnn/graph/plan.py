@@ -38,13 +38,31 @@ class Arena:
         self._memory = ops.memory(0)
 
     def reserve(self, size_bytes: int) -> None:
-        """Make room; plans compiled earlier keep the memory they have."""
+        """Make room; plans compiled earlier keep the memory they have.
+
+        Parameters
+        ----------
+        size_bytes : int
+            As many at least.
+        """
         if size_bytes > self.size_bytes:
             self._memory = self.ops.memory(size_bytes)
             self.size_bytes = size_bytes
 
     def array(self, offset: int, shape: Shape, dtype: npt.DTypeLike) -> Array:
-        """Return a part of the memory as an array."""
+        """Return a part of the memory as an array.
+
+        Parameters
+        ----------
+        offset : int, bytes
+        shape : tuple of int
+        dtype : type of elements
+
+        Returns
+        -------
+        array, of `shape` and `dtype`
+            Not initialised.
+        """
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         return self._memory[offset : offset + size].view(dtype).reshape(shape)
 

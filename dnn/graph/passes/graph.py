@@ -44,7 +44,13 @@ class Graph:
         return self.mapping.get(node, node)
 
     def readers(self) -> Counter[Node]:
-        """Count how often each node is read; being wanted counts too."""
+        """Count how often each node is read.
+
+        Returns
+        -------
+        Counter of Node
+            Being wanted as an output counts too.
+        """
         count = Counter(self.outputs)
         for node in self.order:
             count.update(node.inputs)
@@ -56,7 +62,13 @@ class Graph:
         return as_text(self.outputs, self.order)
 
     def dot(self) -> str:
-        """Return the graph in the language of Graphviz."""
+        """Return the graph in the language of Graphviz.
+
+        Returns
+        -------
+        str
+            Operations are boxes, and what comes from outside is round; outputs have two borders.
+        """
         from dnn.graph.printing import as_dot
 
         return as_dot(self.outputs, self.order)
