@@ -103,7 +103,7 @@ def constant(value: float) -> Initializer:
 
 
 def uniform(low: float, high: float) -> Initializer:
-    """Return an initializer: drawn uniformly from [low, high).
+    """Return an initializer: drawn uniformly from `low` to `high`.
 
     Parameters
     ----------

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
+from dnn.graph.inputs import nodes_of
 from dnn.graph.node import Node, fed
-from dnn.graph.operation import Arrays, nodes_of
+from dnn.graph.operation import Arrays
 
 __all__ = ["compute", "run_eagerly"]
 

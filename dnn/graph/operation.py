@@ -12,8 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from dnn.backend import Array, Ops
-from dnn.errors import DtypeError, ShapeError
-from dnn.graph.arguments import describe
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "Step",
     "aligned",
     "apply",
-    "describe",
     "register",
     "reshaped",
     "stack_all",
@@ -297,50 +295,3 @@ def apply(kind: str, *inputs: Node, **attributes: Any) -> Node:
     operation = OPERATIONS[kind]
     shape, dtype = operation.infer(*inputs, **attributes)
     return Node(kind, shape, dtype, inputs, attributes, operation=operation)
-
-
-def check_nodes(kind: str, *inputs: object) -> None:
-    """Raise `DtypeError` where an operation was given something else than a node."""
-    for x in inputs:
-        if not isinstance(x, Node):
-            given = "an array" if isinstance(x, np.ndarray) else repr(x)
-            raise DtypeError(f"{kind}: {given} is no node; dnn.graph.constant makes one of numbers")
-
-
-def nodes_of(kind: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return a sequence of nodes as a tuple.
-
-    Raises
-    ------
-    DtypeError
-        If one is no node, or it is a single one, which would be taken for the sequence of its rows.
-    """
-    if isinstance(nodes, Node):
-        raise DtypeError(f"{kind}: {nodes!r} is one node, and not a sequence of nodes")
-    several = tuple(nodes)
-    check_nodes(kind, *several)
-    return several
-
-
-def check_kind(kind: str, inputs: Sequence[Node], kinds: str) -> None:
-    """Raise `DtypeError` where elements of an input are of another kind, as in `numpy.dtype`."""
-    for x in inputs:
-        if x.dtype.kind not in kinds:
-            wanted = "floats" if kinds == "f" else "numbers"
-            message = f"{describe(x)} of {x.dtype} is not of {wanted}: see dnn.graph.cast"
-            raise DtypeError(f"{kind}: {message}")
-
-
-def broadcast(kind: str, inputs: Sequence[Node]) -> tuple[Shape, np.dtype[Any]]:
-    """Return shape and type of elements that inputs have after broadcasting."""
-    dtype = inputs[0].dtype
-    if any(node.dtype != dtype for node in inputs):
-        given = " and ".join(describe(node) + f" of {node.dtype}" for node in inputs)
-        raise DtypeError(f"{kind}: {given} have different types of elements")
-    try:
-        return np.broadcast_shapes(*(node.shape for node in inputs)), dtype
-    except ValueError:
-        given = " and ".join(describe(node) for node in inputs)
-        raise ShapeError(
-            kind, f"{given} do not broadcast", *(node.shape for node in inputs)
-        ) from None

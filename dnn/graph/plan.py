@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
+from dnn.graph.inputs import nodes_of
 from dnn.graph.layout import Layout, lay_out
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, fed
-from dnn.graph.operation import Arrays, Step, nodes_of
+from dnn.graph.operation import Arrays, Step
 from dnn.graph.passes import optimise
 
 __all__ = ["Arena", "Plan", "evaluate"]

@@ -10,6 +10,7 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import describe
+from dnn.graph.inputs import broadcast, check_kind, check_nodes
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import (
     Arrays,
@@ -17,9 +18,6 @@ from dnn.graph.operation import (
     Step,
     aligned,
     apply,
-    broadcast,
-    check_kind,
-    check_nodes,
     register,
     reshaped,
     stack_all,

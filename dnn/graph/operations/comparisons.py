@@ -11,8 +11,9 @@ import numpy.typing as npt
 from dnn.backend import Ops
 from dnn.errors import DtypeError
 from dnn.graph.arguments import describe, dtype_of
+from dnn.graph.inputs import broadcast, check_nodes
 from dnn.graph.node import Node, Operand, Shape, as_nodes, constant
-from dnn.graph.operation import Arrays, Step, apply, broadcast, check_nodes, register
+from dnn.graph.operation import Arrays, Step, apply, register
 from dnn.graph.operations.elementwise import Elementwise
 
 __all__ = ["cast", "equal", "greater", "greater_equal", "where"]

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dnn.backend import Ops
+from dnn.graph.inputs import broadcast, check_kind
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, broadcast, check_kind
+from dnn.graph.operation import Arrays, Operation, Step, aligned, apply
 
 __all__ = ["Elementwise"]
 

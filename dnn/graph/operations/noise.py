@@ -11,8 +11,9 @@ import numpy.typing as npt
 from dnn.backend import Ops, philox
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
 from dnn.graph.arguments import describe, dtype_of, shape_of
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, apply, check_nodes, register
+from dnn.graph.operation import Arrays, Operation, Step, apply, register
 from dnn.graph.operations.activations import positive
 from dnn.graph.operations.sums import broadcasts
 

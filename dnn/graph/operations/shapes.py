@@ -11,8 +11,9 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import axes_of, axis_of, describe, integers_of
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, apply, check_nodes, register, reshaped
+from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped
 
 __all__ = ["expand_dims", "flatten", "reshape", "squeeze", "transpose"]
 

@@ -11,18 +11,9 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import axes_of, describe, integers_of, shape_of
+from dnn.graph.inputs import check_kind, check_nodes
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import (
-    Arrays,
-    Operation,
-    Step,
-    aligned,
-    apply,
-    check_kind,
-    check_nodes,
-    register,
-    reshaped,
-)
+from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register, reshaped
 
 __all__ = ["broadcast_to", "broadcasts", "mean", "mean_of", "sum", "sum_to", "tile"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dnn.graph.gradients import topological_order
+from dnn.graph.inputs import nodes_of
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node
-from dnn.graph.operation import nodes_of
 
 __all__ = ["Graph", "Rule", "graph_of", "rewrite"]
 

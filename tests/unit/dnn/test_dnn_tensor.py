@@ -77,6 +77,8 @@ def test_fillers_that_do_not_fit():
         Tensor((3,), lambda generator, shape, dtype: np.zeros(1))
     with pytest.raises(ConfigurationError, match="probability"):
         fillers.mask(1.5)
+    with pytest.raises(ConfigurationError, match="normal: deviation must not be negative"):
+        fillers.normal(0.0, -1.0)
     with pytest.raises(ConfigurationError, match="below"):
         fillers.uniform(1, 1)
     with pytest.raises(ConfigurationError, match="seed"):
