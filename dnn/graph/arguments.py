@@ -126,9 +126,11 @@ def numbers_of(
     given = array_of(where, values)
     if given.dtype.kind not in "fiub":
         raise DtypeError(f"{where}: values must be real numbers, not {given.dtype}")
+    if dtype.kind == "f" or given.dtype == dtype:
+        return given.astype(dtype, copy=copy)
     with np.errstate(invalid="ignore"):
-        array = given.astype(dtype, copy=copy)
-    if dtype.kind != "f" and given.dtype != dtype and not np.array_equal(given, array):
+        array = given.astype(dtype)
+    if not np.array_equal(given, array):
         shown = given.item() if given.size == 1 else f"values {given.shape} of {given.dtype}"
         raise DtypeError(f"{where}: {dtype} cannot hold {shown}")
     return array

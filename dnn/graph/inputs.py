@@ -52,8 +52,13 @@ def broadcast(kind: str, inputs: Sequence[Node]) -> tuple[Shape, np.dtype[Any]]:
     if any(node.dtype != dtype for node in inputs):
         given = " and ".join(describe(node) + f" of {node.dtype}" for node in inputs)
         raise DtypeError(f"{kind}: {given} have different types of elements")
+    shapes = {node.shape for node in inputs}
+    if len(shapes) > 1:
+        shapes.discard(())
+    if len(shapes) == 1:  # nearly always, and NumPy makes arrays to find out
+        return shapes.pop(), dtype
     try:
-        return np.broadcast_shapes(*(node.shape for node in inputs)), dtype
+        return np.broadcast_shapes(*shapes), dtype
     except ValueError:
         given = " and ".join(describe(node) for node in inputs)
         raise ShapeError(
