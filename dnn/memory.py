@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn import allocations
-from dnn.backend import device as devices
+from dnn.arrays import dtype_of
 from dnn.backend.device import Device
 from dnn.backend.ops import ALIGNMENT_BYTES, Array
 from dnn.errors import ConfigurationError, DeviceError, DtypeError, ShapeError, unknown_name
-from dnn.memory_kinds import DeviceMemory, MemoryKind
+from dnn.memory_kinds import DeviceMemory, MemoryKind, device_memory
 
 __all__ = ["DeviceMemory", "MemoryKind", "MemoryManager"]
 
@@ -75,9 +75,9 @@ class MemoryManager:
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
             raise ConfigurationError(f"size must be an integer of at least 0, not {size!r}")
         self.size = int(size)
-        self.dtype = checked_dtype(dtype)
+        self.dtype = dtype_of("memory", dtype)
         self.kind = MemoryKind.of(kind)
-        self.device = _device_memory(self.kind, device)
+        self.device = device_memory(self.kind, device)
         self._host: Array | None = None
         self._device: Any = None
         self._host_stale = self._device_stale = False
@@ -385,33 +385,3 @@ class MemoryManager:
 
     def _takes_device(self) -> bool:
         return self.device is not None and self.kind is not MemoryKind.HOST
-
-
-def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return a type of elements that memory may have."""
-    checked = np.dtype(dtype)
-    if checked.kind not in "fiub" or checked.itemsize > 8:
-        raise DtypeError(f"elements must be real numbers of at most 64 bits, not {checked}")
-    return checked
-
-
-def _device_memory(
-    kind: MemoryKind, device: str | Device | DeviceMemory | None
-) -> DeviceMemory | None:
-    """Return the device of a manager, None for memory of the host alone."""
-    if kind is MemoryKind.HOST:
-        return None
-    if device is not None and not isinstance(device, str | Device):
-        return device
-    if device is None:
-        device = "cuda" if kind is not MemoryKind.MANAGED or not devices.cuda_problem() else "cpu"
-    where = Device.of(device)
-    if where.kind == "cpu":
-        if kind is MemoryKind.MANAGED:
-            return None
-        raise DeviceError(f"{kind.name} memory is a GPU's, and the device is {where}")
-    if problem := devices.cuda_problem(where.index):
-        raise DeviceError(f"{kind.name} memory needs a GPU: {problem}", str(where))
-    from dnn.backend.cuda.memory import CudaMemory
-
-    return CudaMemory(where.index)

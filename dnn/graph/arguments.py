@@ -18,7 +18,7 @@ from dnn.errors import DtypeError, ShapeError
 if TYPE_CHECKING:
     from dnn.graph.node import Node
 
-__all__ = ["axes_of", "axis_of", "describe", "dtype_of", "integers_of", "numbers_of", "shape_of"]
+__all__ = ["axes_of", "axis_of", "describe", "integers_of", "numbers_of", "shape_of"]
 
 
 def describe(node: Node) -> str:
@@ -89,24 +89,6 @@ def axes_of(where: str, x: Node, axis: object) -> set[int]:
         return set(range(x.ndim))
     several = axis if isinstance(axis, tuple | list) else (axis,)
     return {axis_of(where, x, one) for one in several}
-
-
-def dtype_of(where: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return a type of elements that a node may have.
-
-    Raises
-    ------
-    DtypeError
-        If it is unknown, or not of real numbers of at most 64 bits.
-    """
-    try:
-        known = np.dtype(dtype)
-    except TypeError:
-        raise DtypeError(f"{where}: {dtype!r} is no type of elements") from None
-    if known.kind not in "fiub" or known.itemsize > 8:
-        message = f"elements must be real numbers of at most 64 bits, not {known}"
-        raise DtypeError(f"{where}: {message}")
-    return known
 
 
 def numbers_of(

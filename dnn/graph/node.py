@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import dtype_of
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
-from dnn.graph.arguments import dtype_of, numbers_of, shape_of
+from dnn.graph.arguments import numbers_of, shape_of
 
 if TYPE_CHECKING:
     from dnn.graph.operation import Operation

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.arrays import array_of
+from dnn.arrays import array_of, dtype_of
 from dnn.backend import Array
 from dnn.backend.device import CPU, Device, import_cupy
 from dnn.errors import DeviceError, DtypeError
 from dnn.graph.node import Shape
-from dnn.memory import MemoryKind, MemoryManager, checked_dtype
+from dnn.memory import MemoryKind, MemoryManager
 
 __all__ = [
     "default_kind",
@@ -76,7 +76,7 @@ def host_array(values: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
         raise DtypeError(f"a tensor holds real numbers, not {array.dtype}")
     if dtype is None and not hasattr(values, "dtype") and array.dtype == np.float64:
         dtype = np.float32
-    return array.astype(checked_dtype(array.dtype if dtype is None else dtype), order="C")
+    return array.astype(dtype_of("tensor", array.dtype if dtype is None else dtype), order="C")
 
 
 def is_foreign(value: Any) -> bool:
@@ -121,7 +121,7 @@ def dlpack_memory(source: Any) -> tuple[MemoryManager, Shape]:
     if kind not in (1, 3):  # kDLCPU, kDLCUDAHost
         raise DeviceError(f"DLPack device type {kind} is neither a CPU nor an NVIDIA GPU")
     array = np.from_dlpack(source)
-    checked_dtype(array.dtype)
+    dtype_of("tensor", array.dtype)
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = array.copy(order="C")
     return MemoryManager.wrap(array), array.shape

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import dtype_of
 from dnn.backend.device import CPU, Device, import_cupy
 from dnn.errors import ShapeError
 from dnn.fillers import filler as filler_of
 from dnn.graph.node import Shape
 from dnn.initializers import Initializer
-from dnn.memory import MemoryKind, MemoryManager, checked_dtype
+from dnn.memory import MemoryKind, MemoryManager
 from dnn.seeds import stream
 from dnn.table import read_csv, write_csv
 from dnn.tensor.parts import Parts
@@ -69,6 +70,8 @@ class Tensor(Parts):
         If a length is negative or no integer, or the filler does not fit the shape.
     ConfigurationError
         If filler, kind or device is unknown.
+    DtypeError
+        If elements of that type are no real numbers of at most 64 bits.
     DeviceError
         If there is no such device; it says what is missing.
     """
@@ -89,7 +92,7 @@ class Tensor(Parts):
         fill = filler_of(filler)
         number = next(_created)
         purpose = ("tensor",) if seed is not None else ("tensor", number)
-        values = fill(stream(seed or 0, *purpose), checked, checked_dtype(dtype))
+        values = fill(stream(seed or 0, *purpose), checked, dtype_of("tensor", dtype))
         if values.shape != checked:
             message = f"the filler made {values.shape} for a tensor {checked}"
             raise ShapeError("tensor", message, values.shape, checked)
@@ -190,7 +193,7 @@ class Tensor(Parts):
             a row too short or too long; it names the line and the column.
         """
         table = read_csv(path, delimiter=delimiter, header=header)
-        array = table.values.astype(checked_dtype(dtype))
+        array = table.values.astype(dtype_of("tensor", dtype))
         return cls._dense(memory_of(array, None, Device.of(device)), array.shape)
 
     def to_csv(self, path: str | Path, *, delimiter: str = ",") -> None:
@@ -268,7 +271,7 @@ class Tensor(Parts):
         DtypeError
             If elements of that type are no real numbers of at most 64 bits.
         """
-        values = self.numpy().astype(checked_dtype(dtype))
+        values = self.numpy().astype(dtype_of("tensor", dtype))
         return self._dense(memory_of(values, self.memory.kind, self.device), self.shape)
 
     def to(

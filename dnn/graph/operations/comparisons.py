@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import dtype_of
 from dnn.backend import Ops
 from dnn.errors import DtypeError
-from dnn.graph.arguments import describe, dtype_of
+from dnn.graph.arguments import describe
 from dnn.graph.inputs import broadcast, check_nodes
 from dnn.graph.node import Node, Operand, Shape, as_nodes, constant
 from dnn.graph.operation import Arrays, Step, apply, register

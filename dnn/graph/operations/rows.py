@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import dtype_of
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
-from dnn.graph.arguments import describe, dtype_of
+from dnn.graph.arguments import describe
 from dnn.graph.node import Node, Shape, constant
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
 

@@ -19,6 +19,7 @@ from dnn.errors import (
     OutOfRangeError,
     ShapeError,
 )
+from dnn.memory import MemoryManager
 from dnn.tensor import Tensor
 
 
@@ -64,6 +65,14 @@ def test_every_tensor_is_filled_differently_and_a_seed_repeats_one(name):
     a, b, c = (Tensor((20, 20), name, seed=seed) for seed in (5, 5, 6))
     np.testing.assert_array_equal(a, b)
     assert not np.array_equal(a, c)
+
+
+def test_types_of_elements_that_there_are_not():
+    for dtype, message in (("half a float", "'half a float' is no type"), ("c8", "real numbers")):
+        with pytest.raises(DtypeError, match=f"tensor: .*{message}"):
+            Tensor((2,), dtype=dtype)
+        with pytest.raises(DtypeError, match=f"memory: .*{message}"):
+            MemoryManager(2, dtype)
 
 
 def test_fillers_that_do_not_fit():
