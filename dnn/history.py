@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 __all__ = ["History"]
@@ -45,6 +46,14 @@ class History:
     def accuracy(self) -> list[float]:
         """Accuracy on the validation set after each epoch; empty where there is none."""
         return [result["accuracy"] for result in self.validation if "accuracy" in result]
+
+    def add(self, loss: float, took_s: float, steps: int) -> None:
+        """Append an epoch of so many steps, without validation."""
+        self.loss.append(loss)
+        self.epoch_times_s.append(took_s)
+        self.steps += steps
+        self.diverged = not math.isfinite(loss)
+        self.stopped = None
 
     def extend(self, later: History) -> None:
         """Append what happened later.

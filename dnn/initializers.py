@@ -18,6 +18,7 @@ from dnn.errors import ConfigurationError, ShapeError, unknown_name
 from dnn.graph.node import Shape
 
 __all__ = [
+    "DRAWING_NOTHING",
     "INITIALIZERS",
     "Initializer",
     "constant",
@@ -313,6 +314,10 @@ INITIALIZERS: dict[str, Initializer] = {
     "ones": ones,
     "zeros": zeros,
 }
+
+
+DRAWING_NOTHING: tuple[Initializer, ...] = (zeros, ones)
+"""What starts every network alike, of whatever shape."""
 
 
 def initializer(given: str | Initializer) -> Initializer:

@@ -8,8 +8,8 @@ References
 ----------
 .. [1] Moshier, Methods and Programs for Mathematical Functions, 1989, and his Cephes library:
    reductions and coefficients.
-.. [2] Eigen's ``generic_tanh_float``: a rational minimax approximation of degrees 9 and 8, whose own
-   error is 2.2e-8.
+.. [2] Eigen's ``generic_tanh_float``: a rational minimax approximation of degrees 9 and 8, whose
+   own error is 2.2e-8.
 """
 
 # Parameters have no types here: Numba infers them.
