@@ -175,7 +175,12 @@ class Node:
 
         Returns
         -------
-        array
+        array of NumPy, of the node's shape and type
+
+        Raises
+        ------
+        ConfigurationError, ShapeError, DtypeError, DataError
+            As for `evaluate`.
         """
         from dnn.graph.eager import run_eagerly
         from dnn.graph.plan import evaluate
