@@ -368,12 +368,24 @@ class Ensemble:
         rows: Sequence[npt.ArrayLike] | None = None,
         versions: Sequence[int] | None = None,
     ) -> list[dict[str, float]]:
-        """Measure each network on its rows; parameters and errors as in `fit`.
+        """Measure each network on its rows.
+
+        Parameters
+        ----------
+        x, y : array_like, length n
+        rows : sequence of K array_like, optional
+        versions : sequence of K int, optional
+            All as for `fit`.
 
         Returns
         -------
         list of K dict
             Each as `NeuralNetwork.evaluate` returns it.
+
+        Raises
+        ------
+        ShapeError, LabelError, DataError, ConfigurationError
+            As for `fit`.
         """
         data = EnsembleData.of(self._network, len(self), x, y, versions)
         at = data.rows("rows", rows)
@@ -394,7 +406,21 @@ class Ensemble:
         return outputs.argmax(axis=-1) if self._network.loss.classifies else outputs
 
     def predict_proba(self, x: npt.ArrayLike) -> Array:
-        """Return the probability of each class by each network, of shape (K, n, classes)."""
+        """Return the probability of each class by each network.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
+
+        Returns
+        -------
+        array of float, shape (K, n, classes)
+
+        Raises
+        ------
+        ConfigurationError
+            If the loss is no classification's.
+        """
         return self._outputs(x, "probability")
 
     def _outputs(self, x: npt.ArrayLike, kind: Kind) -> Array:

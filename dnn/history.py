@@ -48,7 +48,15 @@ class History:
         return [result["accuracy"] for result in self.validation if "accuracy" in result]
 
     def add(self, loss: float, took_s: float, steps: int) -> None:
-        """Append an epoch of so many steps, without validation."""
+        """Append an epoch without validation; the training goes on, or has diverged.
+
+        Parameters
+        ----------
+        loss : float
+            Mean over the epoch.
+        took_s : float, seconds
+        steps : int
+        """
         self.loss.append(loss)
         self.epoch_times_s.append(took_s)
         self.steps += steps
@@ -56,7 +64,13 @@ class History:
         self.stopped = None
 
     def extend(self, later: History) -> None:
-        """Append what happened later."""
+        """Append what happened later.
+
+        Parameters
+        ----------
+        later : History
+            Its `diverged` and `stopped` replace those of this one.
+        """
         self.loss += later.loss
         self.validation += later.validation
         self.epoch_times_s += later.epoch_times_s

@@ -18,10 +18,10 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, NonFiniteError
 from dnn.graph import operations
+from dnn.graph.arguments import describe
 from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.models import with_models
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
-from dnn.graph.operation import describe
 from dnn.graph.plan import Arena, Plan
 from dnn.initializers import DRAWING_NOTHING
 from dnn.layers import Input, Layer
