@@ -10,6 +10,7 @@
     serving, trying     a trainer's loop, and one trial in it
     task                what a trainer does for each trial, and where:
     isolation, limits       in a process of its own, that can be ended
+    under_way               what a rank is at, for whoever finds it dead
     together                on all ranks of a copy
     tabular             data for trainers of other frameworks
     preview, export     a sweep before it is run, and what it has recorded for other programs

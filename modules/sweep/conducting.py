@@ -36,6 +36,7 @@ from .messages import (
 from .standing import Standing
 from .table import Table
 from .trying import SPLITS
+from .under_way import take_left_over
 
 if TYPE_CHECKING:
     from diel import Context
@@ -149,6 +150,7 @@ class _Sweep:
         from .reporting import open_report  # takes NumPy, which `diel check` can do without
 
         self._report = open_report(ctx, file, plan.search, plan.seed)
+        self._suspects: frozenset[int] = frozenset()
         self._ledger = Ledger(path, {**plan.about, "table": file.name})
         self._table: Table | None = None
         self._untabled: list[dict[str, Any]] = []
@@ -172,6 +174,10 @@ class _Sweep:
         self._tabulate(rows)
         for tag in (lease_tag(self._base), outcome_tag(self._base)):
             self._ctx.tuples.collect(tag)
+        left_over = take_left_over(self._ctx.run_dir, self._base)
+        for left in left_over:
+            self._ctx.log.warning("%s when the run was ended: it is tried with care", left)
+        self._suspects = frozenset(trial for left in left_over for trial in left.trials)
         if len(self._book.recorded):
             self._report.resume()
             self._ctx.log.info("%d trials are recorded already", len(self._book.recorded))
@@ -185,6 +191,7 @@ class _Sweep:
             self._plan.seed,
             None if self._asks_here else self._search.strategy,
             hears_reports=self._hears_reports,
+            suspects=self._suspects,
         )
         self._declare()
         tuples, tag = self._ctx.tuples, outcome_tag(self._base)

@@ -94,14 +94,14 @@ class Apart:
                 step, last = rest
                 self._send(hear(trial, step, last) if hear is not None else True)
         except _Died as death:
-            return Tried(last, str(death))
+            return Tried(last, str(death), has_died=True)
 
     def _start(self) -> None:
         """Start a process and wait until it is ready.
 
         Raises
         ------
-        RuntimeError
+        NotReady
             If it cannot prepare: that is no trial's fault.
         """
         to_it, from_us = os.pipe()
@@ -131,10 +131,10 @@ class Apart:
             self._send(self._task)
             kind, *rest = self._receive(None)
         except _Died as death:
-            raise RuntimeError(f"the process for trials could not get ready: it {death}") from None
+            raise NotReady(f"the process for trials could not get ready: it {death}") from None
         if kind == "error":
             self.close()
-            raise RuntimeError(f"the process for trials could not get ready: {rest[0]}")
+            raise NotReady(f"the process for trials could not get ready: {rest[0]}")
 
     def _send(self, what: object) -> None:
         assert self._link is not None
@@ -227,6 +227,10 @@ class Apart:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LEAVE_S)
         self._kill()
+
+
+class NotReady(RuntimeError):
+    """There is no process for trials: it cannot prepare."""
 
 
 class _Died(Exception):

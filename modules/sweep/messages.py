@@ -36,12 +36,15 @@ class SweepOrder:
         Where it needs to be told nothing: the trainers ask it themselves.
     hears_reports : bool
         Whether intermediate scores go to the master, who may stop a trial.
+    suspects : frozenset of int
+        Trials that may have killed a rank in an earlier life: to be tried with care.
     """
 
     session: str
     seed: int
     strategy: Any
     hears_reports: bool = False
+    suspects: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..trial import trial_seed
@@ -44,7 +45,12 @@ class Trier(Protocol):
         ...
 
 
-def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
+def serve(
+    ctx: Context,
+    base: TagBase,
+    trier: Trier,
+    careful: Callable[[frozenset[int]], AbstractContextManager[Trier]] | None = None,
+) -> int:
     """Try what the master gives out until there is no more; return how many trials it was.
 
     Parameters
@@ -53,6 +59,8 @@ def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
     base : (str, str)
         The group and the trainer's module.
     trier : Trier
+    careful : function, optional
+        Gives a trier that is careful with some trials: they may have killed a rank before.
     """
     at_once = getattr(trier, "at_once", 1)
     trials = failures = 0
@@ -72,10 +80,12 @@ def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
                 continue  # of a master that is no more
             orders = {order.session: order}
             hear = _hearing(ctx, base, order) if order.hears_reports else None
-            with_others = trier if at_once > 1 and lease.stop - lease.start > 1 else None
-            outcome, details = _try_lease(
-                lease, order, ctx.copy_index, trier, hear, None if hear else with_others
-            )
+            fuses = trier if at_once > 1 and lease.stop - lease.start > 1 and not hear else None
+            suited: AbstractContextManager[Trier] = nullcontext(trier)
+            if careful and any(lease.start <= one < lease.stop for one in order.suspects):
+                suited, fuses = careful(order.suspects), None
+            with suited as tries:
+                outcome, details = _try_lease(lease, order, ctx.copy_index, tries, hear, fuses)
             outcome.at_once, outcome.keeps = at_once, getattr(trier, "keeps", False)
             # Put before the claim ends: a lease is out, or its outcome is there.
             ctx.tuples.tput(outcome_tag(base), outcome)
@@ -111,7 +121,8 @@ def _try_lease(
     if fuses is not None:
         began_s = ended_s
         together = fuses.try_together(
-            [(point, trial_seed(seed, trial)) for trial, point in zip(trials, points, strict=True)]
+            lease.start,
+            [(point, trial_seed(seed, trial)) for trial, point in zip(trials, points, strict=True)],
         )
         # Of what all took together each has an equal part, one after the other.
         share_s = (clock() - began_s) / max(1, sum(one is not None for one in together))

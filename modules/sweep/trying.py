@@ -113,12 +113,15 @@ class Tried:
         A traceback, where there is one.
     is_stopped : bool
         Whether it was stopped early.
+    has_died : bool
+        Whether the process that tried it is no more.
     """
 
     metrics: Metrics = field(default_factory=dict)
     reason: str = ""
     detail: str = ""
     is_stopped: bool = False
+    has_died: bool = False
 
 
 def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:

@@ -144,7 +144,7 @@ def test_what_fails_together_is_found_out_alone(monkeypatch: pytest.MonkeyPatch)
     here = Here(Task("modules.trainer:prepare", {"dataset": "breast_cancer"}, Path(), True))
     assert here.at_once == 2 * MOST_NETWORKS
     fine, wrong = {"epochs": 1}, {"epochs": 0}
-    assert here.try_together([(fine, 1), (wrong, 2)]) == [None, None]
+    assert here.try_together(0, [(fine, 1), (wrong, 2)]) == [None, None]
     alone: Tried = here(0, wrong, 2, 1, None)
     assert "epochs" in alone.detail
 
