@@ -460,7 +460,7 @@ class _Sweep:
         self._report.expect(self._book.total)
         from .reporting import close_report
 
-        close_report(self._ctx, self._report, self._search, state)
+        close_report(self._ctx, self._report, state)
         if self._table is not None:
             self._table.close()
         self._ledger.close()
