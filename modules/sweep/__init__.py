@@ -7,6 +7,8 @@
     messages            what a master and its trainers say to each other
     ledger, table       a line for each trial: trials.jsonl, results.csv
     conducting          the master's loop
+    recording           what is behind: from outcomes to records to rows
+    showing, reporting  what people see: table, best rows, report, notes
     serving, trying     a trainer's loop, and one trial in it
     task                what a trainer does for each trial, and where:
     isolation, limits       in a process of its own, that can be ended

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .limits import Limits
-from .messages import lease_tag
+from .messages import Tags
 from .trying import Hear, Report, Tried, reason_of, try_here
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Apart:
             if now_s - looked_s >= _LOOK_EVERY_S:
                 looked_s = now_s
                 try:
-                    self._ctx.tuples.count(lease_tag((self._ctx.group, self._ctx.module)))
+                    self._ctx.tuples.count(Tags(self._ctx.group, self._ctx.module).lease)
                 except BaseException:
                     self._kill()
                     raise

@@ -17,7 +17,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,12 @@ _CHUNK_BYTES: Final = 1 << 20
 
 class LedgerError(ValueError):
     """A ledger is damaged, or is of another sweep."""
+
+
+def ledger_path(run_dir: Path, group: str, module: str, iteration: Sequence[int]) -> Path:
+    """Return where the ledger of a sweep lies; each iteration of its group has one."""
+    again = f"-{'.'.join(str(one + 1) for one in iteration)}" if any(iteration) else ""
+    return run_dir / "sweeps" / f"{group}.{module}{again}" / "trials.jsonl"
 
 
 class Ledger:

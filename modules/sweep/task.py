@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .limits import Limits
+from .messages import Tags
 from .serving import Trier, serve
 from .together import Followers, follow
 from .trying import Hear, Report, Train, Tried, check_metrics, try_here
@@ -136,22 +137,22 @@ def serve_group(ctx: Context, task: Task, limits: Limits) -> int:
     ValueError
         If trials shall have a process of their own, and the trainer several ranks.
     """
-    base = (ctx.group, ctx.module)
+    tags = Tags(ctx.group, ctx.module)
     if limits.needs_process:
         from .isolation import Apart
 
         with closing(Apart(ctx, task, limits)) as apart:
-            return serve(ctx, base, apart)
+            return serve(ctx, tags, apart)
     comm = comm_of(ctx)
     rank = 0 if comm is None else comm.rank
-    with UnderWay(ctx.run_dir, base, ctx.copy_index, rank) as under_way:
+    with UnderWay(ctx.run_dir, tags, ctx.copy_index, rank) as under_way:
         here = Here(task, comm, under_way.note)
         if comm is None or comm.size == 1:
-            return serve(ctx, base, here, lambda suspects: _beside(ctx, task, here, suspects))
+            return serve(ctx, tags, here, lambda suspects: _beside(ctx, task, here, suspects))
         if rank > 0:
-            return follow(ctx, base, here)
-        followers = Followers(ctx, base, here)
-        trials = serve(ctx, base, followers)
+            return follow(ctx, tags, here)
+        followers = Followers(ctx, tags, here)
+        trials = serve(ctx, tags, followers)
         followers.dismiss()
         return trials
 

@@ -18,7 +18,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Final
 
-from .messages import TagBase
+from .messages import Tags
 
 _SUFFIX: Final = ".under-way"
 _BOUNDS: Final = Struct("<qq")
@@ -55,13 +55,13 @@ class UnderWay:
     Parameters
     ----------
     run_dir : Path
-    base : (str, str)
-        The group and the trainer's module.
+    tags : Tags
+        Of the trainer.
     copy_index, copy_rank : int
     """
 
-    def __init__(self, run_dir: Path, base: TagBase, copy_index: int, copy_rank: int) -> None:
-        self._path = _folder(run_dir) / f"{'.'.join(base)}.{copy_index}.{copy_rank}{_SUFFIX}"
+    def __init__(self, run_dir: Path, tags: Tags, copy_index: int, copy_rank: int) -> None:
+        self._path = _folder(run_dir) / f"{_prefix(tags)}{copy_index}.{copy_rank}{_SUFFIX}"
         self._page: mmap.mmap | None = None
 
     def note(self, start: int, stop: int) -> None:
@@ -92,22 +92,22 @@ class UnderWay:
             self._path.unlink(missing_ok=True)
 
 
-def left_under_way(run_dir: Path, base: TagBase | None = None) -> list[Left]:
+def left_under_way(run_dir: Path, tags: Tags | None = None) -> list[Left]:
     """Return what ranks were at that have not left by themselves.
 
     Parameters
     ----------
     run_dir : Path
-    base : (str, str), optional
-        Only of this group and this trainer's module.
+    tags : Tags, optional
+        Only of this trainer.
     """
-    return [left for _, left in _files(run_dir, base)]
+    return [left for _, left in _files(run_dir, tags)]
 
 
-def take_left_over(run_dir: Path, base: TagBase) -> list[Left]:
+def take_left_over(run_dir: Path, tags: Tags) -> list[Left]:
     """Return, and forget, what was under way when an earlier life of a run was ended."""
     found = []
-    for path, left in _files(run_dir, base):
+    for path, left in _files(run_dir, tags):
         found.append(left)
         path.unlink(missing_ok=True)
     return found
@@ -147,8 +147,8 @@ def lost_lines(run_dir: Path, lost: Collection[str]) -> list[str]:
     return [*lines, f"{goes_on}, and tries what was under way in a process of its own first"]
 
 
-def _files(run_dir: Path, base: TagBase | None) -> Iterator[tuple[Path, Left]]:
-    whose = "" if base is None else f"{'.'.join(base)}."
+def _files(run_dir: Path, tags: Tags | None) -> Iterator[tuple[Path, Left]]:
+    whose = "" if tags is None else _prefix(tags)
     for path in sorted(_folder(run_dir).glob(f"{whose}*{_SUFFIX}")):
         try:
             start, stop = _BOUNDS.unpack(path.read_bytes()[: _BOUNDS.size])
@@ -157,6 +157,10 @@ def _files(run_dir: Path, base: TagBase | None) -> Iterator[tuple[Path, Left]]:
         if start < stop:
             *_, module, copy, rank = path.stem.split(".")
             yield path, Left(f"{module}.{copy}", int(rank), range(start, stop))
+
+
+def _prefix(tags: Tags) -> str:
+    return f"{tags.group}.{tags.trainer}."
 
 
 def _folder(run_dir: Path) -> Path:

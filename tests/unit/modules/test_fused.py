@@ -11,8 +11,7 @@ from diel.testing import Module, run_modules
 from dnn import RoutineTable
 from modules import master, trainer
 from modules.fused import MOST_NETWORKS
-from modules.sweep.conducting import ledger_path
-from modules.sweep.ledger import records_of
+from modules.sweep.ledger import ledger_path, records_of
 from modules.sweep.trying import SPLITS, Report, Tried, try_here
 from modules.trial import trial_seed
 

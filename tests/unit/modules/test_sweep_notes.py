@@ -14,8 +14,7 @@ import pytest
 from diel.testing import Module, run_modules
 from dnn import Dataset
 from modules import master, trainer
-from modules.sweep.conducting import ledger_path
-from modules.sweep.ledger import records_of
+from modules.sweep.ledger import ledger_path, records_of
 
 
 def made(name: str, path: object = None) -> Dataset:

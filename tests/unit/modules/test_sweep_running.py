@@ -14,9 +14,9 @@ import pytest
 from diel.errors import CopyStopped
 from diel.testing import Module, ModuleRun, TupleSpace, run_modules
 from modules import master, trainer
-from modules.sweep.conducting import SweepFailed, ledger_path
-from modules.sweep.ledger import LedgerError, records_of
-from modules.sweep.messages import End, Lease, lease_tag
+from modules.sweep.conducting import SweepFailed
+from modules.sweep.ledger import LedgerError, ledger_path, records_of
+from modules.sweep.messages import End, Lease, Tags
 from modules.trial import trial_seed
 
 MINE = """
@@ -285,8 +285,8 @@ def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
     with TupleSpace() as space:
         tuples = space.client()
         for tag, value in (
-            (lease_tag(("group", "trainer")), Lease("old", 1, 0, 5)),
-            (lease_tag(("group", "trainer")), End((7,))),
+            (Tags("group", "trainer").lease, Lease("old", 1, 0, 5)),
+            (Tags("group", "trainer").lease, End((7,))),
         ):
             tuples.tput(tag, value, wait=True)
         # The trainers come first, and find them.
@@ -296,7 +296,7 @@ def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
         waiting = threading.Event()
 
         def late_master(ctx: Any) -> Any:
-            while tuples.count(lease_tag(("group", "trainer"))):
+            while tuples.count(Tags("group", "trainer").lease):
                 time.sleep(0.01)
             waiting.set()
             return master.run(ctx)
@@ -324,7 +324,7 @@ def test_the_trials_of_a_trainer_that_is_given_up_go_to_another(sweep: Sweep) ->
     left = threading.Event()
 
     def leaves(ctx: Any) -> None:
-        claim = ctx.tuples.claim(lease_tag(("group", "trainer")))
+        claim = ctx.tuples.claim(Tags("group", "trainer").lease)
         left.set()
         claim.__exit__(CopyStopped, CopyStopped("this copy has failed"), None)
 

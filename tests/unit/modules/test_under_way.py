@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from modules.sweep.messages import Tags
 from modules.sweep.under_way import UnderWay, left_under_way, lost_lines, take_left_over
 
-BASE = ("search", "trainer")
+TAGS = Tags("search", "trainer")
 
 
 def test_a_rank_that_leaves_leaves_nothing(tmp_path: Path) -> None:
-    with UnderWay(tmp_path, BASE, 0, 0) as one:
+    with UnderWay(tmp_path, TAGS, 0, 0) as one:
         assert left_under_way(tmp_path) == []  # no trial yet
         one.note(7, 8)
         assert [str(left) for left in left_under_way(tmp_path)] == [
@@ -29,8 +30,9 @@ def test_a_rank_that_leaves_leaves_nothing(tmp_path: Path) -> None:
 def dies(folder: Path, note: str, copy: int, rank: int = 0, module: str = "trainer") -> None:
     """Have a process die while it is at something."""
     code = (
-        "import os; from pathlib import Path; from modules.sweep.under_way import UnderWay\n"
-        f"one = UnderWay(Path({str(folder)!r}), ('search', {module!r}), {copy}, {rank})\n"
+        "import os; from pathlib import Path; from modules.sweep.messages import Tags\n"
+        "from modules.sweep.under_way import UnderWay\n"
+        f"one = UnderWay(Path({str(folder)!r}), Tags('search', {module!r}), {copy}, {rank})\n"
         f"one.note({note}); os.kill(os.getpid(), 9)"
     )
     root = str(Path(__file__).parents[3])
@@ -45,7 +47,7 @@ def test_what_a_killed_process_was_at_is_there(tmp_path: Path) -> None:
     dies(tmp_path, "64, 128", 1)
     dies(tmp_path, "0, 0", 2)
     dies(tmp_path, "3, 4", 0, module="other")
-    assert [str(left) for left in left_under_way(tmp_path, BASE)] == [
+    assert [str(left) for left in left_under_way(tmp_path, TAGS)] == [
         "trial 5 was under way on trainer.0",
         "trials 64 to 127 were under way on trainer.1",
     ]
@@ -63,8 +65,8 @@ def test_what_a_killed_process_was_at_is_there(tmp_path: Path) -> None:
     assert len(lines) == 3
     # The master has died, say: no trial is to blame.
     assert not any("isolated" in line for line in lost_lines(tmp_path, {"master.0"}))
-    assert [left.trials for left in take_left_over(tmp_path, BASE)] == [range(5, 6), range(64, 128)]
-    assert left_under_way(tmp_path, BASE) == []
+    assert [left.trials for left in take_left_over(tmp_path, TAGS)] == [range(5, 6), range(64, 128)]
+    assert left_under_way(tmp_path, TAGS) == []
     assert len(left_under_way(tmp_path)) == 1
 
 
