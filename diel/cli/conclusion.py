@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -25,6 +26,7 @@ _EXPLAINED: Final = {
     "DeadlockFound": "deadlock: every module waits for a tuple that nobody puts",
     "LeaveIgnored": "a copy that had failed could not be ended",
 }
+_FULL_BYTES: Final = 64 * 1024
 _OF_SWEEPS: Final = "sweep.under_way"
 """Of the modules that come with diel: what their sweeps say of a run that was ended so."""
 # As Open MPI names it after a signal, and after an exit.
@@ -239,6 +241,8 @@ def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) ->
         lines = log.splitlines()
         for line in lines[-_LAUNCHER_LINES:]:
             print(f"  launcher | {line}", file=sys.stderr)
+    if shutil.disk_usage(directory.path).free < _FULL_BYTES:
+        print(f"  the disk is full: {directory.path}", file=sys.stderr)
     copies = {one.name for one in view.running.values() if not {*lost}.isdisjoint(one.ranks)}
     for line in import_shipped(_OF_SWEEPS).lost_lines(directory.path, copies):
         print(f"  {line}", file=sys.stderr)

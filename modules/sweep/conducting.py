@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..strategies import Wait
 from ..trial import trial_seed
 from .leases import LeaseBook, Pace
-from .ledger import FAILED, Ledger, about_of, ledger_path, records_of
+from .ledger import FAILED, Ledger, about_of, has_begun, ledger_path, records_of
 from .messages import End, Keep, Kept, Lease, Outcome, Report, SweepOrder, Tags
 from .recording import Recording
 from .showing import Showing
@@ -109,7 +109,7 @@ class _Sweep:
         self._suspects: frozenset[int] = frozenset()
         self._started_s = time.monotonic()
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
-        if self._path.exists() and self._path.stat().st_size:
+        if has_begun(self._path):
             file = ctx.run_dir / str(about_of(self._path).get("table", "results.csv"))
         else:
             file = ctx.results.new_file()
@@ -270,6 +270,10 @@ class _Sweep:
                 self._recording.failed,
                 len(self._book.recorded),
                 self._path,
+            )
+        if self._recording.succeeded and not self._standing.best_is_a_number:
+            self._ctx.log.warning(
+                "no trial has a number as its %s", self._search.objectives[0].text
             )
         if not self._recording.succeeded:
             reason = next(

@@ -96,6 +96,15 @@ class Ledger:
             rest = rest[os.write(self._file, rest) :]
 
 
+def has_begun(path: Path) -> bool:
+    """Whether there is a ledger with a whole line; half of one says nothing of its sweep."""
+    try:
+        with path.open("rb") as file:
+            return file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        return False
+
+
 def about_of(path: Path) -> dict[str, Any]:
     """Return what a ledger says of its sweep.
 
@@ -172,6 +181,11 @@ def encode(record: dict[str, Any]) -> str:
         return "".join(_encode(record, 0))
     except ValueError:
         return "".join(_encode(_finite(record), 0))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as a reader of the ledger finds it."""
+    return json.loads(encode({"value": value}))["value"]
 
 
 def _finite(value: Any) -> Any:

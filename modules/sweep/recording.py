@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..evaluation import Evaluated
 from ..objective import ObjectiveError
+from ..space import Choices
 from ..trial import trial_seed
 from .bitmap import Bitmap
-from .ledger import FAILED, FINISHED, STOPPED, records_of
+from .ledger import FAILED, FINISHED, STOPPED, plain, records_of
 from .messages import Outcome, Report
 from .standing import Standing
 from .trying import SPLITS
 
 if TYPE_CHECKING:
     from ..search import Search
+    from ..space import Space
 
 _RECALLED_AT_ONCE: Final = 1000
 
@@ -47,6 +49,8 @@ class Recording:
         self._search = search
         self._seed = seed
         self._absent = dict.fromkeys(search.space.names, "")
+        self._own = {"trial", *search.space.names}
+        self._told_as_text = _told_as_text(search.space)
         self._reports: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         objective = search.objectives[0]
         self.standing = Standing(objective.text, maximise=objective.maximise)
@@ -63,6 +67,11 @@ class Recording:
     def _recalled(self, record: dict[str, Any]) -> dict[str, Any]:
         for step, metrics in record.get("reports", ()):
             self._search.report(record["trial"], step, metrics)
+        parameters = record["parameters"]
+        for name, values in self._told_as_text.items():
+            if name in parameters:
+                text = repr(parameters[name])
+                parameters[name] = values.get(text, parameters[name])
         return self.take_in(record)
 
     def hear(self, report: Report) -> bool:
@@ -108,7 +117,7 @@ class Recording:
                 record["attempt"] = attempt
             if reason:
                 record["reason"] = reason
-            if SPLITS in metrics:
+            if SPLITS in metrics and isinstance(metrics[SPLITS], dict):
                 record[SPLITS] = metrics.pop(SPLITS)
             if trial in self._reports:
                 record["reports"] = self._reports.pop(trial)
@@ -120,6 +129,8 @@ class Recording:
         trial, state, metrics = record["trial"], record["state"], record["metrics"]
         # A parameter that is not there in this point has an empty cell.
         row = {"trial": trial, **self._absent, **record["parameters"], **metrics}
+        if not self._own.isdisjoint(metrics):  # a metric is called like a parameter
+            row |= {"trial": trial, **self._absent, **record["parameters"]}
         row["trainer"], row["seed"] = record["trainer"], record["seed"]
         if state == FINISHED:
             splits = record.get(SPLITS)
@@ -157,3 +168,16 @@ class Recording:
             for name in self._search.space.names
             if name in row and row[name] != self._absent[name]
         }
+
+
+def _told_as_text(space: Space) -> dict[str, dict[str, Any]]:
+    """Return, of each parameter, the choices that a ledger has in other words, such as infinity."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, dimension in space.dimensions.items():
+        if isinstance(dimension, Choices):
+            values = {repr(plain(one)): one for one in dimension.values}
+            known = {repr(one) for one in dimension.values}
+            odd = {text: one for text, one in values.items() if text not in known}
+            if odd:
+                found[name] = odd
+    return found

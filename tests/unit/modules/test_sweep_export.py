@@ -50,6 +50,17 @@ def test_csv(ledger: Path) -> None:
     assert rows[3]["reason"] == "ValueError: no"
 
 
+def test_a_metric_called_like_a_parameter_does_not_hide_it(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    file = Ledger(path, {"objective": ["loss"], "maximise": False})
+    file.write([{**RECORDS[1], "metrics": {"loss": 0.5, "rate": 7.0, "trial": 9}}])
+    file.close()
+    (written,) = export(path, ["csv"], tmp_path)
+    with written.open(newline="") as table:
+        (row,) = csv.DictReader(table)
+    assert (row["trial"], row["rate"], row["loss"]) == ("1", "0.1", "0.5")
+
+
 def test_json(ledger: Path) -> None:
     (path,) = export(ledger, ["json"], ledger.parent)
     rows = json.loads(path.read_text())
