@@ -125,17 +125,17 @@ def lost_lines(run_dir: Path, lost: Collection[str]) -> list[str]:
     Returns
     -------
     list of str
-        Lines of text; none if no trial was.
+        Lines of text; none if there was no sweep.
     """
     found = left_under_way(run_dir)
+    goes_on = f"no recorded trial is lost: diel run --resume {run_dir} goes on"
     if not found:
-        return []
+        return [goes_on] if any(_folder(run_dir).glob("*/trials.jsonl")) else []
     guilty = [left for left in found if left.trainer in lost]
     shown = list(dict.fromkeys(map(str, guilty or found)))
     lines = shown[:_SHOWN]
     if len(shown) > _SHOWN:
         lines.append(f"... and others on {len(shown) - _SHOWN} more trainers")
-    goes_on = f"no recorded trial is lost: diel run --resume {run_dir} goes on"
     if any(left.rank for left in found):  # of several ranks, which have no process beside them
         return [*lines, goes_on]
     if guilty or not lost:

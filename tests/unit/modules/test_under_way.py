@@ -70,6 +70,16 @@ def test_what_a_killed_process_was_at_is_there(tmp_path: Path) -> None:
     assert len(left_under_way(tmp_path)) == 1
 
 
+def test_a_sweep_without_a_trial_under_way_goes_on_as_well(tmp_path: Path) -> None:
+    """Its master has died, say, and its trainers have left."""
+    assert lost_lines(tmp_path, {"master.0"}) == []
+    ledger = tmp_path / "sweeps" / "search.master" / "trials.jsonl"
+    ledger.parent.mkdir(parents=True)
+    ledger.write_text("")
+    (line,) = lost_lines(tmp_path, {"master.0"})
+    assert f"diel run --resume {tmp_path} goes on" in line
+
+
 def test_several_ranks_are_promised_no_process(tmp_path: Path) -> None:
     for rank in (0, 1):
         dies(tmp_path, "5, 6", 0, rank)
