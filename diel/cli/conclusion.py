@@ -20,6 +20,7 @@ FAILED: Final = 1
 TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 12
 _RETURNED_CHARACTERS: Final = 1000
+_CELL_CHARACTERS: Final = 100
 _LAUNCHER_LINES: Final = 15
 _GIVEN_UP_SHOWN: Final = 10
 _EXPLAINED: Final = {
@@ -251,5 +252,6 @@ def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) ->
 
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, float):
-        return "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+        text = "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+        return text if len(text) <= _CELL_CHARACTERS else f"{text[: _CELL_CHARACTERS - 1]}…"
     return f"{value:.4g}"

@@ -232,7 +232,7 @@ def _distributions(ledger: Path, kinds: Any) -> dict[str, Any]:
 
 
 def _categorical(value: Any) -> Any:
-    return cell(value) if isinstance(value, (list, tuple)) else value
+    return str(cell(value)) if isinstance(value, (list, tuple, dict)) else value
 
 
 def _number(value: Any) -> Any:

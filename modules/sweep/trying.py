@@ -7,6 +7,7 @@ A trainer is a function ``train(parameters, report) -> metrics``. It may come fr
 from __future__ import annotations
 
 import contextlib
+import copy
 import numbers
 import operator
 import traceback
@@ -137,6 +138,8 @@ class Tried:
 def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
     """Try in this process; what the function raises is the trial's failure.
 
+    The function may do with its parameters what it likes: they are its own.
+
     Raises
     ------
     RunStopped, KeyboardInterrupt
@@ -145,7 +148,7 @@ def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
     from diel.errors import RunStopped
 
     try:
-        given = train(parameters, report)
+        given = train(_copy_of(parameters), report)
         return Tried(check_metrics(given), is_stopped=report.is_stopped)
     except RunStopped:
         raise
@@ -155,6 +158,16 @@ def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
             reason_of(error),
             "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         )
+
+
+def _copy_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters that share nothing with those that are recorded, or tried next."""
+    own = parameters.copy()
+    for name, value in own.items():
+        kind = type(value)
+        if kind is list or kind is dict:
+            own[name] = copy.deepcopy(value)
+    return own
 
 
 def check_metrics(given: Any) -> Metrics:

@@ -102,6 +102,19 @@ def test_a_journal_that_optuna_reads(ledger: Path) -> None:
     assert study.trials[7].user_attrs["seed"] == 107
 
 
+def test_choices_that_are_tables_are_words_to_optuna(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    path = tmp_path / "trials.jsonl"
+    file = Ledger(path, {"objective": ["loss"], "maximise": False})
+    records = [{**one, "metrics": {"loss": 1.0}, "state": "finished"} for one in RECORDS[:2]]
+    file.write(
+        {**one, "parameters": {"x": x}} for one, x in zip(records, ({"a": 1}, [2]), strict=True)
+    )
+    file.close()
+    (written,) = export(path, ["optuna"], tmp_path)
+    assert "{'a': 1}" in written.read_text()
+
+
 def test_what_cannot_be_exported(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ExportError, match="no such format: xml; there are csv, json"):
         export(ledger, ["csv", "xml"], ledger.parent)

@@ -64,6 +64,12 @@ def odd_report(parameters, report):
     report(1, score=0.25, odd=1j)
     raise ValueError("as it does")
 
+def takes_apart(parameters, report):
+    x = parameters.pop("x")
+    parameters["kind"].append(x)
+    parameters["more"] = 1
+    return {"score": x, "kinds": len(parameters["kind"])}
+
 def endless(parameters, report):
     assert isinstance(parameters["x"], (int, float)), parameters
     return {"score": float(parameters["x"] == float("inf"))}
@@ -226,13 +232,27 @@ def test_that_no_trial_has_a_number_is_said(sweep: Sweep) -> None:
 
 def test_a_metric_that_is_called_like_a_parameter_takes_no_place(sweep: Sweep) -> None:
     done = sweep.run({**GRID, "space": {"x": [4, 9]}}, train="clashes")
-    assert [(row["trial"], row["x"], row["score"]) for row in sweep.rows] == [
+    assert sorted((row["trial"], row["x"], row["score"]) for row in sweep.rows) == [
         ("0", "4", "4"),
         ("1", "9", "9"),
     ]
     assert {row["state"] for row in sweep.rows} == {"finished"}
     assert (done.returned["trial"], done.returned["x"]) == (1, 9)
-    assert sweep.records[0]["metrics"]["x"] == -1  # and in the ledger nothing is lost
+    assert all(
+        one["metrics"]["x"] == -1 for one in sweep.records
+    )  # and in the ledger nothing is lost
+
+
+def test_parameters_are_recorded_as_they_were_given(sweep: Sweep) -> None:
+    done = sweep.run({**GRID, "space": {"x": [4, 9, 2], "kind": [[1, 2]]}}, train="takes_apart")
+    assert sorted((one["trial"], one["parameters"]["x"]) for one in sweep.records) == [
+        (0, 4),
+        (1, 9),
+        (2, 2),
+    ]
+    assert all(one["parameters"]["kind"] == [1, 2] for one in sweep.records)
+    assert {row["kinds"] for row in sweep.rows} == {"3"}  # no trial saw another's
+    assert (done.returned["x"], done.returned["score"]) == (9, 9)
 
 
 def test_no_metrics_however_strange_end_a_sweep(sweep: Sweep) -> None:
