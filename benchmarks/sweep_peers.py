@@ -182,7 +182,7 @@ def be_optuna_process(journal: str, trials: int) -> None:
 
 PEERS = {
     # name: package, trials with --quick, trials without, who it is
-    "dask": ("distributed", 4000, 20000, be_dask),
+    "dask": ("distributed", 2000, 20000, be_dask),
     "ray_tune": ("ray", 100, 1000, be_ray_tune),
     "optuna": ("optuna", 100, 2000, be_optuna),
 }
