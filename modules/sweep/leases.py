@@ -17,7 +17,8 @@ MOST_TRIALS = 4096
 _GROWTH = 8
 _SHARE = 4
 _FEWEST = 8
-"""Trials that gain by being together go out in eighths of what is liked best, if that is short."""
+"""Trials that gain by being together go out in eighths of what is liked best, if that is short, and
+in halves of halves of it: what a trainer prepares for so many serves it again."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,10 @@ class Pace:
         if self.at_once > 1 and to_give is not None:
             short = int(TARGET_S / self._trial_s) if self._trial_s else 1
             share = max(to_give // (2 * trainers), min(self.at_once // _FEWEST, short))
-            return max(1, min(self.at_once, share))
+            size = self.at_once
+            while size > max(1, share):
+                size = (size + 1) // 2
+            return size
         if self._trial_s is None:
             return 1
         fits = int(TARGET_S / self._trial_s) if self._trial_s > 0 else MOST_TRIALS

@@ -39,8 +39,7 @@ def cache_folder() -> Path:
 @lru_cache(maxsize=1)
 def _foundations() -> bytes:
     """Return what every kernel depends on besides its own source."""
-    folder = Path(__file__).parent
-    sources = [(folder / name).read_bytes() for name in ("kernels.py", "vector_math.py")]
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     versions = [numba.__version__, llvmlite.__version__, platform.python_version()]
     return b"\n".join([*sources, *(version.encode() for version in versions)])
 

@@ -58,7 +58,7 @@ def array_kernel(
     axes: Sequence[int],
     arrange: Callable[..., Sequence[Array] | None],
     oracle: Callable[..., object],
-    extra: Callable[[str], str] = lambda code: "",
+    extra: Callable[[str, Sequence[Array]], str] = lambda code, arrays: "",
     number: Callable[..., int] | None = None,
     split: Callable[[tuple[Any, ...], int], Sequence[tuple[Any, ...]]] | None = None,
 ) -> Native:
@@ -74,7 +74,7 @@ def array_kernel(
         From the arguments of the `Ops` method to those arrays, or None if they do not fit.
     oracle : callable
     extra : callable
-        From the code of the first array's type to further source arguments.
+        From the code of the first array's type, and the arrays, to further source arguments.
     number : callable, optional
         From the arguments of the `Ops` method to an integer, the last argument of the body.
     split : callable, optional
@@ -92,7 +92,7 @@ def array_kernel(
         fields: list[int] = []
         for array in arrays:
             fields += [address_of(array), *array.shape]
-        further = extra(str(codes[0]))
+        further = extra(str(codes[0]), arrays)
         if number is not None:
             further += f", r[{len(fields)}]"
             fields.append(number(*arguments))

@@ -122,26 +122,39 @@ def _block_sum(x, i, start, stop):
 
 
 @njit(**FLAGS)
-def log_softmax(x, exponentials, out, exp):
-    """``out = x - log(sum(exp(x)))`` for each row, shifted by the row's largest element."""
-    rows, columns = x.shape
+def log_softmax(x, exponentials, out, exp, log, columns):
+    """``out = x - log(sum(exp(x)))`` for each row, shifted by the row's largest element.
+
+    That element's own exponential is 1, so the logarithm is of ``1 + s``, where s is what the others
+    add: exact for a small s too, in the elements' own precision.
+    """
+    rows = x.shape[0]
+    given, shifted = x.reshape(x.size), out.reshape(x.size)
+    flat = exponentials.reshape(x.size)
     for i in range(rows):
-        largest = x[i, 0]
+        at = i * columns
+        largest = given[at]
         for j in range(1, columns):
-            largest = x[i, j] if x[i, j] > largest else largest
+            largest = given[at + j] if given[at + j] > largest else largest
         for j in range(columns):
-            out[i, j] = x[i, j] - largest
+            shifted[at + j] = given[at + j] - largest
     # All at once, since rows are often shorter than a vector register.
-    shifted, flat = out.reshape(rows * columns), exponentials.reshape(rows * columns)
+    zero, one = x.dtype.type(0), x.dtype.type(1)
     for i in range(rows * columns):
         flat[i] = exp(shifted[i])
     for i in range(rows):
-        total = 0.0
+        largest, others = zero, zero
         for j in range(columns):
-            total += exponentials[i, j]
-        logarithm = math.log(total)
+            is_largest = shifted[i * columns + j] == zero
+            largest += one if is_largest else zero
+            others += zero if is_largest else flat[i * columns + j]
+        flat[i] = largest - one + others  # never in front of what is still to be read
+    for i in range(rows):
+        total = one + flat[i]
+        flat[i] = log(total) - (total - one - flat[i]) / total
+    for i in range(rows):
         for j in range(columns):
-            out[i, j] -= logarithm
+            shifted[i * columns + j] -= flat[i]
 
 
 @njit(**FLAGS)

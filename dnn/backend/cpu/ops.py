@@ -24,6 +24,8 @@ __all__ = ["CpuOps"]
 SPLIT_ELEMENTS = 16384
 SPLIT_OPERATIONS = 2_000_000
 LINE_ELEMENTS = 16
+# Rows so short have a kernel of their own for each length.
+FEW_COLUMNS = 16
 
 
 def _cuts(length: int, parts: int, unit: int = 1) -> list[slice]:
@@ -106,11 +108,12 @@ def _copy() -> Native:
 
 
 def _rows(x: Array, rows: Array, out: Array) -> Sequence[Array] | None:
-    if x.ndim < 1 or rows.ndim != 1 or out.shape != (rows.size, *x.shape[1:]) or not out.size:
+    if x.ndim < 1 or out.shape != (*rows.shape, *x.shape[1:]) or not out.size:
         return None
-    if not x.flags.c_contiguous or x.dtype != out.dtype:
+    contiguous = x.flags.c_contiguous and rows.flags.c_contiguous and out.flags.c_contiguous
+    if not contiguous or x.dtype != out.dtype:
         return None
-    return x.reshape(x.shape[0], -1), rows, out.reshape(rows.size, -1)
+    return x.reshape(x.shape[0], -1), rows.reshape(-1), out.reshape(rows.size, -1)
 
 
 def _batch(x: Array, order: Array, position: Array, out: Array) -> Sequence[Array] | None:
@@ -170,6 +173,13 @@ def _log_softmax(
     if not all(array.flags.c_contiguous and array.size for array in arrays):
         return None
     return [array.reshape(-1, x.shape[-1]) for array in arrays]
+
+
+def _softmax_extra(code: str, arrays: Sequence[Array]) -> str:
+    columns = arrays[0].shape[1]
+    # As a literal it makes straight lines of the loops over a row.
+    length = str(columns) if columns <= FEW_COLUMNS else "r[2]"
+    return f", vector_math.exp_{code}, vector_math.log_{code}, {length}"
 
 
 def _cross_entropy(
@@ -265,7 +275,7 @@ class CpuOps(Ops):
         (2, 2, 2),
         _log_softmax,
         Ops.log_softmax,
-        lambda code: f", vector_math.exp_{code}",
+        _softmax_extra,
     )
     mean_cross_entropy: Any = array_kernel(
         "mean_cross_entropy", (3, 3, 1), _cross_entropy, Ops.mean_cross_entropy
