@@ -54,9 +54,10 @@ def ask_s(name: str, told: int) -> float:
     else:
         table["trials"] = 10 * told + 10_000
     strategy = Search(SweepOptions.model_validate(table)).strategy
-    points = [Search(SweepOptions.model_validate(
-        {"space": ASK_SPACE, "strategy": "random", "trials": 1000, "seed": 1}
-    )).parameters(trial) for trial in range(1000)]  # fmt: skip
+    drawn = Search(
+        SweepOptions.model_validate({"space": ASK_SPACE, "strategy": "random", "trials": 1000})
+    )
+    points = [drawn.parameters(trial) for trial in range(1000)]
     if not getattr(strategy, "is_stateless", False) or hasattr(strategy, "report"):
         hears = getattr(strategy, "report", None)
         for trial in range(told):
