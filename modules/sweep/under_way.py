@@ -11,17 +11,17 @@ work. It is a page of memory shared with the system: to note a trial takes no ca
 from __future__ import annotations
 
 import mmap
+import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from struct import Struct
 from types import TracebackType
 from typing import Final
 
 from .messages import Tags
 
 _SUFFIX: Final = ".under-way"
-_BOUNDS: Final = Struct("<qq")
+_BOUNDS: Final = struct.Struct("<qq")
 _SHOWN: Final = 8
 
 
@@ -152,7 +152,7 @@ def _files(run_dir: Path, tags: Tags | None) -> Iterator[tuple[Path, Left]]:
     for path in sorted(_folder(run_dir).glob(f"{whose}*{_SUFFIX}")):
         try:
             start, stop = _BOUNDS.unpack(path.read_bytes()[: _BOUNDS.size])
-        except Exception:  # it goes away, or was never filled: nothing was under way
+        except (OSError, struct.error):  # it goes away, or was never filled
             continue
         if start < stop:
             *_, module, copy, rank = path.stem.split(".")
