@@ -18,6 +18,9 @@ put or sent as, so there are no pointers and sizes to pass. The last three also 
 boundary, of which they send and receive the sections that this rank owns and reads. Everything else
 is in ``ctx``, and both can be used side by side.
 
+All but the first two raise RuntimeError where no module is running, and otherwise what the method
+raises that they stand for.
+
 References
 ----------
 .. [1] Nichols, Tomov, Betancourt et al., MagmaDNN: Towards High-Performance Data Analytics and
@@ -104,109 +107,34 @@ def IELExecutive(comm: MPI.Intracomm, config: str | os.PathLike[str]) -> int:
 
 
 def IEL_tput(tag: Tag, value: object) -> None:
-    """Put a tuple; returns when `value` may be changed, not when somebody has taken it.
-
-    Parameters
-    ----------
-    tag : str or tuple of str and int
-    value : object
-
-    Raises
-    ------
-    RuntimeError
-        If no module is running here.
-    TupleError
-        As `TupleClient.tput`.
-    """
+    """Put a tuple, as `TupleClient.tput` does."""
     _tuples("IEL_tput").tput(tag, value)
 
 
 def IEL_tget(tag: Pattern) -> Any:
-    """Take the oldest tuple of a tag; wait until there is one, for as long as the run lasts.
-
-    Parameters
-    ----------
-    tag : str or tuple of str, int and ANY
-
-    Returns
-    -------
-    object
-        What was put.
-
-    Raises
-    ------
-    RuntimeError
-        If no module is running here; `RunStopped`, which is one, if the run is stopping.
-    TupleError
-        As `TupleClient.tget`.
-    """
+    """Take a tuple, as `TupleClient.tget` does; wait for as long as the run lasts."""
     return _tuples("IEL_tget").tget(tag)
 
 
 def IEL_dist_tput(tag: Tag, value: object) -> None:
-    """Put a tuple in pieces, one on each tuple server, and their layout under its tag.
-
-    Parameters
-    ----------
-    tag : str or tuple of str and int
-    value : object
-        A large array or bytes, usually.
-
-    Raises
-    ------
-    RuntimeError
-        If no module is running here.
-    TupleError
-        As `TupleClient.dist_tput`.
-    """
+    """Put a tuple in pieces on all servers, as `TupleClient.dist_tput` does."""
     _tuples("IEL_dist_tput").dist_tput(tag, value)
 
 
 def IEL_dist_tget(tag: Pattern) -> Any:
-    """Take a tuple that lies in pieces, from all servers at the same time; wait as `IEL_tget`.
-
-    Parameters
-    ----------
-    tag : str or tuple of str, int and ANY
-
-    Returns
-    -------
-    object
-        What was put, in one piece.
-
-    Raises
-    ------
-    RuntimeError
-        If no module is running here; `RunStopped`, which is one, if the run is stopping.
-    TupleError
-        As `TupleClient.dist_tget`.
-    """
+    """Take a tuple in pieces, as `TupleClient.dist_tget` does; wait as `IEL_tget`."""
     return _tuples("IEL_dist_tget").dist_tget(tag)
 
 
 def IEL_send(value: object, to: To | None = None, tag: Tag | None = None) -> Sending:
-    """Send a value to a rank of this group; never waits.
+    """Send a value, as `Context.send` does, or push a shared boundary, as `SharedBoundary.push`.
 
     Parameters
     ----------
-    value : object
-        It is copied, so that it may be changed at once. A shared boundary is pushed.
+    value : object or SharedBoundary
     to : str, tuple or Address
-        ``"heat"``, ``("heat", copy)`` or ``("heat", copy, rank)``; none for a boundary, whose
-        readers are in the workflow file.
+        As in `Context.send`; none for a boundary, whose readers are in the workflow file.
     tag : str or tuple of str and int, optional
-
-    Returns
-    -------
-    Sending
-        Its ``wait()`` returns when the message has left.
-
-    Raises
-    ------
-    RuntimeError
-        If no module is running here.
-    CouplingError, TupleError
-        As `Context.send`, or `SharedBoundary.push`.
     """
     context = _context("IEL_send")
     if to is None:
@@ -216,27 +144,18 @@ def IEL_send(value: object, to: To | None = None, tag: Tag | None = None) -> Sen
 
 
 def IEL_recv(source: Any = None, tag: Tag | None = None, out: Any = None) -> Any:
-    """Receive a value; wait until one has been sent, for as long as the run lasts.
+    """Receive a value, as `Context.recv` does, or pull a shared boundary, as `SharedBoundary.pull`.
 
     Parameters
     ----------
     source : str, tuple, Address or SharedBoundary, optional
-        Who sent it; by default anybody in the group. A shared boundary is pulled.
     tag : str or tuple of str and int, optional
     out : array, optional
-        Where it lands.
 
     Returns
     -------
     object
-        What was sent; `out` if that is given; the array of a boundary.
-
-    Raises
-    ------
-    RuntimeError
-        If no module is running here; `RunStopped`, which is one, if the run is stopping.
-    CouplingError, TupleError
-        As `Context.recv`, or `SharedBoundary.pull`.
+        As from `Context.recv`; the array of a boundary.
     """
     context = _context("IEL_recv")
     if hasattr(source, "pull"):
@@ -246,19 +165,12 @@ def IEL_recv(source: Any = None, tag: Tag | None = None, out: Any = None) -> Any
 
 
 def IEL_move(value: object, to: To | None = None, tag: Tag | None = None) -> None:
-    """Send a value and wait until it has been received, for as long as the run lasts.
+    """Send a value and wait until it has been received, as `Context.move` does.
 
     Parameters
     ----------
     value, to, tag
-        As in `IEL_send`; an array is not copied.
-
-    Raises
-    ------
-    RuntimeError
-        If no module is running here; `RunStopped`, which is one, if the run is stopping.
-    CouplingError, TupleError
-        As `Context.move`, or `SharedBoundary.push`.
+        As in `IEL_send`; for a boundary the wait is that of `Sending.wait`.
     """
     context = _context("IEL_move")
     if to is None:

@@ -1,14 +1,16 @@
-"""What a user hands over, as an array."""
+"""What a user hands over, as an array, and types of elements."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import DataError
+from dnn.errors import DataError, DtypeError
 
-__all__ = ["array_of"]
+__all__ = ["array_of", "dtype_of"]
 
 
 def array_of(name: str, values: npt.ArrayLike) -> Array:
@@ -20,6 +22,10 @@ def array_of(name: str, values: npt.ArrayLike) -> Array:
         Of the argument, for the message.
     values : array_like
 
+    Returns
+    -------
+    array
+
     Raises
     ------
     DataError
@@ -29,3 +35,31 @@ def array_of(name: str, values: npt.ArrayLike) -> Array:
         return np.asarray(values)
     except ValueError as error:
         raise DataError(f"{name}: rows that differ in length make no array ({error})") from None
+
+
+def dtype_of(where: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return a type of elements, one that nodes, tensors and memory may have.
+
+    Parameters
+    ----------
+    where : str
+        Who was given it, for the message.
+    dtype : type of elements
+
+    Returns
+    -------
+    numpy.dtype
+
+    Raises
+    ------
+    DtypeError
+        If it is unknown, or not of real numbers of at most 64 bits.
+    """
+    try:
+        known = np.dtype(dtype)
+    except TypeError:
+        raise DtypeError(f"{where}: {dtype!r} is no type of elements") from None
+    if known.kind not in "fiub" or known.itemsize > 8:
+        message = f"elements must be real numbers of at most 64 bits, not {known}"
+        raise DtypeError(f"{where}: {message}")
+    return known

@@ -8,7 +8,6 @@ of length K: the same graph and the same functions as for one network, called on
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
@@ -278,16 +277,16 @@ class Ensemble:
             losses = trainer.epoch_of_models(order)
         took_s = (time.perf_counter() - began) / len(active)
         for k, loss in zip(active, losses, strict=True):
-            epoch = History([loss], [], [took_s], trainer.steps, not math.isfinite(loss))
-            histories[k].extend(epoch)
-            self._histories[k].extend(epoch)
+            histories[k].add(loss, took_s, trainer.steps)
+            self._histories[k].add(loss, took_s, trainer.steps)
 
     def _orders(self, rows: Rows, active: Sequence[int], epochs: int) -> Iterator[Rows]:
         """Yield which rows each network visits in the epochs to come, in order."""
         done = len(self._histories[active[0]])
         seeds = [self.seeds[k] for k in active]
+        flat, first = rows.reshape(-1), rows.shape[1] * np.arange(len(rows))[:, None]
         for orders in epoch_orders(rows.shape[1], seeds, done, done + epochs):
-            yield np.take_along_axis(rows, orders, axis=1)
+            yield flat.take(orders + first)
 
     def _validate(
         self,
@@ -369,12 +368,24 @@ class Ensemble:
         rows: Sequence[npt.ArrayLike] | None = None,
         versions: Sequence[int] | None = None,
     ) -> list[dict[str, float]]:
-        """Measure each network on its rows; parameters and errors as in `fit`.
+        """Measure each network on its rows.
+
+        Parameters
+        ----------
+        x, y : array_like, length n
+        rows : sequence of K array_like, optional
+        versions : sequence of K int, optional
+            All as for `fit`.
 
         Returns
         -------
         list of K dict
             Each as `NeuralNetwork.evaluate` returns it.
+
+        Raises
+        ------
+        ShapeError, LabelError, DataError, ConfigurationError
+            As for `fit`.
         """
         data = EnsembleData.of(self._network, len(self), x, y, versions)
         at = data.rows("rows", rows)
@@ -395,7 +406,21 @@ class Ensemble:
         return outputs.argmax(axis=-1) if self._network.loss.classifies else outputs
 
     def predict_proba(self, x: npt.ArrayLike) -> Array:
-        """Return the probability of each class by each network, of shape (K, n, classes)."""
+        """Return the probability of each class by each network.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
+
+        Returns
+        -------
+        array of float, shape (K, n, classes)
+
+        Raises
+        ------
+        ConfigurationError
+            If the loss is no classification's.
+        """
         return self._outputs(x, "probability")
 
     def _outputs(self, x: npt.ArrayLike, kind: Kind) -> Array:

@@ -47,7 +47,16 @@ FILLERS: dict[str, Initializer] = {
 
 
 def filler(given: str | float | Initializer) -> Initializer:
-    """Return a filler by name; a number fills as a constant, a function is returned as it is.
+    """Return a filler by name.
+
+    Parameters
+    ----------
+    given : str, number or Initializer
+        A number fills as a constant; a function is returned as it is.
+
+    Returns
+    -------
+    Initializer
 
     Raises
     ------

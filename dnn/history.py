@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 __all__ = ["History"]
@@ -46,8 +47,30 @@ class History:
         """Accuracy on the validation set after each epoch; empty where there is none."""
         return [result["accuracy"] for result in self.validation if "accuracy" in result]
 
+    def add(self, loss: float, took_s: float, steps: int) -> None:
+        """Append an epoch without validation; the training goes on, or has diverged.
+
+        Parameters
+        ----------
+        loss : float
+            Mean over the epoch.
+        took_s : float, seconds
+        steps : int
+        """
+        self.loss.append(loss)
+        self.epoch_times_s.append(took_s)
+        self.steps += steps
+        self.diverged = not math.isfinite(loss)
+        self.stopped = None
+
     def extend(self, later: History) -> None:
-        """Append what happened later."""
+        """Append what happened later.
+
+        Parameters
+        ----------
+        later : History
+            Its `diverged` and `stopped` replace those of this one.
+        """
         self.loss += later.loss
         self.validation += later.validation
         self.epoch_times_s += later.epoch_times_s

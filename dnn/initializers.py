@@ -18,6 +18,7 @@ from dnn.errors import ConfigurationError, ShapeError, unknown_name
 from dnn.graph.node import Shape
 
 __all__ = [
+    "DRAWING_NOTHING",
     "INITIALIZERS",
     "Initializer",
     "constant",
@@ -51,17 +52,50 @@ def fans(shape: Shape) -> tuple[int, int]:
 
 
 def zeros(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Return zeros: what biases start from."""
+    """Return zeros: what biases start from.
+
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+        Not drawn from.
+    shape : tuple of int
+    dtype : type of elements
+
+    Returns
+    -------
+    array, of `shape` and `dtype`
+    """
     return np.zeros(shape, dtype)
 
 
 def ones(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Return ones."""
+    """Return ones.
+
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+        Not drawn from.
+    shape : tuple of int
+    dtype : type of elements
+
+    Returns
+    -------
+    array, of `shape` and `dtype`
+    """
     return np.ones(shape, dtype)
 
 
 def constant(value: float) -> Initializer:
-    """Return an initializer: `value` everywhere."""
+    """Return an initializer: `value` everywhere.
+
+    Parameters
+    ----------
+    value : float
+
+    Returns
+    -------
+    Initializer
+    """
 
     def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
         return np.full(shape, value, dtype)
@@ -70,7 +104,21 @@ def constant(value: float) -> Initializer:
 
 
 def uniform(low: float, high: float) -> Initializer:
-    """Return an initializer: drawn uniformly from `low` to `high`."""
+    """Return an initializer: drawn uniformly from `low` to `high`.
+
+    Parameters
+    ----------
+    low, high : float
+
+    Returns
+    -------
+    Initializer
+
+    Raises
+    ------
+    ConfigurationError
+        If `low` is not below `high`.
+    """
     if not low < high:
         raise ConfigurationError(f"uniform: low {low!r} must be below high {high!r}")
 
@@ -81,7 +129,25 @@ def uniform(low: float, high: float) -> Initializer:
 
 
 def normal(mean: float, deviation: float) -> Initializer:
-    """Return an initializer: drawn normally, with mean and standard deviation."""
+    """Return an initializer: drawn normally.
+
+    Parameters
+    ----------
+    mean : float
+    deviation : float, not negative
+        The standard deviation.
+
+    Returns
+    -------
+    Initializer
+
+    Raises
+    ------
+    ConfigurationError
+        If `deviation` is negative.
+    """
+    if not deviation >= 0:
+        raise ConfigurationError(f"normal: deviation must not be negative: {deviation!r}")
 
     def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
         return np.asarray(generator.normal(mean, deviation, shape)).astype(dtype)
@@ -90,7 +156,21 @@ def normal(mean: float, deviation: float) -> Initializer:
 
 
 def mask(probability: float) -> Initializer:
-    """Return an initializer: 1 with a probability, else 0."""
+    """Return an initializer: 1 with a probability, else 0.
+
+    Parameters
+    ----------
+    probability : float, in 0 .. 1
+
+    Returns
+    -------
+    Initializer
+
+    Raises
+    ------
+    ConfigurationError
+        If `probability` is outside its range.
+    """
     if not 0 <= probability <= 1:
         raise ConfigurationError(f"mask: probability must be in 0 .. 1, not {probability!r}")
 
@@ -101,9 +181,17 @@ def mask(probability: float) -> Initializer:
 
 
 def diagonal(values: npt.ArrayLike) -> Initializer:
-    """Return an initializer: `values`, a number or one each, on the diagonal of the last two axes.
+    """Return an initializer: values on the diagonal of the last two axes, zeros elsewhere.
 
-    Zero elsewhere; the shape needs two axes.
+    Parameters
+    ----------
+    values : array_like, shape () or (n,)
+        One for all, or one for each element of the diagonal.
+
+    Returns
+    -------
+    Initializer
+        It raises `ShapeError` for a shape of fewer than two axes, or with another diagonal.
     """
 
     def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
@@ -121,12 +209,39 @@ def diagonal(values: npt.ArrayLike) -> Initializer:
 
 
 def identity(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Return ones on the diagonal of the last two axes and zeros elsewhere."""
+    """Return ones on the diagonal of the last two axes and zeros elsewhere.
+
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+        Not drawn from.
+    shape : tuple of int
+    dtype : type of elements
+
+    Returns
+    -------
+    array, of `shape` and `dtype`
+
+    Raises
+    ------
+    ShapeError
+        If `shape` has fewer than two axes.
+    """
     return diagonal(1.0)(generator, shape, dtype)
 
 
 def glorot_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
     """Draw uniformly with variance ``2 / (fan_in + fan_out)`` [1]_: for sigmoid, tanh and outputs.
+
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+    shape : tuple of int, units along the last axis and inputs along the one before it
+    dtype : type of elements
+
+    Returns
+    -------
+    array, of `shape` and `dtype`
 
     References
     ----------
@@ -138,12 +253,33 @@ def glorot_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTyp
 
 
 def glorot_normal(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Draw normally with variance ``2 / (fan_in + fan_out)``; source as for `glorot_uniform`."""
+    """Draw normally with variance ``2 / (fan_in + fan_out)``; source as for `glorot_uniform`.
+
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+    shape : tuple of int, units along the last axis and inputs along the one before it
+    dtype : type of elements
+
+    Returns
+    -------
+    array, of `shape` and `dtype`
+    """
     return generator.normal(0.0, math.sqrt(2.0 / sum(fans(shape))), shape).astype(dtype)
 
 
 def he_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
     """Draw uniformly with variance ``2 / fan_in`` [1]_: for relu.
+
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+    shape : tuple of int, units along the last axis and inputs along the one before it
+    dtype : type of elements
+
+    Returns
+    -------
+    array, of `shape` and `dtype`
 
     References
     ----------
@@ -154,7 +290,18 @@ def he_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLik
 
 
 def he_normal(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Draw normally with variance ``2 / fan_in``; source as for `he_uniform`."""
+    """Draw normally with variance ``2 / fan_in``; source as for `he_uniform`.
+
+    Parameters
+    ----------
+    generator : numpy.random.Generator
+    shape : tuple of int, units along the last axis and inputs along the one before it
+    dtype : type of elements
+
+    Returns
+    -------
+    array, of `shape` and `dtype`
+    """
     return generator.normal(0.0, math.sqrt(2.0 / fans(shape)[0]), shape).astype(dtype)
 
 
@@ -169,8 +316,21 @@ INITIALIZERS: dict[str, Initializer] = {
 }
 
 
+DRAWING_NOTHING: tuple[Initializer, ...] = (zeros, ones)
+"""What starts every network alike, of whatever shape."""
+
+
 def initializer(given: str | Initializer) -> Initializer:
-    """Return an initializer by name; a function is returned as it is.
+    """Return an initializer by name.
+
+    Parameters
+    ----------
+    given : str or Initializer
+        A function is returned as it is.
+
+    Returns
+    -------
+    Initializer
 
     Raises
     ------

@@ -38,7 +38,16 @@ class Loss:
     classifies = False
 
     def class_count(self, outputs: Shape) -> int:
-        """Return how many classes a network tells apart whose samples have outputs of a shape.
+        """Return how many classes a network tells apart.
+
+        Parameters
+        ----------
+        outputs : tuple of int
+            Shape of the network's output for one sample.
+
+        Returns
+        -------
+        int
 
         Raises
         ------
@@ -48,7 +57,16 @@ class Loss:
         raise ConfigurationError(f"{type(self).__name__} has no classes")
 
     def predicted(self, outputs: Array) -> Array:
-        """Return the class of each sample, or the outputs where there are no classes."""
+        """Return the class of each sample, or the outputs where there are no classes.
+
+        Parameters
+        ----------
+        outputs : array, shape (..., n, *outputs)
+
+        Returns
+        -------
+        array of intp, shape (..., n), or `outputs`
+        """
         return outputs
 
     def check(self, y: npt.ArrayLike, samples: int, outputs: Shape, dtype: np.dtype[Any]) -> Array:
@@ -65,6 +83,10 @@ class Loss:
         dtype : numpy.dtype
             Of the network.
 
+        Returns
+        -------
+        array, length `samples`
+
         Raises
         ------
         ShapeError, DataError
@@ -73,7 +95,18 @@ class Loss:
         raise NotImplementedError
 
     def target(self, outputs: Node) -> Node:
-        """Return the placeholder for the targets of a batch."""
+        """Return the placeholder for the targets of a batch.
+
+        Parameters
+        ----------
+        outputs : Node, shape (batch, *outputs)
+            Of the last layer.
+
+        Returns
+        -------
+        Node
+            Of as many rows as the batch, and of the type of what `check` returns.
+        """
         raise NotImplementedError
 
     def value(self, outputs: Node, target: Node) -> Node:
@@ -99,7 +132,12 @@ class Loss:
         Parameters
         ----------
         outputs, target : Node
+            As for `value`.
         weight : Node, shape (batch,)
+
+        Returns
+        -------
+        Node, shape ()
 
         Raises
         ------
@@ -110,6 +148,14 @@ class Loss:
 
     def probabilities(self, outputs: Node) -> Node:
         """Return what the outputs say about each class.
+
+        Parameters
+        ----------
+        outputs : Node, shape (batch, *outputs)
+
+        Returns
+        -------
+        Node, shape (batch, classes)
 
         Raises
         ------
@@ -305,7 +351,16 @@ LOSSES: dict[str, type[Loss]] = {
 
 
 def loss_of(given: str | Loss) -> Loss:
-    """Return a loss by name; a `Loss` is returned as it is.
+    """Return a loss by name.
+
+    Parameters
+    ----------
+    given : str or Loss
+        A `Loss` is returned as it is.
+
+    Returns
+    -------
+    Loss
 
     Raises
     ------

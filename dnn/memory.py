@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn import allocations
-from dnn.backend import device as devices
+from dnn.arrays import dtype_of
 from dnn.backend.device import Device
 from dnn.backend.ops import ALIGNMENT_BYTES, Array
 from dnn.errors import ConfigurationError, DeviceError, DtypeError, ShapeError, unknown_name
-from dnn.memory_kinds import DeviceMemory, MemoryKind
+from dnn.memory_kinds import DeviceMemory, MemoryKind, device_memory
 
 __all__ = ["DeviceMemory", "MemoryKind", "MemoryManager"]
 
@@ -75,9 +75,9 @@ class MemoryManager:
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
             raise ConfigurationError(f"size must be an integer of at least 0, not {size!r}")
         self.size = int(size)
-        self.dtype = checked_dtype(dtype)
+        self.dtype = dtype_of("memory", dtype)
         self.kind = MemoryKind.of(kind)
-        self.device = _device_memory(self.kind, device)
+        self.device = device_memory(self.kind, device)
         self._host: Array | None = None
         self._device: Any = None
         self._host_stale = self._device_stale = False
@@ -85,7 +85,24 @@ class MemoryManager:
 
     @classmethod
     def wrap(cls, array: Array) -> MemoryManager:
-        """Return a HOST manager of an array's own memory; the array is contiguous."""
+        """Return a manager of an array's own memory.
+
+        Parameters
+        ----------
+        array : array of NumPy, contiguous
+
+        Returns
+        -------
+        MemoryManager
+            Of HOST memory.
+
+        Raises
+        ------
+        ShapeError
+            If the array is not contiguous.
+        DtypeError
+            If its elements are no real numbers of at most 64 bits.
+        """
         if not array.flags.c_contiguous:
             raise ShapeError("memory", f"an array {array.shape} is not contiguous", array.shape)
         self = cls(array.size, array.dtype, MemoryKind.HOST)
@@ -94,7 +111,19 @@ class MemoryManager:
 
     @classmethod
     def wrap_device(cls, array: Any, device: str | Device | DeviceMemory) -> MemoryManager:
-        """Return a DEVICE manager of a device array's own memory; the array is contiguous."""
+        """Return a manager of a device array's own memory.
+
+        Parameters
+        ----------
+        array : array of the device, contiguous
+        device : str or Device
+            Where it lies.
+
+        Returns
+        -------
+        MemoryManager
+            Of DEVICE memory.
+        """
         self = cls(array.size, array.dtype, MemoryKind.DEVICE, device)
         self._device = array.reshape(-1)
         return self
@@ -119,7 +148,18 @@ class MemoryManager:
     # The two sides.
 
     def read_host(self) -> Array:
-        """Return the elements on the host, up to date and not to be written."""
+        """Return the elements on the host, up to date and not to be written.
+
+        Returns
+        -------
+        array, shape (size,)
+            A view that cannot be written.
+
+        Raises
+        ------
+        DeviceError
+            If it is DEVICE memory.
+        """
         view: Array = self._on_host().view()
         view.flags.writeable = False
         return view
@@ -131,6 +171,15 @@ class MemoryManager:
         ----------
         whole : bool
             Every element is going to be written, so what the device holds need not be fetched.
+
+        Returns
+        -------
+        array, shape (size,)
+
+        Raises
+        ------
+        DeviceError
+            If it is DEVICE memory.
         """
         host = self._on_host(update=not whole)
         self._host_stale = False
@@ -138,11 +187,36 @@ class MemoryManager:
         return host
 
     def read_device(self) -> Any:
-        """Return the elements on the device, up to date and not to be written."""
+        """Return the elements on the device, up to date and not to be written.
+
+        Returns
+        -------
+        array of the device, shape (size,)
+
+        Raises
+        ------
+        DeviceError
+            If it is memory of the host alone.
+        """
         return self._on_device()
 
     def write_device(self, *, whole: bool = False) -> Any:
-        """Return the elements on the device for writing; a host copy is stale from now on."""
+        """Return the elements on the device for writing; a host copy is stale from now on.
+
+        Parameters
+        ----------
+        whole : bool
+            Every element is going to be written, so what the host holds need not be sent.
+
+        Returns
+        -------
+        array of the device, shape (size,)
+
+        Raises
+        ------
+        DeviceError
+            If it is memory of the host alone.
+        """
         array = self._on_device(update=not whole)
         self._device_stale = False
         self._host_stale = self._two_sided()
@@ -226,6 +300,11 @@ class MemoryManager:
         side : str
             ``"host"`` or ``"device"``.
 
+        Raises
+        ------
+        ConfigurationError
+            If it is neither.
+
         Notes
         -----
         Whoever reads that side next waits for what is still under way. Where there is only one
@@ -306,33 +385,3 @@ class MemoryManager:
 
     def _takes_device(self) -> bool:
         return self.device is not None and self.kind is not MemoryKind.HOST
-
-
-def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return a type of elements that memory may have."""
-    checked = np.dtype(dtype)
-    if checked.kind not in "fiub" or checked.itemsize > 8:
-        raise DtypeError(f"elements must be real numbers of at most 64 bits, not {checked}")
-    return checked
-
-
-def _device_memory(
-    kind: MemoryKind, device: str | Device | DeviceMemory | None
-) -> DeviceMemory | None:
-    """Return the device of a manager, None for memory of the host alone."""
-    if kind is MemoryKind.HOST:
-        return None
-    if device is not None and not isinstance(device, str | Device):
-        return device
-    if device is None:
-        device = "cuda" if kind is not MemoryKind.MANAGED or not devices.cuda_problem() else "cpu"
-    where = Device.of(device)
-    if where.kind == "cpu":
-        if kind is MemoryKind.MANAGED:
-            return None
-        raise DeviceError(f"{kind.name} memory is a GPU's, and the device is {where}")
-    if problem := devices.cuda_problem(where.index):
-        raise DeviceError(f"{kind.name} memory needs a GPU: {problem}", str(where))
-    from dnn.backend.cuda.memory import CudaMemory
-
-    return CudaMemory(where.index)

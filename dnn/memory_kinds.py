@@ -1,4 +1,4 @@
-"""Kinds of memory, and what memory asks of a device."""
+"""Kinds of memory, what memory asks of a device, and which one answers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dnn.backend import device as devices
+from dnn.backend.device import Device
 from dnn.backend.ops import Array
-from dnn.errors import unknown_name
+from dnn.errors import DeviceError, unknown_name
 
-__all__ = ["DeviceMemory", "MemoryKind"]
+__all__ = ["DeviceMemory", "MemoryKind", "device_memory"]
 
 
 class MemoryKind(enum.Enum):
@@ -75,3 +77,42 @@ class DeviceMemory(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the device has done all its work."""
+
+
+def device_memory(
+    kind: MemoryKind, device: str | Device | DeviceMemory | None
+) -> DeviceMemory | None:
+    """Return the device that memory of a kind lies on.
+
+    Parameters
+    ----------
+    kind : MemoryKind
+    device : str, Device or DeviceMemory, optional
+        As for `MemoryManager`.
+
+    Returns
+    -------
+    DeviceMemory or None
+        None for memory of the host alone.
+
+    Raises
+    ------
+    DeviceError
+        If the kind needs a GPU and there is none; it says what is missing.
+    """
+    if kind is MemoryKind.HOST:
+        return None
+    if device is not None and not isinstance(device, str | Device):
+        return device
+    if device is None:
+        device = "cuda" if kind is not MemoryKind.MANAGED or not devices.cuda_problem() else "cpu"
+    where = Device.of(device)
+    if where.kind == "cpu":
+        if kind is MemoryKind.MANAGED:
+            return None
+        raise DeviceError(f"{kind.name} memory is a GPU's, and the device is {where}")
+    if problem := devices.cuda_problem(where.index):
+        raise DeviceError(f"{kind.name} memory needs a GPU: {problem}", str(where))
+    from dnn.backend.cuda.memory import CudaMemory
+
+    return CudaMemory(where.index)

@@ -45,7 +45,23 @@ def confusion_matrix(y: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -
 
 
 def accuracy(y: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
-    """Return the share of right predictions, in 0 .. 1; parameters as in `confusion_matrix`."""
+    """Return the share of right predictions.
+
+    Parameters
+    ----------
+    y, predicted : array_like of int, shape (n,)
+
+    Returns
+    -------
+    float, in 0 .. 1
+
+    Raises
+    ------
+    ShapeError
+        If the shapes differ.
+    DataError
+        If there is no sample.
+    """
     classes = 1 + int(max(np.max(y, initial=0), np.max(predicted, initial=0)))
     counts = confusion_matrix(y, predicted, classes)
     return float(np.trace(counts) / counts.sum())

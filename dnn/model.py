@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, RoutineTable, ops_for
-from dnn.checks import check_count, check_samples, check_weights
-from dnn.data.batches import epoch_order
-from dnn.data.split import split_rows
+from dnn.checks import check_count
 from dnn.errors import ConfigurationError
 from dnn.evaluation import evaluate, outputs_of
+from dnn.fitting import Fit, checked_pair, checked_samples, fit_data
 from dnn.graph.passes import checking_passes, mixed_precision_passes
 from dnn.history import History
 from dnn.layers import Layer
@@ -178,85 +174,28 @@ class NeuralNetwork:
         """
         epochs = check_count("epochs", epochs)
         batch_size = check_count("batch_size", batch_size)
-        samples, targets = self._check("x", x, y)
         network = self._network
-        loss, outputs = network.loss, network.output_shape
-        classes = loss.class_count(outputs) if loss.classifies else None
-        weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
-        held_out = None
-        if isinstance(validation, tuple | list):
-            pair: Sequence[npt.ArrayLike] = validation
-            if len(pair) != 2:
-                message = f"validation must be (x, y) or a share, not {len(pair)} things"
-                raise ConfigurationError(message)
-            held_out = self._check("validation x", *pair)
-        elif validation is not None:
-            labels = targets if network.loss.classifies else None
-            kept, out = split_rows(len(samples), labels, validation, self.seed)
-            held_out = samples[out], targets[out]
-            samples, targets = samples[kept], targets[kept]
-            weights = None if weights is None else weights[kept]
-        compiled = network.training_plan if weights is None else network.weighted_training_plan
+        data = fit_data(network, self.seed, x, y, validation, class_weight, sample_weight)
+        compiled = network.training_plan if data.weights is None else network.weighted_training_plan
         # The whole training set goes to the device, once.
         ops = network.ops
         trainer = Trainer(
             compiled,
             self._update,
             ops,
-            ops.asarray(samples),
-            ops.asarray(targets),
-            None if weights is None else ops.asarray(weights),
+            ops.asarray(data.samples),
+            ops.asarray(data.targets),
+            None if data.weights is None else ops.asarray(data.weights),
             batch_size,
         )
-        history = History()
         # Imported here: most of a sweep's networks are trained without anybody watching.
         watchers: list[Callback] = []
         if callbacks or progress is not False:
             from dnn.callbacks.watching import watching
 
             watchers = watching(callbacks, progress)
-        with ExitStack() as ends:
-            for callback in watchers:
-                ends.callback(callback.on_fit_end, self, history)
-                callback.on_fit_begin(self, epochs)
-            self._train(trainer, held_out, epochs, watchers, history)
-        return history
-
-    def _train(
-        self,
-        trainer: Trainer,
-        held_out: tuple[Array, Array] | None,
-        epochs: int,
-        callbacks: Sequence[Callback],
-        history: History,
-    ) -> None:
-        for _ in range(epochs):
-            order = epoch_order(trainer.rows, self.seed, len(self._history))
-            began = time.perf_counter()
-            # A diverging network is reported in the history and not by warnings.
-            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                loss = trainer.epoch(order, _check if self._options["check_finite"] else None)
-            took_s = time.perf_counter() - began
-            validation = [evaluate(self._network, *held_out)] if held_out is not None else []
-            diverged = not math.isfinite(loss)
-            done = History([loss], validation, [took_s], trainer.steps, diverged)
-            history.extend(done)
-            self._history.extend(done)
-            stopped = self._after_epoch(callbacks, history)
-            history.stopped = self._history.stopped = stopped
-            if diverged or stopped:
-                break
-
-    def _after_epoch(self, callbacks: Sequence[Callback], history: History) -> str | None:
-        """Call every callback, though one has asked to stop; return the first reason to."""
-        if not callbacks:
-            return None
-        from dnn.callbacks import Epoch
-
-        validation = history.validation[-1] if history.validation else {}
-        epoch = Epoch(self, len(self._history) - 1, history.loss[-1], validation, history)
-        reasons = [callback.on_epoch_end(epoch) for callback in callbacks]
-        return next((reason for reason in reasons if reason), None)
+        inspect = BatchPlan.check_finite if self._options["check_finite"] else None
+        return Fit(self, network, trainer, data.held_out, watchers, inspect).run(epochs)
 
     def snapshot(self, into: Snapshot | None = None) -> Snapshot:
         """Copy parameters and running statistics.
@@ -276,11 +215,24 @@ class NeuralNetwork:
         return into
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take parameters and running statistics back from a `snapshot` of this network."""
+        """Take parameters and running statistics back.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+            Of this network.
+        """
         snapshot.give_back(self._network)
 
     def trained_arrays(self) -> dict[str, Array]:
-        """Return every array that training changes, by name; see `dnn.snapshot.trained_arrays`."""
+        """Return every array that training changes, by name.
+
+        Returns
+        -------
+        dict of str to array
+            ``parameter/NAME``, ``state/NAME``, and ``optimizer/BUFFER/NAME`` for what the
+            optimizer remembers of a parameter. They are the network's own, on its device.
+        """
         return trained_arrays(self._network, self._update)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -321,13 +273,24 @@ class NeuralNetwork:
         self._history = history
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write a checkpoint; see `dnn.save_checkpoint`."""
+        """Write a checkpoint, as `dnn.save_checkpoint` does.
+
+        Parameters
+        ----------
+        path : path
+        """
         from dnn.checkpoint import save_checkpoint
 
         save_checkpoint(self, path)
 
     def load(self, path: str | PathLike[str]) -> None:
-        """Go on from a checkpoint; see `dnn.load_checkpoint`."""
+        """Go on from a checkpoint, as `dnn.load_checkpoint` does.
+
+        Parameters
+        ----------
+        path : path
+            Of a file that `save` wrote for a network of the same layers, dtype and optimizer.
+        """
         from dnn.checkpoint import load_checkpoint
 
         load_checkpoint(self, path)
@@ -348,11 +311,15 @@ class NeuralNetwork:
         ShapeError, DataError
             If the samples do not fit the network, or contain NaN or infinity.
         """
-        outputs = outputs_of(self._network, self._check_samples("x", x), "evaluation")
+        outputs = outputs_of(self._network, checked_samples(self._network, "x", x), "evaluation")
         return self._network.loss.predicted(outputs)
 
     def predict_class(self, x: npt.ArrayLike) -> Array:
-        """Return the class of each sample; parameters and errors as in `predict`.
+        """Return the class of each sample.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
 
         Returns
         -------
@@ -362,13 +329,19 @@ class NeuralNetwork:
         ------
         ConfigurationError
             If the loss is no classification's.
+        ShapeError, DataError
+            As for `predict`.
         """
         if not self._network.loss.classifies:
             raise ConfigurationError(f"{type(self._network.loss).__name__} gives no classes")
         return self.predict(x)
 
     def predict_proba(self, x: npt.ArrayLike) -> Array:
-        """Return the probability of each class; parameters and errors as in `predict`.
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
 
         Returns
         -------
@@ -378,8 +351,10 @@ class NeuralNetwork:
         ------
         ConfigurationError
             If the loss is no classification's.
+        ShapeError, DataError
+            As for `predict`.
         """
-        return outputs_of(self._network, self._check_samples("x", x), "probability")
+        return outputs_of(self._network, checked_samples(self._network, "x", x), "probability")
 
     def evaluate(self, x: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float]:
         """Measure the network on samples.
@@ -400,27 +375,19 @@ class NeuralNetwork:
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         """
-        return evaluate(self._network, *self._check("x", x, y))
-
-    def _check(self, name: str, x: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Array, Array]:
-        samples = self._check_samples(name, x)
-        network = self._network
-        targets = network.loss.check(y, len(samples), network.output_shape, network.dtype)
-        return samples, targets
-
-    def _check_samples(self, name: str, x: npt.ArrayLike) -> Array:
-        network = self._network
-        return check_samples(name, x, network.layers[0].name, network.input_shape, network.dtype)
+        return evaluate(self._network, *checked_pair(self._network, "x", x, y))
 
     def summary(self) -> str:
-        """Return a table of layers, their output shapes and their numbers of parameters."""
+        """Return a table of layers, their output shapes and their numbers of parameters.
+
+        Returns
+        -------
+        str
+            A line for each layer, between a heading and the total.
+        """
         lines = [f"{'layer':24s}{'output':16s}{'parameters':>12s}"]
         for row in self._network.summaries:
             lines.append(f"{row.name:24s}{row.shape!s:16s}{row.parameters:12,d}")
         total = sum(row.parameters for row in self._network.summaries)
         lines.append(f"{'total':40s}{total:12,d}")
         return "\n".join(lines)
-
-
-def _check(plan: BatchPlan) -> None:
-    plan.check_finite()

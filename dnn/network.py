@@ -18,11 +18,12 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, NonFiniteError
 from dnn.graph import operations
+from dnn.graph.arguments import describe
 from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.models import with_models
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
-from dnn.graph.operation import describe
 from dnn.graph.plan import Arena, Plan
+from dnn.initializers import DRAWING_NOTHING
 from dnn.layers import Input, Layer
 from dnn.layers.layer import NoiseSource, Parameter, build_all
 from dnn.losses import Loss
@@ -207,6 +208,10 @@ class Network:
         for parameter in declared:
             node = parameter.node
             array = buffer[node.name]
+            if parameter.initializer in DRAWING_NOTHING:
+                generator = stream(seeds[0], "initialise", node.name)
+                self.ops.load(parameter.initializer(generator, array.shape, self.dtype), array)
+                continue
             parts = [array] if self.models is None else [array[k, ...] for k in range(len(seeds))]
             for seed, part in zip(seeds, parts, strict=True):
                 generator = stream(seed, "initialise", node.name)

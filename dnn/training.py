@@ -116,7 +116,7 @@ class Trainer:
             The mean over samples of the loss, each batch before its step.
         """
         self._visit(order, inspect)
-        return float(self._ops.to_host(self._losses) @ self._shares)
+        return float((self._ops.to_host(self._losses) * self._shares).sum())
 
     def epoch_of_models(self, order: Array) -> list[float]:
         """Visit every sample once, in K networks at once.
@@ -131,9 +131,10 @@ class Trainer:
             As `epoch` returns it.
         """
         self._visit(order, None)
-        # Column by column, as a single network sums up its losses.
-        by_model = self._ops.to_host(self._losses).T.copy()
-        return [float(losses @ self._shares) for losses in by_model]
+        # Rows that are contiguous, so that they are summed up as a single network's losses are.
+        by_model = self._ops.to_host(self._losses).T * self._shares
+        means: list[float] = np.ascontiguousarray(by_model).sum(axis=1).tolist()
+        return means
 
     def _visit(self, order: Array, inspect: Callable[[BatchPlan], None] | None) -> None:
         if inspect is not None:

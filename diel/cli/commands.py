@@ -68,12 +68,29 @@ def count(text: str) -> int:
 count.__name__ = "count"
 
 
-def _add_file(parser: argparse.ArgumentParser) -> None:
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Add the workflow file."""
     parser.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
 
 
+def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add how ranks are started and where their run is kept: for every command that starts them."""
+    parser.add_argument(
+        "-n", "--ranks", type=positive, metavar="N",
+        help="MPI ranks to start (default: as many as the file can use at once)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR",
+        help="where run directories are made (default: runs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-run-as-root", action="store_true",
+        help="pass this on to Open MPI, which otherwise refuses to run as root",
+    )  # fmt: skip
+
+
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_file(parser)
+    add_file(parser)
     parser.add_argument(
         "--format", choices=("text", "dot", "mermaid"), default="text",
         help="text for people (default), dot for Graphviz, mermaid for Markdown pages",
@@ -96,7 +113,7 @@ def _new_module_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _sbatch_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_file(parser)
+    add_file(parser)
     parser.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
         help="MPI ranks (default: nodes times ranks on each, or what the file can use at once)",
@@ -140,18 +157,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         "--export", nargs="+", default=[], metavar="FORMAT",
         help="write what was recorded as csv, json, parquet, or optuna (for optuna-dashboard)",
     )  # fmt: skip
-    parser.add_argument(
-        "-n", "--ranks", type=positive, metavar="N",
-        help="MPI ranks to start (default: as many as the file can use at once)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR",
-        help="where run directories are made (default: runs)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--allow-run-as-root", action="store_true",
-        help="pass this on to Open MPI, which otherwise refuses to run as root",
-    )  # fmt: skip
+    add_launch_arguments(parser)
 
 
 def _watch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -163,11 +169,7 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print how it stands, and leave")
 
 
-def _report_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
-
-
-def _trace_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_run_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
 
 
@@ -241,7 +243,7 @@ COMMANDS = (
         "write trace.json of a run that goes on or was killed",
         "Write trace.json anew from what the ranks have left in a run's directory. A run that "
         "ends by itself has done that already.",
-        _trace_arguments,
+        _add_run_dir,
         "diel.cli.trace:trace",
     ),
     Command(
@@ -250,7 +252,7 @@ COMMANDS = (
         "Write report.html, to be opened in a browser, from the results and the journal in a run's "
         "directory. A sweep has done that already, while it went on; other modules' results, and "
         "a run that was killed, are given a report by this.",
-        _report_arguments,
+        _add_run_dir,
         "diel.cli.report:report",
     ),
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from diel import __version__
-from diel.cli.commands import add_commands, count, positive
+from diel.cli.commands import add_commands, add_file, add_launch_arguments, count, positive
 from diel.cli.output import protect_standard_streams, why_output_was_lost
 from diel.cli.tuple import add_tuple_command
 from diel.errors import DielError
@@ -76,18 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "--resume", type=Path, metavar="RUN_DIR",
         help="in place of FILE: go on with this run, from its last checkpoint",
     )  # fmt: skip
-    run.add_argument(
-        "-n", "--ranks", type=positive, metavar="N",
-        help="MPI ranks to start (default: as many as the file can use at once)",
-    )  # fmt: skip
-    run.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR",
-        help="where run directories are made (default: runs)",
-    )  # fmt: skip
-    run.add_argument(
-        "--allow-run-as-root", action="store_true",
-        help="pass this on to Open MPI, which otherwise refuses to run as root",
-    )  # fmt: skip
+    add_launch_arguments(run)
     run.add_argument(
         "--trace", action="store_true",
         help="keep every single call of the tuple space in trace.json, not the long ones alone",
@@ -100,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Check a workflow file, without MPI and without running a module. Files that "
         "define Options are imported to check the options.",
     )
-    check.add_argument("file", metavar="FILE", help="the workflow file (TOML)")
+    add_file(check)
     check.add_argument(
         "-n", "--ranks", type=positive, metavar="N",
         help="also check whether it can run on N ranks, and with how many copies",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class WaitWatch:
     def __init__(self) -> None:
         self._waits: dict[int, Waits] = {}
         self._sent_by_ended: Counter[tuple[int, int]] = Counter()
+        self._is_suspected = False
 
     def note(self, rank: int, plan: CopyPlan, report: Waiting, now_s: float) -> None:
         """Take in that a rank has waited for a while."""
@@ -58,6 +59,23 @@ class WaitWatch:
         self.forget(rank)
         self._sent_by_ended.pop((serial, rank), None)  # nobody waits for these any more
         self._sent_by_ended.update(account.sent)
+
+    def search(
+        self, running: Collection[int], survey: Callable[[], Sequence[Mapping[str, Any]]]
+    ) -> Sequence[Mapping[str, Any]] | None:
+        """Return what the servers hold, once two searches in a row have found a deadlock.
+
+        Parameters
+        ----------
+        running : collection of int
+            Ranks.
+        survey : callable
+            Asks every server what it holds; called if all ranks wait.
+        """
+        surveys = survey() if self.all_wait(running) else None
+        was_suspected = self._is_suspected
+        self._is_suspected = surveys is not None and self.is_deadlock(running, surveys)
+        return surveys if was_suspected and self._is_suspected else None
 
     def all_wait(self, running: Collection[int]) -> bool:
         """Whether every rank that runs a module has reported a wait without a timeout."""

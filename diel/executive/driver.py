@@ -18,12 +18,8 @@ from diel.executive import messages
 from diel.executive.alarms import Alarms
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.chronicle import Chronicle
-from diel.executive.copies import policy_for
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
-    CopyRankFailed,
-    CopyRankFinished,
-    CopyRankLeft,
     DeadlockFound,
     EndRun,
     Event,
@@ -32,7 +28,6 @@ from diel.executive.events import (
     LeaveIgnored,
     LookForTag,
     MakeModuleComm,
-    ModuleCommAsked,
     NoteCopyFailed,
     NoteCopyFinished,
     NoteCopyGivenUp,
@@ -45,6 +40,7 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
+from diel.executive.listener import Listener
 from diel.executive.nest import Finished
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
@@ -136,8 +132,6 @@ class Driver:
             receives=tags.WORKER_TO_EXECUTIVE,
         )
         self._exit_code: int | None = None
-        self._present = {*self._server_ranks, *self._pool}
-        self._tuples_left = 0
         self._next_housekeeping_s = 0.0
         self._noticed: deque[Event] = deque()  # what no rank has reported
         self._alarms: Alarms[Event] = Alarms()  # by what it is for, and the serial of a copy
@@ -146,8 +140,16 @@ class Driver:
         self._timesheet = Timesheet(
             self._server_ranks, self._pool, lambda rank: parent.roster[rank][0]
         )
+        self._listener = Listener(
+            recorder,
+            (*self._server_ranks, *self._pool),
+            plan_of=self._scheduler.plan_of,
+            modules=self._modules,
+            waits=self._waits,
+            status=self._status,
+            timesheet=self._timesheet,
+        )
         self._ended: dict[str, None] = {}  # copies, in order
-        self._suspected = False
         self._specs: Mapping[str, ModuleSpec] = {}
         self._present_copies: dict[str, dict[str, CopyPlan]] = {}  # by group and name
         self._tuples: TupleClient | None = None
@@ -214,7 +216,9 @@ class Driver:
         exit_code = self._exit_code
         self._farewell(stopping=exit_code != 0)
         self._recorder.record("TimeAccounted", **self._timesheet.tell())
-        self._recorder.record("RunEnded", exit_code=exit_code, tuples_left=self._tuples_left)
+        self._recorder.record(
+            "RunEnded", exit_code=exit_code, tuples_left=self._listener.tuples_left
+        )
         self._recorder.close()
         return exit_code
 
@@ -223,7 +227,7 @@ class Driver:
 
         They compute, or wait in MPI calls of their own, and would never leave.
         """
-        if self._present:
+        if self._listener.present:
             self._parent.abort(exit_code or FAILED)
 
     # -- events -------------------------------------------------------------------------------
@@ -235,74 +239,18 @@ class Driver:
                 return self._noticed.popleft()
             # One wait for as long as nothing happens, so that its pauses grow.
             arrival = wait_for(self._poll, safe_point=self._keep_house)
-            event = self._to_event(*arrival) if isinstance(arrival, tuple) else None
+            event = self._listener.hear(*arrival) if isinstance(arrival, tuple) else None
             if event is not None:
                 return event
 
     def _poll(self) -> tuple[int, Report] | bool | None:
         return self._mailbox.poll() or bool(self._noticed) or None
 
-    def _to_event(self, rank: int, report: Report) -> Event | None:
-        self._note_times(rank, report)
-        if isinstance(report, messages.Recorded):
-            self._recorder.record(report.event, **report.fields)
-        elif isinstance(report, messages.RankFinished):
-            self._waits.note_end(rank, report.serial, report.account)
-            if report.leftover_messages:
-                plan = self._scheduler.plan_of(report.serial)
-                self._warn(
-                    plan,
-                    f"{report.leftover_messages} message(s) sent on its communicator "
-                    f"to rank {plan.ranks.index(rank)} of the copy were never received",
-                )
-            return CopyRankFinished(report.serial, rank, report.returned)
-        elif isinstance(report, messages.RankFailed):
-            self._waits.note_end(rank, report.serial, report.account)
-            return CopyRankFailed(report.serial, rank, report.error, report.host, report.detail)
-        elif isinstance(report, messages.RankLeft):
-            self._waits.note_end(rank, report.serial, report.account)
-            return CopyRankLeft(report.serial, rank)
-        elif isinstance(report, messages.ModuleCommAsked):
-            return ModuleCommAsked(report.serial, rank)
-        elif isinstance(report, messages.Waiting):
-            self._note_wait(rank, report)
-        elif isinstance(report, messages.WaitOver):
-            self._waits.forget(rank)
-        elif isinstance(report, messages.Goodbye):
-            self._present.discard(rank)
-            self._tuples_left += report.tuples_left
-        elif isinstance(report, messages.ServerStatus):
-            self._status.note_server(rank, report)
-        return None
-
-    def _note_times(self, rank: int, report: Report) -> None:
-        if isinstance(report, messages.Goodbye):
-            self._timesheet.note_total(rank, report.times)
-        elif isinstance(report, messages.COPY_ENDED):
-            self._timesheet.note_copy(rank, report.serial, report.times)
-
-    def _note_wait(self, rank: int, report: messages.Waiting) -> None:
-        plan = self._scheduler.plan_of(report.serial)
-        module = self._modules[plan.group, plan.module]
-        if module.time_limit_s is not None and policy_for(module, plan.attempt) != "stop":
-            report = replace(report, has_timeout=True)  # its end is no end of the run
-        self._waits.note(rank, plan, report, time.monotonic())
-        if report.what.startswith("tput"):
-            text = f"{report.what} waits for room: the tuple server is full"
-            self._warn(plan, text)
-
     def _look_for_deadlock(self) -> DeadlockFound | None:
-        """Say so if every module waits and the servers, asked twice, confirm it."""
+        """Say so if every module waits and the servers confirm it."""
         running = self._scheduler.running_ranks
-        if not self._waits.all_wait(running):
-            self._suspected = False
-            return None
-        surveys = self._survey()
-        if not self._waits.is_deadlock(running, surveys):
-            self._suspected = False
-            return None
-        if not self._suspected:  # the next round of housekeeping asks again
-            self._suspected = True
+        surveys = self._waits.search(running, self._survey)
+        if surveys is None:
             return None
         explanation = self._waits.explain(
             running,
@@ -328,11 +276,6 @@ class Driver:
             transport = MpiTransport(self._parent.comm, self._server_ranks, lambda: None)
             self._tuples = TupleClient(transport)
         return self._tuples
-
-    def _warn(self, plan: CopyPlan, text: str) -> None:
-        self._recorder.record(
-            "MessageLogged", module=plan.module, copy=plan.copy_index, level="WARNING", text=text
-        )
 
     def _keep_house(self) -> None:
         now_s = time.monotonic()
@@ -476,19 +419,14 @@ class Driver:
         for rank in self._server_ranks:
             self._mailbox.send(messages.Leave(self._exit_code or 0), rank)
         self._await_goodbyes(self._server_ranks, max(deadline_s, time.monotonic() + 1.0))
-        if self._present:
-            self._recorder.record("RanksAborted", ranks=sorted(self._present))
+        if self._listener.present:
+            self._recorder.record("RanksAborted", ranks=sorted(self._listener.present))
 
     def _await_goodbyes(self, ranks: Sequence[int], deadline_s: float) -> None:
-        while self._present.intersection(ranks):
+        while self._listener.present.intersection(ranks):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return
             arrival = self._mailbox.wait(timeout_s=left_s)
-            if arrival is None:
-                continue
-            rank, report = arrival
-            if isinstance(report, (messages.Recorded, messages.Goodbye)):
-                self._to_event(rank, report)
-            else:
-                self._note_times(rank, report)
+            if arrival is not None:
+                self._listener.hear_late(*arrival)

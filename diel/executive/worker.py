@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -37,12 +35,11 @@ from diel.executive.messages import (
     Report,
     RunCopy,
     Stop,
-    Waiting,
-    WaitOver,
     Welcome,
 )
 from diel.executive.plans import CopyPlan
 from diel.executive.serving import GOODBYE_TIMEOUT_S, serve_tuples
+from diel.executive.telling import Teller
 from diel.executive.timekeeping import Timekeeper
 from diel.loading.checking import parse_options
 from diel.loading.context import Context, Place, running
@@ -52,7 +49,6 @@ from diel.loading.surroundings import output_to, restored_process_state
 from diel.loading.threads import ThreadLimiter, set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
-from diel.tuples.tags import format_tag
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -63,8 +59,6 @@ if TYPE_CHECKING:
     from diel.loading.spec import ModuleSpec
     from diel.tuples.client import TupleClient
 
-_TELL_AFTER_S = 1.0
-
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
 _ENDS = {
     RankFinished: "finished",
@@ -72,9 +66,6 @@ _ENDS = {
     RankStopped: "stopped",
     RankLeft: "left",
 }
-
-_Wait: TypeAlias = "tuple[str, object, float]"
-"""The call, the tag in it, and its timeout in seconds."""
 
 
 def follow(parent: Parent) -> int:
@@ -143,8 +134,6 @@ class _Worker:
         from diel.tuples.mpi_transport import MpiTransport
 
         self._keeper, self._meter = keeper, keeper.meter
-        self._meter.name_wait = self._name_wait
-        self._meter.after_wait = self._after_wait
         self._parent = parent
         self._mailbox = mailbox
         self._specs = welcome.specs
@@ -174,12 +163,9 @@ class _Worker:
         self._boundaries = welcome.boundaries
         self._port = MpiPort(parent.comm)
         self._channel = Channel(self._port, self._safe_point, self._warn, self._meter)
+        self._teller = Teller(self._tuples, transport, self._channel, self._meter, self._report)
         self._serial = 0
         self._has_to_leave = False
-        self._waiting_for: _Wait | None = None
-        self._noticed: _Wait | None = None
-        self._noticed_s = 0.0
-        self._told_of: _Wait | None = None
 
     def _raise_if_told(self) -> None:
         """End a wait if the run is stopping, or if this rank has to leave its copy."""
@@ -193,42 +179,12 @@ class _Worker:
     def _safe_point(self) -> None:
         """End a wait if it shall end; tell rank 0 of one that has lasted a while."""
         self._channel.poll()
-        waiting = self._tuples.waiting_for or self._channel.waiting_for or self._waiting_for
+        waiting = self._teller.current
         if waiting is None:  # a server answers at once: only the end of everything is sooner
             self._parent.raise_if_stopped()
             return
         self._raise_if_told()
-        if waiting is self._told_of:
-            return
-        now_s = time.monotonic()
-        if waiting is not self._noticed:
-            self._noticed, self._noticed_s = waiting, now_s
-        elif now_s - self._noticed_s >= _TELL_AFTER_S:
-            self._told_of = waiting
-            operation, tag, timeout_s = waiting
-            self._report(
-                Waiting(
-                    serial=self._serial,
-                    what=f"{operation}({format_tag(tag)})" if tag else operation,
-                    tag=format_tag(tag),
-                    has_timeout=timeout_s < math.inf,
-                    at_server=waiting is self._tuples.waiting_for,
-                    puts=tuple(self._tuples.puts),
-                    waited_s=now_s - self._noticed_s,
-                    request=self._transport.latest_serial,
-                    account=self._channel.account(),
-                )
-            )
-
-    def _name_wait(self) -> tuple[str, object]:
-        waiting = self._tuples.waiting_for or self._channel.waiting_for
-        return ("a tuple server's answer", None) if waiting is None else waiting[:2]
-
-    def _after_wait(self) -> None:
-        """Take back what rank 0 was told of a wait that is over; the next may be for the same."""
-        if self._told_of is not None:
-            self._told_of = self._noticed = None
-            self._report(WaitOver(self._serial))
+        self._teller.tell_if_long(waiting)
 
     def work(self) -> Leave:
         while True:
@@ -257,7 +213,7 @@ class _Worker:
 
     def _perform(self, order: RunCopy) -> _Ended:
         self._serial, self._has_to_leave = order.plan.serial, False
-        self._waiting_for = self._told_of = None
+        self._teller.begin(self._serial)
         with self._keeper.copy(order.plan) as about:
             report: _Ended
             try:
@@ -362,7 +318,7 @@ class _Worker:
         """
         if len(plan.module_ranks) > 1:
             self._report(ModuleCommAsked(plan.serial))
-            with self._waiting("ctx.module_comm for the module's other ranks"):
+            with self._teller.waiting("ctx.module_comm for the module's other ranks"):
                 try:
                     self._mailbox.wait(safe_point=self._safe_point)
                 except CopyStopped:
@@ -376,18 +332,8 @@ class _Worker:
         if comm.Get_size() == 1:
             with self._meter.communicating("free a communicator"):
                 return self._parent.retire_communicator(comm, self._safe_point)
-        with self._waiting("the end of the copy's other ranks", counts=not lends_core):
+        with self._teller.waiting("the end of the copy's other ranks", counts=not lends_core):
             return self._parent.retire_communicator(comm, self._safe_point)
-
-    @contextlib.contextmanager
-    def _waiting(self, what: str, *, counts: bool = True) -> Iterator[None]:
-        """Let rank 0 know of a wait for other ranks, if it lasts, and of its end."""
-        self._waiting_for = (what, "", math.inf)
-        try:
-            with self._meter.waiting(what, counts=counts):
-                yield
-        finally:
-            self._waiting_for = None
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use

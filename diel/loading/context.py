@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import BoundaryError, CouplingError
-from diel.run.directory import new_results_file
+from diel.loading.logger import logger_of
+from diel.loading.results import Results
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -55,135 +56,6 @@ class Place:
     run_dir: Path
     folder: Path
     iteration: tuple[int, ...] = (0,)
-
-
-class Results:
-    """A table of results: ``results.csv``, and the ranked table at the end.
-
-    Copies of a module that declare the same columns share a table; another module, or other
-    columns, make another one.
-    """
-
-    def __init__(self, record: Callable[..., None], run_dir: Path | None = None) -> None:
-        self._record = record
-        self._run_dir = run_dir
-        self._columns: frozenset[str] | None = None
-        self._objective = ""
-        self._file = ""
-
-    def declare(
-        self,
-        columns: Sequence[str],
-        *,
-        objective: str,
-        maximise: bool = True,
-        expected: int | None = None,
-        file: Path | None = None,
-        parameters: Sequence[str] = (),
-    ) -> None:
-        """Say what the table looks like, before the first row.
-
-        Parameters
-        ----------
-        columns : sequence of str
-        objective : str
-            The column that ranks the rows.
-        maximise : bool, optional
-            Whether a larger value is better.
-        expected : int, optional
-            How many rows there will be, for the progress display.
-        file : Path, optional
-            Of `new_file`, for a table that would be too long for the journal: the module writes
-            it itself, and calls `show` now and then in place of `add`.
-        parameters : sequence of str, optional
-            Which columns were chosen rather than found: what `diel report` tells apart.
-
-        Raises
-        ------
-        ValueError
-            If the objective is not among the columns.
-        """
-        if objective not in columns:
-            raise ValueError(f"the objective {objective!r} is not among {', '.join(columns)}")
-        self._columns = frozenset(columns)
-        self._objective = objective
-        self._file = "" if file is None else file.name
-        self._record(
-            "ResultsDeclared",
-            columns=list(columns),
-            objective=objective,
-            maximise=maximise,
-            expected=expected,
-            **({} if file is None else {"file": file.name}),
-            **({"parameters": list(parameters)} if parameters else {}),
-        )
-
-    def new_file(self) -> Path:
-        """Make an empty ``results.csv`` or ``results-N.csv``, whichever is free."""
-        if self._run_dir is None:
-            raise RuntimeError("this context was made without a run directory")
-        return new_results_file(self._run_dir)
-
-    def show(
-        self,
-        count: int,
-        *,
-        best: Sequence[Mapping[str, Any]] | None = None,
-        constants: Mapping[str, Any] | None = None,
-        notes: Sequence[str] = (),
-    ) -> None:
-        """Say how a table stands that the module writes itself.
-
-        Parameters
-        ----------
-        count : int
-            Rows so far.
-        best : sequence of mapping, optional
-            The best rows, best first, where they are others than the last time.
-        constants : mapping, optional
-            Columns that are the same in all rows, not the best alone.
-        notes : sequence of str, optional
-            Lines to print below the table at the end; the last ones given count.
-
-        Raises
-        ------
-        ValueError
-            If the table was not declared with a `file`.
-        """
-        if not self._file:
-            raise ValueError("ctx.results.declare(..., file=...) comes before ctx.results.show")
-        fields: dict[str, Any] = {"file": self._file, "count": count}
-        if best is not None:
-            fields |= {"best": [dict(row) for row in best], "constants": dict(constants or {})}
-        if notes:
-            fields["notes"] = list(notes)
-        self._record("ResultsShown", **fields)
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add one row.
-
-        Parameters
-        ----------
-        row : mapping
-            A value for each declared column.
-
-        Raises
-        ------
-        ValueError
-            If its keys are not the columns, no columns were declared, or the objective is no
-            number.
-        """
-        if self._columns is None:
-            raise ValueError("ctx.results.declare(...) comes before ctx.results.add(...)")
-        if self._file:
-            raise ValueError("this table is the module's own: ctx.results.show says how it stands")
-        if self._columns != set(row):
-            odd = ", ".join(sorted(map(str, self._columns.symmetric_difference(row))))
-            raise ValueError(f"a row has a value for each declared column and no other: see {odd}")
-        value = row[self._objective]
-        if not isinstance(value, numbers.Real):
-            raise ValueError(f"the objective {self._objective!r} is a number, not {value!r}")
-        self._record("ResultAdded", row=dict(row))
 
 
 class Context:
@@ -260,7 +132,8 @@ class Context:
     def log(self) -> logging.Logger:
         """The logger of this rank."""
         if self._log is None:
-            self._log = _logger(self._place, self._record)
+            name = f"{self._place.module}.{self._place.copy_index}"
+            self._log = logger_of(name, self._record)
         return self._log
 
     @property
@@ -479,30 +352,3 @@ def running(context: Context) -> Iterator[None]:
         yield
     finally:
         _CURRENT.reset(token)
-
-
-class _JournalHandler(logging.Handler):
-    """Sends warnings and errors to the journal."""
-
-    def __init__(self, record: Callable[..., None]) -> None:
-        super().__init__(logging.WARNING)
-        self._write = record
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._write("MessageLogged", level=record.levelname, text=record.getMessage())
-
-
-class _OutputHandler(logging.Handler):
-    """Prints, and so writes to what standard output is at that moment: the module's log file."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), flush=True)
-
-
-def _logger(place: Place, record: Callable[..., None]) -> logging.Logger:
-    logger = logging.Logger(f"{place.module}.{place.copy_index}", logging.INFO)
-    to_file = _OutputHandler()
-    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(to_file)
-    logger.addHandler(_JournalHandler(record))
-    return logger

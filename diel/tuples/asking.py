@@ -5,20 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from diel.errors import PayloadError, TupleSpaceFull, TupleTimeout
 from diel.tuples import codec
-from diel.tuples.distributed import is_piece, server_of_piece
+from diel.tuples.distributed import STRIPED, is_piece, server_of_piece
+from diel.tuples.known_tags import KnownTag
 from diel.tuples.memory import Account
 from diel.tuples.protocol import (
     LONGEST_META_BYTES,
-    PLAIN,
-    PUT_HEAD,
-    QUERY_HEAD,
-    QUESTION_HEAD,
-    SIZE,
     SMALL_BYTES,
     TUPLE_OVERHEAD_BYTES,
     Operation,
@@ -45,36 +41,6 @@ ANYWHERE: Final = -1
 """In place of a server: a pattern whose matches may be on any of them."""
 
 _TAGS_REMEMBERED: Final = 10_000
-
-
-class KnownTag(NamedTuple):
-    """What does not change from message to message about a tag: most of the next message.
-
-    Attributes
-    ----------
-    key : bytes
-    server : int
-    account : Account
-        At that server.
-    put_head : bytes
-        All of the put of bytes that stands before their size.
-    question_rest : bytes
-        All of a `PLAIN` question behind its serial.
-    """
-
-    key: bytes
-    server: int
-    account: Account
-    put_head: bytes
-    question_rest: bytes
-
-    @classmethod
-    def of(cls, key: bytes, server: int, account: Account) -> KnownTag:
-        """Prepare the messages of a tag whose bytes are `key`."""
-        put_head = PUT_HEAD.pack(Operation.PUT, 0, 0, 0, 0, codec.BYTES, len(key), 0, 0)
-        question = QUERY_HEAD.pack(0, 0, PLAIN, 0, 0, math.inf, -1, len(key), 0)
-        question_rest = question[QUESTION_HEAD.size :] + key
-        return cls(key, server, account, put_head[: -SIZE.size], question_rest)
 
 
 class Asking:
@@ -325,6 +291,11 @@ class Asking:
             return key, ANYWHERE
         return key, self._route(key)
 
+    def _pattern_places(self, tag: Pattern) -> tuple[bytes, list[int]]:
+        """Return the bytes of a pattern and all servers that may have its matches."""
+        key, server = self._pattern_place(tag)
+        return key, list(range(self._servers)) if server == ANYWHERE else [server]
+
     def _route(self, key: bytes) -> int:
         if self._servers == 1:
             return 0
@@ -333,6 +304,14 @@ class Asking:
         first_field_ends = 5 + int.from_bytes(key[1:5], "little")
         # A checksum and not Python's hash, which differs from process to process.
         return crc32(key[:first_field_ends]) % self._servers
+
+    @staticmethod
+    def _value_of(reply: Reply, name: str, tag: object) -> Any:
+        if reply.kind & STRIPED:
+            raise PayloadError(
+                f"{name}({format_tag(tag)}): the tuple is striped; take it with dist_tget"
+            )
+        return codec.decode(reply.kind, reply.meta, reply.payload)
 
     @staticmethod
     def _raise_for(

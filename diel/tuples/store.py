@@ -4,10 +4,18 @@
 those that follow from the passing of time. Messages are bytes in the form of `protocol`; there is
 no I/O and no clock here, so tests, the in-process transport and the server run the same code.
 
+::
+
+    TupleStore      what follows from a put, a take, a change: here
+    ├── queues       where tuples lie
+    ├── waiters      requests that wait for one
+    ├── holders      who has claimed one
+    ├── subscribers  who gets a copy of each
+    ├── bulk         many at once: counted, collected, dumped
+    └── memory       what they may take, and who waits for room; `spilling` makes some
+
 Several tuples may share a tag: first in, first out, also across the tags that a pattern matches.
-Requests that wait are served in the order in which they came. A tuple that is claimed is out of
-sight until its holder acknowledges it, when it is gone, or gives it back, when it lies in its old
-place.
+Requests that wait are served in the order in which they came.
 """
 
 from __future__ import annotations
@@ -15,13 +23,13 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Final
 
 from diel.tuples import codec
+from diel.tuples.bulk import Bulk
 from diel.tuples.distributed import STRIPED
+from diel.tuples.holders import Holders
 from diel.tuples.memory import Memory
 from diel.tuples.protocol import (
     BODY,
@@ -36,7 +44,6 @@ from diel.tuples.protocol import (
     Payload,
     Status,
     answer,
-    pack_frames,
     pack_put,
     tuple_reply,
 )
@@ -48,12 +55,7 @@ from diel.tuples.subscribers import Subscribers
 from diel.tuples.tags import is_wildcard, split_fields
 from diel.tuples.waiters import Waiter, Waiters
 
-COLLECT_BYTES: Final = 64 * 2**20
-"""A reply to COLLECT holds about so much at most; the client asks again for the rest."""
-
-
 # Members of an IntEnum are slow to reach and to compare: these are for what every tuple passes.
-_OK: Final = int(Status.OK)
 _SERIAL_AND_KEY_BYTES: Final = struct.Struct("<4xI8x8xxxH").unpack_from  # of a question
 _QUERY_KEY_AT: Final = QUERY_HEAD.size
 _KEY_BYTES_AT: Final = BODY_AT + 2
@@ -64,16 +66,6 @@ _TAKE: Final = int(Operation.TAKE)
 _READ: Final = int(Operation.READ)
 _CLAIM: Final = int(Operation.CLAIM)
 _WATCH: Final = int(Operation.WATCH)
-
-
-@dataclass(slots=True)
-class _Claim:
-    """A tuple that is out with a client; it has a lease or stays as long as its holder lives."""
-
-    client: int
-    key: bytes
-    entry: Entry
-    lease_ends_s: float
 
 
 class TupleStore:
@@ -88,6 +80,11 @@ class TupleStore:
         Answer at once that there is no room, rather than let the client wait for it.
     spill : SpillFolder, optional
         Where the oldest large payloads go when there is no room otherwise.
+
+    Attributes
+    ----------
+    queues, memory, holders, bulk
+        Its parts, as above.
     """
 
     def __init__(
@@ -101,11 +98,11 @@ class TupleStore:
         self._by_key, self._buckets = self.queues.by_key, self.queues.buckets
         self.memory = Memory(capacity_bytes, refuse_when_full)
         self._waiters = Waiters()
-        self._claims: dict[int, _Claim] = {}
+        self.holders = Holders(self.memory, self._put_back)
+        self.bulk = Bulk(self.queues, self.memory, self.holders)
         self._spillable = None if spill is None else Spillable(spill, self.queues, self.memory)
         self._subscribers = Subscribers(self.memory, self._waiters, self._next_number)
         self._subscriptions = self._subscribers.by_name
-        self._dumps: dict[int, deque[Entry]] = {}
         self._now_s = 0.0
         self._operations: dict[int, Callable[[Query, float], Outs]] = {
             Operation.TAKE: self._get,
@@ -114,18 +111,18 @@ class TupleStore:
             Operation.WATCH: self._get,
             Operation.CANCEL: self._cancel,
             Operation.INCREMENT: self._increment,
-            Operation.ACKNOWLEDGE: self._acknowledge,
-            Operation.GIVE_BACK: self._give_back,
-            Operation.RENEW: self._renew,
-            Operation.COUNT: self._count,
-            Operation.COLLECT: self._collect,
+            Operation.ACKNOWLEDGE: self.holders.acknowledge,
+            Operation.GIVE_BACK: self.holders.give_back,
+            Operation.RENEW: self.holders.renew,
+            Operation.COUNT: self.bulk.count,
+            Operation.COLLECT: self.bulk.collect,
             Operation.SUBSCRIBE: self._subscribers.subscribe,
             Operation.NEXT: self._subscribers.next,
             Operation.UNSUBSCRIBE: self._subscribers.unsubscribe,
             Operation.ASK_CREDIT: self._ask_credit,
             Operation.RETURN_CREDIT: self._return_credit,
             Operation.FLUSH: self._flush,
-            Operation.DUMP: self._dump,
+            Operation.DUMP: self.bulk.dump,
             Operation.SURVEY: self._survey,
             Operation.START_OVER: self._start_over,
         }
@@ -137,7 +134,7 @@ class TupleStore:
     @property
     def tuples_held(self) -> int:
         """Tuples that lie here, claimed ones included."""
-        return len(self.queues) + len(self._claims)
+        return len(self.queues) + len(self.holders)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -195,16 +192,14 @@ class TupleStore:
             self._waiters.remove(waiter)
             replies.append(answer(waiter.client, waiter.serial, Status.TIMEOUT))
         replies += self.memory.expire(now_s)
-        late = [name for name, claim in self._claims.items() if claim.lease_ends_s <= now_s]
-        return replies + self._return_claims(late)
+        return replies + self.holders.expire(now_s)
 
     def next_deadline_s(self) -> float:
         """Return when `expire` has something to do next; infinity if it never has."""
-        leases = (claim.lease_ends_s for claim in self._claims.values())
         return min(
             self._waiters.next_deadline_s(),
             self.memory.next_deadline_s(),
-            min(leases, default=math.inf),
+            self.holders.next_deadline_s(),
         )
 
     def client_died(self, client: int, now_s: float = 0.0) -> Outs:
@@ -214,18 +209,9 @@ class TupleStore:
         for waiter in [waiter for waiter in self._waiters if waiter.client == client]:
             self._waiters.remove(waiter)
         replies += self._subscribers.client_died(client)
-        self._dumps.pop(client, None)
+        self.bulk.client_died(client)
         replies += self.memory.client_died(client)
-        held = [name for name, claim in self._claims.items() if claim.client == client]
-        return replies + self._return_claims(held)
-
-    def entries(self) -> Iterator[tuple[bytes, Entry]]:
-        """Iterate over all tuples by tag; claimed ones lie where they would be given back to."""
-        for key in self.queues:
-            for entry in self.queues.of(key):
-                yield key, entry
-        for claim in self._claims.values():
-            yield claim.key, claim.entry
+        return replies + self.holders.client_died(client)
 
     # -- putting ------------------------------------------------------------------------------
 
@@ -266,7 +252,7 @@ class TupleStore:
         if message[0] == Operation.REPLACE:
             status, gone_bytes = self._replace(key, argument, body, payload, cost)
             return [answer(client, serial, status), *self.memory.release(gone_bytes)]
-        present = self.queues.first(key) is not None or self._is_claimed(key)
+        present = self.queues.first(key) is not None or self.holders.has(key)
         put = self.memory.release(cost) if present else self._put(key, body, payload)
         return [answer(client, serial, Status.OK, 0 if present else 1), *put]
 
@@ -279,6 +265,17 @@ class TupleStore:
             self.queues.append(key, entry)
         released = self.memory.release(cost_of(entry)) if taken_by == _TAKE else ()
         return [*replies, *more, *released]
+
+    def _put_back(self, key: bytes, entry: Entry) -> list[Out]:
+        """Put a tuple that was claimed back to its old place, unless somebody waits for it."""
+        taken_by, replies = self._offer_to_waiters(key, entry)
+        if taken_by is None:
+            self.queues.restore(key, entry)
+            if entry[3] is not None and self._spillable is not None:
+                self._spillable.add(entry[0], key)
+        elif taken_by == _TAKE:
+            replies += self.memory.release(cost_of(entry))
+        return replies
 
     def _offer_to_waiters(self, key: bytes, entry: Entry) -> tuple[int | None, list[Out]]:
         """Offer a tuple in order of arrival; return the operation that took it, if one did."""
@@ -311,7 +308,7 @@ class TupleStore:
         if operation == _CLAIM:
             lease_ends_s = self._now_s + asker.argument / 1000 if asker.argument else math.inf
             self._numbers = version = self._numbers + 1  # the name of this claim
-            self._claims[version] = _Claim(asker.client, key, entry, lease_ends_s)
+            self.holders.hold(version, asker.client, key, entry, lease_ends_s)
         reply = tuple_reply(asker.client, asker.serial, version, body, loaded(payload))
         return reply, operation != _READ
 
@@ -357,40 +354,6 @@ class TupleStore:
         if waiter is not None:
             self._waiters.remove(waiter)
         return NOTHING
-
-    def _count(self, query: Query, now_s: float) -> Outs:
-        count = len(self._matching(query.key))
-        return (answer(query.client, query.serial, Status.OK, count),)
-
-    def _collect(self, query: Query, now_s: float) -> Outs:
-        """Take all tuples that match; `argument` limits them, 0 for no limit.
-
-        The reply's meta is not empty where there are more than fit into it.
-        """
-        taken: list[Entry] = []
-        size, more = 0, b""
-        released: list[Out] = []
-        for key, entry in self._matching(query.key):
-            if query.argument and len(taken) >= query.argument:
-                break
-            if size >= COLLECT_BYTES:
-                more = b"+"
-                break
-            self.queues.remove(key, entry)
-            released += self.memory.release(cost_of(entry))
-            taken.append(entry)
-            size += cost_of(entry)
-        frames = pack_frames([(body, loaded(payload)) for _, _, body, payload in taken])
-        message, payload = pack_put(
-            Status.OK, query.serial, len(taken), codec.BYTES, b"", more, frames
-        )
-        return [Out(query.client, message, payload), *released]
-
-    def _matching(self, key: bytes) -> list[tuple[bytes, Entry]]:
-        fields = split_fields(key)
-        if any(map(is_wildcard, fields)):
-            return self.queues.matching(fields)
-        return [(key, entry) for entry in self.queues.of(key)]
 
     # -- changing -----------------------------------------------------------------------------
 
@@ -439,55 +402,6 @@ class TupleStore:
                 return Status.OK, cost_of(entry)
         return Status.CONFLICT, cost
 
-    # -- claims -------------------------------------------------------------------------------
-
-    def _acknowledge(self, query: Query, now_s: float) -> Outs:
-        claim = self._claim_of(query)
-        if claim is None:
-            return (answer(query.client, query.serial, Status.GONE),)
-        del self._claims[query.argument]
-        released = self.memory.release(cost_of(claim.entry))
-        return [answer(query.client, query.serial, Status.OK), *released]
-
-    def _give_back(self, query: Query, now_s: float) -> Outs:
-        if self._claim_of(query) is None:
-            return (answer(query.client, query.serial, Status.GONE),)
-        returned = self._return_claim(query.argument)
-        return [answer(query.client, query.serial, Status.OK), *returned]
-
-    def _renew(self, query: Query, now_s: float) -> Outs:
-        """Let a lease end `timeout_s` from now."""
-        claim = self._claim_of(query)
-        if claim is None:
-            return (answer(query.client, query.serial, Status.GONE),)
-        claim.lease_ends_s = now_s + query.timeout_s
-        return (answer(query.client, query.serial, Status.OK),)
-
-    def _claim_of(self, query: Query) -> _Claim | None:
-        claim = self._claims.get(query.argument)
-        return claim if claim is not None and claim.client == query.client else None
-
-    def _return_claims(self, names: list[int]) -> list[Out]:
-        """Return several, the oldest tuple first: whoever waits longest gets that."""
-        replies: list[Out] = []
-        for name in sorted(names, key=lambda name: self._claims[name].entry[0]):
-            replies += self._return_claim(name)
-        return replies
-
-    def _return_claim(self, name: int) -> list[Out]:
-        claim = self._claims.pop(name)
-        taken_by, replies = self._offer_to_waiters(claim.key, claim.entry)
-        if taken_by is None:
-            self.queues.restore(claim.key, claim.entry)
-            if claim.entry[3] is not None and self._spillable is not None:
-                self._spillable.add(claim.entry[0], claim.key)
-        elif taken_by == _TAKE:
-            replies += self.memory.release(cost_of(claim.entry))
-        return replies
-
-    def _is_claimed(self, key: bytes) -> bool:
-        return any(claim.key == key for claim in self._claims.values())
-
     # -- the rest -----------------------------------------------------------------------------
 
     def _ask_credit(self, query: Query, now_s: float) -> Outs:
@@ -521,27 +435,8 @@ class TupleStore:
                 {(waiter.client, waiter.serial) for waiter in self._waiters}
                 | set(self.memory.asking())
             ),
-            "claims": [(claim.client, claim.key.hex()) for claim in self._claims.values()],
+            "claims": [(claim.client, claim.key.hex()) for claim in self.holders.by_name.values()],
         }
         data = json.dumps(survey).encode()
         message, payload = pack_put(Status.OK, query.serial, 0, codec.BYTES, b"", b"", data)
-        return (Out(query.client, message, payload),)
-
-    def _dump(self, query: Query, now_s: float) -> Outs:
-        """Copy all tuples, oldest first, in pieces; `argument` is 0 for the first piece."""
-        if query.argument == 0:
-            everything = sorted(self.entries(), key=lambda item: item[1][0])
-            self._dumps[query.client] = deque(entry for _, entry in everything)
-        rest = self._dumps.get(query.client, deque())
-        piece: list[Entry] = []
-        size = 0
-        while rest and size < COLLECT_BYTES:
-            piece.append(rest.popleft())
-            size += cost_of(piece[-1])
-        if not rest:
-            self._dumps.pop(query.client, None)
-        frames = pack_frames([(body, loaded(payload)) for _, _, body, payload in piece])
-        message, payload = pack_put(
-            Status.OK, query.serial, len(piece), codec.BYTES, b"", b"", frames
-        )
         return (Out(query.client, message, payload),)

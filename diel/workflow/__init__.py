@@ -3,9 +3,14 @@
 ::
 
     load.py       reads a file and finds every problem in it at once
-    model.py      what a valid file says: Workflow, Module, Group
-    scalars.py    types of single values: names, counts
+    model.py      what a valid file says: a Workflow and its tables
+    module.py     what a [[module]] says
+    group.py      what a [[group]] says
+    tuple_space.py what [tuple_space] says
     boundary.py   what a [[boundary]] says, and boundary_checks.py what else has to be true of it
+    contents.py   which keys of an entry say what it runs
+    strict.py     what all tables have in common
+    scalars.py    types of single values: names, counts
     sections.py   boxes of index ranges
     functions.py  where a module's function is, found without importing anything
     source.py     the file as TOML reads it

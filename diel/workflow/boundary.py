@@ -20,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from diel.workflow.scalars import Count, Name
 from diel.workflow.sections import Box, divide, whole
+from diel.workflow.strict import StrictTable
 from diel.workflow.wording import InWords
 
 Dtype = Literal[
@@ -42,11 +43,7 @@ Range = Annotated[
 ]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Part(_Table):
+class Part(StrictTable):
     """Who has a section of a boundary: an owner or a reader."""
 
     module: str = Field(description="The module.", examples=["fluid"])
@@ -127,7 +124,7 @@ class Part(_Table):
         return [(copy, rank, share) for (copy, rank), share in zip(meant, boxes, strict=True)]
 
 
-class Boundary(_Table):
+class Boundary(StrictTable):
     """An array that modules share: each owns sections of it, or reads those of others."""
 
     name: Name = Field(description="What modules call it: ctx.boundary(name).", examples=["wall"])

@@ -28,10 +28,10 @@ from pydantic import ValidationError
 from diel.errors import Problem, WorkflowError
 from diel.workflow.boundary import Boundary
 from diel.workflow.boundary_checks import check_boundaries
+from diel.workflow.contents import NOTHING_TO_RUN, ONE_OF
 from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.functions import FunctionLocation, locate
 from diel.workflow.model import (
-    NOTHING_TO_RUN,
     Group,
     Module,
     TupleSpace,
@@ -208,7 +208,7 @@ def _read_tables(draft: Draft) -> None:
         _check_what_runs(draft, index, entry)
     for index, entry in _tables(document.get("group")):
         if "modules" not in entry and "groups" not in entry:
-            _check_nothing_to_run(draft, "group", index, entry)
+            _check_nothing_to_run(draft, Group, "group", index, entry)
     unsure = _misspelt_tables(document)
     problems.extend(check_references(document, unsure))
     modules = {module.name: module for _, module in draft.modules}
@@ -285,7 +285,7 @@ def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
     function, executable = entry.get("function"), entry.get("executable")
     path = f"module[{index}]"
     if function is None and executable is None:
-        _check_nothing_to_run(draft, "module", index, entry)
+        _check_nothing_to_run(draft, Module, "module", index, entry)
     name = entry.get("name")
     is_provided = isinstance(name, str) and name in draft.locations
     if isinstance(function, str) and not is_provided:
@@ -299,25 +299,19 @@ def _check_what_runs(draft: Draft, index: int, entry: dict[str, Any]) -> None:
     draft.problems += check_programs(entry, path, draft.file.parent)
 
 
-_CONTENTS: dict[str, tuple[type[Module | Group], tuple[str, ...]]] = {
-    "module": (Module, ("function", "executable")),
-    "group": (Group, ("modules", "groups")),
-}
-"""By table: what says what an entry runs."""
-
-
-def _check_nothing_to_run(draft: Draft, kind: str, index: int, entry: dict[str, Any]) -> None:
+def _check_nothing_to_run(
+    draft: Draft, model: type[Module | Group], key: str, index: int, entry: dict[str, Any]
+) -> None:
     """Say that nothing runs where the model could not, because other keys were wrong."""
-    model, contents = _CONTENTS[kind]
-    path = f"{kind}[{index}]"
+    path = f"{key}[{index}]"
     is_valid_otherwise = any(one.path == path for one in draft.problems)
     is_misspelt = any(
-        did_you_mean(key, model.model_fields) in contents
-        for key in entry
-        if key not in model.model_fields
+        did_you_mean(name, model.model_fields) in ONE_OF[key]
+        for name in entry
+        if name not in model.model_fields
     )
     if not is_valid_otherwise and not is_misspelt:
-        problem = NOTHING_TO_RUN[kind]
+        problem = NOTHING_TO_RUN[key]
         draft.problems.append(Problem(path, problem.message, problem.remedy))
 
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from diel.workflow.contents import ONE_OF
 from diel.workflow.problems import keys_of
-from diel.workflow.tables import ONE_OF, tables
+from diel.workflow.tables import tables
 from diel.workflow.wording import Spot, describe, item_of, show
 
 COMMAND: Final = "diel schema --format markdown > docs/workflow-file.md"

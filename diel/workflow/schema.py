@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from pydantic import ConfigDict, Field, create_model
 
-from diel.workflow.tables import ONE_OF, Table, tables
+from diel.workflow.contents import ONE_OF
+from diel.workflow.tables import Table, tables
 
 # What editors for TOML know best; nothing newer is used below.
 DIALECT: Final = "http://json-schema.org/draft-07/schema#"

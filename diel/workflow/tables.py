@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from pydantic import BaseModel
 
 from diel.workflow.load import TABLES
 from diel.workflow.model import Workflow, WorkflowTable
 from diel.workflow.wording import Spot, item_of
-
-ONE_OF: Final = {"module": ("function", "executable"), "group": ("modules", "groups")}
-"""Of these keys of a table, exactly one is given."""
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,10 @@ class Epoch:
         monitor : str
             ``"loss"`` of the training, or ``"validation_"`` and a metric.
 
+        Returns
+        -------
+        float
+
         Raises
         ------
         ConfigurationError

@@ -67,5 +67,15 @@ class Dataset:
         return len(self.y)
 
     def take(self, rows: Array) -> Dataset:
-        """Return the samples in some rows, as a new data set."""
+        """Return the samples in some rows, as a new data set.
+
+        Parameters
+        ----------
+        rows : array of int or bool, or slice
+            As NumPy takes them.
+
+        Returns
+        -------
+        Dataset, of the same classes and name
+        """
         return Dataset(self.x[rows], self.y[rows], self.classes, self.name)

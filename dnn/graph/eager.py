@@ -15,6 +15,7 @@ import numpy.typing as npt
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
+from dnn.graph.inputs import nodes_of
 from dnn.graph.node import Node, fed
 from dnn.graph.operation import Arrays
 
@@ -75,17 +76,22 @@ def run_eagerly(
     Raises
     ------
     ConfigurationError
-        If a value is missing.
+        If a value is missing, or given for a node that is computed or a constant.
     ShapeError
         If a value has not its node's shape.
+    DataError, DtypeError
+        If a value is no array of numbers, or of numbers that the node's type cannot hold, or
+        `outputs` is no sequence of nodes.
     """
     ops = ops or Ops()
+    outputs = nodes_of("eager", outputs)
+    given = {node: fed("eager", node, value) for node, value in feeds.items()}
     values: dict[Node, Array] = {}
     for node in topological_order(outputs):
         if node.operation is not None:
             values[node] = compute(node, [values[x] for x in node.inputs], ops)
-        elif node in feeds:
-            values[node] = ops.asarray(fed("eager", node, feeds[node]))
+        elif node in given:
+            values[node] = ops.asarray(given[node])
         elif "value" in node.attributes:  # a constant, or a variable that brings its own
             values[node] = ops.asarray(node.attributes["value"])
         else:

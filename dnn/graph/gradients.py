@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dnn.errors import ShapeError
+from dnn.errors import DtypeError, ShapeError
+from dnn.graph.inputs import check_nodes, nodes_of
 from dnn.graph.node import Node, constant
-from dnn.graph.operations.shapes import sum_to
+from dnn.graph.operations.sums import sum_to
 
 __all__ = ["grad", "gradients", "topological_order"]
 
@@ -22,18 +23,21 @@ def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[N
     y : Node
         A scalar, unless `dy` is given.
     wanted : sequence of Node
-    dy : Node of the shape of `y`, optional
+        For a single one, see `grad`.
+    dy : Node of the shape and type of `y`, optional
         The vector of the vector-Jacobian product; 1 if left out.
 
     Returns
     -------
-    list of Node, each of the shape of the node in `wanted`
+    list of Node, each of the shape and type of the node in `wanted`
         Zero for a node that `y` does not depend on.
 
     Raises
     ------
     ShapeError
         If `y` is no scalar and `dy` is left out, or their shapes differ.
+    DtypeError
+        If the types of `y` and `dy` differ, or something is no node.
 
     Notes
     -----
@@ -44,12 +48,17 @@ def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[N
     ----------
     .. [1] Griewank and Walther, Evaluating Derivatives, 2nd edition, 2008, section 3.2.
     """
+    check_nodes("gradients", y)
+    wanted = nodes_of("gradients", wanted)
     if dy is None:
         if y.shape != ():
             raise ShapeError("gradients", f"{y!r} is no scalar: give dy", y.shape)
         dy = constant(1.0, y.dtype)
+    check_nodes("gradients", dy)
     if dy.shape != y.shape:
         raise ShapeError("gradients", f"dy {dy.shape} for {y!r}", dy.shape, y.shape)
+    if dy.dtype != y.dtype:
+        raise DtypeError(f"gradients: dy of {dy.dtype} for {y!r}")
 
     order = topological_order([y])
     leads = set(wanted)
@@ -74,9 +83,25 @@ def gradients(y: Node, wanted: Sequence[Node], dy: Node | None = None) -> list[N
 
 
 def grad(y: Node, wanted: Node | Sequence[Node], dy: Node | None = None) -> Any:
-    """Write the gradient of `y`: one node for one node, a list of them for several.
+    """Write the gradient of `y` with respect to one node or several.
 
-    Parameters and errors as in `gradients`.
+    Parameters
+    ----------
+    y : Node
+        A scalar, unless `dy` is given.
+    wanted : Node or sequence of Node
+    dy : Node of the shape and type of `y`, optional
+        The vector of the vector-Jacobian product; 1 if left out.
+
+    Returns
+    -------
+    Node, of the shape and type of `wanted`, or a list of them
+        Zero for a node that `y` does not depend on.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        As for `gradients`.
     """
     if isinstance(wanted, Node):
         return gradients(y, [wanted], dy)[0]
@@ -92,7 +117,18 @@ def _sum(terms: Sequence[Node]) -> Node:
 
 
 def topological_order(outputs: Sequence[Node], done: Collection[Node] = ()) -> list[Node]:
-    """Return every node that `outputs` need and that is not in `done`, inputs before consumers."""
+    """Return every node that is needed, inputs before consumers.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+    done : collection of Node, optional
+        Nodes to leave out, together with what only they need.
+
+    Returns
+    -------
+    list of Node
+    """
     order: list[Node] = []
     seen: set[Node] = set()
     # A stack and not recursion: a deep network is deeper than Python's call stack.

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.arrays import array_of
+from dnn.arrays import dtype_of
 from dnn.backend import Array
-from dnn.errors import DtypeError, ShapeError
+from dnn.errors import ConfigurationError, DtypeError, ShapeError
+from dnn.graph.arguments import numbers_of, shape_of
 
 if TYPE_CHECKING:
     from dnn.graph.operation import Operation
@@ -109,14 +110,17 @@ class Node:
     def __rtruediv__(self, other: Operand) -> Node:
         return _apply("divide", other, self)
 
-    def __matmul__(self, other: Node) -> Node:
+    def __matmul__(self, other: Node | Array) -> Node:
         return _apply("matmul", self, other)
+
+    def __rmatmul__(self, other: Array) -> Node:
+        return _apply("matmul", other, self)
 
     def __neg__(self) -> Node:
         return _apply("negative", self)
 
     def __pow__(self, exponent: Operand) -> Node:
-        from dnn.graph.operations.elementwise import power
+        from dnn.graph.operations.powers import power
 
         return power(self, exponent)
 
@@ -151,7 +155,7 @@ class Node:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError(f"{self!r} has no length")
+            raise ShapeError("len", f"{self!r} has no axis", self.shape)
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Node]:
@@ -171,7 +175,12 @@ class Node:
 
         Returns
         -------
-        array
+        array of NumPy, of the node's shape and type
+
+        Raises
+        ------
+        ConfigurationError, ShapeError, DtypeError, DataError
+            As for `evaluate`.
         """
         from dnn.graph.eager import run_eagerly
         from dnn.graph.plan import evaluate
@@ -194,19 +203,26 @@ def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:
     where : str
         Who was given it, for the message.
     node : Node
+        A placeholder or a variable.
     value : array_like, of the node's shape
+
+    Returns
+    -------
+    array, of the node's shape and type
+        `value` itself if it is one.
 
     Raises
     ------
+    ConfigurationError
+        If the node is computed or a constant, so that nobody would read the value.
     ShapeError
         If it has another shape: a value that would have to be broadcast was hardly meant.
     DataError, DtypeError
-        If it is no array, or not of numbers.
+        If it is no array, not of numbers, or of numbers that the node's type cannot hold.
     """
-    array = array_of(f"{where}: {node!r}", value)
-    if array.dtype.kind not in "fiub":
-        raise DtypeError(f"{where}: {node!r} was given {array.dtype}, and not numbers")
-    array = array.astype(node.dtype, copy=False)
+    if not isinstance(node, Node) or node.kind not in (PLACEHOLDER, VARIABLE):
+        raise ConfigurationError(f"{where}: {node!r} is neither a placeholder nor a variable")
+    array = numbers_of(f"{where}: {node!r}", value, node.dtype, copy=False)
     if array.shape != node.shape:
         message = f"{node!r} was given a value of shape {array.shape}"
         raise ShapeError(where, message, node.shape, array.shape)
@@ -219,14 +235,36 @@ Operand = Node | float | Array
 def _apply(kind: str, *operands: Operand) -> Node:
     from dnn.graph.operation import apply  # an operation makes nodes: the two need each other
 
-    return apply(kind, *as_nodes(*operands))
+    return apply(kind, *as_nodes(kind, *operands))
 
 
-def as_nodes(*operands: Operand) -> tuple[Node, ...]:
-    """Turn numbers and arrays beside a node into constants of that node's type of elements."""
-    dtype = next(operand.dtype for operand in operands if isinstance(operand, Node))
+def as_nodes(kind: str, *operands: Operand) -> tuple[Node, ...]:
+    """Turn numbers and arrays beside a node into constants of that node's type of elements.
+
+    Parameters
+    ----------
+    kind : str
+        The operation that they are for, for messages.
+    *operands : Node, number or array
+        At least one is a node.
+
+    Returns
+    -------
+    tuple of Node
+
+    Raises
+    ------
+    DtypeError
+        If none is a node, or that type cannot hold a value.
+    DataError
+        If one is no array.
+    """
+    dtype = next((operand.dtype for operand in operands if isinstance(operand, Node)), None)
+    if dtype is None:
+        raise DtypeError(f"{kind}: no operand is a node; dnn.graph.constant makes one of a number")
     return tuple(
-        operand if isinstance(operand, Node) else constant(operand, dtype) for operand in operands
+        operand if isinstance(operand, Node) else _constant(numbers_of(kind, operand, dtype))
+        for operand in operands
     )
 
 
@@ -247,10 +285,11 @@ def placeholder(shape: Shape, dtype: npt.DTypeLike = np.float32, name: str = "")
     ------
     ShapeError
         If a length is negative: the shape of a graph is fixed, and each size of batch has a plan.
+    DtypeError
+        If elements of that type are no real numbers.
     """
-    if any(length < 0 for length in shape):
-        raise ShapeError("placeholder", f"a length in {tuple(shape)} is negative", tuple(shape))
-    return Node(PLACEHOLDER, shape, dtype, name=name)
+    lengths = shape_of(PLACEHOLDER, shape)
+    return Node(PLACEHOLDER, lengths, dtype_of(PLACEHOLDER, dtype), name=name)
 
 
 def variable(
@@ -279,39 +318,52 @@ def variable(
     Raises
     ------
     ShapeError
-        If `value` has another shape, or both are left out.
+        If `value` has another shape, both are left out, or a length is negative.
+    DtypeError
+        If elements of that type, or those of `value`, are no real numbers, or an integer type
+        cannot hold them.
+    DataError
+        If `value` is no array.
     """
+    lengths = None if shape is None else shape_of(VARIABLE, shape)
+    kind = dtype_of(VARIABLE, dtype)
     if value is None:
-        if shape is None:
-            raise ShapeError("variable", "it needs a shape or a value")
-        return Node(VARIABLE, shape, dtype, name=name)
-    array = np.array(value, dtype)
-    if shape is not None and array.shape != tuple(shape):
-        message = f"a value {array.shape} was given for a variable {tuple(shape)}"
-        raise ShapeError("variable", message, array.shape, tuple(shape))
-    return Node(VARIABLE, array.shape, dtype, attributes={"value": array}, name=name)
+        if lengths is None:
+            raise ShapeError(VARIABLE, "it needs a shape or a value")
+        return Node(VARIABLE, lengths, kind, name=name)
+    array = numbers_of(VARIABLE, value, kind)
+    if lengths is not None and array.shape != lengths:
+        message = f"a value {array.shape} was given for a variable {lengths}"
+        raise ShapeError(VARIABLE, message, array.shape, lengths)
+    return Node(VARIABLE, array.shape, kind, attributes={"value": array}, name=name)
 
 
-def constant(value: float | Array, dtype: npt.DTypeLike = np.float32) -> Node:
+def constant(value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> Node:
     """Return a constant.
+
+    Operators and most functions make one of a number or an array beside a node, and it takes the
+    type of that node: float32 stays float32.
 
     Parameters
     ----------
-    value : number or array
+    value : array_like
     dtype : type of elements
-        A number takes the type of what it is combined with: float32 stays float32.
 
     Returns
     -------
-    Node
+    Node, of the shape of `value`
+        With a copy of the value.
 
     Raises
     ------
     DtypeError
-        If the value is complex, an object or text.
+        If the value is complex, an object or text, or `dtype` is, or an integer type cannot hold
+        the value.
+    DataError
+        If the value is no array.
     """
-    given = np.asarray(value)
-    if given.dtype.kind not in "fiub":
-        raise DtypeError(f"a constant must be real numbers, not {given.dtype}")
-    array = given.astype(dtype)
+    return _constant(numbers_of(CONSTANT, value, dtype_of(CONSTANT, dtype)))
+
+
+def _constant(array: Array) -> Node:
     return Node(CONSTANT, array.shape, array.dtype, attributes={"value": array})

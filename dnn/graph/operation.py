@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from dnn.backend import Array, Ops
-from dnn.errors import DtypeError, ShapeError
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape
 
 __all__ = [
@@ -68,26 +68,88 @@ class Operation:
     pure: ClassVar[bool] = True
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        """Return shape and type of the result, or raise `ShapeError` or `DtypeError`."""
+        """Return shape and type of the result; asked when a node is made.
+
+        Parameters
+        ----------
+        *inputs : Node
+        **attributes
+            As they were given to `apply`.
+
+        Returns
+        -------
+        (tuple of int, numpy.dtype)
+
+        Raises
+        ------
+        ShapeError, DtypeError
+            If the inputs do not fit.
+        """
         raise NotImplementedError
 
     def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        """Return shapes and types of the arrays needed only while the operation runs."""
+        """Return what the operation needs only while it runs.
+
+        Parameters
+        ----------
+        node : Node
+            Of this operation.
+
+        Returns
+        -------
+        sequence of (tuple of int, numpy.dtype)
+            Shapes and types of the arrays.
+        """
         return ()
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        """Return the calls that write the result."""
+        """Return the calls that write the result; asked when a plan is compiled.
+
+        Parameters
+        ----------
+        ops : Ops
+        node : Node
+            Of this operation.
+        arrays : Arrays
+            Bound for good: the calls are replayed with them.
+
+        Returns
+        -------
+        list of (function, arguments)
+            The functions make no arrays.
+        """
         raise NotImplementedError
 
     def as_view(self, node: Node, array: Array) -> Array:
-        """Return the result as a view of input 0; only asked where `view` holds."""
+        """Return the result as a view of input 0; only asked where `view` holds.
+
+        Parameters
+        ----------
+        node : Node
+            Of this operation.
+        array : array
+            Of its input 0.
+
+        Returns
+        -------
+        array, of the node's shape
+        """
         raise NotImplementedError
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        """Return ``dy -> dx`` for each input, as nodes; None where there is none.
+        """Return ``dy -> dx`` for each input.
 
-        A gradient may keep the shape that broadcasting gave its input: whoever asks sums it back
-        to the shape of the input.
+        Parameters
+        ----------
+        node : Node
+            Of this operation.
+        dy : Node, of the shape and type of `node`
+
+        Returns
+        -------
+        sequence of Node or None
+            None where there is no gradient. One may keep the shape that broadcasting gave its
+            input: whoever asks sums it back to the shape of the input.
         """
         raise NotImplementedError
 
@@ -128,12 +190,37 @@ class Operation:
 
 
 def reshaped(x: Node, shape: Shape) -> Node:
-    """Return the elements of `x` in another shape; `x` itself if it has that shape."""
+    """Return the elements of `x` in another shape.
+
+    Parameters
+    ----------
+    x : Node
+    shape : tuple of int
+        As many elements.
+
+    Returns
+    -------
+    Node, of `shape`
+        `x` itself if it has that shape.
+    """
     return x if x.shape == shape else apply("reshape", x, shape=shape)
 
 
 def aligned(x: Node, is_stacked: bool, ndim: int) -> Node:
-    """Insert axes behind that of the models, so that what one model has counts `ndim` axes."""
+    """Insert axes behind that of the models, so that models broadcast as one does.
+
+    Parameters
+    ----------
+    x : Node
+    is_stacked : bool
+        Whether it has an axis of models; else it stays as it is.
+    ndim : int
+        How many axes the result of one model has.
+
+    Returns
+    -------
+    Node
+    """
     missing = ndim - (x.ndim - 1)
     if not is_stacked or missing <= 0:
         return x
@@ -141,7 +228,19 @@ def aligned(x: Node, is_stacked: bool, ndim: int) -> Node:
 
 
 def stack_all(inputs: Sequence[Node], stacked: Sequence[bool], models: int) -> list[Node]:
-    """Repeat what serves all models, so that every input has the axis of the models."""
+    """Repeat what serves all models, so that every input has the axis of the models.
+
+    Parameters
+    ----------
+    inputs : sequence of Node
+    stacked : sequence of bool
+        Which of them have it.
+    models : int
+
+    Returns
+    -------
+    list of Node, each of shape (models, ...)
+    """
     return [
         x if has else apply("broadcast_to", x, shape=(models, *x.shape))
         for x, has in zip(inputs, stacked, strict=True)
@@ -154,7 +253,18 @@ _Kind = TypeVar("_Kind", bound=type[Operation])
 
 
 def register(kind: _Kind) -> _Kind:
-    """Enter an operation in the table, under its name."""
+    """Enter an operation in the table, under its name.
+
+    Parameters
+    ----------
+    kind : class
+        A subclass of `Operation`.
+
+    Returns
+    -------
+    class
+        The same one: it is a decorator.
+    """
     OPERATIONS[kind.name] = kind()
     return kind
 
@@ -179,28 +289,9 @@ def apply(kind: str, *inputs: Node, **attributes: Any) -> Node:
     ShapeError
         If the shapes do not fit; it names the operation and the shapes.
     DtypeError
-        If the types of elements do not fit.
+        If the types of elements do not fit, or an input is no node.
     """
+    check_nodes(kind, *inputs)
     operation = OPERATIONS[kind]
     shape, dtype = operation.infer(*inputs, **attributes)
     return Node(kind, shape, dtype, inputs, attributes, operation=operation)
-
-
-def broadcast(kind: str, inputs: Sequence[Node]) -> tuple[Shape, np.dtype[Any]]:
-    """Return shape and type of elements that inputs have after broadcasting."""
-    dtype = inputs[0].dtype
-    if any(node.dtype != dtype for node in inputs):
-        given = " and ".join(describe(node) + f" of {node.dtype}" for node in inputs)
-        raise DtypeError(f"{kind}: {given} have different types of elements")
-    try:
-        return np.broadcast_shapes(*(node.shape for node in inputs)), dtype
-    except ValueError:
-        given = " and ".join(describe(node) for node in inputs)
-        raise ShapeError(
-            kind, f"{given} do not broadcast", *(node.shape for node in inputs)
-        ) from None
-
-
-def describe(node: Node) -> str:
-    """Name a node for a message: its name, or else its kind, and its shape."""
-    return f"{node.name or node.kind} {node.shape}"

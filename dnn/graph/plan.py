@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, Ops
-from dnn.errors import ConfigurationError, ShapeError
+from dnn.errors import ConfigurationError, DtypeError, ShapeError
+from dnn.graph.inputs import nodes_of
 from dnn.graph.layout import Layout, lay_out
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, fed
 from dnn.graph.operation import Arrays, Step
@@ -38,13 +39,31 @@ class Arena:
         self._memory = ops.memory(0)
 
     def reserve(self, size_bytes: int) -> None:
-        """Make room; plans compiled earlier keep the memory they have."""
+        """Make room; plans compiled earlier keep the memory they have.
+
+        Parameters
+        ----------
+        size_bytes : int
+            As many at least.
+        """
         if size_bytes > self.size_bytes:
             self._memory = self.ops.memory(size_bytes)
             self.size_bytes = size_bytes
 
     def array(self, offset: int, shape: Shape, dtype: npt.DTypeLike) -> Array:
-        """Return a part of the memory as an array."""
+        """Return a part of the memory as an array.
+
+        Parameters
+        ----------
+        offset : int, bytes
+        shape : tuple of int
+        dtype : type of elements
+
+        Returns
+        -------
+        array, of `shape` and `dtype`
+            Not initialised.
+        """
         size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         return self._memory[offset : offset + size].view(dtype).reshape(shape)
 
@@ -73,7 +92,9 @@ class Plan:
     ShapeError
         If an array does not have its node's shape and type.
     ConfigurationError
-        If a variable has no array.
+        If a variable has no array, there is no pass of a name, or a node reads what is assigned.
+    DtypeError
+        If something is no array, or `outputs` is no sequence of nodes.
 
     Notes
     -----
@@ -91,7 +112,12 @@ class Plan:
         passes: Sequence[str] | None = None,
     ) -> None:
         given = dict(variables or {})
+        outputs = nodes_of("plan", outputs)
         for node, array in (*given.items(), *into):
+            if not hasattr(array, "dtype"):
+                raise DtypeError(
+                    f"plan: a {type(array).__name__}, no array, was given for {node!r}"
+                )
             if array.shape != node.shape or array.dtype != node.dtype:
                 message = f"an array {array.shape} {array.dtype} was given for {node!r}"
                 raise ShapeError("plan", message, array.shape, node.shape)
@@ -224,11 +250,16 @@ def evaluate(
     Raises
     ------
     ConfigurationError
-        If a value is missing.
+        If a value is missing, given for a node that is computed or a constant, or there is no
+        pass of a name.
     ShapeError
         If a value has not its node's shape.
+    DataError, DtypeError
+        If a value is no array of numbers, or of numbers that the node's type cannot hold, or
+        `outputs` is no sequence of nodes.
     """
     ops = ops or Ops()
+    outputs = nodes_of("evaluate", outputs)
     arrays = {node: fed("evaluate", node, value) for node, value in feeds.items()}
     variables = {
         node: ops.asarray(array) for node, array in arrays.items() if node.kind == VARIABLE

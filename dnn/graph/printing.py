@@ -45,9 +45,19 @@ def as_text(outputs: Sequence[Node], order: Sequence[Node] | None = None) -> str
 
 
 def as_dot(outputs: Sequence[Node], order: Sequence[Node] | None = None) -> str:
-    """Return a graph in the language of Graphviz; parameters as in `as_text`.
+    """Return a graph in the language of Graphviz.
 
-    Operations are boxes and what comes from outside is round; outputs have a double border.
+    Parameters
+    ----------
+    outputs : sequence of Node
+        They have two borders.
+    order : sequence of Node, optional
+        All nodes; what `outputs` need if left out.
+
+    Returns
+    -------
+    str
+        Operations are boxes, and what comes from outside is round.
     """
     order = topological_order(outputs) if order is None else order
     number = {node: i for i, node in enumerate(order)}

@@ -93,7 +93,13 @@ class Layer:
 
     @classmethod
     def kind(cls) -> str:
-        """Return the class name in snake case, from which layers are named."""
+        """Return the class name in snake case, from which layers are named.
+
+        Returns
+        -------
+        str
+            Such as ``"fully_connected"``.
+        """
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     def parameter(
@@ -111,7 +117,7 @@ class Layer:
 
         Returns
         -------
-        Node
+        Node, of `shape` and the layer's dtype
         """
         node = variable(shape, self.dtype, f"{self.name}.{name}")
         self.parameters.append(Parameter(node, initializer(start)))
@@ -120,7 +126,17 @@ class Layer:
     def state(self, name: str, shape: Shape, start: str | Initializer = "zeros") -> Node:
         """Declare an array that is not trained but kept, such as a running mean.
 
-        Parameters and result as in `parameter`.
+        Parameters
+        ----------
+        name : str
+            Unique in the layer.
+        shape : tuple of int
+        start : str or initializer
+            What it starts from.
+
+        Returns
+        -------
+        Node, of `shape` and the layer's dtype
         """
         node = variable(shape, self.dtype, f"{self.name}.{name}")
         self.states.append(Parameter(node, initializer(start)))
@@ -150,6 +166,14 @@ class Layer:
 
         They depend on the network's seed, the step, the layer's name and the element, and on how
         often this layer has drawn before in the step.
+
+        Parameters
+        ----------
+        shape : tuple of int
+
+        Returns
+        -------
+        Node, of `shape` and the layer's dtype
 
         Raises
         ------

@@ -181,7 +181,7 @@ class Pace:
             short = int(TARGET_S / self._trial_s) if self._trial_s else 1
             share = max(to_give // (2 * trainers), min(self.at_once // _FEWEST, short))
             size = self.at_once
-            while size > max(1, share):
+            while 3 * size > 4 * max(1, share):
                 size = (size + 1) // 2
             return size
         if self._trial_s is None:

@@ -125,8 +125,8 @@ def _block_sum(x, i, start, stop):
 def log_softmax(x, exponentials, out, exp, log, columns):
     """``out = x - log(sum(exp(x)))`` for each row, shifted by the row's largest element.
 
-    That element's own exponential is 1, so the logarithm is of ``1 + s``, where s is what the others
-    add: exact for a small s too, in the elements' own precision.
+    That element's own exponential is 1, so the logarithm is of ``1 + s``, where s is what the
+    others add: exact for a small s too, in the elements' own precision.
     """
     rows = x.shape[0]
     given, shifted = x.reshape(x.size), out.reshape(x.size)

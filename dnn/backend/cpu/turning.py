@@ -1,7 +1,7 @@
 """Transposing small matrices, and memory on the stack for them.
 
-LLVM makes a load and a store for each element of such a loop. Four rows of four elements are turned by
-eight shuffles of registers that every processor with vectors has.
+LLVM makes a load and a store for each element of such a loop. Four rows of four elements are turned
+by eight shuffles of registers that every processor with vectors has.
 """
 
 # Numba infers the types of what it compiles.

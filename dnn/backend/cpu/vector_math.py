@@ -8,8 +8,8 @@ References
 ----------
 .. [1] Moshier, Methods and Programs for Mathematical Functions, 1989, and his Cephes library:
    reductions and coefficients.
-.. [2] Eigen's ``generic_tanh_float``: a rational minimax approximation of degrees 9 and 8, whose own
-   error is 2.2e-8.
+.. [2] Eigen's ``generic_tanh_float``: a rational minimax approximation of degrees 9 and 8, whose
+   own error is 2.2e-8.
 """
 
 # Parameters have no types here: Numba infers them.
@@ -98,10 +98,8 @@ def _bitcast(source, target):
 
 
 @njit(**FLAGS)
-def exp_f4(x):
-    """``e^x`` in float32."""
-    x = F4_LOWEST if x < F4_LOWEST else x
-    x = F4_HIGHEST if x > F4_HIGHEST else x
+def _exp_of_rest_f4(x):
+    """Return p, and what has n in its lowest bits, of ``e^x = 2^n p``; x within some bounds."""
     rounded = x * F4_LOG2E + F4_ROUND
     n = rounded - F4_ROUND
     r = x - n * F4_LN2_HIGH
@@ -112,7 +110,15 @@ def exp_f4(x):
     p = p * r + F4_EXP[3]
     p = p * r + F4_EXP[4]
     p = p * r + F4_EXP[5]
-    p = p * (r * r) + r + F4_ONE
+    return p * (r * r) + r + F4_ONE, rounded
+
+
+@njit(**FLAGS)
+def exp_f4(x):
+    """``e^x`` in float32."""
+    x = F4_LOWEST if x < F4_LOWEST else x
+    x = F4_HIGHEST if x > F4_HIGHEST else x
+    p, rounded = _exp_of_rest_f4(x)
     # 2^n in two factors, each of which has an exponent that a float can have.
     exponent = i4(bits_of(rounded) - F4_ROUND_BITS)
     half = i4(exponent >> i4(1))
@@ -154,17 +160,7 @@ def _normal_exp_f4(x):
     """``e^x`` where neither it nor its reciprocal is subnormal; beyond, what it is at the end."""
     x = F4_NORMAL_LOWEST if x < F4_NORMAL_LOWEST else x
     x = F4_NORMAL_HIGHEST if x > F4_NORMAL_HIGHEST else x
-    rounded = x * F4_LOG2E + F4_ROUND
-    n = rounded - F4_ROUND
-    r = x - n * F4_LN2_HIGH
-    r = r - n * F4_LN2_LOW
-    p = F4_EXP[0]
-    p = p * r + F4_EXP[1]
-    p = p * r + F4_EXP[2]
-    p = p * r + F4_EXP[3]
-    p = p * r + F4_EXP[4]
-    p = p * r + F4_EXP[5]
-    p = p * (r * r) + r + F4_ONE
+    p, rounded = _exp_of_rest_f4(x)
     # Adding n to the exponent multiplies by 2^n; the constant's own bits are shifted out.
     return float_of(i4(bits_of(p) + i4(bits_of(rounded) << i4(23))))
 

@@ -2,7 +2,7 @@
 
 In the order in which a call goes through them:
 
-1. `ops`: `CudaOps`, a method for each of `dnn.backend.Ops`.
+1. `ops`, on `steps`: `CudaOps`, a method for each of `dnn.backend.Ops`.
 2. `layout`: shapes and strides of the operands, with as few axes as will do.
 3. `source`: CUDA C++ of a kernel for types of elements and a number of axes, from a few lines of
    C that say what happens to one element (`elementwise`) or by hand (`kernels`).

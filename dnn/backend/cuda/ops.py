@@ -17,8 +17,9 @@ from dnn.backend.cuda.launch import Launcher
 from dnn.backend.cuda.layout import element_strides
 from dnn.backend.cuda.replay import Replay
 from dnn.backend.cuda.source import THREADS, Elementwise, code_of
+from dnn.backend.cuda.steps import CudaSteps
 from dnn.backend.device import Device, import_cupy
-from dnn.backend.ops import Array, Chain, Ops
+from dnn.backend.ops import Array, Chain
 from dnn.errors import DtypeError, ShapeError
 
 __all__ = ["CudaOps"]
@@ -26,7 +27,7 @@ __all__ = ["CudaOps"]
 Step = tuple[Callable[..., object], tuple[Any, ...]]
 
 
-class CudaOps(Ops):
+class CudaOps(CudaSteps):
     """Array functions on a GPU; what they compute and how they are called is told in `Ops`.
 
     Parameters
@@ -245,28 +246,6 @@ class CudaOps(Ops):
         self.launcher.reduce(REDUCTIONS["not_finite"], [x], axes, out)
         return not self.to_host(out).any()
 
-    # Clipping of gradients.
-
-    def clip_value_step(  # type: ignore[override]
-        self, g: Array, limit: Array, lowest: Array
-    ) -> None:
-        """``g = min(max(g, -limit), limit)``; needs no workspace."""
-        self._elementwise("clip_value_step", g, limit)
-
-    def sum_of_squares(  # type: ignore[override]
-        self, g: Array, squares: Array, out: Array
-    ) -> None:
-        """Sum over the last axis, of length 1 in `out`; needs no workspace."""
-        self.launcher.reduce(REDUCTIONS["sum_of_products"], [g, g], (g.ndim - 1,), out)
-
-    def clip_factor(self, sums: Array, limit: Array, out: Array) -> None:  # type: ignore[override]
-        """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
-        integers = [sums.shape[-1], element_strides(sums)[-1]]
-        limits = limit.reshape(limit.shape[:-1])
-        operands = (sums, limits, out.reshape(out.shape[:-1]))
-        spec = ELEMENTWISE["clip_factor"]
-        self.launcher.elementwise(spec, operands, integers, hidden=sums.ndim - 1)
-
     # Linear algebra.
 
     def gemm(self, a: Array, b: Array, out: Array) -> None:  # type: ignore[override]
@@ -303,107 +282,6 @@ class CudaOps(Ops):
         kernel = kernels.uniform_noise(code_of(out.dtype))
         if blocks:
             self.launcher.launch(kernel, -(-blocks // THREADS), [seed, step, out, *numbers])
-
-    # Steps of optimizers.
-
-    def sgd_step(self, w, g, learning_rate, weight_decay, moved):  # type: ignore
-        """See `Ops.sgd_step`; one kernel."""
-        spec = elementwise.sgd_step(weight_decay is not None)
-        self.launcher.elementwise(spec, _given(w, g, learning_rate, weight_decay))
-
-    def momentum_step(  # type: ignore
-        self, w, g, v, learning_rate, momentum, weight_decay, nesterov, moved
-    ):
-        """See `Ops.momentum_step`; one kernel."""
-        spec = elementwise.momentum_step(weight_decay is not None, bool(nesterov))
-        self.launcher.elementwise(spec, _given(w, g, v, learning_rate, momentum, weight_decay))
-
-    def adagrad_step(  # type: ignore
-        self, w, g, s, learning_rate, epsilon, weight_decay, moved, root
-    ):
-        """See `Ops.adagrad_step`; one kernel."""
-        spec = elementwise.adagrad_step(weight_decay is not None)
-        self.launcher.elementwise(spec, _given(w, g, s, learning_rate, epsilon, weight_decay))
-
-    def rmsprop_step(  # type: ignore
-        self,
-        w,
-        g,
-        s,
-        v,
-        learning_rate,
-        smoothing,
-        complement,
-        epsilon,
-        momentum,
-        weight_decay,
-        moved,
-        root,
-    ):
-        """See `Ops.rmsprop_step`; one kernel."""
-        moves = v is not None and momentum is not None
-        spec = elementwise.rmsprop_step(weight_decay is not None, moves)
-        rest = (v, momentum) if moves else ()
-        operands = (w, g, s, learning_rate, smoothing, complement, epsilon, *rest, weight_decay)
-        self.launcher.elementwise(spec, _given(*operands))
-
-    def adam_coefficients(  # type: ignore
-        self,
-        count,
-        learning_rate,
-        beta1,
-        beta2,
-        weight_decay,
-        power,
-        complement1,
-        complement2,
-        step_size,
-        correction,
-        keep,
-    ):
-        """See `Ops.adam_coefficients`."""
-        # Two kernels: no thread of the second may see a count that others still change.
-        self._elementwise("count", count)
-        self._elementwise(
-            "adam_coefficients",
-            learning_rate,
-            beta1,
-            beta2,
-            weight_decay,
-            count,
-            complement1,
-            complement2,
-            step_size,
-            correction,
-            keep,
-        )
-
-    def adam_step(  # type: ignore
-        self,
-        w,
-        g,
-        m,
-        s,
-        beta1,
-        complement1,
-        beta2,
-        complement2,
-        step_size,
-        correction,
-        epsilon,
-        weight_decay,
-        keep,
-        moved,
-        root,
-    ):
-        """See `Ops.adam_step`; one kernel."""
-        spec = elementwise.adam_step(weight_decay is not None, keep is not None)
-        operands = (w, g, m, s, beta1, complement1, beta2, complement2, step_size, correction)
-        self.launcher.elementwise(spec, _given(*operands, epsilon, weight_decay, keep))
-
-
-def _given(*operands: Any) -> tuple[Any, ...]:
-    return tuple(operand for operand in operands if operand is not None)
 
 
 def _method(name: str) -> Any:

@@ -2,21 +2,24 @@
 
 | module | operations |
 |---|---|
-| `elementwise` | add, subtract, multiply, divide, negative, exp, log, log1p, square, sqrt, power |
-| `comparisons` | greater, greater_equal, equal, cast, where, maximum, minimum (clip), abs, sign |
+| `arithmetic` | add, subtract, multiply, divide, negative |
+| `powers` | exp, log, log1p, square, sqrt, power |
+| `comparisons` | greater, greater_equal, equal, cast, where |
+| `extremes` | maximum, minimum (clip), abs, sign |
 | `activations` | relu, positive, sigmoid, tanh (leaky_relu, elu, softplus, gelu) |
-| `shapes` | reshape (flatten, squeeze, expand_dims), transpose, broadcast_to (tile), |
-| | sum_to (sum, mean) |
-| `slices` | slice, unslice, concat (stack), take_rows, add_rows |
+| `shapes` | reshape (flatten, squeeze, expand_dims), transpose |
+| `sums` | broadcast_to (tile), sum_to (sum, mean) |
+| `slices` | slice, unslice, concat (stack) |
+| `rows` | take_rows, add_rows, one_hot |
 | `reductions` | max, min, prod, argmax |
 | `linear` | matmul (dot, linear, bias_add, gemm, gemv, axpy, scal) |
-| `classification` | one_hot, log_softmax (softmax), softmax_cross_entropy, |
-| | binary_cross_entropy |
+| `classification` | log_softmax (softmax), softmax_cross_entropy, binary_cross_entropy |
 | `normalisation` | normalise |
 | `noise` | uniform_noise (dropout) |
 | `states` | copy, assign |
 
-In brackets: functions that only compose operations.
+In brackets: functions that only compose operations. What the elementwise ones have in common
+stands in `elementwise`.
 """
 
 from dnn.graph.operations.activations import (
@@ -29,55 +32,68 @@ from dnn.graph.operations.activations import (
     softplus,
     tanh,
 )
+from dnn.graph.operations.arithmetic import (
+    add,
+    divide,
+    multiply,
+    negative,
+    subtract,
+)
 from dnn.graph.operations.classification import (
     binary_cross_entropy,
     log_softmax,
-    one_hot,
     softmax,
     softmax_cross_entropy,
 )
 from dnn.graph.operations.comparisons import (
-    abs,
     cast,
-    clip,
     equal,
     greater,
     greater_equal,
-    maximum,
-    minimum,
     where,
 )
-from dnn.graph.operations.elementwise import (
-    add,
-    divide,
-    exp,
-    log,
-    log1p,
-    multiply,
-    negative,
-    power,
-    sqrt,
-    square,
-    subtract,
+from dnn.graph.operations.extremes import (
+    abs,
+    clip,
+    maximum,
+    minimum,
 )
 from dnn.graph.operations.linear import axpy, bias_add, dot, gemm, gemv, linear, matmul, scal
 from dnn.graph.operations.noise import dropout, uniform_noise
 from dnn.graph.operations.normalisation import Normalised, normalise
+from dnn.graph.operations.powers import (
+    exp,
+    log,
+    log1p,
+    power,
+    sqrt,
+    square,
+)
 from dnn.graph.operations.reductions import argmax, max, min, prod
+from dnn.graph.operations.rows import (
+    one_hot,
+    take_rows,
+)
 from dnn.graph.operations.shapes import (
-    broadcast_to,
     expand_dims,
     flatten,
-    mean,
     reshape,
     squeeze,
+    transpose,
+)
+from dnn.graph.operations.slices import (
+    concat,
+    part,
+    stack,
+)
+from dnn.graph.operations.states import assign
+from dnn.graph.operations.sums import (
+    broadcast_to,
+    mean,
     sum,
     sum_to,
     tile,
-    transpose,
 )
-from dnn.graph.operations.slices import concat, part, stack, take_rows
-from dnn.graph.operations.states import assign
 
 __all__ = [
     "Normalised",

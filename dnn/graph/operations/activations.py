@@ -14,8 +14,10 @@ import numpy as np
 
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import apply, register
-from dnn.graph.operations.comparisons import abs, greater, maximum, minimum, where
-from dnn.graph.operations.elementwise import Elementwise, exp, log1p
+from dnn.graph.operations.comparisons import greater, where
+from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.extremes import abs, maximum, minimum
+from dnn.graph.operations.powers import exp, log1p
 
 __all__ = ["elu", "gelu", "leaky_relu", "positive", "relu", "sigmoid", "softplus", "tanh"]
 
@@ -25,6 +27,7 @@ class Relu(Elementwise):
     """``y = max(x, 0)``, ``dx = dy [y > 0]``: the derivative at 0 is taken to be 0."""
 
     name = "relu"
+    kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (dy * apply("positive", node),)
@@ -48,6 +51,7 @@ class Sigmoid(Elementwise):
     """``y = 1 / (1 + exp(-x))``, ``dx = dy y (1 - y)``."""
 
     name = "sigmoid"
+    kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         dy_y = dy * node
@@ -59,38 +63,129 @@ class Tanh(Elementwise):
     """``y = tanh(x)``, ``dx = dy (1 - y^2)``."""
 
     name = "tanh"
+    kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (dy - dy * node * node,)
 
 
 def positive(x: Node) -> Node:
-    """Return 1 where `x` is above 0, else 0."""
+    """Return 1 where `x` is above 0, else 0; what the derivative of `relu` is.
+
+    Parameters
+    ----------
+    x : Node
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        0 where `x` is NaN. It has no gradient.
+    """
     return apply("positive", x)
 
 
 def relu(x: Node) -> Node:
-    """Return ``max(x, 0)``."""
+    """Return ``max(x, 0)``.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        NaN stays NaN; the derivative at 0 is taken to be 0.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+    """
     return apply("relu", x)
 
 
 def sigmoid(x: Node) -> Node:
-    """Return the logistic function of `x`, ``1 / (1 + exp(-x))``."""
+    """Return the logistic function, ``1 / (1 + e^-x)``.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        In 0 .. 1; it does not overflow.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+    """
     return apply("sigmoid", x)
 
 
 def tanh(x: Node) -> Node:
-    """Return the hyperbolic tangent of `x`."""
+    """Return the hyperbolic tangent.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        In -1 .. 1.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+    """
     return apply("tanh", x)
 
 
 def leaky_relu(x: Node, slope: float = 0.01) -> Node:
-    """Return `x` where it is positive, else ``slope x``."""
+    """Return `x` where it is positive, else ``slope x`` [1]_.
+
+    Parameters
+    ----------
+    x : Node of floats
+    slope : float
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        The derivative at 0 is taken to be `slope`.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is of integers, which cannot hold the slope.
+
+    References
+    ----------
+    .. [1] Maas et al., Rectifier nonlinearities improve neural network acoustic models, 2013,
+       section 2.
+    """
     return where(greater(x, 0.0), x, x * slope)
 
 
 def elu(x: Node, alpha: float = 1.0) -> Node:
     """Return `x` where it is positive, else ``alpha (e^x - 1)`` [1]_.
+
+    Parameters
+    ----------
+    x : Node of floats
+    alpha : float
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
 
     References
     ----------
@@ -101,12 +196,40 @@ def elu(x: Node, alpha: float = 1.0) -> Node:
 
 
 def softplus(x: Node) -> Node:
-    """Return ``ln(1 + e^x)``, in a form that does not overflow."""
+    """Return ``ln(1 + e^x)``, as ``max(x, 0) + ln(1 + e^-|x|)``, which does not overflow.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+    """
     return maximum(x, 0.0) + log1p(exp(-abs(x)))
 
 
 def gelu(x: Node) -> Node:
     """Return the Gaussian error linear unit, in the approximation by tanh [1]_.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
 
     References
     ----------

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from dnn.backend import Ops
-from dnn.errors import DtypeError, ShapeError
+from dnn.errors import ShapeError
+from dnn.graph.arguments import describe
+from dnn.graph.inputs import broadcast, check_kind, check_nodes
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import (
     Arrays,
@@ -17,42 +18,16 @@ from dnn.graph.operation import (
     Step,
     aligned,
     apply,
-    broadcast,
-    describe,
     register,
     reshaped,
     stack_all,
 )
 from dnn.graph.operations.activations import sigmoid
-from dnn.graph.operations.elementwise import Elementwise, exp
-from dnn.graph.operations.shapes import sum
+from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.powers import exp
+from dnn.graph.operations.sums import sum
 
-__all__ = ["binary_cross_entropy", "log_softmax", "one_hot", "softmax", "softmax_cross_entropy"]
-
-
-@register
-class OneHot(Operation):
-    """Labels (n,) of integers to rows (n, classes) of the identity matrix; no gradient."""
-
-    name = "one_hot"
-
-    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        (labels,) = inputs
-        if labels.dtype != np.intp:
-            raise DtypeError(f"one_hot: labels must be {np.dtype(np.intp)}, not {labels.dtype}")
-        return (*labels.shape, attributes["classes"]), np.dtype(attributes["dtype"])
-
-    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        identity = ops.asarray(np.eye(node.shape[-1], dtype=node.dtype))
-        return [(ops.take_rows, (identity, arrays.inputs[0], arrays.out))]
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        return apply(self.name, *inputs, **node.attributes)
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return (None,)
+__all__ = ["binary_cross_entropy", "log_softmax", "softmax", "softmax_cross_entropy"]
 
 
 @register
@@ -64,8 +39,11 @@ class LogSoftmax(Operation):
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         (x,) = inputs
+        check_kind(self.name, inputs, "f")
         if x.ndim < 1:
             raise ShapeError("log_softmax", f"{describe(x)} has no axis", x.shape)
+        if not x.shape[-1]:
+            raise ShapeError("log_softmax", f"{describe(x)} has no classes", x.shape)
         return x.shape, x.dtype
 
     def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
@@ -99,6 +77,8 @@ class SoftmaxCrossEntropy(Operation):
         if logits.ndim < 2 or logits.shape != target.shape:
             message = f"logits {logits.shape} and target {target.shape} do not fit"
             raise ShapeError(self.name, message, logits.shape, target.shape)
+        if not logits.shape[-2]:
+            raise ShapeError(self.name, f"logits {logits.shape} have no rows", logits.shape)
         return logits.shape[:-2], broadcast(self.name, inputs)[1]
 
     def with_models(
@@ -131,6 +111,7 @@ class BinaryCrossEntropy(Elementwise):
     """
 
     name = "binary_cross_entropy"
+    kinds = "f"
     overwrites = ()  # two results on the way, one of them in `out`
 
     def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
@@ -141,52 +122,76 @@ class BinaryCrossEntropy(Elementwise):
         return dy * (sigmoid(logits) - target), -dy * logits
 
 
-def one_hot(labels: Node, classes: int, dtype: npt.DTypeLike = np.float32) -> Node:
-    """Return rows of the identity matrix, one for each label.
-
-    Parameters
-    ----------
-    labels : Node of intp, shape (n,)
-        In ``0 .. classes - 1``; whoever feeds them checks that.
-    classes : int
-    dtype : type of elements of the result
-
-    Returns
-    -------
-    Node, shape (n, classes)
-    """
-    return apply("one_hot", labels, classes=classes, dtype=dtype)
-
-
 def log_softmax(x: Node) -> Node:
-    """Return the logarithm of the softmax over the last axis."""
-    return apply("log_softmax", x)
-
-
-def softmax(x: Node) -> Node:
-    """Return the softmax over the last axis."""
-    return exp(log_softmax(x))
-
-
-def softmax_cross_entropy(logits: Node, target: Node) -> Node:
-    """Return the mean cross entropy between `target` and the softmax of `logits`.
+    """Return the logarithm of the softmax over the last axis, ``x - ln(sum(e^x))``.
 
     Parameters
     ----------
-    logits : Node, shape (rows, classes)
-    target : Node, shape (rows, classes)
-        Each row sums to 1.
+    x : Node of floats, shape (..., classes)
 
     Returns
     -------
-    Node, shape ()
+    Node, of the shape and type of `x`
+        Shifted by the largest element of each row before, so that nothing overflows.
 
     Raises
     ------
     ShapeError
-        If the shapes differ.
+        If `x` has no axis, or no elements along the last one.
+    DtypeError
+        If `x` is not of floats.
     """
-    return apply("softmax_cross_entropy", logits, log_softmax(logits), target)
+    return apply("log_softmax", x)
+
+
+def softmax(x: Node) -> Node:
+    """Return the softmax over the last axis, ``e^x / sum(e^x)``, as ``exp(log_softmax(x))``.
+
+    Parameters
+    ----------
+    x : Node of floats, shape (..., classes)
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        Each row sums to 1.
+
+    Raises
+    ------
+    ShapeError, DtypeError
+        As for `log_softmax`.
+    """
+    return exp(log_softmax(x))
+
+
+def softmax_cross_entropy(logits: Node, target: Node) -> Node:
+    """Return the mean over rows of ``-sum(target ln(softmax(logits)))``.
+
+    Parameters
+    ----------
+    logits : Node of floats, shape (..., rows, classes)
+    target : Node of the shape and type of `logits`
+        Each row sums to 1.
+
+    Returns
+    -------
+    Node, shape (...), of the type of `logits`
+        The gradient of `logits` is ``(softmax(logits) - target) / rows``; `target` has none.
+
+    Raises
+    ------
+    ShapeError
+        If the shapes differ, have fewer than two axes, or no rows or classes.
+    DtypeError
+        If the types differ or are not of floats.
+    """
+    name = "softmax_cross_entropy"
+    check_nodes(name, logits, target)
+    check_kind(name, (logits,), "f")
+    if logits.ndim < 2 or not logits.shape[-1]:
+        message = f"{describe(logits)} has not the shape (..., rows, classes)"
+        raise ShapeError(name, message, logits.shape, target.shape)
+    return apply(name, logits, log_softmax(logits), target)
 
 
 def binary_cross_entropy(logits: Node, target: Node) -> Node:
@@ -194,17 +199,20 @@ def binary_cross_entropy(logits: Node, target: Node) -> Node:
 
     Parameters
     ----------
-    logits, target : Node
-        Targets are in 0 .. 1.
+    logits : Node of floats
+    target : Node of the type of `logits`
+        In 0 .. 1.
 
     Returns
     -------
-    Node
+    Node, of the shape that both broadcast to
         Element by element, with no mean taken.
 
     Raises
     ------
-    ShapeError, DtypeError
-        If they do not fit.
+    ShapeError
+        If they do not broadcast.
+    DtypeError
+        If the types differ or are not of floats.
     """
     return apply("binary_cross_entropy", logits, target)

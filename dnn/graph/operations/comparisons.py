@@ -1,4 +1,4 @@
-"""Comparisons, choices between elements, and functions with a kink."""
+"""Comparisons, and choices that follow from them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import dtype_of
 from dnn.backend import Ops
 from dnn.errors import DtypeError
+from dnn.graph.arguments import describe
+from dnn.graph.inputs import broadcast, check_nodes
 from dnn.graph.node import Node, Operand, Shape, as_nodes, constant
-from dnn.graph.operation import Arrays, Step, apply, broadcast, describe, register
+from dnn.graph.operation import Arrays, Step, apply, register
 from dnn.graph.operations.elementwise import Elementwise
 
-__all__ = [
-    "abs",
-    "cast",
-    "clip",
-    "equal",
-    "greater",
-    "greater_equal",
-    "maximum",
-    "minimum",
-    "where",
-]
+__all__ = ["cast", "equal", "greater", "greater_equal", "where"]
 
 
 class Comparison(Elementwise):
@@ -100,97 +93,118 @@ class Where(Elementwise):
         return None, where(condition, dy, zero), where(condition, zero, dy)
 
 
-@register
-class Maximum(Elementwise):
-    """``y = max(a, b)``; where they are equal, each gets half of the gradient."""
-
-    name = "maximum"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        a, b = node.inputs
-        da = dy * _share(a, b)
-        return da, dy - da
-
-
-@register
-class Minimum(Elementwise):
-    """``y = min(a, b)``; where they are equal, each gets half of the gradient."""
-
-    name = "minimum"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        a, b = node.inputs
-        da = dy * _share(b, a)
-        return da, dy - da
-
-
-@register
-class Abs(Elementwise):
-    """``y = |x|``, ``dx = dy sign(x)``: the derivative at 0 is taken to be 0."""
-
-    name = "abs"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return (dy * apply("sign", node.inputs[0]),)
-
-
-@register
-class Sign(Elementwise):
-    """``y = -1, 0 or 1``; its derivative is 0 wherever there is one."""
-
-    name = "sign"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return (None,)
-
-
-def _share(a: Node, b: Node) -> Node:
-    """1 where a > b, 1/2 where they are equal, else 0."""
-    return (cast(greater(a, b), a.dtype) + cast(greater_equal(a, b), a.dtype)) * 0.5
-
-
 def greater(a: Operand, b: Operand) -> Node:
-    """Return ``a > b``, of bool."""
-    return apply("greater", *as_nodes(a, b))
+    """Return ``a > b``, also written so.
+
+    Parameters
+    ----------
+    a, b : Node, number or array
+        At least one is a node; what is none becomes a constant of its type.
+
+    Returns
+    -------
+    Node of bool, of the shape that both broadcast to
+        False where one is NaN. It has no gradient.
+
+    Raises
+    ------
+    ShapeError
+        If they do not broadcast.
+    DtypeError
+        As for `add`.
+    """
+    return apply("greater", *as_nodes("greater", a, b))
 
 
 def greater_equal(a: Operand, b: Operand) -> Node:
-    """Return ``a >= b``, of bool."""
-    return apply("greater_equal", *as_nodes(a, b))
+    """Return ``a >= b``, also written so.
+
+    Parameters
+    ----------
+    a, b : Node, number or array
+        At least one is a node; what is none becomes a constant of its type.
+
+    Returns
+    -------
+    Node of bool, of the shape that both broadcast to
+        False where one is NaN. It has no gradient.
+
+    Raises
+    ------
+    ShapeError
+        If they do not broadcast.
+    DtypeError
+        As for `add`.
+    """
+    return apply("greater_equal", *as_nodes("greater_equal", a, b))
 
 
 def equal(a: Operand, b: Operand) -> Node:
-    """Return ``a == b``, of bool; the operator compares nodes and not their values."""
-    return apply("equal", *as_nodes(a, b))
+    """Return where `a` equals `b`; the operator ``==`` compares nodes and not their values.
+
+    Parameters
+    ----------
+    a, b : Node, number or array
+        At least one is a node; what is none becomes a constant of its type.
+
+    Returns
+    -------
+    Node of bool, of the shape that both broadcast to
+        False where one is NaN. It has no gradient.
+
+    Raises
+    ------
+    ShapeError
+        If they do not broadcast.
+    DtypeError
+        As for `add`.
+    """
+    return apply("equal", *as_nodes("equal", a, b))
 
 
 def cast(x: Node, dtype: npt.DTypeLike) -> Node:
-    """Return `x` in another type of elements."""
-    return x if x.dtype == dtype else apply("cast", x, dtype=np.dtype(dtype))
+    """Return `x` in another type of elements.
+
+    Parameters
+    ----------
+    x : Node
+    dtype : type of elements
+        Floats become integers by leaving out what is behind the point.
+
+    Returns
+    -------
+    Node of `dtype`, of the shape of `x`
+        `x` itself if it is of that type. The gradient is cast back; integers and bools have none.
+
+    Raises
+    ------
+    DtypeError
+        If there is no such type, or it is not of real numbers of at most 64 bits.
+    """
+    check_nodes("cast", x)
+    wanted = dtype_of("cast", dtype)
+    return x if x.dtype == wanted else apply("cast", x, dtype=wanted)
 
 
 def where(condition: Node, a: Operand, b: Operand) -> Node:
-    """Return `a` where the condition holds, else `b`; one of the two is a node."""
-    return apply("where", condition, *as_nodes(a, b))
+    """Return `a` where a condition holds, else `b`.
 
+    Parameters
+    ----------
+    condition : Node of bool
+    a, b : Node, number or array
+        At least one is a node; what is none becomes a constant of its type.
 
-def maximum(a: Operand, b: Operand) -> Node:
-    """Return the larger one, element by element; NaN wins."""
-    return apply("maximum", *as_nodes(a, b))
+    Returns
+    -------
+    Node, of the shape that all three broadcast to and of the type of `a` and `b`
+        The gradient goes to the one that was chosen.
 
-
-def minimum(a: Operand, b: Operand) -> Node:
-    """Return the smaller one, element by element; NaN wins."""
-    return apply("minimum", *as_nodes(a, b))
-
-
-def clip(x: Node, low: float | None = None, high: float | None = None) -> Node:
-    """Return `x` no less than `low` and no more than `high`."""
-    if low is not None:
-        x = maximum(x, low)
-    return x if high is None else minimum(x, high)
-
-
-def abs(x: Node) -> Node:
-    """Return the absolute value."""
-    return apply("abs", x)
+    Raises
+    ------
+    ShapeError
+        If they do not broadcast.
+    DtypeError
+        If the condition is not of bool, or as for `add`.
+    """
+    return apply("where", condition, *as_nodes("where", a, b))

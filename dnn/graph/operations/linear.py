@@ -9,16 +9,10 @@ import numpy as np
 
 from dnn.backend import Ops
 from dnn.errors import DtypeError, ShapeError
+from dnn.graph.arguments import describe
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import (
-    Arrays,
-    Operation,
-    Step,
-    aligned,
-    apply,
-    describe,
-    register,
-)
+from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register
 from dnn.graph.operations.shapes import reshape, transpose
 
 __all__ = ["axpy", "bias_add", "dot", "gemm", "gemv", "linear", "matmul", "scal"]
@@ -61,28 +55,51 @@ class Matmul(Operation):
 
 
 def matmul(a: Node, b: Node) -> Node:
-    """Return the matrix product over the last two axes; also written ``a @ b``."""
+    """Return the matrix product over the last two axes; also written ``a @ b``.
+
+    Parameters
+    ----------
+    a : Node, shape (..., n, k)
+    b : Node, shape (..., k, m)
+        Of the type of `a`.
+
+    Returns
+    -------
+    Node, shape (..., n, m), of their type
+        Leading axes broadcast.
+
+    Raises
+    ------
+    ShapeError
+        If one has fewer than two axes, or the shapes do not fit.
+    DtypeError
+        If the types differ.
+    """
     return apply("matmul", a, b)
 
 
 def dot(a: Node, b: Node) -> Node:
-    """Return the product of vectors or matrices as `numpy.dot` has it.
+    """Return the product of vectors or matrices, as `numpy.matmul` has it.
 
     Parameters
     ----------
     a : Node, shape (k,) or (..., n, k)
     b : Node, shape (k,) or (..., k, m)
+        Of the type of `a`.
 
     Returns
     -------
-    Node
-        Of two vectors a scalar, of a matrix and a vector a vector.
+    Node, shape (..., n, m), of their type
+        Without the axis n where `a` is a vector, without m where `b` is: of two vectors a scalar.
 
     Raises
     ------
     ShapeError
-        If the lengths differ.
+        If the lengths k differ, one has no axis, or the leading axes do not broadcast.
+    DtypeError
+        If the types differ.
     """
+    check_nodes("dot", a, b)
     if min(a.ndim, b.ndim) < 1 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ShapeError("dot", f"{describe(a)} and {describe(b)} do not fit", a.shape, b.shape)
     left = reshape(a, (1, *a.shape)) if a.ndim == 1 else a
@@ -105,25 +122,40 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
 
     Returns
     -------
-    Node, shape (batch, units)
+    Node, shape (batch, units), of their type
 
     Raises
     ------
     ShapeError
         If the shapes do not fit.
+    DtypeError
+        If the types differ.
     """
     y = matmul(x, weight)
     return y if bias is None else bias_add(y, bias)
 
 
 def bias_add(x: Node, bias: Node) -> Node:
-    """Return `x` (..., units) plus `bias` (units,): one bias for each unit and not for each sample.
+    """Return `x` plus one bias for each unit, the same one for each sample.
+
+    Parameters
+    ----------
+    x : Node, shape (..., units)
+    bias : Node, shape (units,)
+        Of the type of `x`.
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
 
     Raises
     ------
     ShapeError
         If the bias is no vector with one element for each unit.
+    DtypeError
+        If the types differ.
     """
+    check_nodes("bias_add", x, bias)
     if bias.ndim != 1 or x.shape[-1:] != bias.shape:
         message = f"{describe(x)} and {describe(bias)} do not fit"
         raise ShapeError("bias_add", message, x.shape, bias.shape)
@@ -140,24 +172,104 @@ def gemm(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> Node:
-    """Return ``alpha op(a) op(b) + beta c``, in the words of BLAS."""
+    """Return ``alpha op(a) op(b) + beta c``, in the words of BLAS [1]_.
+
+    Parameters
+    ----------
+    a : Node, shape (..., n, k), or (..., k, n) where it is transposed
+    b : Node, shape (..., k, m), or (..., m, k) where it is transposed
+    c : Node, optional
+        Broadcast with the product.
+    alpha, beta : float
+    transpose_a, transpose_b : bool
+        Whether the last two axes are exchanged before.
+
+    Returns
+    -------
+    Node, shape (..., n, m), of their type
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not fit.
+    DtypeError
+        If the types differ.
+
+    References
+    ----------
+    .. [1] Dongarra et al., A set of level 3 basic linear algebra subprograms, 1990.
+    """
     y = matmul(transpose(a) if transpose_a else a, transpose(b) if transpose_b else b)
     y = y if alpha == 1 else y * alpha
     return y if c is None else y + (c if beta == 1 else c * beta)
 
 
 def gemv(a: Node, x: Node, y: Node | None = None, *, alpha: float = 1.0, beta: float = 1.0) -> Node:
-    """Return ``alpha a x + beta y`` of a matrix (n, k) and vectors (k,) and (n,)."""
+    """Return ``alpha a x + beta y`` of a matrix and vectors.
+
+    Parameters
+    ----------
+    a : Node, shape (n, k)
+    x : Node, shape (k,)
+    y : Node, shape (n,), optional
+    alpha, beta : float
+
+    Returns
+    -------
+    Node, shape (n,), of their type
+
+    Raises
+    ------
+    ShapeError
+        If the shapes do not fit.
+    DtypeError
+        If the types differ.
+    """
     product = dot(a, x)
     product = product if alpha == 1 else product * alpha
     return product if y is None else product + (y if beta == 1 else y * beta)
 
 
 def axpy(alpha: float, x: Node, y: Node) -> Node:
-    """Return ``alpha x + y``."""
+    """Return ``alpha x + y``.
+
+    Parameters
+    ----------
+    alpha : float
+    x, y : Node
+        Of one type.
+
+    Returns
+    -------
+    Node, of the shape that both broadcast to and of their type
+
+    Raises
+    ------
+    ShapeError
+        If they do not broadcast.
+    DtypeError
+        If the types differ, or are of integers that cannot hold `alpha`.
+    """
+    check_nodes("axpy", x, y)
     return x * alpha + y
 
 
 def scal(alpha: float, x: Node) -> Node:
-    """Return ``alpha x``."""
+    """Return ``alpha x``.
+
+    Parameters
+    ----------
+    alpha : float
+    x : Node
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+
+    Raises
+    ------
+    DtypeError
+        If `x` is of integers that cannot hold `alpha`.
+    """
+    check_nodes("scal", x)
     return x * alpha

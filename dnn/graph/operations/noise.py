@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import dtype_of
 from dnn.backend import Ops, philox
-from dnn.errors import DtypeError, ShapeError
+from dnn.errors import ConfigurationError, DtypeError, ShapeError
+from dnn.graph.arguments import describe, shape_of
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, apply, describe, register
+from dnn.graph.operation import Arrays, Operation, Step, apply, register
 from dnn.graph.operations.activations import positive
+from dnn.graph.operations.sums import broadcasts
 
 __all__ = ["dropout", "uniform_noise"]
 
@@ -59,7 +63,11 @@ class UniformNoise(Operation):
 
 
 def uniform_noise(
-    seed: Node, step: Node, stream: int, shape: Shape, dtype: npt.DTypeLike = np.float32
+    seed: Node,
+    step: Node,
+    stream: int,
+    shape: Sequence[int],
+    dtype: npt.DTypeLike = np.float32,
 ) -> Node:
     """Return floats drawn uniformly from [0, 1).
 
@@ -71,41 +79,74 @@ def uniform_noise(
         Number of the training step.
     stream : int, in 0 .. 2^32 - 1
         Which of a step's random tensors this is: a number of its own for each layer.
-    shape : tuple of int
-    dtype : type of elements
+    shape : sequence of int
+    dtype : type of floats
         Each number has the upper 24 bits of a random word, in float16 11.
 
     Returns
     -------
-    Node, of `shape` behind the shape of `seed`
+    Node of `dtype`, of `shape` behind the shape of `seed`
+        It has no gradient.
 
     Raises
     ------
     DtypeError
-        If `seed` or `step` is not uint64.
+        If `seed` or `step` is not uint64, or `dtype` not of floats.
     ShapeError
-        If their shapes are others.
+        If their shapes are others, or `shape` is none.
+    ConfigurationError
+        If `stream` is no integer, or outside its range.
 
     Notes
     -----
     Philox-4x32-10, see `dnn.backend.philox`: integers alone, so equal bit for bit on every device.
     """
-    return apply("uniform_noise", seed, step, stream=int(stream), shape=tuple(shape), dtype=dtype)
+    wanted = dtype_of("uniform_noise", dtype)
+    if wanted.kind != "f":
+        raise DtypeError(f"uniform_noise: numbers from [0, 1) are floats, not {wanted}")
+    if not isinstance(stream, int | np.integer) or not 0 <= stream < 2**32:
+        message = f"stream must be an integer in 0 .. 2^32 - 1, not {stream!r}"
+        raise ConfigurationError(f"uniform_noise: {message}")
+    lengths = shape_of("uniform_noise", shape)
+    return apply("uniform_noise", seed, step, stream=int(stream), shape=lengths, dtype=wanted)
 
 
 def dropout(x: Node, noise: Node, rate: float | Node) -> Node:
-    """Set each element to 0 with probability `rate`, and divide the others by ``1 - rate``.
+    """Set each element to 0 with probability `rate`, and divide the others by ``1 - rate`` [1]_.
 
     Parameters
     ----------
-    x : Node
-    noise : Node of the shape of `x`
-        From `uniform_noise`.
+    x : Node of floats
+    noise : Node of the type of `x` that broadcasts to its shape
+        From `uniform_noise`. Along an axis of length 1, elements are kept or set to 0 together.
     rate : float or Node, in 0 .. 1 without 1
 
     Returns
     -------
-    Node, of the mean of `x`
+    Node, of the shape and type of `x`
+        Its mean is expected to be that of `x`.
+
+    Raises
+    ------
+    ConfigurationError
+        If `rate` is neither a node nor a number in its range.
+    ShapeError
+        If the noise does not broadcast to the shape of `x`.
+    DtypeError
+        If the types differ.
+
+    References
+    ----------
+    .. [1] Srivastava et al., Dropout: a simple way to prevent neural networks from overfitting,
+       2014, section 10, where what is kept is divided while training.
     """
+    check_nodes("dropout", x, noise)
+    if not isinstance(rate, Node) and not (
+        isinstance(rate, int | float | np.floating) and 0 <= rate < 1
+    ):
+        raise ConfigurationError(f"dropout: the rate must be at least 0 and below 1, not {rate!r}")
+    if not broadcasts(noise.shape, x.shape):
+        message = f"noise {describe(noise)} does not broadcast to {describe(x)}"
+        raise ShapeError("dropout", message, noise.shape, x.shape)
     kept = 1.0 - rate
     return x * (positive(kept - noise) * (1.0 / kept))

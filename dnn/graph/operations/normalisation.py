@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,19 +10,12 @@ import numpy as np
 
 from dnn.backend import Ops
 from dnn.errors import ShapeError
+from dnn.graph.arguments import describe
+from dnn.graph.inputs import broadcast
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import (
-    Arrays,
-    Operation,
-    Step,
-    apply,
-    broadcast,
-    describe,
-    register,
-    stack_all,
-)
-from dnn.graph.operations.elementwise import sqrt, square
-from dnn.graph.operations.shapes import mean, sum_to
+from dnn.graph.operation import Arrays, Operation, Step, apply, register, stack_all
+from dnn.graph.operations.powers import sqrt, square
+from dnn.graph.operations.sums import mean_of, sum_to
 
 __all__ = ["Normalised", "normalise"]
 
@@ -64,7 +58,8 @@ class Normalise(Operation):
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         inverse = node.inputs[2]
-        share = inverse.size / node.size
+        shared = zip(node.shape, inverse.shape, strict=True)
+        share = 1.0 / math.prod(length for length, kept in shared if kept == 1)
         mean_dy = sum_to(dy, inverse.shape) * share
         mean_dy_y = sum_to(dy * node, inverse.shape) * share
         return (dy - mean_dy - node * mean_dy_y) * inverse, None, None
@@ -78,34 +73,37 @@ class Normalised(NamedTuple):
     variance: Node
 
 
-def normalise(x: Node, axis: int | tuple[int, ...], epsilon: float) -> Normalised:
+def normalise(x: Node, axis: int | Sequence[int] | None, epsilon: float) -> Normalised:
     """Shift and scale to mean 0 and variance 1.
 
     Parameters
     ----------
-    x : Node
-    axis : int or tuple of int
-        The axes over which mean and variance are taken.
+    x : Node of floats
+    axis : int, sequence of int or None
+        The axes over which mean and variance are taken, negative ones from the end; None for all.
     epsilon : float
-        Added to the variance.
+        Added to the variance, so that a constant `x` becomes 0.
 
     Returns
     -------
     Normalised
-        The variance divides by the number of elements, not by one less.
+        ``(x - mean) / sqrt(variance + epsilon)``, of the shape of `x`, and mean and variance, of
+        length 1 along the axes. The variance divides by the number of elements, not by one less.
 
     Raises
     ------
     ShapeError
-        If there is no such axis.
+        If there is no such axis, or there are no elements along it.
+    DtypeError
+        If `x` is not of floats.
 
     Notes
     -----
     `mean` and `variance` are to be read and not to be differentiated along with `values`, whose
     gradient goes past them.
     """
-    middle = mean(x, axis, keepdims=True)
+    middle = mean_of("normalise", x, axis, keepdims=True)
     centred = x - middle
-    variance = mean(square(centred), axis, keepdims=True)
+    variance = mean_of("normalise", square(centred), axis, keepdims=True)
     inverse = 1.0 / sqrt(variance + epsilon)
     return Normalised(apply("normalise", x, centred, inverse), middle, variance)

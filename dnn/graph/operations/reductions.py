@@ -1,6 +1,6 @@
 """Reductions other than sums: largest, smallest, product, and where the largest stands.
 
-Sums and means are in `shapes`, as the transpose of broadcasting.
+Sums and means are in `sums`, as the transpose of broadcasting.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import numpy as np
 
 from dnn.backend import Ops
 from dnn.errors import ShapeError
+from dnn.graph.arguments import axes_of, axis_of, describe
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape, constant
-from dnn.graph.operation import Arrays, Operation, Step, apply, describe, register
+from dnn.graph.operation import Arrays, Operation, Step, apply, register
 from dnn.graph.operations.comparisons import cast, equal, where
-from dnn.graph.operations.shapes import _axes, reshape, sum
+from dnn.graph.operations.shapes import reshape
+from dnn.graph.operations.sums import sum
 
 __all__ = ["argmax", "max", "min", "prod"]
 
@@ -87,6 +90,8 @@ class Argmax(Operation):
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         (x,) = inputs
         axis: int = attributes["axis"]
+        if not x.shape[axis]:
+            raise ShapeError(self.name, f"{describe(x)} has no elements along {axis}", x.shape)
         return tuple(n for i, n in enumerate(x.shape) if i != axis), np.dtype(np.intp)
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
@@ -108,28 +113,103 @@ def _shares(node: Node) -> Node:
     return is_extreme / sum(is_extreme, axes, keepdims=True)
 
 
-def _reduce(name: str, x: Node, axis: int | tuple[int, ...] | None, keepdims: bool) -> Node:
-    axes = tuple(sorted(_axes(x, axis, name)))
+def _reduce(name: str, x: Node, axis: int | Sequence[int] | None, keepdims: bool) -> Node:
+    check_nodes(name, x)
+    axes = tuple(sorted(axes_of(name, x, axis)))
     y = apply(name, x, axes=axes)
     return y if keepdims else reshape(y, tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-def max(x: Node, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Node:
-    """Return the largest element over axes; parameters as in `sum`."""
+def max(x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
+    """Return the largest element over axes.
+
+    Parameters
+    ----------
+    x : Node
+    axis : int, sequence of int or None
+        The axes, negative ones from the end; None for all.
+    keepdims : bool
+        Keep the axes, with length 1.
+
+    Returns
+    -------
+    Node, of the type of `x` and its shape without `axis`
+        Those that are equally large share the gradient.
+
+    Raises
+    ------
+    ShapeError
+        If there is no such axis, or there are no elements along it.
+    """
     return _reduce("max", x, axis, keepdims)
 
 
-def min(x: Node, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Node:
-    """Return the smallest element over axes; parameters as in `sum`."""
+def min(x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
+    """Return the smallest element over axes.
+
+    Parameters
+    ----------
+    x : Node
+    axis : int, sequence of int or None
+        The axes, negative ones from the end; None for all.
+    keepdims : bool
+        Keep the axes, with length 1.
+
+    Returns
+    -------
+    Node, of the type of `x` and its shape without `axis`
+        Those that are equally small share the gradient.
+
+    Raises
+    ------
+    ShapeError
+        If there is no such axis, or there are no elements along it.
+    """
     return _reduce("min", x, axis, keepdims)
 
 
-def prod(x: Node, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Node:
-    """Return the product over axes; parameters as in `sum`."""
+def prod(x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
+    """Return the product over axes.
+
+    Parameters
+    ----------
+    x : Node
+    axis : int, sequence of int or None
+        The axes, negative ones from the end; None for all.
+    keepdims : bool
+        Keep the axes, with length 1.
+
+    Returns
+    -------
+    Node, of the type of `x` and its shape without `axis`
+        Its gradient holds where elements are 0, too.
+
+    Raises
+    ------
+    ShapeError
+        If there is no such axis, or there are no elements along it.
+    """
     return _reduce("prod", x, axis, keepdims)
 
 
 def argmax(x: Node, axis: int = -1) -> Node:
-    """Return where the first largest element along an axis stands, of intp."""
-    (at,) = _axes(x, axis, "argmax")
-    return apply("argmax", x, axis=at)
+    """Return where the first largest element along an axis stands.
+
+    Parameters
+    ----------
+    x : Node
+    axis : int
+        Negative from the end.
+
+    Returns
+    -------
+    Node of intp, of the shape of `x` without `axis`
+        It has no gradient.
+
+    Raises
+    ------
+    ShapeError
+        If there is no such axis, or there are no elements along it.
+    """
+    check_nodes("argmax", x)
+    return apply("argmax", x, axis=axis_of("argmax", x, axis))

@@ -1,7 +1,8 @@
-"""Operations that change the shape: views, broadcasting, and its transpose, summing."""
+"""Operations that change the shape alone; where they can be, their results are views."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,30 +10,12 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.errors import ShapeError
+from dnn.graph.arguments import axes_of, axis_of, describe, integers_of
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import (
-    Arrays,
-    Operation,
-    Step,
-    aligned,
-    apply,
-    describe,
-    register,
-    reshaped,
-)
+from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped
 
-__all__ = [
-    "broadcast_to",
-    "expand_dims",
-    "flatten",
-    "mean",
-    "reshape",
-    "squeeze",
-    "sum",
-    "sum_to",
-    "tile",
-    "transpose",
-]
+__all__ = ["expand_dims", "flatten", "reshape", "squeeze", "transpose"]
 
 
 @register
@@ -92,7 +75,7 @@ class Transpose(Operation):
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
     ) -> Node:
         axes = node.attributes.get("axes")
-        return transpose(inputs[0], axes and (0, *(i + 1 for i in axes)))
+        return transpose(inputs[0], None if axes is None else (0, *(i + 1 for i in axes)))
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         return [(ops.copy, (self.as_view(node, arrays.inputs[0]), arrays.out))]
@@ -102,203 +85,128 @@ class Transpose(Operation):
         return (transpose(dy, axes and tuple(int(i) for i in np.argsort(axes))),)
 
 
-@register
-class BroadcastTo(Operation):
-    """`x` repeated along axes of length 1 and along new leading axes."""
+def reshape(x: Node, shape: Sequence[int]) -> Node:
+    """Return the elements of `x`, in their order, in another shape.
 
-    name = "broadcast_to"
+    Parameters
+    ----------
+    x : Node
+    shape : sequence of int
+        One length may be -1: what remains.
 
-    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        (x,) = inputs
-        shape: Shape = attributes["shape"]
-        if not _broadcasts(x.shape, shape):
-            message = f"{describe(x)} does not broadcast to {shape}"
-            raise ShapeError("broadcast_to", message, x.shape, shape)
-        return shape, x.dtype
+    Returns
+    -------
+    Node, of `shape` and the type of `x`
+        `x` itself if it has that shape.
 
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        return broadcast_to(aligned(inputs[0], True, node.ndim), (models, *node.shape))
-
-    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        return [(ops.copy, (arrays.inputs[0], arrays.out))]
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return (dy,)
-
-
-@register
-class SumTo(Operation):
-    """The transpose of `broadcast_to`: the sum over the axes that broadcasting would repeat."""
-
-    name = "sum_to"
-
-    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        (x,) = inputs
-        shape: Shape = attributes["shape"]
-        if not _broadcasts(shape, x.shape):
-            message = f"{describe(x)} cannot be summed to {shape}"
-            raise ShapeError("sum_to", message, x.shape, shape)
-        return shape, x.dtype
-
-    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        (x,) = arrays.inputs
-        kept = (1,) * (x.ndim - arrays.out.ndim) + arrays.out.shape
-        axes = tuple(i for i in range(x.ndim) if kept[i] != x.shape[i])
-        return [(ops.sum, (x, axes, arrays.out.reshape(kept)))]
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        (x,) = inputs
-        missing = x.ndim - 1 - node.ndim
-        total = sum_to(x, (models, *(1,) * missing, *node.shape))
-        return reshape(total, (models, *node.shape))
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return (broadcast_to(dy, node.inputs[0].shape),)
-
-
-def _broadcasts(shape: Shape, target: Shape) -> bool:
-    try:
-        return np.broadcast_shapes(shape, target) == target
-    except ValueError:
-        return False
-
-
-def reshape(x: Node, shape: Shape) -> Node:
-    """Return the elements of `x` in another shape; one length may be -1: what remains."""
-    if -1 in shape:
-        others = int(np.prod([n for n in shape if n != -1], dtype=np.int64))
-        if others < 1 or x.size % others or shape.count(-1) > 1:
-            raise ShapeError("reshape", f"{describe(x)} does not fill {shape}", x.shape, shape)
-        shape = tuple(x.size // others if n == -1 else n for n in shape)
-    return reshaped(x, shape)
+    Raises
+    ------
+    ShapeError
+        If the elements do not fill the shape, or leave open what -1 is.
+    """
+    check_nodes("reshape", x)
+    wanted = integers_of("reshape", shape, "a shape")
+    others = math.prod(n for n in wanted if n != -1)
+    if any(n < -1 for n in wanted) or (
+        -1 in wanted and (others < 1 or x.size % others or wanted.count(-1) > 1)
+    ):
+        raise ShapeError("reshape", f"{describe(x)} does not fill {wanted}", x.shape, wanted)
+    return reshaped(x, tuple(x.size // others if n == -1 else n for n in wanted))
 
 
 def flatten(x: Node) -> Node:
-    """Return `x` (batch, ...) with one vector for each sample, (batch, -1)."""
+    """Return `x` with one vector for each sample.
+
+    Parameters
+    ----------
+    x : Node, shape (batch, ...)
+
+    Returns
+    -------
+    Node, shape (batch, elements of a sample), of the type of `x`
+
+    Raises
+    ------
+    ShapeError
+        If `x` has no axis.
+    """
+    check_nodes("flatten", x)
     if not x.ndim:
         raise ShapeError("flatten", f"{describe(x)} has no axis of samples", x.shape)
     return reshape(x, (x.shape[0], int(np.prod(x.shape[1:], dtype=np.int64))))
 
 
-def squeeze(x: Node, axis: int | tuple[int, ...] | None = None) -> Node:
-    """Return `x` without axes of length 1: those that are named, or else all."""
-    if axis is None:
-        return reshape(x, tuple(n for n in x.shape if n != 1))
-    axes = _axes(x, axis, "squeeze")
-    if any(x.shape[i] != 1 for i in axes):
-        raise ShapeError("squeeze", f"{describe(x)} is longer than 1 along axis {axis}", x.shape)
-    return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
-
-
-def expand_dims(x: Node, axis: int) -> Node:
-    """Return `x` with a new axis of length 1 at a place; also called unsqueeze."""
-    if not -x.ndim - 1 <= axis <= x.ndim:
-        raise ShapeError("expand_dims", f"{describe(x)} has no place {axis}", x.shape)
-    at = axis % (x.ndim + 1)
-    return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
-
-
-def tile(x: Node, repeats: Sequence[int]) -> Node:
-    """Return `x` repeated along each axis, as `numpy.tile` does.
+def squeeze(x: Node, axis: int | Sequence[int] | None = None) -> Node:
+    """Return `x` without axes of length 1.
 
     Parameters
     ----------
     x : Node
-    repeats : sequence of int, at least 1
-        One for each axis; more than there are make new leading axes.
+    axis : int, sequence of int or None
+        Those to leave out, negative ones from the end; None for all of length 1.
 
     Returns
     -------
-    Node
+    Node, of the type of `x` and its shape without those axes
 
     Raises
     ------
     ShapeError
-        If there are fewer numbers than axes, or one is less than 1.
+        If there is no such axis, or its length is not 1.
     """
-    if len(repeats) < x.ndim or any(n < 1 for n in repeats):
-        raise ShapeError("tile", f"{describe(x)} cannot be repeated {tuple(repeats)}", x.shape)
-    shape = (1,) * (len(repeats) - x.ndim) + x.shape
-    apart = tuple(n for length in shape for n in (1, length))
-    wide = tuple(n for pair in zip(repeats, shape, strict=True) for n in pair)
-    whole = tuple(n * length for n, length in zip(repeats, shape, strict=True))
-    return reshape(broadcast_to(reshape(x, apart), wide), whole)
+    check_nodes("squeeze", x)
+    if axis is None:
+        return reshape(x, tuple(n for n in x.shape if n != 1))
+    axes = axes_of("squeeze", x, axis)
+    if any(x.shape[i] != 1 for i in axes):
+        raise ShapeError("squeeze", f"{describe(x)} has not length 1 along axis {axis}", x.shape)
+    return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+
+
+def expand_dims(x: Node, axis: int) -> Node:
+    """Return `x` with a new axis of length 1; also called unsqueeze.
+
+    Parameters
+    ----------
+    x : Node
+    axis : int
+        Which axis of the result it is, negative from the end: -1 is behind the last.
+
+    Returns
+    -------
+    Node, of the type of `x`, with one axis more
+
+    Raises
+    ------
+    ShapeError
+        If there is no such place.
+    """
+    check_nodes("expand_dims", x)
+    at = axis_of("expand_dims", x, axis, new=True)
+    return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
 
 
 def transpose(x: Node, axes: Sequence[int] | None = None) -> Node:
-    """Return `x` with its axes in another order.
+    """Return `x` with its axes in another order; ``x.T`` exchanges the last two.
 
     Parameters
     ----------
     x : Node
     axes : sequence of int, optional
-        Axis ``axes[i]`` of `x` becomes axis i; if left out, the last two are exchanged.
+        Axis ``axes[i]`` of `x`, negative from the end, becomes axis i; if left out, the last two
+        are exchanged, and those before them stay.
 
     Returns
     -------
-    Node
+    Node, of the type of `x`
 
     Raises
     ------
     ShapeError
-        If `axes` does not name each axis once.
+        If `axes` does not name each axis once, or is left out and there are fewer than two.
     """
+    check_nodes("transpose", x)
     if axes is None:
         return apply("transpose", x)
-    return apply("transpose", x, axes=tuple(i + x.ndim if i < 0 else i for i in axes))
-
-
-def broadcast_to(x: Node, shape: Shape) -> Node:
-    """Return `x` broadcast to a shape."""
-    return x if x.shape == shape else apply("broadcast_to", x, shape=shape)
-
-
-def sum_to(x: Node, shape: Shape) -> Node:
-    """Return `x` summed over the axes along which `shape` would be broadcast to it."""
-    return x if x.shape == shape else apply("sum_to", x, shape=shape)
-
-
-def sum(x: Node, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Node:
-    """Return the sum over axes.
-
-    Parameters
-    ----------
-    x : Node
-    axis : int, tuple of int or None
-        The axes, negative ones from the end; None for all.
-    keepdims : bool
-        Keep the axes, with length 1.
-
-    Returns
-    -------
-    Node
-
-    Raises
-    ------
-    ShapeError
-        If there is no such axis.
-    """
-    axes = _axes(x, axis)
-    total = sum_to(x, tuple(1 if i in axes else length for i, length in enumerate(x.shape)))
-    if keepdims:
-        return total
-    return reshape(total, tuple(n for i, n in enumerate(x.shape) if i not in axes))
-
-
-def mean(x: Node, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> Node:
-    """Return the mean over axes; parameters as in `sum`."""
-    total = sum(x, axis, keepdims=keepdims)
-    return total * (total.size / x.size)
-
-
-def _axes(x: Node, axis: int | tuple[int, ...] | None, operation: str = "sum") -> set[int]:
-    if axis is None:
-        return set(range(x.ndim))
-    axes = (axis,) if isinstance(axis, int) else axis
-    if any(not -x.ndim <= i < x.ndim for i in axes):
-        raise ShapeError(operation, f"{describe(x)} has no axis {axis}", x.shape)
-    return {i % x.ndim for i in axes}
+    order = integers_of("transpose", axes, f"an order of the axes of {describe(x)}")
+    return apply("transpose", x, axes=tuple(i + x.ndim if i < 0 else i for i in order))

@@ -1,4 +1,4 @@
-"""Parts of arrays: slices, rows, and putting parts together."""
+"""Parts of arrays, and putting parts together."""
 
 from __future__ import annotations
 
@@ -9,19 +9,12 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.errors import DtypeError, ShapeError
-from dnn.graph.node import Node, Shape, constant
-from dnn.graph.operation import (
-    Arrays,
-    Operation,
-    Step,
-    apply,
-    describe,
-    register,
-    reshaped,
-    stack_all,
-)
+from dnn.graph.arguments import axis_of, describe
+from dnn.graph.inputs import nodes_of
+from dnn.graph.node import Node, Shape
+from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
 
-__all__ = ["concat", "part", "stack", "take_rows"]
+__all__ = ["concat", "part", "stack"]
 
 Index = tuple[tuple[int, int | None, int], ...]
 """Start, stop and step along each of the first axes; stop None: past the beginning."""
@@ -129,69 +122,6 @@ class Concat(Operation):
         return [apply("slice", dy, index=index) for index in parts]
 
 
-@register
-class TakeRows(Operation):
-    """``y[i] = x[rows[i]]``; ``dx`` is the sum of what its copies got."""
-
-    name = "take_rows"
-
-    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        x, rows = inputs
-        if rows.dtype != np.intp:
-            raise DtypeError(f"take_rows: rows must be {np.dtype(np.intp)}, not {rows.dtype}")
-        if x.ndim < 1:
-            raise ShapeError("take_rows", f"{describe(x)} has no rows", x.shape)
-        return (*rows.shape, *x.shape[1:]), x.dtype
-
-    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        return [(ops.take_rows, (*arrays.inputs, arrays.out))]
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        x, rows = inputs
-        if stacked[0]:  # the rows of all models, one model behind the other
-            x, rows = _flat_rows(x, stack_all([rows], stacked[1:], models)[0])
-        return apply("take_rows", x, rows)
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        x, rows = node.inputs
-        return apply("add_rows", dy, rows, count=x.shape[0]), None
-
-
-@register
-class AddRows(Operation):
-    """The transpose of `take_rows`: zeros, to which ``y[rows[i]] += x[i]``."""
-
-    name = "add_rows"
-
-    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        x, rows = inputs
-        return (attributes["count"], *x.shape[rows.ndim :]), x.dtype
-
-    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        return [(ops.add_rows, (*arrays.inputs, arrays.out))]
-
-    def with_models(
-        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
-    ) -> Node:
-        x, rows = stack_all(inputs, stacked, models)
-        count = node.attributes["count"]
-        offsets = np.arange(models).reshape(models, *(1,) * (rows.ndim - 1)) * count
-        y = apply("add_rows", x, rows + offsets, count=models * count)
-        return reshaped(y, (models, *node.shape))
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return apply("take_rows", dy, node.inputs[1]), None
-
-
-def _flat_rows(x: Node, rows: Node) -> tuple[Node, Node]:
-    """Turn rows of x[k] into rows of x with its first two axes made one."""
-    models, count = x.shape[:2]
-    offsets = np.arange(models).reshape(models, *(1,) * (rows.ndim - 1)) * count
-    return reshaped(x, (models * count, *x.shape[2:])), rows + constant(offsets, np.intp)
-
-
 def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
 
@@ -217,12 +147,14 @@ def part(x: Node, key: Any) -> Node:
 
     Returns
     -------
-    Node
+    Node, of the shape that NumPy gives it and the type of `x`
+        A view of `x` where that can be.
 
     Raises
     ------
     ShapeError
-        If there are more than `x` has axes, or an integer is out of range.
+        If there are more than `x` has axes, an integer is out of range, the step of a slice is 0,
+        or a key is something else.
     """
     keys = list(key) if isinstance(key, tuple) else [key]
     if any(k is not None and k is not ... and not _is_index(k) for k in keys):
@@ -241,9 +173,9 @@ def part(x: Node, key: Any) -> Node:
             continue
         length = x.shape[len(index)]
         if isinstance(k, slice):
-            start, stop, step = k.indices(length)
-            index.append((start, None if stop < 0 else stop, step))
-            shape.append(len(range(start, stop, step)))
+            one = _along(x, k, length)
+            index.append(one)
+            shape.append(len(range(*slice(*one).indices(length))))
         elif -length <= k < length:
             index.append((int(k) % length, int(k) % length + 1, 1))
         else:
@@ -252,6 +184,17 @@ def part(x: Node, key: Any) -> Node:
     whole = all(one == _whole(length) for one, length in zip(index, x.shape, strict=False))
     y = x if whole else apply("slice", x, index=tuple(index))
     return reshaped(y, (*shape, *rest))
+
+
+def _along(x: Node, key: slice, length: int) -> tuple[int, int | None, int]:
+    """Return start, stop and step of a slice along an axis."""
+    try:
+        start, stop, step = key.indices(length)
+    except (TypeError, ValueError) as error:  # it is made of other things than integers, or step 0
+        raise ShapeError("slice", f"{describe(x)} takes no {key!r}: {error}", x.shape) from None
+    if not range(start, stop, step):  # begun before the beginning it must not count from the end
+        return 0, 0, 1
+    return start, None if stop < 0 else stop, step
 
 
 def _is_index(key: object) -> bool:
@@ -266,42 +209,53 @@ def concat(nodes: Sequence[Node], axis: int = 0) -> Node:
     nodes : sequence of Node, at least one
         Of one type, their shapes equal but for that axis.
     axis : int
+        Negative from the end.
 
     Returns
     -------
-    Node
+    Node, as long along the axis as all of them together
 
     Raises
     ------
     ShapeError
-        If the shapes do not fit, or there is no such axis.
+        If the shapes do not fit, there is no such axis, or there are no nodes.
+    DtypeError
+        If their types differ.
     """
+    nodes = nodes_of("concat", nodes)
     if not nodes:
         raise ShapeError("concat", "there is nothing to put together")
-    if not -nodes[0].ndim <= axis < nodes[0].ndim:
-        raise ShapeError("concat", f"{describe(nodes[0])} has no axis {axis}", nodes[0].shape)
-    return apply("concat", *nodes, axis=axis % nodes[0].ndim)
+    return apply("concat", *nodes, axis=axis_of("concat", nodes[0], axis))
 
 
 def stack(nodes: Sequence[Node], axis: int = 0) -> Node:
-    """Return arrays of one shape along a new axis; parameters as in `concat`."""
-    if nodes and not -nodes[0].ndim - 1 <= axis <= nodes[0].ndim:
-        raise ShapeError("stack", f"{describe(nodes[0])} has no place {axis}", nodes[0].shape)
-    at = axis % (nodes[0].ndim + 1) if nodes else 0
-    return concat([reshaped(x, (*x.shape[:at], 1, *x.shape[at:])) for x in nodes], at)
-
-
-def take_rows(x: Node, rows: Node) -> Node:
-    """Return rows of `x`: ``y[i] = x[rows[i]]``.
+    """Return arrays of one shape side by side along a new axis.
 
     Parameters
     ----------
-    x : Node, shape (n, ...)
-    rows : Node of intp
-        In ``0 .. n - 1``; whoever feeds them checks that.
+    nodes : sequence of Node, at least one
+        Of one shape and one type.
+    axis : int
+        Which axis of the result is the new one, negative from the end.
 
     Returns
     -------
-    Node, shape (*rows.shape, ...)
+    Node, with one axis more, as long as there are nodes
+
+    Raises
+    ------
+    ShapeError
+        If the shapes differ, there is no such place for an axis, or there are no nodes.
+    DtypeError
+        If their types differ.
     """
-    return apply("take_rows", x, rows)
+    nodes = nodes_of("stack", nodes)
+    if not nodes:
+        raise ShapeError("stack", "there is nothing to put together")
+    first = nodes[0]
+    at = axis_of("stack", first, axis, new=True)
+    for x in nodes:
+        if x.shape != first.shape:
+            message = f"{describe(first)} and {describe(x)} differ in shape"
+            raise ShapeError("stack", message, first.shape, x.shape)
+    return concat([reshaped(x, (*x.shape[:at], 1, *x.shape[at:])) for x in nodes], at)

@@ -9,16 +9,10 @@ import numpy as np
 
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
+from dnn.graph.arguments import describe
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import VARIABLE, Node, Shape
-from dnn.graph.operation import (
-    Arrays,
-    Operation,
-    Step,
-    aligned,
-    apply,
-    describe,
-    register,
-)
+from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register
 
 __all__ = ["assign"]
 
@@ -101,16 +95,19 @@ def assign(state: Node, value: Node) -> Node:
 
     Returns
     -------
-    Node
+    Node, of the shape and type of `state`
         To be one of a plan's outputs; no other node may read it.
 
     Raises
     ------
     ConfigurationError
         If `state` is no variable.
-    ShapeError, DtypeError
-        If the value does not fit.
+    ShapeError
+        If the value does not broadcast to the shape of `state`.
+    DtypeError
+        If the types differ, or the value is no node.
     """
+    check_nodes("assign", state, value)
     if value.operation is None or value.operation.view:
         # It may stand in the memory of a variable that another assignment writes first.
         value = apply("copy", value)

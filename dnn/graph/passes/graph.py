@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dnn.graph.gradients import topological_order
+from dnn.graph.inputs import nodes_of
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node
 
 __all__ = ["Graph", "Rule", "graph_of", "rewrite"]
@@ -43,7 +44,13 @@ class Graph:
         return self.mapping.get(node, node)
 
     def readers(self) -> Counter[Node]:
-        """Count how often each node is read; being wanted counts too."""
+        """Count how often each node is read.
+
+        Returns
+        -------
+        Counter of Node
+            Being wanted as an output counts too.
+        """
         count = Counter(self.outputs)
         for node in self.order:
             count.update(node.inputs)
@@ -55,15 +62,37 @@ class Graph:
         return as_text(self.outputs, self.order)
 
     def dot(self) -> str:
-        """Return the graph in the language of Graphviz."""
+        """Return the graph in the language of Graphviz.
+
+        Returns
+        -------
+        str
+            Operations are boxes, and what comes from outside is round; outputs have two borders.
+        """
         from dnn.graph.printing import as_dot
 
         return as_dot(self.outputs, self.order)
 
 
 def graph_of(outputs: Sequence[Node]) -> Graph:
-    """Return the graph of what `outputs` need, before any pass."""
-    return Graph(tuple(outputs), tuple(topological_order(outputs)))
+    """Return the graph of what is to be computed, before any pass.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+
+    Returns
+    -------
+    Graph
+        ``print`` shows it, a line for each node; its method `dot` draws it.
+
+    Raises
+    ------
+    DtypeError
+        If `outputs` is no sequence of nodes.
+    """
+    wanted = nodes_of("graph_of", outputs)
+    return Graph(wanted, tuple(topological_order(wanted)))
 
 
 def rewrite(graph: Graph, rule: Rule) -> Graph:

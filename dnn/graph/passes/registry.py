@@ -42,7 +42,18 @@ AFTER_OWN = ("buffer_reuse",)
 
 
 def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[Graph], Graph]]:
-    """Enter a pass in the table; the first line of its docstring describes it."""
+    """Enter a pass in the table.
+
+    Parameters
+    ----------
+    name : str
+        By which `optimise` and `Plan` know it.
+
+    Returns
+    -------
+    decorator of a function (Graph) -> Graph
+        The first line of its docstring describes the pass.
+    """
 
     def enter(run: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
         description = (run.__doc__ or "").strip().partition("\n")[0]
@@ -53,17 +64,39 @@ def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[G
 
 
 def default_passes(ops: Ops) -> tuple[str, ...]:
-    """Return the passes that a plan for these array functions takes when none are named."""
+    """Return the passes that a plan takes when none are named.
+
+    Parameters
+    ----------
+    ops : Ops
+        Whose own passes are among them.
+
+    Returns
+    -------
+    tuple of str
+    """
     return (*BEFORE_OWN, *ops.passes, *AFTER_OWN)
 
 
 def mixed_precision_passes() -> tuple[str, ...]:
-    """Return the passes for training in mixed precision; it comes before memory is laid out."""
+    """Return the passes for training in mixed precision.
+
+    Returns
+    -------
+    tuple of str
+        Without those that pay with one class of `Ops` only.
+    """
     return (*BEFORE_OWN, "mixed_precision", *AFTER_OWN)
 
 
 def checking_passes() -> tuple[str, ...]:
-    """Return passes that keep every value until the next replay, to be looked at."""
+    """Return passes that keep every value until the next replay, to be looked at.
+
+    Returns
+    -------
+    tuple of str
+        For `Plan.first_nonfinite`.
+    """
     return BEFORE_OWN
 
 
@@ -94,6 +127,8 @@ def optimise(
     ------
     ConfigurationError
         If there is no pass of a name.
+    DtypeError
+        If `outputs` is no sequence of nodes.
     """
     names = default_passes(ops or Ops()) if passes is None else tuple(passes)
     for name in names:
@@ -110,7 +145,26 @@ def optimise(
 def explain(
     outputs: Sequence[Node], passes: Sequence[str] | None = None, ops: Ops | None = None
 ) -> str:
-    """Return the graph as text before the first pass and after each; parameters as `optimise`."""
+    """Return the graph as text before the first pass and after each.
+
+    Parameters
+    ----------
+    outputs : sequence of Node
+    passes : sequence of str, optional
+        Names, in the order in which they are to run; `default_passes` if left out.
+    ops : Ops, optional
+        Whose own passes the default includes; NumPy's if left out.
+
+    Returns
+    -------
+    str
+        For each pass its name, what it does, how many nodes it leaves, and these.
+
+    Raises
+    ------
+    ConfigurationError, DtypeError
+        As for `optimise`.
+    """
     parts = [f"# before\n{graph_of(outputs)}"]
 
     def watch(done: Pass, before: Graph, after: Graph) -> None:

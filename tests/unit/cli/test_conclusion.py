@@ -1,51 +1,108 @@
-"""What is said of a run that could not say it itself."""
+"""What is said of a run at its end, from a journal written by hand."""
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
+from unit.cli.journals import RUDE, Journal
 
-from diel.cli.conclusion import print_conclusion
+from diel.cli import conclusion
+from diel.cli.display import PlainDisplay
 from diel.run.directory import RunDirectory
-from diel.run.view import CopyView, RunView
-from modules.sweep.messages import Tags
-from modules.sweep.under_way import UnderWay
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> RunDirectory:
-    (tmp_path / "logs").mkdir()
-    return RunDirectory(tmp_path)
+def conclude(directory: RunDirectory, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    shown = PlainDisplay(directory)
+    shown.refresh()
+    capsys.readouterr()
+    status = shown.conclude()
+    return status, capsys.readouterr().out
 
 
-def test_a_full_disk_is_named(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_table_is_ranked_and_says_what_modules_said(
+    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert print_conclusion(RunView(), directory, 70) == 1
-    assert "the disk is full" not in capsys.readouterr().err
-    total = shutil.disk_usage(directory.path).total
-    usage = shutil._ntuple_diskusage(total, total - 100, 100)  # type: ignore[attr-defined]
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    assert print_conclusion(RunView(), directory, 70) == 1
-    assert f"the disk is full: {directory.path}" in capsys.readouterr().err
+    journal.start()
+    journal.declare(3)
+    journal.row(0, RUDE, 0.123456)
+    journal.row(1, "b" * 90, "nan")
+    journal.row(2, [64, 32], 0.9)
+    journal.end(0)
+    status, out = conclude(directory, capsys)
+    assert status == 0
+    _, title, _, header, _, *rows = out.splitlines()
+    assert title.strip() == "3 best of 3 by highest accuracy"
+    assert header.split() == ["#", "trial", "note", "accuracy"]
+    assert rows[0].split() == ["1", "2", "64x32", "0.9"]
+    assert rows[1].split(maxsplit=2) == ["2", "0", f"{RUDE}{' ' * (90 - len(RUDE))}     0.1235"]
+    assert rows[2].split() == ["3", "1", "b" * 90, "nan"]
+    assert "study finished after" in out
+    assert not any(line.endswith(" ") for line in out.splitlines())
 
 
-def test_the_trial_of_a_lost_rank_is_named(
-    directory: RunDirectory, capsys: pytest.CaptureFixture[str]
+def test_columns_that_say_the_same_everywhere_go_below_the_table(
+    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory.launcher_log.write_text("prterun noticed that process rank 4 with PID 7 exited\n")
-    view = RunView()
-    for copy, rank in ((0, 3), (1, 4)):
-        name = f"trainer.{copy}"
-        view.running[name] = CopyView(name, "search", [rank], 0.0)
-    tags = Tags("search", "trainer")
-    with UnderWay(directory.path, tags, 0, 0) as one, UnderWay(directory.path, tags, 1, 0) as other:
-        one.note(5, 6)
-        other.note(8, 9)
-        assert print_conclusion(view, directory, 139) == 1
-    told = capsys.readouterr().err
-    assert "trial 8 was under way on trainer.1" in told
-    assert "trial 5" not in told
-    assert "isolated = true in the options of trainer" in told
+    journal.start()
+    journal.declare(20)
+    for trial in range(20):
+        journal.row(trial, RUDE, 0.5)
+    journal.end(0)
+    _, out = conclude(directory, capsys)
+    out = " ".join(out.split())  # a title wraps at the width of its table
+    assert "10 best of 20 by highest accuracy" in out
+    assert out.count(RUDE) == 1
+    assert f"note {RUDE}" in out
+    assert "accuracy 0.5" not in out  # the objective stays a column
+
+
+def test_each_table_is_shown(
+    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal.start()
+    journal.declare()
+    journal.declare(module="other", objective="trial", maximise=False)
+    journal.row(0, "a", 0.5)
+    journal.add("ResultAdded", module="other", row={"trial": 1, "note": "b", "accuracy": 0.1})
+    journal.end(0)
+    _, out = conclude(directory, capsys)
+    assert "by highest accuracy" in out
+    assert "by lowest trial" in out
+
+
+def test_without_results_what_modules_returned_is_shown(
+    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal.start()
+    for copy in range(15):
+        journal.add("CopyFinished", group="g", module="m", copy=copy, returned=f"{copy} {RUDE}")
+    journal.end(0)
+    _, out = conclude(directory, capsys)
+    assert out.splitlines()[0] == f"m.0 returned 0 {RUDE}"
+    assert "m.11 returned" in out
+    assert "m.12 returned" not in out
+    assert "... and 3 more, in the journal" in out
+
+
+def test_what_is_long_is_shown_in_part(
+    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal.start()
+    journal.add("CopyFinished", group="g", module="m", copy=0, returned="x" * 2_000_000)
+    journal.end(0)
+    _, out = conclude(directory, capsys)
+    assert out.startswith("m.0 returned xxx")
+    assert "xxx ... (2,000,000 characters, in the journal)" in out
+    assert len(out) < 2000
+
+
+def test_a_run_that_ended_without_a_word(
+    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal.start()
+    directory.launcher_log.write_bytes(b"".join(b"line %d \xff\n" % n for n in range(30)))
+    assert PlainDisplay(directory).conclude(launcher_status=137) == conclusion.FAILED
+    err = capsys.readouterr().err
+    assert "mpiexec exited with status 137" in err
+    assert "launcher | line 29" in err
+    assert "launcher | line 14" not in err
+    assert str(directory.path) in err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ from rich.console import Console
 
 from diel.cli.display import LiveDisplay, PlainDisplay
 from diel.run.directory import RunDirectory
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> RunDirectory:
-    (tmp_path / "w.toml").write_text("")
-    return RunDirectory.create(tmp_path, "w", tmp_path / "w.toml")
 
 
 class Journal:

@@ -74,7 +74,7 @@ def test_rows_that_differ_in_length_are_no_array():
     }.items():
         with pytest.raises(dnn.DataError, match=f"{name}.*: rows that differ in length"):
             call()
-    with pytest.raises(dnn.DtypeError, match="and not numbers"):
+    with pytest.raises(dnn.DtypeError, match="must be real numbers"):
         x.eval({x: [["a", "b"], ["c", "d"]]})
     with pytest.raises(dnn.ShapeError, match="negative"):
         dnn.graph.placeholder((2, -1))

@@ -19,6 +19,7 @@ from dnn.errors import (
     OutOfRangeError,
     ShapeError,
 )
+from dnn.memory import MemoryManager
 from dnn.tensor import Tensor
 
 
@@ -66,6 +67,14 @@ def test_every_tensor_is_filled_differently_and_a_seed_repeats_one(name):
     assert not np.array_equal(a, c)
 
 
+def test_types_of_elements_that_there_are_not():
+    for dtype, message in (("half a float", "'half a float' is no type"), ("c8", "real numbers")):
+        with pytest.raises(DtypeError, match=f"tensor: .*{message}"):
+            Tensor((2,), dtype=dtype)
+        with pytest.raises(DtypeError, match=f"memory: .*{message}"):
+            MemoryManager(2, dtype)
+
+
 def test_fillers_that_do_not_fit():
     with pytest.raises(ConfigurationError, match="'unifrom'; did you mean 'uniform'"):
         Tensor((2,), "unifrom")
@@ -77,6 +86,8 @@ def test_fillers_that_do_not_fit():
         Tensor((3,), lambda generator, shape, dtype: np.zeros(1))
     with pytest.raises(ConfigurationError, match="probability"):
         fillers.mask(1.5)
+    with pytest.raises(ConfigurationError, match="normal: deviation must not be negative"):
+        fillers.normal(0.0, -1.0)
     with pytest.raises(ConfigurationError, match="below"):
         fillers.uniform(1, 1)
     with pytest.raises(ConfigurationError, match="seed"):

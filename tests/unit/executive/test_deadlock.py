@@ -59,6 +59,30 @@ def test_the_servers_have_to_confirm() -> None:
     assert watch.is_deadlock([3], [survey([3], _3=2)])
 
 
+def test_it_is_one_when_two_searches_in_a_row_find_it() -> None:
+    watch = WaitWatch()
+    surveys = [survey([3])]
+    asked: list[None] = []
+
+    def ask() -> list[dict[str, Any]]:
+        asked.append(None)
+        return surveys
+
+    assert watch.search([3], ask) is None
+    assert asked == []  # no server is asked while somebody works
+    watch.note(3, plan("a", 3), waiting("x"), now_s=0)
+    assert watch.search([3], ask) is None
+    watch.forget(3)
+    assert watch.search([3], ask) is None  # it went on in between
+    watch.note(3, plan("a", 3), waiting("x"), now_s=0)
+    assert watch.search([3], ask) is None
+    surveys[:] = [survey([])]
+    assert watch.search([3], ask) is None  # its request was answered
+    surveys[:] = [survey([3])]
+    assert watch.search([3], ask) is None
+    assert watch.search([3], ask) == surveys
+
+
 def test_a_rank_that_waits_for_others_of_its_copy_is_at_no_server() -> None:
     watch = WaitWatch()
     watch.note(3, plan("a", 3, 4), waiting("x"), now_s=0)

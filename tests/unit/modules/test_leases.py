@@ -131,6 +131,21 @@ def test_short_trials_travel_by_the_thousand_and_long_ones_alone() -> None:
         assert pace.size(0, 2) == 1
 
 
+def test_what_gains_by_being_together_goes_out_in_few_sizes() -> None:
+    pace, left, sizes = Pace(), 1000, []
+    pace.at_once = 128
+    pace.observe(1, 0.002)
+    while left:
+        sizes.append(min(left, pace.size(left, 2)))
+        left -= sizes[-1]
+    assert sizes == sorted(sizes, reverse=True)
+    assert set(sizes[:-1]) == {128, 64, 32, 16}
+    assert sum(sizes) == 1000
+    for at_once in (1, 2, 3, 10, 100):
+        pace.at_once = at_once
+        assert 1 <= pace.size(7, 3) <= max(at_once, 50)
+
+
 def test_a_slow_trial_counts_at_once() -> None:
     pace = Pace()
     for _ in range(20):

@@ -20,6 +20,8 @@ from diel.tuples.tags import encode_pattern
 
 Answer = tuple[int, int, bytes]
 
+PATIENCE_S = 20  # for what should come at once
+
 
 def key_bytes(tag: Any) -> bytes:
     return b"" if tag is None else encode_pattern(tag)[0]
@@ -98,6 +100,12 @@ class Driver:
         reply = told[0][1]
         return bytes(reply.payload) if reply.status == Status.OK else None
 
+    def claim(self, tag: Any, client: int = 1, lease_ms: int = 0) -> int:
+        """Claim without waiting; return the claim's name."""
+        reply = self.only(Operation.CLAIM, tag, client=client, argument=lease_ms, timeout_s=0)
+        assert reply.status == Status.OK
+        return reply.number
+
     def expire(self, seconds: float = 0.0) -> list[tuple[int, Reply]]:
         self.now_s += seconds
         return self._tell(self.store.expire(self.now_s))
@@ -125,3 +133,28 @@ def cost_of(tag: Any, payload: bytes = b"", meta: bytes = b"") -> int:
 def answers(told: list[tuple[int, Reply]]) -> list[Answer]:
     """Say who was told what."""
     return [(client, reply.status, bytes(reply.payload)) for client, reply in told]
+
+
+def held(stores: list[TupleStore]) -> tuple[int, int]:
+    """Return how many tuples there are and what they take."""
+    return (
+        sum(store.tuples_held for store in stores),
+        sum(store.memory.held_bytes for store in stores),
+    )
+
+
+def integer(value: int) -> dict[str, Any]:
+    """Return the fields of a message that hold an integer."""
+    return {"kind": codec.INTEGER, "meta": value.to_bytes(8, "little", signed=True)}
+
+
+def number_in(reply: Reply) -> float:
+    assert reply.status == Status.OK
+    return codec.decode_number(reply.kind, reply.payload)
+
+
+class Unreadable:
+    """Can be pickled, and not be rebuilt."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)

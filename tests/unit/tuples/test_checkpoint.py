@@ -14,7 +14,7 @@ import pytest
 
 from diel import ANY
 from diel.errors import CheckpointError, TupleSpaceFull
-from diel.tuples import checkpoint, store
+from diel.tuples import bulk, checkpoint
 from diel.tuples.client import TupleClient
 from diel.tuples.local_transport import LocalTransport
 from diel.tuples.protocol import Operation
@@ -125,7 +125,7 @@ def test_a_space_in_many_pieces(
     servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is put after the snapshot began is not in it, what is taken is."""
-    monkeypatch.setattr(store, "COLLECT_BYTES", 1000)
+    monkeypatch.setattr(bulk, "REPLY_BYTES", 1000)
     old, new = Space(servers), Space(servers)
     for number in range(50):
         old.client.tput((f"t{number}", number), number)
@@ -194,7 +194,7 @@ def test_restoring_respects_the_memory_of_the_servers(tmp_path: Path) -> None:
 def test_the_file_is_there_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "COLLECT_BYTES", 1)
+    monkeypatch.setattr(bulk, "REPLY_BYTES", 1)
     space = Space(3)
     fill(space.client)
     file = tmp_path / "deep" / "er" / "c"
@@ -215,7 +215,7 @@ def test_the_file_is_there_whole_or_not_at_all(
     with pytest.raises(OSError, match="file"):
         space.client.checkpoint(tmp_path / "file" / "c")
     # No server keeps a snapshot that nobody will fetch.
-    assert all(not one._dumps for one in space.stores)
+    assert all(not one.bulk._dumps for one in space.stores)
     assert_filled(space.client)
 
 

@@ -284,7 +284,8 @@ class Accounting(RuleBasedStateMachine):
 
     def hear_claims(self, told: list[tuple[int, Reply]]) -> None:
         self.hear(told)
-        self.claims = [(claim.client, name) for name, claim in self.driver.store._claims.items()]
+        held = self.driver.store.holders.by_name
+        self.claims = [(claim.client, name) for name, claim in held.items()]
 
     @rule(data=st.data(), gives_back=st.booleans())
     def end_a_claim(self, data: st.DataObject, gives_back: bool) -> None:
@@ -317,10 +318,8 @@ class Accounting(RuleBasedStateMachine):
 
     @invariant()
     def nothing_drifts(self) -> None:
-        memory = self.driver.store.memory
-        held = sum(
-            self.cost(body, payload) for _, (_, _, body, payload) in self.driver.store.entries()
-        )
+        memory, bulk = self.driver.store.memory, self.driver.store.bulk
+        held = sum(self.cost(body, payload) for _, (_, _, body, payload) in bulk.entries())
         assert memory.held_bytes == held
         assert memory.held_bytes <= CAPACITY + CAPACITY // 8
         credit = {client: account.credit_bytes for client, account in memory.accounts.items()}

@@ -177,7 +177,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 for client, reply in told
                 if client == item.holder
                 and bytes(reply.payload) == item.payload
-                and reply.number in self.driver.store._claims
+                and reply.number in self.driver.store.holders.by_name
             )
             self.names[item.claim] = name  # type: ignore[index]
 

@@ -1,0 +1,132 @@
+"""What rank 0 hears: noted where it belongs, and told to the scheduler where that has to know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from diel.executive import messages
+from diel.executive.copies import policy_for
+from diel.executive.events import (
+    CopyRankFailed,
+    CopyRankFinished,
+    CopyRankLeft,
+    Event,
+    ModuleCommAsked,
+)
+
+if TYPE_CHECKING:
+    from diel.executive.deadlock import WaitWatch
+    from diel.executive.messages import Report
+    from diel.executive.plans import CopyPlan, ModulePlan
+    from diel.executive.status import Status
+    from diel.executive.timesheet import Timesheet
+    from diel.run.recorder import Recorder
+
+
+class Listener:
+    """Takes in the reports of all other ranks.
+
+    Parameters
+    ----------
+    recorder : Recorder
+    ranks : iterable of int
+        All that are there.
+    plan_of : callable
+        From the serial of a copy to its plan.
+    modules : mapping of (str, str) to ModulePlan
+        By group and name.
+    waits : WaitWatch
+    status : Status
+    timesheet : Timesheet
+
+    Attributes
+    ----------
+    present : set of int
+        Ranks that have not said goodbye.
+    tuples_left : int
+        What servers held when they did.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        ranks: Iterable[int],
+        *,
+        plan_of: Callable[[int], CopyPlan],
+        modules: Mapping[tuple[str, str], ModulePlan],
+        waits: WaitWatch,
+        status: Status,
+        timesheet: Timesheet,
+    ) -> None:
+        self._recorder = recorder
+        self._plan_of = plan_of
+        self._modules = modules
+        self._waits = waits
+        self._status = status
+        self._timesheet = timesheet
+        self.present = set(ranks)
+        self.tuples_left = 0
+
+    def hear(self, rank: int, report: Report) -> Event | None:
+        """Take in a report; return what the scheduler has to be told, if anything."""
+        self._note_times(rank, report)
+        if isinstance(report, messages.Recorded):
+            self._recorder.record(report.event, **report.fields)
+        elif isinstance(report, messages.RankFinished):
+            self._waits.note_end(rank, report.serial, report.account)
+            if report.leftover_messages:
+                plan = self._plan_of(report.serial)
+                self._warn(
+                    plan,
+                    f"{report.leftover_messages} message(s) sent on its communicator "
+                    f"to rank {plan.ranks.index(rank)} of the copy were never received",
+                )
+            return CopyRankFinished(report.serial, rank, report.returned)
+        elif isinstance(report, messages.RankFailed):
+            self._waits.note_end(rank, report.serial, report.account)
+            return CopyRankFailed(report.serial, rank, report.error, report.host, report.detail)
+        elif isinstance(report, messages.RankLeft):
+            self._waits.note_end(rank, report.serial, report.account)
+            return CopyRankLeft(report.serial, rank)
+        elif isinstance(report, messages.ModuleCommAsked):
+            return ModuleCommAsked(report.serial, rank)
+        elif isinstance(report, messages.Waiting):
+            self._note_wait(rank, report)
+        elif isinstance(report, messages.WaitOver):
+            self._waits.forget(rank)
+        elif isinstance(report, messages.Goodbye):
+            self.present.discard(rank)
+            self.tuples_left += report.tuples_left
+        elif isinstance(report, messages.ServerStatus):
+            self._status.note_server(rank, report)
+        return None
+
+    def hear_late(self, rank: int, report: Report) -> None:
+        """Take in a report after the last decision: what happens to copies counts no more."""
+        if isinstance(report, (messages.Recorded, messages.Goodbye)):
+            self.hear(rank, report)
+        else:
+            self._note_times(rank, report)
+
+    def _note_times(self, rank: int, report: Report) -> None:
+        if isinstance(report, messages.Goodbye):
+            self._timesheet.note_total(rank, report.times)
+        elif isinstance(report, messages.COPY_ENDED):
+            self._timesheet.note_copy(rank, report.serial, report.times)
+
+    def _note_wait(self, rank: int, report: messages.Waiting) -> None:
+        plan = self._plan_of(report.serial)
+        module = self._modules[plan.group, plan.module]
+        if module.time_limit_s is not None and policy_for(module, plan.attempt) != "stop":
+            report = replace(report, has_timeout=True)  # its end is no end of the run
+        self._waits.note(rank, plan, report, time.monotonic())
+        if report.what.startswith("tput"):
+            self._warn(plan, f"{report.what} waits for room: the tuple server is full")
+
+    def _warn(self, plan: CopyPlan, text: str) -> None:
+        self._recorder.record(
+            "MessageLogged", module=plan.module, copy=plan.copy_index, level="WARNING", text=text
+        )

@@ -1,0 +1,248 @@
+"""The table [[module]]: a Python function or an executable, and how its copies run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from diel.workflow.contents import nothing_to_run
+from diel.workflow.durations import duration_s
+from diel.workflow.placeholders import names_in
+from diel.workflow.programs import FACTS
+from diel.workflow.scalars import Count, GpuCount, Name, Times
+from diel.workflow.strict import StrictTable
+from diel.workflow.wording import InWords
+
+
+def _word(text: str) -> str:
+    names_in(text)
+    if "\0" in text:
+        raise ValueError("a NUL character cannot be passed to a program")
+    return text
+
+
+def _variable(name: str) -> str:
+    if name in FACTS:
+        raise PydanticCustomError(
+            "variable_of_diel",
+            "{name} is what diel itself tells the program",
+            {"name": name, "remedy": "choose another name"},
+        )
+    return name
+
+
+_OF_EXECUTABLES: Final = {
+    "launcher": "a launcher",
+    "directory": "a working directory",
+    "environment": "an environment",
+    "stdin": "a standard input",
+}
+Word = Annotated[str, AfterValidator(_word)]
+Variable = Annotated[
+    str,
+    StringConstraints(pattern=r"^[^=\x00]+$"),
+    InWords('a name without "="'),
+    AfterValidator(_variable),
+]
+Setting = Annotated[Word | int | float, InWords("a string or a number")]
+
+
+class Module(StrictTable):
+    """One thing that runs: a Python function or an executable, in any number of copies."""
+
+    name: Name = Field(
+        description="What groups, logs and messages call this module.", examples=["trainer"]
+    )
+    function: str | None = Field(
+        default=None,
+        description=(
+            'The Python function to call: "package.module:function", or "./file.py:function" '
+            "for a file beside the workflow file."
+        ),
+        examples=["package.module:function"],
+    )
+    executable: tuple[Word, ...] | None = Field(
+        default=None,
+        # TOML has lists only.
+        strict=False,
+        min_length=1,
+        description=(
+            "The program to start, and its arguments. A program with a slash in its name is "
+            "relative to the workflow file's folder, any other is found on PATH. Placeholders "
+            "such as {copy} may stand in each."
+        ),
+        examples=[["./a.out", "--fast", "--seed={copy}"]],
+    )
+    launcher: tuple[Word, ...] = Field(
+        default=(),
+        strict=False,
+        min_length=1,
+        description=(
+            "What starts the program, where it does not start by itself: the launcher of a "
+            "parallel program and its arguments, put before those of executable; executables "
+            "only. Placeholders may stand in each."
+        ),
+        examples=[["mpiexec", "-n", "{processes}"]],
+    )
+    directory: Word = Field(
+        default="",
+        min_length=1,
+        description=(
+            "The program's working directory, relative to the workflow file's folder, which it is "
+            "by default; made where it lies in the run directory; executables only. Placeholders "
+            "may stand in it."
+        ),
+        examples=["{run_dir}/{module}.{copy}"],
+    )
+    environment: dict[Variable, Setting] = Field(
+        default={},
+        description=(
+            "Variables that the program finds in its environment, beside those of the run; "
+            "executables only. Placeholders may stand in the values."
+        ),
+        examples=[{"SEED": "{copy}"}],
+    )
+    stdin: Word = Field(
+        default="",
+        min_length=1,
+        description=(
+            "The file that is the program's standard input, relative to the workflow file's "
+            "folder; by default there is nothing to read; executables only. Placeholders may "
+            "stand in it."
+        ),
+        examples=["input.{copy}.txt"],
+    )
+    processes: Count = Field(
+        default=1,
+        description="MPI ranks in one copy.",
+        examples=[2],
+        json_schema_extra={"unit": "ranks"},
+    )
+    copies: Count | Literal["fill"] = Field(
+        default=1,
+        description=(
+            'How many copies run at the same time; "fill" takes as many as the ranks of the job '
+            "allow."
+        ),
+        examples=[2],
+        json_schema_extra={"unit": "copies"},
+    )
+    threads: Count = Field(
+        default=1,
+        description="BLAS and OpenMP threads of each rank.",
+        examples=[2],
+        json_schema_extra={"unit": "threads"},
+    )
+    gpus: GpuCount = Field(
+        default=0,
+        description=(
+            "GPUs of each rank, which no other rank uses. As soon as one module of the file asks "
+            "for GPUs, the others see none."
+        ),
+        examples=[1],
+        json_schema_extra={"unit": "GPUs"},
+    )
+    placement: Literal["packed", "spread"] = Field(
+        default="packed",
+        description=(
+            'Where copies go if there are several nodes: "packed" onto as few as possible, or '
+            '"spread" over all. The ranks of one copy stay on one node wherever they fit.'
+        ),
+        examples=["spread"],
+    )
+    options: dict[str, Any] = Field(
+        default={},
+        description="What the function finds in its context as options; function modules only.",
+    )
+    on_failure: Literal["stop", "continue"] = Field(
+        default="stop",
+        description=(
+            'What happens when a copy has failed and is not started again: "stop" ends the run, '
+            '"continue" gives the copy up, and the rest goes on as if it had finished.'
+        ),
+    )
+    retries: Times = Field(
+        default=0,
+        description=(
+            "How many times a copy that failed is started again; the whole module if it has used "
+            "ctx.module_comm."
+        ),
+        examples=[2],
+    )
+    time_limit: float | str | None = Field(
+        default=None,
+        description=(
+            "How long one run of a copy may take, in seconds or with a unit (ms, s, min, h, d); "
+            "then it has failed. Without it, as long as it likes."
+        ),
+        examples=["10 min"],
+    )
+
+    @field_validator("executable")
+    @classmethod
+    def _check_executable(
+        cls, executable: tuple[str, ...] | None, info: ValidationInfo
+    ) -> tuple[str, ...] | None:
+        if executable is None:
+            return None
+        if info.data.get("function") is not None:
+            raise PydanticCustomError(
+                "two_things_to_run",
+                "a module is either a function or an executable, and both are given",
+                {"remedy": "keep one of the two, or make it two modules"},
+            )
+        if not executable[0]:
+            raise ValueError("the program's name is empty")
+        return executable
+
+    @field_validator("time_limit")
+    @classmethod
+    def _check_time_limit(cls, time_limit: float | str | None) -> float | str | None:
+        if time_limit is not None:
+            duration_s(time_limit)
+        return time_limit
+
+    @field_validator(*_OF_EXECUTABLES)
+    @classmethod
+    def _check_is_executable(cls, value: Any, info: ValidationInfo) -> Any:
+        is_function = info.data.get("function") is not None
+        if is_function and info.data.get("executable", ...) is None:
+            raise PydanticCustomError(
+                "key_of_executables",
+                "only an executable has {key}: a function runs on ranks of this job",
+                {"key": _OF_EXECUTABLES[info.field_name or ""], "remedy": "remove it"},
+            )
+        if info.field_name == "launcher" and not value[0]:
+            raise ValueError("the program's name is empty")
+        return value
+
+    @field_validator("options")
+    @classmethod
+    def _check_options(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if info.data.get("executable") is not None and info.data.get("function") is None:
+            raise PydanticCustomError(
+                "options_of_executable",
+                "an executable takes no options: only a function has a context to find them in",
+                {"remedy": "pass them as arguments, in executable"},
+            )
+        return options
+
+    @model_validator(mode="after")
+    def _check_something_to_run(self) -> Module:
+        if self.function is None and self.executable is None:
+            raise nothing_to_run("module")
+        return self
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """How long one run of a copy may take, in seconds; None for as long as it likes."""
+        return None if self.time_limit is None else duration_s(self.time_limit)

@@ -1,0 +1,118 @@
+"""What operations are given besides nodes: shapes, axes, types of elements and numbers, checked.
+
+Whatever does not fit is a `DnnError` that begins with the name of the operation, `where`.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.arrays import array_of
+from dnn.backend import Array
+from dnn.errors import DtypeError, ShapeError
+
+if TYPE_CHECKING:
+    from dnn.graph.node import Node
+
+__all__ = ["axes_of", "axis_of", "describe", "integers_of", "numbers_of", "shape_of"]
+
+
+def describe(node: Node) -> str:
+    """Return a node for a message: its name, or else its kind, and its shape."""
+    return f"{node.name or node.kind} {node.shape}"
+
+
+def integers_of(where: str, values: object, what: str) -> tuple[int, ...]:
+    """Return a sequence of integers as a tuple of Python's; `what` names it in the message.
+
+    Raises
+    ------
+    ShapeError
+        If it is no sequence, or one of its members is no integer.
+    """
+    try:
+        return tuple(operator.index(value) for value in values)  # type: ignore[attr-defined]
+    except TypeError:
+        message = f"{what} is a sequence of integers, not {values!r}"
+        raise ShapeError(where, message) from None
+
+
+def shape_of(where: str, shape: object) -> tuple[int, ...]:
+    """Return a shape as a tuple of Python's integers.
+
+    Raises
+    ------
+    ShapeError
+        If it is no sequence of integers, or a length is negative.
+    """
+    lengths = integers_of(where, shape, "a shape")
+    if any(length < 0 for length in lengths):
+        raise ShapeError(where, f"a length in {lengths} is negative", lengths)
+    return lengths
+
+
+def axis_of(where: str, x: Node, axis: object, new: bool = False) -> int:
+    """Return the number, from 0, of an axis of `x` that may be counted from the end.
+
+    With `new` it is the place of an axis that is to be inserted, of which there is one more.
+
+    Raises
+    ------
+    ShapeError
+        If there is no such axis.
+    """
+    count = x.ndim + new
+    try:
+        number = operator.index(axis)  # type: ignore[arg-type]
+    except TypeError:
+        message = f"an axis of {describe(x)} is an integer, not {axis!r}"
+        raise ShapeError(where, message, x.shape) from None
+    if not -count <= number < count:
+        message = f"{describe(x)} has no {'place' if new else 'axis'} {axis}"
+        raise ShapeError(where, message, x.shape)
+    return number % count
+
+
+def axes_of(where: str, x: Node, axis: object) -> set[int]:
+    """Return the numbers, from 0, of one axis, of several, or of all where `axis` is None.
+
+    Raises
+    ------
+    ShapeError
+        If there is no such axis.
+    """
+    if axis is None:
+        return set(range(x.ndim))
+    several = axis if isinstance(axis, tuple | list) else (axis,)
+    return {axis_of(where, x, one) for one in several}
+
+
+def numbers_of(
+    where: str, values: npt.ArrayLike, dtype: np.dtype[Any], *, copy: bool = True
+) -> Array:
+    """Return values as an array of a type of elements.
+
+    Floats are rounded to other floats; integers and bools have to hold the values as they are.
+
+    Raises
+    ------
+    DataError
+        If they have no shape, such as rows that differ in length.
+    DtypeError
+        If they are no real numbers, or an integer type cannot hold them.
+    """
+    given = array_of(where, values)
+    if given.dtype.kind not in "fiub":
+        raise DtypeError(f"{where}: values must be real numbers, not {given.dtype}")
+    if dtype.kind == "f" or given.dtype == dtype:
+        return given.astype(dtype, copy=copy)
+    with np.errstate(invalid="ignore"):
+        array = given.astype(dtype)
+    if not np.array_equal(given, array):
+        shown = given.item() if given.size == 1 else f"values {given.shape} of {given.dtype}"
+        raise DtypeError(f"{where}: {dtype} cannot hold {shown}")
+    return array

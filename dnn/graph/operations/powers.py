@@ -1,0 +1,221 @@
+"""Powers, roots, exponentials and logarithms, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dnn.errors import DtypeError
+from dnn.graph.arguments import describe
+from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes
+from dnn.graph.operation import apply, register
+from dnn.graph.operations.elementwise import Elementwise
+
+__all__ = ["exp", "log", "log1p", "power", "sqrt", "square"]
+
+
+@register
+class Exp(Elementwise):
+    """``y = e^x``."""
+
+    name = "exp"
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * node,)
+
+
+@register
+class Log(Elementwise):
+    """``y = ln x``."""
+
+    name = "log"
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy / node.inputs[0],)
+
+
+@register
+class Log1p(Elementwise):
+    """``y = ln(1 + x)``, exact for small x."""
+
+    name = "log1p"
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy / (node.inputs[0] + 1.0),)
+
+
+@register
+class Square(Elementwise):
+    """``y = x^2``."""
+
+    name = "square"
+    kinds = "fiu"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * node.inputs[0] * 2.0,)
+
+
+@register
+class Sqrt(Elementwise):
+    """``y = sqrt(x)``, ``dx = dy / (2 y)``."""
+
+    name = "sqrt"
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * 0.5 / node,)
+
+
+@register
+class Power(Elementwise):
+    """``y = a^b``, ``da = dy b a^(b - 1)``, ``db = dy y ln a``."""
+
+    name = "power"
+    kinds = "fiu"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        shape, dtype = super().infer(*inputs)
+        exponent = inputs[1]
+        if dtype.kind == "i" and (
+            exponent.kind != CONSTANT or (exponent.attributes["value"] < 0).any()
+        ):
+            message = f"an exponent of {describe(inputs[0])} of {dtype} is a constant of 0 or more"
+            raise DtypeError(f"power: {message}: see dnn.graph.cast")
+        return shape, dtype
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        a, b = node.inputs
+        return dy * b * power(a, b - 1.0), dy * node * log(a)
+
+
+def exp(x: Node) -> Node:
+    """Return ``e^x``.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+    """
+    return apply("exp", x)
+
+
+def log(x: Node) -> Node:
+    """Return the natural logarithm.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        -inf at 0, NaN below.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+    """
+    return apply("log", x)
+
+
+def log1p(x: Node) -> Node:
+    """Return ``ln(1 + x)``, without the rounding of ``1 + x`` for small `x`.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        -inf at -1, NaN below.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+    """
+    return apply("log1p", x)
+
+
+def square(x: Node) -> Node:
+    """Return ``x^2``.
+
+    Parameters
+    ----------
+    x : Node, not of bools
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+
+    Raises
+    ------
+    DtypeError
+        If `x` is of bools.
+    """
+    return apply("square", x)
+
+
+def sqrt(x: Node) -> Node:
+    """Return the square root.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        NaN below 0; the gradient at 0 is infinite.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+    """
+    return apply("sqrt", x)
+
+
+def power(a: Operand, b: Operand) -> Node:
+    """Return ``a^b``, also written ``a ** b``.
+
+    Parameters
+    ----------
+    a, b : Node, number or array, not of bools
+        At least one is a node; what is none becomes a constant of its type. To the power of the
+        numbers 1, 2 and 0.5 it is `a` itself, `square` and `sqrt`.
+
+    Returns
+    -------
+    Node, of the shape that both broadcast to and of their type
+        NaN for a power, other than an integer, of a negative number.
+
+    Raises
+    ------
+    ShapeError
+        If they do not broadcast.
+    DtypeError
+        As for `add`; if they are of bools; or of signed integers, and `b` is no constant of 0 or
+        more.
+    """
+    if isinstance(a, Node) and isinstance(b, int | float):
+        if b == 1:
+            return a
+        if b in (0.5, 2):
+            return apply("sqrt" if b == 0.5 else "square", a)
+    return apply("power", *as_nodes("power", a, b))

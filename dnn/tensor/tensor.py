@@ -1,0 +1,312 @@
+"""What users hold: an array with a shape, made, read, written to a file, moved and copied."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.arrays import dtype_of
+from dnn.backend.device import CPU, Device, import_cupy
+from dnn.errors import ShapeError
+from dnn.fillers import filler as filler_of
+from dnn.graph.node import Shape
+from dnn.initializers import Initializer
+from dnn.memory import MemoryKind, MemoryManager
+from dnn.seeds import stream
+from dnn.table import read_csv, write_csv
+from dnn.tensor.parts import Parts
+from dnn.tensor.shapes import checked_shape
+from dnn.tensor.sources import (
+    default_kind,
+    dlpack_memory,
+    host_array,
+    is_foreign,
+    memory_of,
+    shared_with_cupy,
+)
+from dnn.tensor.view import View
+
+__all__ = ["Tensor"]
+
+_created = itertools.count()
+
+
+class Tensor(Parts):
+    """An array with a shape, on the host or on a GPU.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+    filler : str, number or Initializer
+        What it starts from: ``"zero"``, ``"one"``, ``"constant"`` by giving the number,
+        ``"uniform"``, ``"glorot"``, ``"mask"``, ``"diagonal"``, ``"identity"``, the name of any
+        initializer, or what the functions of `dnn.fillers` return.
+    dtype : type of elements
+    kind : str or MemoryKind, optional
+        Of the memory; HOST on the CPU and DEVICE on a GPU if left out.
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+    seed : int, optional
+        Of a random filler: the same seed gives the same tensor. Left out, the n-th tensor that
+        this process creates draws from a stream of its own, so that no two are alike and a
+        program that is run again creates the same ones.
+
+    Attributes
+    ----------
+    shape, dtype
+    strides : tuple of int, elements
+    offset : int, elements
+    memory : MemoryManager
+        Shared with the tensors that this one was made from.
+
+    Raises
+    ------
+    ShapeError
+        If a length is negative or no integer, or the filler does not fit the shape.
+    ConfigurationError
+        If filler, kind or device is unknown.
+    DtypeError
+        If elements of that type are no real numbers of at most 64 bits.
+    DeviceError
+        If there is no such device; it says what is missing.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        shape: int | Shape,
+        filler: str | float | Initializer = "zero",
+        *,
+        dtype: npt.DTypeLike = np.float32,
+        kind: str | MemoryKind | None = None,
+        device: str | Device = "cpu",
+        seed: int | None = None,
+    ) -> None:
+        checked = checked_shape(shape)
+        fill = filler_of(filler)
+        number = next(_created)
+        purpose = ("tensor",) if seed is not None else ("tensor", number)
+        values = fill(stream(seed or 0, *purpose), checked, dtype_of("tensor", dtype))
+        if values.shape != checked:
+            message = f"the filler made {values.shape} for a tensor {checked}"
+            raise ShapeError("tensor", message, values.shape, checked)
+        self.memory = memory_of(values, kind, Device.of(device))
+        self.view = View.dense(checked)
+
+    # Other ways in.
+
+    @classmethod
+    def from_array(
+        cls,
+        values: npt.ArrayLike,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        kind: str | MemoryKind | None = None,
+        device: str | Device | None = None,
+    ) -> Tensor:
+        """Return a tensor with a copy of an array's values.
+
+        Parameters
+        ----------
+        values : array_like, Tensor or CuPy array
+            Python's floats become float32.
+        dtype : type of elements, optional
+            That of the values if left out.
+        kind, device
+            As for the class; a CuPy array stays on its GPU if `device` is left out.
+
+        Returns
+        -------
+        Tensor
+
+        Raises
+        ------
+        DtypeError
+            If the values are no real numbers.
+        """
+        if isinstance(values, Tensor):
+            source = values if dtype is None else values.astype(dtype)
+            return source.to(source.device if device is None else device, kind, copy=True)
+        if is_foreign(values):
+            tensor = cls._dense(*shared_with_cupy(import_cupy().asarray(values)))
+            return cls.from_array(tensor, dtype=dtype, kind=kind, device=device)
+        array = host_array(values, dtype)
+        return cls._dense(memory_of(array, kind, Device.of(device or CPU)), array.shape)
+
+    @classmethod
+    def from_dlpack(cls, source: Any) -> Tensor:
+        """Return a tensor that shares the memory of another library's array.
+
+        Parameters
+        ----------
+        source : object with ``__dlpack__`` and ``__dlpack_device__``
+            Such as a PyTorch tensor. What is not contiguous or may not be written is copied.
+
+        Returns
+        -------
+        Tensor, of the array's shape and type, on its device
+
+        Raises
+        ------
+        DeviceError
+            If it lies on a device that this process cannot use.
+        DtypeError
+            If its elements are no real numbers.
+        """
+        return cls._dense(*dlpack_memory(source))
+
+    @classmethod
+    def from_csv(
+        cls,
+        path: str | Path,
+        *,
+        delimiter: str = ",",
+        header: bool = False,
+        dtype: npt.DTypeLike = np.float32,
+        device: str | Device = "cpu",
+    ) -> Tensor:
+        """Read a file of numbers as a tensor (rows, columns).
+
+        Parameters
+        ----------
+        path : path
+        delimiter : str, one character
+        header : bool
+            The first row holds names and is left out.
+        dtype : type of elements
+        device : str
+
+        Returns
+        -------
+        Tensor, shape (rows, columns)
+
+        Raises
+        ------
+        DataError
+            If the file cannot be read, has no rows, a cell is empty, no number or not finite, or
+            a row too short or too long; it names the line and the column.
+        """
+        table = read_csv(path, delimiter=delimiter, header=header)
+        array = table.values.astype(dtype_of("tensor", dtype))
+        return cls._dense(memory_of(array, None, Device.of(device)), array.shape)
+
+    def to_csv(self, path: str | Path, *, delimiter: str = ",") -> None:
+        """Write a tensor of one or two axes; reading gives the same elements exactly.
+
+        Parameters
+        ----------
+        path : path
+        delimiter : str, one character
+
+        Raises
+        ------
+        ShapeError
+            If it has no axis, or more than two.
+        """
+        write_csv(path, self.numpy(), delimiter)
+
+    def __repr__(self) -> str:
+        where = f"{self.memory.kind.value} memory, {self.device}"
+        head = f"Tensor {self.shape} {self.dtype}, {where}"
+        values = self.numpy()
+        shown = np.array2string(values, precision=4, threshold=100, edgeitems=3, prefix="  ")
+        return f"<{head}:\n  {shown}>" if values.ndim else f"<{head}: {shown}>"
+
+    # Other shapes and copies.
+
+    def reshape(self, *shape: int | Shape) -> Tensor:
+        """Return the elements in another shape.
+
+        Parameters
+        ----------
+        *shape : int, or one tuple of int
+            One length may be -1 and is found.
+
+        Returns
+        -------
+        Tensor
+            It shares memory where the elements stand one behind the other, and copies them else.
+
+        Raises
+        ------
+        ShapeError
+            If the elements don't fill the shape.
+        """
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        lengths = checked_shape(tuple(wanted), self.size)  # type: ignore[arg-type]
+        if math.prod(lengths) != self.size:
+            message = f"a tensor {self.shape} does not fill {lengths}"
+            raise ShapeError("reshape", message, self.shape, lengths)
+        base = self if self.is_contiguous else self.copy()
+        return self._at(base.memory, View.dense(lengths, base.offset))
+
+    def copy(self) -> Tensor:
+        """Return a copy, contiguous, in memory of the same kind.
+
+        Returns
+        -------
+        Tensor, of the same shape, type and device
+        """
+        return self.to(self.device, self.memory.kind, copy=True)
+
+    def astype(self, dtype: npt.DTypeLike) -> Tensor:
+        """Return a copy with another type of elements, in memory of the same kind.
+
+        Parameters
+        ----------
+        dtype : type of elements
+
+        Returns
+        -------
+        Tensor of `dtype`, of the same shape and device
+
+        Raises
+        ------
+        DtypeError
+            If elements of that type are no real numbers of at most 64 bits.
+        """
+        values = self.numpy().astype(dtype_of("tensor", dtype))
+        return self._dense(memory_of(values, self.memory.kind, self.device), self.shape)
+
+    def to(
+        self, device: str | Device, kind: str | MemoryKind | None = None, *, copy: bool = False
+    ) -> Tensor:
+        """Return the tensor on a device, itself where it is there already.
+
+        Parameters
+        ----------
+        device : str or Device
+        kind : str or MemoryKind, optional
+            Of the memory there; HOST on the CPU and DEVICE on a GPU if left out.
+        copy : bool
+            Even if it is there already.
+
+        Returns
+        -------
+        Tensor
+            `self`, or a contiguous copy.
+
+        Raises
+        ------
+        DeviceError
+            If there is no such device; it says what is missing.
+        """
+        where = Device.of(device)
+        if where == self.device and not copy and kind in (None, self.memory.kind):
+            return self
+        chosen = MemoryKind.of(kind) if kind is not None else default_kind(where)
+        target = MemoryManager(self.size, self.dtype, chosen, where)
+        if self.is_contiguous:
+            target.copy_from(self.memory, self.offset, self.size)
+        elif self.memory.kind is MemoryKind.DEVICE:
+            packed = import_cupy().ascontiguousarray(self.cupy())
+            target.copy_from(MemoryManager.wrap_device(packed, self.device))
+        else:
+            target.copy_from(MemoryManager.wrap(np.ascontiguousarray(self.numpy()).reshape(-1)))
+        return self._dense(target, self.shape)

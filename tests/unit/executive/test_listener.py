@@ -1,0 +1,135 @@
+"""What rank 0 makes of what it hears."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from diel.comm.meter import Times
+from diel.coupling.account import Account
+from diel.executive import messages
+from diel.executive.deadlock import WaitWatch
+from diel.executive.events import CopyRankFailed, CopyRankFinished, CopyRankLeft, ModuleCommAsked
+from diel.executive.listener import Listener
+from diel.executive.plans import CopyPlan, ModulePlan
+from diel.executive.status import Status
+from diel.executive.timesheet import Timesheet
+from diel.run.directory import RunDirectory
+
+SERVER, FIRST, SECOND = 1, 2, 3
+PLAN = CopyPlan(7, "g", "a", 0, 1, (FIRST, SECOND), 8, (FIRST, SECOND))
+SPENT = Times(working_s=10.0, waiting_s=1.0)
+
+
+class Heard:
+    """A listener, and where it notes things."""
+
+    def __init__(self, folder: Path, **policy: Any) -> None:
+        self.records: list[tuple[str, dict[str, Any]]] = []
+        self.waits = WaitWatch()
+        self.timesheet = Timesheet([SERVER], [FIRST, SECOND], lambda rank: "here")
+        self.timesheet.note_order(PLAN)
+        recorder: Any = SimpleNamespace(
+            record=lambda event, **fields: self.records.append((event, fields))
+        )
+        self.listener = Listener(
+            recorder,
+            (SERVER, FIRST, SECOND),
+            plan_of={7: PLAN}.__getitem__,
+            modules={("g", "a"): ModulePlan("a", 1, 2, **policy)},
+            waits=self.waits,
+            status=Status(RunDirectory(folder), self.waits),
+            timesheet=self.timesheet,
+        )
+
+    def hear(self, report: Any, rank: int = FIRST) -> Any:
+        return self.listener.hear(rank, report)
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Heard:
+    return Heard(tmp_path)
+
+
+def waiting(what: str = "tget('x')") -> messages.Waiting:
+    return messages.Waiting(7, what, "'x'", False, True, (0,), 1.0)
+
+
+def test_what_the_scheduler_has_to_be_told(heard: Heard) -> None:
+    assert heard.hear(messages.RankFinished(7, "value")) == CopyRankFinished(7, FIRST, "value")
+    assert heard.hear(messages.RankFailed(7, "here", "E: x", "..."), SECOND) == CopyRankFailed(
+        7, SECOND, "E: x", "here", "..."
+    )
+    assert heard.hear(messages.RankLeft(7)) == CopyRankLeft(7, FIRST)
+    assert heard.hear(messages.ModuleCommAsked(7)) == ModuleCommAsked(7, FIRST)
+    assert heard.records == []
+
+
+def test_what_is_only_noted(heard: Heard) -> None:
+    assert heard.hear(messages.Recorded("ProgressMade", {"done": 1})) is None
+    assert heard.hear(messages.ServerStatus(1, 2, 3), SERVER) is None
+    assert heard.hear(messages.RankStopped(7)) is None
+    assert heard.records == [("ProgressMade", {"done": 1})]
+
+
+def test_messages_that_nobody_received_are_a_warning_of_their_copy(heard: Heard) -> None:
+    heard.hear(messages.RankFinished(7, None, leftover_messages=2), SECOND)
+    ((event, fields),) = heard.records
+    assert (event, fields["module"], fields["copy"]) == ("MessageLogged", "a", 0)
+    assert fields["text"].startswith("2 message(s)")
+    assert "rank 1 of the copy" in fields["text"]
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        messages.WaitOver(7),
+        messages.RankFinished(7, None),
+        messages.RankFailed(7, "here", "E", ""),
+        messages.RankLeft(7),
+    ],
+    ids=lambda report: type(report).__name__,
+)
+def test_a_wait_is_known_until_it_is_over(heard: Heard, over: Any) -> None:
+    heard.hear(waiting())
+    assert list(heard.waits.waits) == [FIRST]
+    heard.hear(over)
+    assert heard.waits.waits == {}
+
+
+def test_a_put_that_waits_for_room_is_said_at_once(heard: Heard) -> None:
+    heard.hear(waiting("tput('x')"))
+    assert heard.records[0][1]["text"] == "tput('x') waits for room: the tuple server is full"
+
+
+@pytest.mark.parametrize(("policy", "has_timeout"), [("stop", False), ("continue", True)])
+def test_a_time_limit_that_does_not_end_the_run_is_a_timeout(
+    tmp_path: Path, policy: str, has_timeout: bool
+) -> None:
+    heard = Heard(tmp_path, on_failure=policy, time_limit_s=60.0)
+    heard.hear(waiting())
+    assert heard.waits.waits[FIRST].report.has_timeout is has_timeout
+
+
+def test_goodbyes_are_counted(heard: Heard) -> None:
+    heard.hear(messages.Goodbye(tuples_left=4), SERVER)
+    heard.hear(messages.Goodbye())
+    assert heard.listener.present == {SECOND}
+    assert heard.listener.tuples_left == 4
+
+
+def test_late_reports_change_nothing_but_the_books(heard: Heard) -> None:
+    heard.hear(waiting())
+    heard.listener.hear_late(FIRST, messages.RankFinished(7, None, 1, Account(), SPENT))
+    assert list(heard.waits.waits) == [FIRST]
+    assert heard.records == []
+    heard.listener.hear_late(FIRST, messages.Recorded("ResultAdded", {}))
+    heard.listener.hear_late(FIRST, messages.Goodbye())
+    assert heard.records == [("ResultAdded", {})]
+    assert FIRST not in heard.listener.present
+    assert heard.timesheet.tell()["modules"] == [
+        {"module": "a", "ranks": 1, **SPENT._asdict()},
+    ]
