@@ -14,9 +14,7 @@ boundary_exchange_vs_sendrecv (GB/s)
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +22,7 @@ from pathlib import Path
 
 import executive_boundary
 from harness import REPOSITORY, Result, compare, parser, report
+from launching import diel_run, mpiexec, output_of
 
 MODULES, PROCESSES = 2, 2
 SERVICE_RANKS = 2  # the executive and the tuple server
@@ -56,11 +55,7 @@ def our_starts_per_s(iterations: int, folder: Path) -> float:
     file = folder / "starts.toml"
     script = Path(__file__).resolve()
     file.write_text(WORKFLOW.format(script=script, processes=PROCESSES, iterations=iterations))
-    runs = Path(tempfile.mkdtemp(dir=folder))
-    _run([sys.executable, "-m", "diel", "run", "--allow-run-as-root", file, "--runs", runs])
-    (journal,) = runs.glob("*/journal.jsonl")
-    records = [json.loads(line) for line in journal.read_text().splitlines()]
-    finished_s = [one["time_s"] for one in records if one["event"] == "GroupFinished"]
+    finished_s = [one["time_s"] for one in diel_run(file, folder).of("GroupFinished")]
     if len(finished_s) != iterations:
         raise RuntimeError(f"{len(finished_s)} of {iterations} iterations have run")
     return (iterations - 1) / (finished_s[-1] - finished_s[0])
@@ -70,8 +65,8 @@ def bare_starts_per_s(iterations: int) -> float:
     """Return how often in a second the bare loop goes round."""
     script = Path(__file__).resolve()
     ranks = 1 + MODULES * PROCESSES
-    line = [*_mpiexec(ranks), sys.executable, script, "--worker", "bare"]
-    return float(_run([*line, "--setup", str(iterations)]).splitlines()[-1])
+    line = [*mpiexec(ranks), sys.executable, script, "--worker", "bare"]
+    return float(output_of([*line, "--setup", str(iterations)]).splitlines()[-1])
 
 
 def bare_loop(iterations: int) -> None:
@@ -121,51 +116,18 @@ def _wait_politely(is_there: object) -> None:
 def our_startup_s(folder: Path) -> tuple[float, int]:
     """Return the seconds from the command to its end, and its number of ranks."""
     file = REPOSITORY / "workflows" / "hello.toml"
-    runs = Path(tempfile.mkdtemp(dir=folder))
-    started_s = time.perf_counter()
-    _run([sys.executable, "-m", "diel", "run", "--allow-run-as-root", file, "--runs", runs])
-    passed_s = time.perf_counter() - started_s
-    (journal,) = runs.glob("*/journal.jsonl")
-    return passed_s, json.loads(journal.read_text().splitlines()[0])["ranks"]
+    ran = diel_run(file, folder)
+    return ran.wall_s, ran.of("RunStarted")[0]["ranks"]
 
 
 def bare_startup_s(ranks: int) -> float:
     """Return the seconds that mpiexec takes with ranks that do nothing."""
     started_s = time.perf_counter()
-    _run([*_mpiexec(ranks), sys.executable, "-c", "from mpi4py import MPI"])
+    output_of([*mpiexec(ranks), sys.executable, "-c", "from mpi4py import MPI"])
     return time.perf_counter() - started_s
 
 
 # -- all ------------------------------------------------------------------------------------------
-
-
-def _mpiexec(ranks: int) -> list[str]:
-    from diel.executive import launch
-
-    mpiexec = launch.find_mpiexec()
-    return launch.mpiexec_line(
-        mpiexec,
-        launch.mpi_implementation(mpiexec),
-        ranks=ranks,
-        cores=launch.available_cores(),
-        as_root=os.geteuid() == 0,
-        allow_run_as_root=True,
-        environment=os.environ,
-    )
-
-
-def _run(line: list[object]) -> str:
-    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [str(part) for part in line],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stdout + done.stderr)
-    return done.stdout
 
 
 def main() -> None:

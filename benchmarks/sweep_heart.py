@@ -20,13 +20,12 @@ import os
 import random
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from harness import REPOSITORY, Result, compare, serve, version_of
+from harness import REPOSITORY, Result, compare, parser, serve, version_of
+from launching import diel_run
 
 TRIALS, EPOCHS, HIDDEN, BATCH = 1000, 40, [16] * 5, 32
 ROWS, FEATURES, MODELS, CORES = 303, 13, 64, 2
@@ -93,20 +92,9 @@ def _sweep(folder: Path) -> tuple[float, list[dict[str, Any]], float]:
     file = folder / "heart.toml"
     text = WORKFLOW.format(trials=TRIALS, hidden=HIDDEN, batch=BATCH, epochs=EPOCHS, cores=CORES)
     file.write_text(text)
-    runs = Path(tempfile.mkdtemp(dir=folder))
-    done = subprocess.run(
-        [sys.executable, "-m", "diel", "run", "--allow-run-as-root", file, "--runs", runs],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stdout + done.stderr)
-    (run,) = runs.iterdir()
-    journal = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
-    ended_s = next(one["time_s"] for one in journal if one["event"] == "GroupFinished")
-    (ledger,) = run.glob("sweeps/*/trials.jsonl")
+    ran = diel_run(file, folder)
+    (ended_s,) = (one["time_s"] for one in ran.of("GroupFinished"))
+    (ledger,) = ran.directory.glob("sweeps/*/trials.jsonl")
     records = [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
     if {one["trial"] for one in records} != set(range(TRIALS)):
         raise RuntimeError(f"{len(records)} of {TRIALS} trials")
@@ -123,7 +111,7 @@ def _pytorch(
     folder: Path, python: str, name: str, points: list[dict[str, Any]]
 ) -> tuple[float, float]:
     """Return how many trials a second both processes do together, and the mean accuracy."""
-    line = [python, str(Path(__file__).with_name("sweep.py")), "--worker", name]
+    line = [python, str(Path(__file__).resolve()), "--worker", name]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     workers = [
         subprocess.Popen(
@@ -253,3 +241,12 @@ def _train_bmm(torch: Any, parts: Any, points: list[dict[str, Any]], epochs: int
             right = (scores.argmax(2) == held_y).float().mean(1)
         found += right.tolist()
     return found
+
+
+def main() -> None:
+    options = parser(__doc__).parse_args()
+    be_torch(options.setup, bmm=options.worker == "torch_bmm")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ from pydantic import Field
 from .options import SweepOptions
 from .search import Search
 from .sweep.conducting import Plan, conduct
+from .sweep.messages import Tags
 
 if TYPE_CHECKING:
     from diel import Context
@@ -34,7 +35,7 @@ def run(ctx: Context) -> dict[str, Any]:
         retries=options.retries,
         about=options.model_dump(mode="json"),
     )
-    return conduct(ctx, (ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
+    return conduct(ctx, Tags(ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
 
 
 # What `diel sweep` looks for in the code of a workflow file's modules.

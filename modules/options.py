@@ -41,6 +41,8 @@ OUR_TRAINER = "modules.trainer:run"
 COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
 """Columns of the results that no parameter may be called like."""
 
+_OURS = ("trial", "trainer", "seed", "state")
+
 _STATELESS = ("grid", "random")
 
 
@@ -183,6 +185,14 @@ class SweepOptions(BaseModel):
             )
             return
         for text, maximise in zip(self.objective, self._directions(), strict=True):
+            if text in self.space or text in _OURS:
+                yield at(
+                    ("objective",),
+                    text,
+                    f'"{text}" is {"a parameter" if text in self.space else "a column of ours"}',
+                    "have the trainer report it under another name",
+                )
+                continue
             try:
                 objective = Objective.parse(text, maximise, _folder(info), known)
             except (ExpressionError, ObjectiveError, PluginError) as error:

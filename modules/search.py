@@ -237,4 +237,7 @@ class Search:
 
 
 def _shown(value: Any) -> str:
+    """Write a value as the table above the front does: ``64x32`` or ``none`` for a list."""
+    if isinstance(value, list):
+        return "x".join(map(str, value)) or "none"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from diel.cli.accounts import account_lines
+from diel.loading.functions import import_shipped
 from diel.run.directory import RunDirectory
 from diel.run.journal import Record
 from diel.run.results import best_of_table, best_row, rank_rows
@@ -18,12 +20,16 @@ FAILED: Final = 1
 TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 12
 _RETURNED_CHARACTERS: Final = 1000
+_CELL_CHARACTERS: Final = 100
 _LAUNCHER_LINES: Final = 15
 _GIVEN_UP_SHOWN: Final = 10
 _EXPLAINED: Final = {
     "DeadlockFound": "deadlock: every module waits for a tuple that nobody puts",
     "LeaveIgnored": "a copy that had failed could not be ended",
 }
+_FULL_BYTES: Final = 64 * 1024
+_OF_SWEEPS: Final = "sweep.under_way"
+"""Of the modules that come with diel: what their sweeps say of a run that was ended so."""
 # As Open MPI names it after a signal, and after an exit.
 _LOST_RANK: Final = r"process rank (\d+)|Process name: \[.*,(\d+)\]"
 
@@ -227,18 +233,25 @@ def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) ->
         f"(mpiexec exited with status {launcher_status})",
         file=sys.stderr,
     )
+    lost: list[int] = []
     if directory.launcher_log.exists():
         log = directory.launcher_log.read_text(errors="replace")
-        for rank in dict.fromkeys(one or other for one, other in re.findall(_LOST_RANK, log)):
-            who = view.who_is_on(int(rank))
-            print(f"  the launcher lost rank {rank}: {who}", file=sys.stderr)
+        lost = [int(one or other) for one, other in dict.fromkeys(re.findall(_LOST_RANK, log))]
+        for rank in lost:
+            print(f"  the launcher lost rank {rank}: {view.who_is_on(rank)}", file=sys.stderr)
         lines = log.splitlines()
         for line in lines[-_LAUNCHER_LINES:]:
             print(f"  launcher | {line}", file=sys.stderr)
+    if shutil.disk_usage(directory.path).free < _FULL_BYTES:
+        print(f"  the disk is full: {directory.path}", file=sys.stderr)
+    copies = {one.name for one in view.running.values() if not {*lost}.isdisjoint(one.ranks)}
+    for line in import_shipped(_OF_SWEEPS).lost_lines(directory.path, copies):
+        print(f"  {line}", file=sys.stderr)
     print(f"everything about it: {directory.path}", file=sys.stderr, flush=True)
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, float):
-        return "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+        text = "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
+        return text if len(text) <= _CELL_CHARACTERS else f"{text[: _CELL_CHARACTERS - 1]}…"
     return f"{value:.4g}"

@@ -8,6 +8,7 @@
         results.csv         the rows that a module added or wrote, in order of arrival
         results-2.csv       those of a second table, if there is one
         sweeps/<group>.<module>/trials.jsonl    what a sweep has tried, a line for each trial
+        sweeps/<group>.<trainer>.<copy>.<rank>.under-way    which trials that rank is at
         logs/<module>.<copy>.<rank>.log
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
         status.json         who waits and what the tuple servers hold, while the run goes on

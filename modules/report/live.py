@@ -38,6 +38,8 @@ class LiveReport:
     path : path
         Of the file; it is there when the constructor returns.
     sweep : Sweep
+    evaluate : callable, optional
+        Gives the naive score of the best so far beside the honest one, or None.
     every_s : float, optional
         How long to wait at least before the file is written again.
     clock : callable, optional
@@ -63,12 +65,14 @@ class LiveReport:
         path: str | os.PathLike[str],
         sweep: Sweep,
         *,
+        evaluate: Callable[[], Evaluation | None] = lambda: None,
         every_s: float = _EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
         self.problem = ""
         self._gathered = Gatherer(sweep)
+        self._evaluate = evaluate
         self._every_s = every_s
         self._clock = clock
         self._started_s = clock()
@@ -98,31 +102,28 @@ class LiveReport:
         """Take in how many trials there will be, where that was not known."""
         self._gathered.sweep = replace(self._gathered.sweep, expected=trials)
 
-    def close(self, state: str = "finished", evaluation: Evaluation | None = None) -> None:
+    def close(self, state: str = "finished") -> None:
         """Write the report a last time.
 
         Parameters
         ----------
         state : str, optional
             How the sweep ended: ``finished``, ``failed`` or ``stopped``.
-        evaluation : Evaluation, optional
-            The naive score of the best beside the honest one.
         """
-        self._write(state, None, evaluation, learns=True)
+        self._write(state, None, learns=True)
 
     def _write_live(self) -> None:
         before_s = self._clock()
         learns = self._gathered.good >= _LEARN_AGAIN * self._learned_from
-        self._write("running", max(5.0, self._every_s), None, learns=learns)
+        self._write("running", max(5.0, self._every_s), learns=learns)
         now_s = self._clock()
         self._due_s = now_s + max(self._every_s, (now_s - before_s) / _SHARE)
 
-    def _write(
-        self, state: str, reload_s: float | None, evaluation: Evaluation | None, *, learns: bool
-    ) -> None:
+    def _write(self, state: str, reload_s: float | None, *, learns: bool) -> None:
         elapsed_s = self._clock() - self._started_s
-        moment = Moment(state, elapsed_s, now(), (), evaluation, self._earlier, reload_s)
         try:
+            evaluation = self._evaluate()
+            moment = Moment(state, elapsed_s, now(), (), evaluation, self._earlier, reload_s)
             picture = Picture.of(self._gathered, moment)
             if learns:
                 self._found, self._learned_from = analyse(picture), self._gathered.good

@@ -9,12 +9,17 @@ from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 from . import ranks, sections, tables
 from .importance import Importance, importance
+from .parts import between, marks
 from .picture import Picture
 from .sweep import RankAccount
 from .wording import Markup, as_number, join, tag, words
+
+_OF_BIAS: Final = ("bias", "honest", "caution")
+"""Places of a report that tell of the selection bias."""
 
 
 def analyse(picture: Picture) -> Importance | None:
@@ -59,7 +64,7 @@ def page(picture: Picture, found: Importance | None) -> str:
         tag(
             "div",
             tag("h1", sweep.name),
-            _between("state", _state(moment.state)),
+            between("state", _state(moment.state)),
             tag("span", sweep.about, class_="about") if sweep.about else None,
             tag("button", "dark", type="button", id="theme", hidden=True),
             class_="title",
@@ -68,15 +73,15 @@ def page(picture: Picture, found: Importance | None) -> str:
     )
     content = [
         header,
-        _between("live", _live(moment.reload_s)),
+        between("live", _live(moment.reload_s)),
         sections.history(picture),
         sections.cost(picture),
         sections.parallel(picture),
         sections.importance(picture, found),
-        _between("bias", tables.bias(evaluation) if evaluation is not None else Markup("")),
+        between("bias", tables.bias(evaluation) if evaluation is not None else Markup("")),
         tables.trials(picture),
         tables.failures(picture),
-        _between("ranks", ranks.ranks(moment.accounts, picture)),
+        between("ranks", ranks.ranks(moment.accounts, picture)),
         tables.again(picture),
         _footer(picture),
     ]  # fmt: skip
@@ -120,7 +125,13 @@ def with_bias_of(document: str, earlier: str) -> str:
         If one of them is no report.
     """
     start, end = _region(earlier, "bias")
-    return _replaced(document, "bias", Markup(earlier[start:end])) if end > start else document
+    if start == end:
+        return document
+    for name in _OF_BIAS:
+        if marks(name)[0] in earlier:  # an old report has no caution
+            start, end = _region(earlier, name)
+            document = _replaced(document, name, Markup(earlier[start:end]))
+    return document
 
 
 def _replaced(document: str, name: str, content: Markup) -> str:
@@ -129,16 +140,11 @@ def _replaced(document: str, name: str, content: Markup) -> str:
 
 
 def _region(document: str, name: str) -> tuple[int, int]:
-    first, last = _marks(name)
+    first, last = marks(name)
     start, end = document.find(first), document.find(last)
     if start < 0 or end < start:
         raise ValueError("this is no report of a sweep")
     return start + len(first), end
-
-
-def _between(name: str, content: Markup) -> Markup:
-    first, last = _marks(name)
-    return join(Markup(first), content, Markup(last))
 
 
 def _state(state: str) -> Markup:
@@ -151,11 +157,6 @@ def _live(reload_s: float | None) -> Markup:
     box = tag("input", type="checkbox", id="reload", checked=True)
     label = tag("label", box, f" read again every {reload_s:g} s")
     return tag("p", label, class_="note live", hidden=True)
-
-
-def _marks(name: str) -> tuple[str, str]:
-    # Nobody else can write these: what comes from outside is escaped.
-    return f"<!--{name}-->", f"<!--/{name}-->"
 
 
 def _footer(picture: Picture) -> Markup:

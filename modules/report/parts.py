@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .wording import Markup, escape, tag
+from .wording import Markup, escape, join, tag
 
 
 def section(
@@ -46,6 +46,18 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], style: str = "") 
     head = tag("thead", tag("tr", *(tag("th", name) for name in heads))) if heads else None
     body = [tag("tr", *(tag("td", escape(cell)) for cell in row)) for row in rows]
     return tag("table", head, tag("tbody", *body), class_=style or None)
+
+
+def between(name: str, content: Markup) -> Markup:
+    """Return content that can be found, and replaced, in a document by its name."""
+    first, last = marks(name)
+    return join(Markup(first), content, Markup(last))
+
+
+def marks(name: str) -> tuple[str, str]:
+    """Return what stands before and behind what `between` has marked."""
+    # Nobody else can write these: what comes from outside is escaped.
+    return f"<!--{name}-->", f"<!--/{name}-->"
 
 
 def nothing(text: str) -> Markup:

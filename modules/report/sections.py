@@ -6,8 +6,9 @@ from typing import Final
 
 from . import charts
 from .importance import FEWEST_TRIALS, TREES, Importance
-from .parts import bar, figure, nothing, section
+from .parts import bar, between, figure, nothing, section
 from .picture import Picture
+from .sweep import Evaluation
 from .wording import Markup, join, show, show_duration, tag, words
 
 _EFFECTS: Final = 12
@@ -26,9 +27,10 @@ def headline(picture: Picture) -> Markup:
         figures.append(
             figure(f"{sweep.direction} {words(sweep.objective)}", value, which, "chosen")
         )
-    one = moment.evaluation
+    one, honest = moment.evaluation, Markup("")
     if one is not None and one.honest is not None:
-        figures.append(figure(f"honest {words(one.metric)}", show(one.honest), one.protocol))
+        honest = figure(f"honest {words(one.metric)}", show(one.honest), one.protocol)
+    figures.append(between("honest", honest))
     done = f"of {sweep.expected:,}" if sweep.expected else "so far"
     if sweep.expected == gathered.count:
         done = "all of them"
@@ -59,9 +61,21 @@ def headline(picture: Picture) -> Markup:
         ]  # fmt: skip
     return join(
         tag("div", *figures, class_="figures"),
+        between("caution", _caution(moment.evaluation)),
         progress,
         tag("div", *chips, class_="chips") if chips else None,
     )
+
+
+def _caution(evaluation: Evaluation | None) -> Markup:
+    """Say beside the best score why it is not to be reported as it is."""
+    if evaluation is None or not evaluation.warnings:
+        return Markup("")
+    text = (
+        f"{words(evaluation.metric)} {show(evaluation.naive)}: {'; '.join(evaluation.warnings)}. "
+    )
+    link = tag("a", "Is the best as good as it looks?", href="#bias")
+    return tag("p", text, link, class_="warning")
 
 
 def history(picture: Picture) -> Markup:

@@ -83,6 +83,8 @@ def _choices(values: Sequence[Any]) -> Choices:
     if not values:
         raise SpaceError("an empty list, so the grid has no points")
     for index, one in enumerate(values):
+        if one != one:
+            raise SpaceError("nan is a value that equals nothing, not even itself: leave it out")
         if any(same(one, earlier) for earlier in values[:index]):
             raise SpaceError(f"{one!r} stands there twice: its points would too")
     return Choices(tuple(values))

@@ -74,8 +74,12 @@ class OptunaOptions(_Table):
     """Options of ``optuna:<sampler>``."""
 
     name: str
-    best: int = Field(100, ge=1, le=1000, description="best trials that Optuna is told of again")
-    last: int = Field(400, ge=1, le=1000, description="last trials that Optuna is told of again")
+    best: int | None = Field(
+        None, ge=1, le=1000, description="best trials that Optuna is told of again"
+    )
+    last: int | None = Field(
+        None, ge=1, le=1000, description="last trials that Optuna is told of again"
+    )
 
 
 STRATEGIES: dict[str, type[_Table]] = {

@@ -1,20 +1,24 @@
 """Optuna's samplers, on a history that is bounded.
 
 An ask of Optuna grows with the number of trials in its study: its TPE takes tens of milliseconds
-after a few thousand. So a study is thrown away when it has grown to twice the history, and a
-new one is made of the best trials and the last ones.
+after a few thousand. So a study is thrown away when it has grown beyond the history, and a new one
+is made of the best trials and the last ones.
+
+Of a parameter with few values Optuna computes the probability of each, one trial of the history
+after another; that of one with many is the density of a real number, which is four times as fast.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import warnings
 from collections import deque
 from collections.abc import Callable
 from heapq import heappush, heappushpop
-from typing import Any
+from typing import Any, Final, TypeGuard
 
-from ..space import Choices, Finite, LogIntegers, Parameters, Range, Space
+from ..space import Choices, Dimension, Finite, LogIntegers, Parameters, Range, Space
 from .draws import Draws
 
 SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -25,6 +29,14 @@ SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "random": ("RandomSampler", {}),
 }
 """By the name behind ``optuna:``: Optuna's class, and what it is made with."""
+_KNOWN: Final = "_search_space"
+"""What a sampler knows of its study already; without that it looks at every trial again."""
+_FEW: Final = 16
+"""Of a parameter with more values Optuna is asked for a real number, which is rounded."""
+_HISTORY: Final = {"tpe": (50, 200, 0.2)}
+"""Best trials, last trials, and by what part of them a study grows before there is a new one."""
+_OTHERS_HISTORY: Final = (100, 400, 1.0)
+"""Samplers that go by generations begin them anew with each study."""
 
 
 class OptunaSearch:
@@ -36,7 +48,7 @@ class OptunaSearch:
     seed : int
     sampler : str
         A key of `SAMPLERS`.
-    best, last : int
+    best, last : int, optional
         How many of the best and of the last trials a new study is made of.
 
     Raises
@@ -51,7 +63,12 @@ class OptunaSearch:
     """
 
     def __init__(
-        self, space: Space, seed: int, sampler: str = "tpe", best: int = 100, last: int = 400
+        self,
+        space: Space,
+        seed: int,
+        sampler: str = "tpe",
+        best: int | None = None,
+        last: int | None = None,
     ) -> None:
         self._optuna = _imported("optuna")
         if sampler == "gp":
@@ -61,7 +78,10 @@ class OptunaSearch:
         self._space = space
         self._draws = Draws(seed, "optuna")
         self._sampler = sampler
-        self._best_size, self._limit = best, 2 * (best + last)
+        usual_best, usual_last, growth = _HISTORY.get(sampler, _OTHERS_HISTORY)
+        best = usual_best if best is None else best
+        last = usual_last if last is None else last
+        self._best_size, self._limit = best, best + last + math.ceil(growth * (best + last))
         self._best: list[tuple[float, int, Parameters]] = []
         self._last: deque[tuple[float, int, Parameters]] = deque(maxlen=last)
         self._under_way: dict[int, int] = {}
@@ -73,7 +93,11 @@ class OptunaSearch:
         if self.trials_in_study >= self._limit:
             self._rebuild()
         # Made anew, the sampler's own random numbers follow from the trial.
-        self._study.sampler = self._make_sampler(int(self._draws.share(trial, "") * 2**32))
+        sampler = self._make_sampler(int(self._draws.share(trial, "") * 2**32))
+        earlier = self._study.sampler
+        if type(earlier) is type(sampler) and hasattr(earlier, _KNOWN):
+            setattr(sampler, _KNOWN, getattr(earlier, _KNOWN))
+        self._study.sampler = sampler
         asked = self._study.ask()
         self.trials_in_study += 1
         self._under_way[trial] = asked.number
@@ -136,6 +160,8 @@ class OptunaSearch:
         dimension, known = self._space.dimensions[name], self._optuna.distributions
         if isinstance(dimension, Choices):
             return known.CategoricalDistribution(range(len(dimension)))
+        if _is_fine(dimension):
+            return known.FloatDistribution(-0.5, len(dimension) - 0.5)
         if isinstance(dimension, Finite):
             return known.IntDistribution(0, len(dimension) - 1)
         assert isinstance(dimension, (Range, LogIntegers))
@@ -147,18 +173,32 @@ class OptunaSearch:
     def _inner(self, name: str, value: Any) -> Any:
         """Return what stands for a value in Optuna: the index of a counted one."""
         dimension = self._space.dimensions[name]
-        return dimension.index_of(value) if isinstance(dimension, Finite) else value
+        if not isinstance(dimension, Finite):
+            return value
+        return (
+            float(dimension.index_of(value)) if _is_fine(dimension) else dimension.index_of(value)
+        )
 
     def _suggest(self, asked: Any, name: str) -> Any:
         dimension, wanted = self._space.dimensions[name], self._distribution(name)
         if isinstance(dimension, Choices):
             return dimension[asked.suggest_categorical(name, wanted.choices)]
+        if _is_fine(dimension):
+            index = round(asked.suggest_float(name, wanted.low, wanted.high))
+            return dimension[min(max(index, 0), len(dimension) - 1)]
         if isinstance(dimension, Finite):
             return dimension[asked.suggest_int(name, wanted.low, wanted.high)]
         suggest: Callable[..., Any] = (
             asked.suggest_int if isinstance(dimension, LogIntegers) else asked.suggest_float
         )
         return suggest(name, wanted.low, wanted.high, log=wanted.log)
+
+
+def _is_fine(dimension: Dimension) -> TypeGuard[Finite]:
+    """Whether a dimension is a range with so many values that it is as good as a real one."""
+    if isinstance(dimension, Choices) or not isinstance(dimension, Finite):
+        return False
+    return len(dimension) > _FEW
 
 
 def _imported(name: str) -> Any:

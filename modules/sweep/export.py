@@ -70,7 +70,8 @@ def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
     objectives = objectives_of(ledger, folder)
     for record in records_of(ledger):
         metrics = {name: _number(value) for name, value in record["metrics"].items()}
-        row = {"trial": record["trial"], **record["parameters"], **metrics}
+        own = {"trial": record["trial"], **record["parameters"]}
+        row = {**own, **metrics, **own}
         if record["state"] != FAILED:
             for objective in objectives:
                 if objective.text not in row:
@@ -231,7 +232,7 @@ def _distributions(ledger: Path, kinds: Any) -> dict[str, Any]:
 
 
 def _categorical(value: Any) -> Any:
-    return cell(value) if isinstance(value, (list, tuple)) else value
+    return str(cell(value)) if isinstance(value, (list, tuple, dict)) else value
 
 
 def _number(value: Any) -> Any:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .limits import Limits
-from .messages import lease_tag
+from .messages import Tags
 from .trying import Hear, Report, Tried, reason_of, try_here
 
 if TYPE_CHECKING:
@@ -94,14 +94,14 @@ class Apart:
                 step, last = rest
                 self._send(hear(trial, step, last) if hear is not None else True)
         except _Died as death:
-            return Tried(last, str(death))
+            return Tried(last, str(death), has_died=True)
 
     def _start(self) -> None:
         """Start a process and wait until it is ready.
 
         Raises
         ------
-        RuntimeError
+        NotReady
             If it cannot prepare: that is no trial's fault.
         """
         to_it, from_us = os.pipe()
@@ -131,10 +131,10 @@ class Apart:
             self._send(self._task)
             kind, *rest = self._receive(None)
         except _Died as death:
-            raise RuntimeError(f"the process for trials could not get ready: it {death}") from None
+            raise NotReady(f"the process for trials could not get ready: it {death}") from None
         if kind == "error":
             self.close()
-            raise RuntimeError(f"the process for trials could not get ready: {rest[0]}")
+            raise NotReady(f"the process for trials could not get ready: {rest[0]}")
 
     def _send(self, what: object) -> None:
         assert self._link is not None
@@ -174,7 +174,7 @@ class Apart:
             if now_s - looked_s >= _LOOK_EVERY_S:
                 looked_s = now_s
                 try:
-                    self._ctx.tuples.count(lease_tag((self._ctx.group, self._ctx.module)))
+                    self._ctx.tuples.count(Tags(self._ctx.group, self._ctx.module).lease)
                 except BaseException:
                     self._kill()
                     raise
@@ -227,6 +227,10 @@ class Apart:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LEAVE_S)
         self._kill()
+
+
+class NotReady(RuntimeError):
+    """There is no process for trials: it cannot prepare."""
 
 
 class _Died(Exception):

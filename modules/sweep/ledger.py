@@ -17,7 +17,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,12 @@ _CHUNK_BYTES: Final = 1 << 20
 
 class LedgerError(ValueError):
     """A ledger is damaged, or is of another sweep."""
+
+
+def ledger_path(run_dir: Path, group: str, module: str, iteration: Sequence[int]) -> Path:
+    """Return where the ledger of a sweep lies; each iteration of its group has one."""
+    again = f"-{'.'.join(str(one + 1) for one in iteration)}" if any(iteration) else ""
+    return run_dir / "sweeps" / f"{group}.{module}{again}" / "trials.jsonl"
 
 
 class Ledger:
@@ -88,6 +94,15 @@ class Ledger:
         rest = memoryview(text.encode("utf-8", "replace"))
         while rest:
             rest = rest[os.write(self._file, rest) :]
+
+
+def has_begun(path: Path) -> bool:
+    """Whether there is a ledger with a whole line; half of one says nothing of its sweep."""
+    try:
+        with path.open("rb") as file:
+            return file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        return False
 
 
 def about_of(path: Path) -> dict[str, Any]:
@@ -166,6 +181,11 @@ def encode(record: dict[str, Any]) -> str:
         return "".join(_encode(record, 0))
     except ValueError:
         return "".join(_encode(_finite(record), 0))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as a reader of the ledger finds it."""
+    return json.loads(encode({"value": value}))["value"]
 
 
 def _finite(value: Any) -> Any:

@@ -20,7 +20,46 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-TagBase: TypeAlias = "tuple[str, str]"
+Tag: TypeAlias = "tuple[str | int, ...]"
+
+
+@dataclass(frozen=True)
+class Tags:
+    """Under which tags a master and its trainers meet.
+
+    Attributes
+    ----------
+    group, trainer : str
+        The group and the trainer's module.
+    """
+
+    group: str
+    trainer: str
+
+    def sweep(self, session: str) -> Tag:
+        """Return the tag of a `SweepOrder`."""
+        return (self.group, self.trainer, "sweep", session)
+
+    @property
+    def lease(self) -> Tag:
+        """The tag under which leases lie."""
+        return (self.group, self.trainer, "lease")
+
+    @property
+    def outcome(self) -> Tag:
+        """The tag under which outcomes and reports lie."""
+        return (self.group, self.trainer, "outcome")
+
+    def verdict(self, copy_index: int) -> Tag:
+        """Return the tag of a verdict for one trainer."""
+        return (self.group, self.trainer, "verdict", copy_index)
+
+    def point(self, copy_index: int, session: str, rank: int) -> Tag:
+        """Return the tag of points for one rank of a trainer with several.
+
+        With a session, since a copy that failed may have left points for nobody.
+        """
+        return (self.group, self.trainer, "point", copy_index, session, rank)
 
 
 @dataclass(frozen=True)
@@ -36,12 +75,15 @@ class SweepOrder:
         Where it needs to be told nothing: the trainers ask it themselves.
     hears_reports : bool
         Whether intermediate scores go to the master, who may stop a trial.
+    suspects : frozenset of int
+        Trials that may have killed a rank in an earlier life: to be tried with care.
     """
 
     session: str
     seed: int
     strategy: Any
     hears_reports: bool = False
+    suspects: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -145,23 +187,3 @@ class Report:
     trainer: int
     step: int
     metrics: dict[str, Any]
-
-
-def sweep_tag(base: TagBase, session: str) -> tuple[str, ...]:
-    """Return the tag of a `SweepOrder`."""
-    return (*base, "sweep", session)
-
-
-def lease_tag(base: TagBase) -> tuple[str, ...]:
-    """Return the tag under which leases lie."""
-    return (*base, "lease")
-
-
-def outcome_tag(base: TagBase) -> tuple[str, ...]:
-    """Return the tag under which outcomes and reports lie."""
-    return (*base, "outcome")
-
-
-def verdict_tag(base: TagBase, copy_index: int) -> tuple[str | int, ...]:
-    """Return the tag of a verdict for one trainer."""
-    return (*base, "verdict", copy_index)

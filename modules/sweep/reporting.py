@@ -53,23 +53,28 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
             facts=facts,
             about=f"module {ctx.module} in group {ctx.group}",
         ),
+        evaluate=lambda: _evaluation(search),
     )
 
 
-def close_report(ctx: Context, report: LiveReport, search: Search, state: str) -> None:
+def _evaluation(search: Search) -> Evaluation | None:
+    bias = search.bias.report()
+    if bias is None:
+        return None
+    return Evaluation(
+        bias.objective,
+        search.objectives[0].maximise,
+        bias.naive,
+        bias.honest,
+        bias.spread,
+        bias.trials,
+        bias.method,
+        warnings=[bias.warning] if bias.warning else [],
+    )
+
+
+def close_report(ctx: Context, report: LiveReport, state: str) -> None:
     """Write a report a last time; what cannot be written is said in the log."""
-    bias, evaluation = search.bias.report(), None
-    if bias is not None:
-        evaluation = Evaluation(
-            bias.objective,
-            search.objectives[0].maximise,
-            bias.naive,
-            bias.honest,
-            bias.spread,
-            bias.trials,
-            bias.method,
-            warnings=[bias.warning] if bias.warning else [],
-        )
-    report.close(state, evaluation)
+    report.close(state)
     if report.problem:
         ctx.log.warning("%s", report.problem)

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..trial import trial_seed
 from .leases import TARGET_S
-from .messages import (
-    End,
-    Keep,
-    Kept,
-    Lease,
-    Outcome,
-    Report,
-    SweepOrder,
-    TagBase,
-    lease_tag,
-    outcome_tag,
-    sweep_tag,
-    verdict_tag,
-)
+from .messages import End, Keep, Kept, Lease, Outcome, Report, SweepOrder, Tags
 from .trying import Hear, Tried, reason_of
 
 if TYPE_CHECKING:
@@ -44,41 +32,49 @@ class Trier(Protocol):
         ...
 
 
-def serve(ctx: Context, base: TagBase, trier: Trier) -> int:
+def serve(
+    ctx: Context,
+    tags: Tags,
+    trier: Trier,
+    careful: Callable[[frozenset[int]], AbstractContextManager[Trier]] | None = None,
+) -> int:
     """Try what the master gives out until there is no more; return how many trials it was.
 
     Parameters
     ----------
     ctx : Context
-    base : (str, str)
-        The group and the trainer's module.
+    tags : Tags
     trier : Trier
+    careful : function, optional
+        Gives a trier that is careful with some trials: they may have killed a rank before.
     """
     at_once = getattr(trier, "at_once", 1)
     trials = failures = 0
     orders: dict[str, SweepOrder] = {}
     while True:
-        with ctx.tuples.claim(lease_tag(base)) as claim:
+        with ctx.tuples.claim(tags.lease) as claim:
             lease: Lease | Keep | End = claim.value
             if isinstance(lease, End):
                 if lease.iteration == tuple(ctx.iteration):
                     return trials
                 continue  # of an iteration whose trainer was given up
             if isinstance(lease, Keep):
-                ctx.tuples.tput(outcome_tag(base), _keep(lease, trier))
+                ctx.tuples.tput(tags.outcome, _keep(lease, trier))
                 continue
-            order = orders.get(lease.session) or _order(ctx, base, lease.session)
+            order = orders.get(lease.session) or _order(ctx, tags, lease.session)
             if order is None:
                 continue  # of a master that is no more
             orders = {order.session: order}
-            hear = _hearing(ctx, base, order) if order.hears_reports else None
-            with_others = trier if at_once > 1 and lease.stop - lease.start > 1 else None
-            outcome, details = _try_lease(
-                lease, order, ctx.copy_index, trier, hear, None if hear else with_others
-            )
+            hear = _hearing(ctx, tags, order) if order.hears_reports else None
+            fuses = trier if at_once > 1 and lease.stop - lease.start > 1 and not hear else None
+            suited: AbstractContextManager[Trier] = nullcontext(trier)
+            if careful and any(lease.start <= one < lease.stop for one in order.suspects):
+                suited, fuses = careful(order.suspects), None
+            with suited as tries:
+                outcome, details = _try_lease(lease, order, ctx.copy_index, tries, hear, fuses)
             outcome.at_once, outcome.keeps = at_once, getattr(trier, "keeps", False)
             # Put before the claim ends: a lease is out, or its outcome is there.
-            ctx.tuples.tput(outcome_tag(base), outcome)
+            ctx.tuples.tput(tags.outcome, outcome)
         trials += len(outcome.metrics)
         for trial, detail in details:
             failures += 1
@@ -111,7 +107,8 @@ def _try_lease(
     if fuses is not None:
         began_s = ended_s
         together = fuses.try_together(
-            [(point, trial_seed(seed, trial)) for trial, point in zip(trials, points, strict=True)]
+            lease.start,
+            [(point, trial_seed(seed, trial)) for trial, point in zip(trials, points, strict=True)],
         )
         # Of what all took together each has an equal part, one after the other.
         share_s = (clock() - began_s) / max(1, sum(one is not None for one in together))
@@ -152,22 +149,22 @@ def points_of(strategy: Any, trials: Sequence[int]) -> list[dict[str, Any]]:
     return [strategy.ask(trial) for trial in trials]
 
 
-def _order(ctx: Context, base: TagBase, session: str) -> SweepOrder | None:
+def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
     from diel.errors import TupleTimeout
 
     # It is put before the first lease, to the same server: without it the session is over.
     try:
-        order: SweepOrder = ctx.tuples.tread_nowait(sweep_tag(base, session))
+        order: SweepOrder = ctx.tuples.tread_nowait(tags.sweep(session))
     except TupleTimeout:
         return None
     return order
 
 
-def _hearing(ctx: Context, base: TagBase, order: SweepOrder) -> Callable[..., bool]:
+def _hearing(ctx: Context, tags: Tags, order: SweepOrder) -> Callable[..., bool]:
     def hear(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         report = Report(order.session, trial, ctx.copy_index, step, metrics)
-        ctx.tuples.tput(outcome_tag(base), report)
-        goes_on: bool = ctx.tuples.tget(verdict_tag(base, ctx.copy_index))
+        ctx.tuples.tput(tags.outcome, report)
+        goes_on: bool = ctx.tuples.tget(tags.verdict(ctx.copy_index))
         return goes_on
 
     return hear

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .messages import TagBase
+from .messages import Tags
 from .trying import Hear, Tried
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ class Followers:
     Parameters
     ----------
     ctx : Context
-    base : (str, str)
+    tags : Tags
     trier : callable
         Tries a point on this rank.
     """
 
-    def __init__(self, ctx: Context, base: TagBase, trier: Callable[..., Tried]) -> None:
+    def __init__(self, ctx: Context, tags: Tags, trier: Callable[..., Tried]) -> None:
         self._ctx = ctx
         session = ctx.comm.bcast(uuid.uuid4().hex)
-        self._tags = [_tag(ctx, base, session, rank) for rank in range(1, ctx.comm.size)]
+        self._tags = [tags.point(ctx.copy_index, session, rank) for rank in range(1, ctx.comm.size)]
         self._trier = trier
 
     def __call__(
@@ -54,11 +54,11 @@ class Followers:
             self._ctx.tuples.tput(tag, None)
 
 
-def follow(ctx: Context, base: TagBase, trier: Callable[..., Tried]) -> int:
+def follow(ctx: Context, tags: Tags, trier: Callable[..., Tried]) -> int:
     """Try what rank 0 of the copy says; return how many trials it was."""
     trials, session = 0, ctx.comm.bcast(None)
     while True:
-        told = ctx.tuples.tget(_tag(ctx, base, session, ctx.comm.rank))
+        told = ctx.tuples.tget(tags.point(ctx.copy_index, session, ctx.comm.rank))
         if told is None:
             return trials
         trial, parameters, seed, attempt = told
@@ -81,8 +81,3 @@ def _raise_if_failed(tried: Tried, trial: int) -> None:
     # The others may wait for this rank in a collective call: only a new start helps.
     if tried.reason:
         raise SeveralRanksFailed(f"trial {trial} failed: {tried.reason}\n{tried.detail}")
-
-
-def _tag(ctx: Context, base: TagBase, session: str, rank: int) -> tuple[str | int, ...]:
-    # With a session, since a copy that failed may have left points for nobody.
-    return (*base, "point", ctx.copy_index, session, rank)

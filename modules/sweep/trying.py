@@ -6,12 +6,15 @@ A trainer is a function ``train(parameters, report) -> metrics``. It may come fr
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import numbers
+import operator
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Metrics: TypeAlias = "dict[str, Any]"
 Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
@@ -20,7 +23,8 @@ Hear: TypeAlias = "Callable[[int, int, Metrics], bool]"
 
 SPLITS = "splits"
 """Among metrics: what an evaluation on several splits gave in each, see `modules.evaluation`."""
-_DETAIL_FRAMES = 3
+_LARGEST: Final = 2**1023
+"""Whole numbers beyond this are no floats, and those of some thousand digits no text either."""
 
 
 class Report:
@@ -82,7 +86,14 @@ class Report:
         -------
         bool
             Whether to go on. If not, the function should return what it has.
+
+        Raises
+        ------
+        TypeError
+            If the step is no whole number.
         """
+        if type(step) is not int:
+            step = _whole(step)
         self.metrics = metrics
         if self._hear is not None and not self._is_stopped:
             self._is_stopped = not self._hear(self.trial, step, metrics)
@@ -113,16 +124,21 @@ class Tried:
         A traceback, where there is one.
     is_stopped : bool
         Whether it was stopped early.
+    has_died : bool
+        Whether the process that tried it is no more.
     """
 
     metrics: Metrics = field(default_factory=dict)
     reason: str = ""
     detail: str = ""
     is_stopped: bool = False
+    has_died: bool = False
 
 
 def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
     """Try in this process; what the function raises is the trial's failure.
+
+    The function may do with its parameters what it likes: they are its own.
 
     Raises
     ------
@@ -132,16 +148,26 @@ def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
     from diel.errors import RunStopped
 
     try:
-        given = train(parameters, report)
+        given = train(_copy_of(parameters), report)
         return Tried(check_metrics(given), is_stopped=report.is_stopped)
     except RunStopped:
         raise
     except (Exception, SystemExit) as error:
         return Tried(
-            _plain_metrics(report.metrics),
+            _sound_metrics(report.metrics),
             reason_of(error),
             "".join(traceback.format_exception(type(error), error, error.__traceback__)),
         )
+
+
+def _copy_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters that share nothing with those that are recorded, or tried next."""
+    own = parameters.copy()
+    for name, value in own.items():
+        kind = type(value)
+        if kind is list or kind is dict:
+            own[name] = copy.deepcopy(value)
+    return own
 
 
 def check_metrics(given: Any) -> Metrics:
@@ -155,7 +181,13 @@ def check_metrics(given: Any) -> Metrics:
     if not isinstance(given, Mapping):
         raise TypeError(f"train returned {given!r:.100}, and not a dictionary of metrics")
     for name, value in given.items():
-        if type(name) is not str or (type(value) is not float and type(value) is not int):
+        kind = type(value)
+        if kind is int:
+            if not -_LARGEST <= value <= _LARGEST:
+                return _plain_metrics(given)
+        elif kind is not float:
+            return _plain_metrics(given)
+        if type(name) is not str:
             return _plain_metrics(given)
     return given if type(given) is dict else dict(given)
 
@@ -169,20 +201,41 @@ def reason_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
+def _whole(step: Any) -> int:
+    """Return a step that is a whole number of any kind, as NumPy's are."""
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise TypeError(f"a step is a whole number, not {step!r:.100}") from None
+
+
 def _plain_metrics(given: Mapping[Any, Any]) -> Metrics:
-    plain: Metrics = {}
+    return {name: _plain_metric(name, value) for name, value in given.items()}
+
+
+def _plain_metric(name: Any, value: Any) -> Any:
+    if not isinstance(name, str):
+        raise TypeError(f"a metric is called {name!r}, which is no string")
+    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        value = value.item()  # NumPy's and PyTorch's numbers
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if name == SPLITS and isinstance(value, dict) and "rows" in value:
+        return value  # as an evaluation has them
+    if isinstance(value, numbers.Integral):
+        whole = int(value)
+        if abs(whole) > _LARGEST:
+            raise TypeError(f"metric {name!r} is too large a number")
+        return whole
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(f"metric {name!r} is a {type(value).__name__}, and no number")
+
+
+def _sound_metrics(given: Mapping[str, Any]) -> Metrics:
+    """Return those that are metrics: of a trial that has failed anyway."""
+    sound: Metrics = {}
     for name, value in given.items():
-        if not isinstance(name, str):
-            raise TypeError(f"a metric is called {name!r}, which is no string")
-        if hasattr(value, "item") and getattr(value, "size", 1) == 1:
-            value = value.item()  # NumPy's and PyTorch's numbers
-        is_plain = value is None or isinstance(value, (bool, str))
-        if is_plain or (name == SPLITS and isinstance(value, dict)):
-            plain[name] = value
-        elif isinstance(value, numbers.Integral):
-            plain[name] = int(value)
-        elif isinstance(value, numbers.Real):
-            plain[name] = float(value)
-        else:
-            raise TypeError(f"metric {name!r} is a {type(value).__name__}, and no number")
-    return plain
+        with contextlib.suppress(Exception):
+            sound[name] = _plain_metric(name, value)
+    return sound

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support import diel, journal, mpirun_diel, results, run_dir, workflow
 
 KILLS = int(os.environ.get("DIEL_SWEEP_KILLS", "10"))
@@ -205,6 +206,27 @@ def test_a_trial_in_a_process_of_its_own_may_die_in_any_way(tmp_path: Path) -> N
     assert "5 of 7 trials failed" in finished.stdout
     own = {int(one["metrics"]["pid"]) for one in states.values() if "pid" in one["metrics"]}
     assert not any(Path(f"/proc/{pid}").exists() for pid in own)  # nobody is left
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("segfault", "died by SIGSEGV"), ("leaves", "ended by itself with status 3")],
+)
+def test_a_trial_that_kills_its_rank_is_named_and_then_passed_over(
+    kind: str, reason: str, tmp_path: Path
+) -> None:
+    sweep(tmp_path, f'kind = ["fine", "{kind}", "good"]', "dangerous")
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "trial 1 was under way on trainer." in finished.stderr
+    assert "isolated = true in the options of trainer" in finished.stderr
+    assert f"diel run --resume {run_dir(tmp_path)} goes on" in finished.stderr
+    finished = diel("run", "--resume", str(run_dir(tmp_path)), cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    records = sorted(trials(tmp_path), key=lambda one: one["trial"])
+    assert [one["state"] for one in records] == ["finished", "failed", "finished"]
+    assert records[1]["reason"] == reason
+    assert list((run_dir(tmp_path) / "sweeps").glob("*.under-way")) == []
 
 
 def test_a_trainer_may_have_several_ranks(tmp_path: Path) -> None:

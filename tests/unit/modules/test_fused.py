@@ -11,8 +11,7 @@ from diel.testing import Module, run_modules
 from dnn import RoutineTable
 from modules import master, trainer
 from modules.fused import MOST_NETWORKS
-from modules.sweep.conducting import ledger_path
-from modules.sweep.ledger import records_of
+from modules.sweep.ledger import ledger_path, records_of
 from modules.sweep.trying import SPLITS, Report, Tried, try_here
 from modules.trial import trial_seed
 
@@ -144,7 +143,7 @@ def test_what_fails_together_is_found_out_alone(monkeypatch: pytest.MonkeyPatch)
     here = Here(Task("modules.trainer:prepare", {"dataset": "breast_cancer"}, Path(), True))
     assert here.at_once == 2 * MOST_NETWORKS
     fine, wrong = {"epochs": 1}, {"epochs": 0}
-    assert here.try_together([(fine, 1), (wrong, 2)]) == [None, None]
+    assert here.try_together(0, [(fine, 1), (wrong, 2)]) == [None, None]
     alone: Tried = here(0, wrong, 2, 1, None)
     assert "epochs" in alone.detail
 

@@ -63,6 +63,29 @@ def test_the_history_is_bounded_and_keeps_the_best() -> None:
     assert len(strategy._under_way) == 0
 
 
+def test_what_a_sampler_knows_of_its_study_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = run(OptunaSearch(SPACE, 1, best=10, last=20), 60)
+    monkeypatch.setattr("modules.strategies.optuna_search._KNOWN", "no such thing")
+    assert run(OptunaSearch(SPACE, 1, best=10, last=20), 60) == one
+
+
+def test_a_range_of_many_values_is_searched_to_its_ends() -> None:
+    """Optuna is asked for a real number then: also the first and the last value can come."""
+    space = Space.parse({"x": {"from": 0, "to": 999, "step": 1}, "y": {"from": 1, "to": 3}})
+    for best in (0, 613, 999):
+        strategy = OptunaSearch(space, 3)
+        found = []
+        for trial in range(80):
+            asked = strategy.ask(trial)
+            space.check(asked)
+            found.append(abs(asked["x"] - best))
+            strategy.tell(trial, asked, -float(found[-1]))
+        assert min(found) <= 5
+        assert sum(found[-20:]) / 20 < 150  # blindly, it would be 250 or more
+
+
 def test_trials_that_never_come_back_do_not_stay() -> None:
     strategy = OptunaSearch(SPACE, 0, "random", best=5, last=5)
     for trial in range(100):

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from modules.report import LiveReport, Moment, RankAccount, Sweep, conclude_report, write_report
+from modules.report import (
+    Evaluation,
+    LiveReport,
+    Moment,
+    RankAccount,
+    Sweep,
+    conclude_report,
+    write_report,
+)
 
 SWEEP = Sweep("s", "accuracy", True, ("a",), expected=100)
 
@@ -39,6 +47,21 @@ def test_it_is_there_from_the_start_and_ends_with_the_sweep(tmp_path: Path) -> N
     assert "All 30 trials with a result are shown" in text
     assert report.problem == ""
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_the_caution_is_there_while_the_sweep_goes_on(tmp_path: Path) -> None:
+    file, clock = tmp_path / "report.html", Clock()
+    told: list[Evaluation | None] = []
+    report = LiveReport(file, SWEEP, evaluate=lambda: told[-1] if told else None, clock=clock)
+    assert "lucky" not in file.read_text()
+    clock.now_s += 1000
+    told.append(Evaluation("accuracy", True, 0.9, None, trials=5, warnings=["only lucky"]))
+    report.add(rows(0, 5))
+    assert "only lucky" in file.read_text()
+    assert 'class="state running"' in file.read_text()
+    told.append(None)
+    report.close()
+    assert "lucky" not in file.read_text()
 
 
 def test_it_is_written_every_few_seconds(tmp_path: Path) -> None:

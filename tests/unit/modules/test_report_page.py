@@ -285,6 +285,26 @@ def test_the_selection_bias() -> None:
     assert Evaluation("loss", False, 0.1, 0.3).bias == pytest.approx(0.2)
 
 
+def test_the_best_score_stands_beside_its_caution() -> None:
+    told = Evaluation("accuracy", True, 0.97, None, trials=200, warnings=["they chose it"])
+    text = document(rows(40), moment=Moment(evaluation=told))
+    header = text.partition("</header>")[0]
+    assert "accuracy 0.97: they chose it." in header
+    assert 'href="#bias"' in header
+    honest = Evaluation("accuracy", True, 0.95, 0.83, trials=12, protocol="nested")
+    header = document(rows(40), moment=Moment(evaluation=honest)).partition("</header>")[0]
+    assert 'class="warning"' not in header
+    assert "honest accuracy" in header
+    # A report that is written again has only the rows: what was said stays.
+    again = with_bias_of(document(rows(41)), text)
+    assert "they chose it." in again.partition("</header>")[0]
+    for name in ("honest", "caution"):  # one of before there was a caution has neither
+        text = re.sub(f"<!--{name}-->.*?<!--/{name}-->", "", text)
+    again = with_bias_of(document(rows(41)), text)
+    assert "bias" in Parsed(again).ids()
+    assert "they chose it." not in again.partition("</header>")[0]
+
+
 def test_a_forest_that_knows_nothing_is_not_shown_as_one_that_does() -> None:
     of = [{**row, "accuracy": Random(row["trial"]).random()} for row in rows(60)]
     warnings = [text for text in Parsed(document(of)).inside("p") if "too little to trust" in text]

@@ -136,6 +136,7 @@ def test_a_huge_grid_is_never_stored() -> None:
         ({"from": 1, "to": -1, "log_steps": 3}, "cannot touch 0"),
         ({"from": "a", "to": 1, "log_steps": 3}, "from and to are numbers"),
         ({"from": 1, "to": 3, "log_steps": 4}, "not so many integers"),
+        ([1, math.nan], "nan is a value that equals nothing"),
         ([1, 2, 1], "1 stands there twice"),
         ([1, 2, 1.0], "1.0 stands there twice"),
         ([[1], [1]], "[1] stands there twice"),

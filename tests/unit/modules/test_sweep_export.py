@@ -50,6 +50,17 @@ def test_csv(ledger: Path) -> None:
     assert rows[3]["reason"] == "ValueError: no"
 
 
+def test_a_metric_called_like_a_parameter_does_not_hide_it(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    file = Ledger(path, {"objective": ["loss"], "maximise": False})
+    file.write([{**RECORDS[1], "metrics": {"loss": 0.5, "rate": 7.0, "trial": 9}}])
+    file.close()
+    (written,) = export(path, ["csv"], tmp_path)
+    with written.open(newline="") as table:
+        (row,) = csv.DictReader(table)
+    assert (row["trial"], row["rate"], row["loss"]) == ("1", "0.1", "0.5")
+
+
 def test_json(ledger: Path) -> None:
     (path,) = export(ledger, ["json"], ledger.parent)
     rows = json.loads(path.read_text())
@@ -89,6 +100,19 @@ def test_a_journal_that_optuna_reads(ledger: Path) -> None:
     assert study.trials[6].params == {"rate": 0.1 * 6, "size": 6, "hidden": "8x0", "kind": "a"}
     assert study.trials[5].intermediate_values == {1: 6.0, 2: 5.0}
     assert study.trials[7].user_attrs["seed"] == 107
+
+
+def test_choices_that_are_tables_are_words_to_optuna(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    path = tmp_path / "trials.jsonl"
+    file = Ledger(path, {"objective": ["loss"], "maximise": False})
+    records = [{**one, "metrics": {"loss": 1.0}, "state": "finished"} for one in RECORDS[:2]]
+    file.write(
+        {**one, "parameters": {"x": x}} for one, x in zip(records, ({"a": 1}, [2]), strict=True)
+    )
+    file.close()
+    (written,) = export(path, ["optuna"], tmp_path)
+    assert "{'a': 1}" in written.read_text()
 
 
 def test_what_cannot_be_exported(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:

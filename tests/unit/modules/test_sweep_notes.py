@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,7 @@ import pytest
 from diel.testing import Module, run_modules
 from dnn import Dataset
 from modules import master, trainer
-from modules.sweep.conducting import ledger_path
-from modules.sweep.ledger import records_of
+from modules.sweep.ledger import ledger_path, records_of
 
 
 def made(name: str, path: object = None) -> Dataset:
@@ -79,6 +80,10 @@ def test_one_split_is_warned_of(folder: Path) -> None:
     assert lines[0].startswith("accuracy, best of 3 on the rows that chose it: 0.")
     assert lines[1].startswith("warning: the rows that score the best of 3 trials are those that")
     assert "on 27 rows, luck alone can give 0." in lines[1]
+    # The report says the same, word for word, beside the best score.
+    header = (folder / "run" / "report.html").read_text().partition("</header>")[0]
+    (caution,) = re.findall(r'<p class="warning">accuracy [\d.]+: (.*?)\. <a href="#bias">', header)
+    assert html.unescape(caution) == lines[1].removeprefix("warning: ")
 
 
 def test_the_front_of_several_objectives_is_listed(folder: Path) -> None:
@@ -86,9 +91,11 @@ def test_the_front_of_several_objectives_is_listed(folder: Path) -> None:
         folder,
         {"method": "k_fold", "folds": 3},
         objective=["accuracy", "training_time_s"],
+        space={"hidden": [[]], "batch_size": [16, 32], "epochs": 1},
     )
     assert "no other beats in accuracy and training_time_s:" in lines[0]
     assert lines[1].startswith("  trial ")
+    assert "(hidden none, batch_size " in lines[1]  # as the table has it
     assert "accuracy, 3 folds, corrected for the choice: 0." in "\n".join(lines)
 
 

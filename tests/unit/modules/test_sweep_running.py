@@ -14,9 +14,9 @@ import pytest
 from diel.errors import CopyStopped
 from diel.testing import Module, ModuleRun, TupleSpace, run_modules
 from modules import master, trainer
-from modules.sweep.conducting import SweepFailed, ledger_path
-from modules.sweep.ledger import LedgerError, records_of
-from modules.sweep.messages import End, Lease, lease_tag
+from modules.sweep.conducting import SweepFailed
+from modules.sweep.ledger import LedgerError, ledger_path, records_of
+from modules.sweep.messages import End, Lease, Tags
 from modules.trial import trial_seed
 
 MINE = """
@@ -46,6 +46,33 @@ def steps(parameters, report):
 
 def odd(parameters, report):
     return {"other": 1.0} if parameters["x"] == 3 else {"score": float("nan")}
+
+def clashes(parameters, report):
+    return {"score": parameters["x"], "x": -1, "trial": -1, "splits": 5, "state": "odd"}
+
+ODD = [
+    {"score": 10**400}, {"score": 1.0, "other": 10**5000}, {"score": 1j}, {"score": None}, None,
+    {"score": "many"}, {"score": 1.0, 7: 1.0}, {"score": 1.0, "splits": {"a": 1}},
+]
+
+def strange(parameters, report):
+    return ODD[parameters["x"]] if parameters["x"] < len(ODD) else {"score": parameters["x"]}
+
+def odd_report(parameters, report):
+    if parameters["x"] == 0:
+        report(1.5, score=1.0)
+    report(1, score=0.25, odd=1j)
+    raise ValueError("as it does")
+
+def takes_apart(parameters, report):
+    x = parameters.pop("x")
+    parameters["kind"].append(x)
+    parameters["more"] = 1
+    return {"score": x, "kinds": len(parameters["kind"])}
+
+def endless(parameters, report):
+    assert isinstance(parameters["x"], (int, float)), parameters
+    return {"score": float(parameters["x"] == float("inf"))}
 """
 
 
@@ -196,6 +223,72 @@ def test_metrics_without_the_objective_are_a_failure_and_nan_is_last(sweep: Swee
     assert done.returned["score"] != done.returned["score"]
 
 
+def test_that_no_trial_has_a_number_is_said(sweep: Sweep) -> None:
+    options = {**GRID, "space": {"x": [1, 2]}}
+    done = sweep.run(options, train="odd")
+    said = [one["text"] for one in done.records if one["event"] == "MessageLogged"]
+    assert "no trial has a number as its score" in said
+
+
+def test_a_metric_that_is_called_like_a_parameter_takes_no_place(sweep: Sweep) -> None:
+    done = sweep.run({**GRID, "space": {"x": [4, 9]}}, train="clashes")
+    assert sorted((row["trial"], row["x"], row["score"]) for row in sweep.rows) == [
+        ("0", "4", "4"),
+        ("1", "9", "9"),
+    ]
+    assert {row["state"] for row in sweep.rows} == {"finished"}
+    assert (done.returned["trial"], done.returned["x"]) == (1, 9)
+    assert all(
+        one["metrics"]["x"] == -1 for one in sweep.records
+    )  # and in the ledger nothing is lost
+
+
+def test_parameters_are_recorded_as_they_were_given(sweep: Sweep) -> None:
+    done = sweep.run({**GRID, "space": {"x": [4, 9, 2], "kind": [[1, 2]]}}, train="takes_apart")
+    assert sorted((one["trial"], one["parameters"]["x"]) for one in sweep.records) == [
+        (0, 4),
+        (1, 9),
+        (2, 2),
+    ]
+    assert all(one["parameters"]["kind"] == [1, 2] for one in sweep.records)
+    assert {row["kinds"] for row in sweep.rows} == {"3"}  # no trial saw another's
+    assert (done.returned["x"], done.returned["score"]) == (9, 9)
+
+
+def test_no_metrics_however_strange_end_a_sweep(sweep: Sweep) -> None:
+    done = sweep.run({**GRID, "space": {"x": list(range(10))}}, train="strange")
+    states = [one["state"] for one in sorted(sweep.records, key=lambda one: one["trial"])]
+    assert states == ["failed"] * 8 + ["finished"] * 2
+    reasons = {one["parameters"]["x"]: one["reason"] for one in sweep.records if "reason" in one}
+    assert reasons[0] == "TypeError: metric 'score' is too large a number"
+    assert reasons[1] == "TypeError: metric 'other' is too large a number"
+    assert reasons[7] == "TypeError: metric 'splits' is a dict, and no number"
+    assert done.returned["x"] == 9
+
+
+def test_a_trial_that_fails_after_an_odd_report_is_a_trial_that_fails(sweep: Sweep) -> None:
+    with pytest.raises(SweepFailed):
+        sweep.run({**GRID, "space": {"x": [0, 1]}}, train="odd_report")
+    first, second = sorted(sweep.records, key=lambda one: one["trial"])
+    assert first["reason"] == "TypeError: a step is a whole number, not 1.5"
+    assert second["reason"] == "ValueError: as it does"
+    assert second["metrics"] == {"score": 0.25}
+
+
+def test_infinity_is_a_choice_that_a_resumed_sweep_knows(sweep: Sweep) -> None:
+    options = {
+        "space": {"x": [1, 2, float("inf")]},
+        "strategy": {"name": "cross_entropy", "elite": 4},
+        "trials": 40,
+    }
+    assert sweep.run(options, train="endless").returned["x"] == float("inf")
+    path = ledger_path(sweep.run_dir, "group", "master", (0,))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:21]))
+    assert sweep.run(options, train="endless").returned["x"] == float("inf")
+    assert len(sweep.records) == 40
+
+
 def test_what_is_recorded_is_not_run_again(sweep: Sweep) -> None:
     sweep.run(GRID)
     path = ledger_path(sweep.run_dir, "group", "master", (0,))
@@ -215,6 +308,15 @@ def test_what_is_recorded_is_not_run_again(sweep: Sweep) -> None:
     before = sweep.tried
     assert sweep.run(GRID).returned["trial"] == 7
     assert sweep.tried == before
+
+
+def test_a_ledger_of_half_a_line_is_one_that_has_not_begun(sweep: Sweep) -> None:
+    """What a full disk, or a death in the middle of the first line, leaves."""
+    path = ledger_path(sweep.run_dir, "group", "master", (0,))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"format": 1, "sweep": {"spa')
+    sweep.run(GRID)
+    assert len(sweep.records) == 30
 
 
 def test_another_sweep_does_not_go_on_from_this_one(sweep: Sweep) -> None:
@@ -285,8 +387,8 @@ def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
     with TupleSpace() as space:
         tuples = space.client()
         for tag, value in (
-            (lease_tag(("group", "trainer")), Lease("old", 1, 0, 5)),
-            (lease_tag(("group", "trainer")), End((7,))),
+            (Tags("group", "trainer").lease, Lease("old", 1, 0, 5)),
+            (Tags("group", "trainer").lease, End((7,))),
         ):
             tuples.tput(tag, value, wait=True)
         # The trainers come first, and find them.
@@ -296,7 +398,7 @@ def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
         waiting = threading.Event()
 
         def late_master(ctx: Any) -> Any:
-            while tuples.count(lease_tag(("group", "trainer"))):
+            while tuples.count(Tags("group", "trainer").lease):
                 time.sleep(0.01)
             waiting.set()
             return master.run(ctx)
@@ -324,7 +426,7 @@ def test_the_trials_of_a_trainer_that_is_given_up_go_to_another(sweep: Sweep) ->
     left = threading.Event()
 
     def leaves(ctx: Any) -> None:
-        claim = ctx.tuples.claim(lease_tag(("group", "trainer")))
+        claim = ctx.tuples.claim(Tags("group", "trainer").lease)
         left.set()
         claim.__exit__(CopyStopped, CopyStopped("this copy has failed"), None)
 

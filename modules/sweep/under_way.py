@@ -1,0 +1,167 @@
+"""Which trials a rank is at, in a file that outlives it: for whoever finds the rank dead.
+
+::
+
+    sweeps/<group>.<trainer>.<copy>.<rank>.under-way    first trial, last trial + 1; 0, 0 between
+
+A rank removes its file when it leaves, so one that is there is of a rank that was killed, or is at
+work. It is a page of memory shared with the system: to note a trial takes no call of the system.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from .messages import Tags
+
+_SUFFIX: Final = ".under-way"
+_BOUNDS: Final = struct.Struct("<qq")
+_SHOWN: Final = 8
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a rank was at.
+
+    Attributes
+    ----------
+    trainer : str
+        Its copy, as ``trainer.0``.
+    rank : int
+        Within the copy.
+    trials : range
+    """
+
+    trainer: str
+    rank: int
+    trials: range
+
+    def __str__(self) -> str:
+        first, last = self.trials[0], self.trials[-1]
+        if first == last:
+            return f"trial {first} was under way on {self.trainer}"
+        return f"trials {first} to {last} were under way on {self.trainer}"
+
+
+class UnderWay:
+    """Notes which trials this rank is at.
+
+    Parameters
+    ----------
+    run_dir : Path
+    tags : Tags
+        Of the trainer.
+    copy_index, copy_rank : int
+    """
+
+    def __init__(self, run_dir: Path, tags: Tags, copy_index: int, copy_rank: int) -> None:
+        self._path = _folder(run_dir) / f"{_prefix(tags)}{copy_index}.{copy_rank}{_SUFFIX}"
+        self._page: mmap.mmap | None = None
+
+    def note(self, start: int, stop: int) -> None:
+        """Say that the trials from `start` to before `stop` are under way; none if both are 0."""
+        if self._page is None:
+            self._page = self._open()
+        _BOUNDS.pack_into(self._page, 0, start, stop)
+
+    def _open(self) -> mmap.mmap:
+        """Make the file: at the first trial, when a master has read what earlier ones have left."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("w+b") as file:
+            file.write(bytes(_BOUNDS.size))  # a page without a place on the disk would kill us
+            file.flush()
+            return mmap.mmap(file.fileno(), _BOUNDS.size)
+
+    def __enter__(self) -> UnderWay:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._page is not None:
+            self._page.close()
+            self._path.unlink(missing_ok=True)
+
+
+def left_under_way(run_dir: Path, tags: Tags | None = None) -> list[Left]:
+    """Return what ranks were at that have not left by themselves.
+
+    Parameters
+    ----------
+    run_dir : Path
+    tags : Tags, optional
+        Only of this trainer.
+    """
+    return [left for _, left in _files(run_dir, tags)]
+
+
+def take_left_over(run_dir: Path, tags: Tags) -> list[Left]:
+    """Return, and forget, what was under way when an earlier life of a run was ended."""
+    found = []
+    for path, left in _files(run_dir, tags):
+        found.append(left)
+        path.unlink(missing_ok=True)
+    return found
+
+
+def lost_lines(run_dir: Path, lost: Collection[str]) -> list[str]:
+    """Say which trials were under way when a run was ended by the death of a rank.
+
+    Parameters
+    ----------
+    run_dir : Path
+    lost : collection of str
+        The copies whose ranks have died, as ``trainer.0``; empty if that is not known.
+
+    Returns
+    -------
+    list of str
+        Lines of text; none if there was no sweep.
+    """
+    found = left_under_way(run_dir)
+    goes_on = f"no recorded trial is lost: diel run --resume {run_dir} goes on"
+    if not found:
+        return [goes_on] if any(_folder(run_dir).glob("*/trials.jsonl")) else []
+    guilty = [left for left in found if left.trainer in lost]
+    shown = list(dict.fromkeys(map(str, guilty or found)))
+    lines = shown[:_SHOWN]
+    if len(shown) > _SHOWN:
+        lines.append(f"... and others on {len(shown) - _SHOWN} more trainers")
+    if any(left.rank for left in found):  # of several ranks, which have no process beside them
+        return [*lines, goes_on]
+    if guilty or not lost:
+        modules = dict.fromkeys(left.trainer.rpartition(".")[0] for left in guilty or found)
+        lines.append(
+            "a trial that may crash needs a process of its own: isolated = true in the options of "
+            f"{' and '.join(modules)}"
+        )
+    return [*lines, f"{goes_on}, and tries what was under way in a process of its own first"]
+
+
+def _files(run_dir: Path, tags: Tags | None) -> Iterator[tuple[Path, Left]]:
+    whose = "" if tags is None else _prefix(tags)
+    for path in sorted(_folder(run_dir).glob(f"{whose}*{_SUFFIX}")):
+        try:
+            start, stop = _BOUNDS.unpack(path.read_bytes()[: _BOUNDS.size])
+        except (OSError, struct.error):  # it goes away, or was never filled
+            continue
+        if start < stop:
+            *_, module, copy, rank = path.stem.split(".")
+            yield path, Left(f"{module}.{copy}", int(rank), range(start, stop))
+
+
+def _prefix(tags: Tags) -> str:
+    return f"{tags.group}.{tags.trainer}."
+
+
+def _folder(run_dir: Path) -> Path:
+    return run_dir / "sweeps"
