@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -101,14 +101,13 @@ def left_under_way(run_dir: Path, tags: Tags | None = None) -> list[Left]:
     tags : Tags, optional
         Only of this trainer.
     """
-    return [left for _, left in _files(run_dir, tags)]
+    return list(_read(_paths(run_dir, tags)))
 
 
 def take_left_over(run_dir: Path, tags: Tags) -> list[Left]:
     """Return, and forget, what was under way when an earlier life of a run was ended."""
-    found = []
-    for path, left in _files(run_dir, tags):
-        found.append(left)
+    found = left_under_way(run_dir, tags)
+    for path in _paths(run_dir, tags):  # those of ranks that were between two trials too
         path.unlink(missing_ok=True)
     return found
 
@@ -147,16 +146,20 @@ def lost_lines(run_dir: Path, lost: Collection[str]) -> list[str]:
     return [*lines, f"{goes_on}, and tries what was under way in a process of its own first"]
 
 
-def _files(run_dir: Path, tags: Tags | None) -> Iterator[tuple[Path, Left]]:
+def _paths(run_dir: Path, tags: Tags | None) -> list[Path]:
     whose = "" if tags is None else _prefix(tags)
-    for path in sorted(_folder(run_dir).glob(f"{whose}*{_SUFFIX}")):
+    return sorted(_folder(run_dir).glob(f"{whose}*{_SUFFIX}"))
+
+
+def _read(paths: Iterable[Path]) -> Iterator[Left]:
+    for path in paths:
         try:
             start, stop = _BOUNDS.unpack(path.read_bytes()[: _BOUNDS.size])
         except (OSError, struct.error):  # it goes away, or was never filled
             continue
         if start < stop:
             *_, module, copy, rank = path.stem.split(".")
-            yield path, Left(f"{module}.{copy}", int(rank), range(start, stop))
+            yield Left(f"{module}.{copy}", int(rank), range(start, stop))
 
 
 def _prefix(tags: Tags) -> str:

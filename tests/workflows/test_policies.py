@@ -13,6 +13,7 @@ from diel.errors import CopyStopped, RunStopped
 
 def fails_twice(ctx):
     attempt = ctx.tuples.increment(("attempts", ctx.comm.rank))
+    ctx.comm.Barrier()  # both have counted: whoever fails does not stop the other before
     if attempt == 1 and ctx.comm.rank == 1:
         raise ValueError("rank 1 at first")
     if attempt == 2 and ctx.comm.rank == 0:

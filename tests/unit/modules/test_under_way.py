@@ -66,6 +66,8 @@ def test_what_a_killed_process_was_at_is_there(tmp_path: Path) -> None:
     # The master has died, say: no trial is to blame.
     assert not any("isolated" in line for line in lost_lines(tmp_path, {"master.0"}))
     assert [left.trials for left in take_left_over(tmp_path, TAGS)] == [range(5, 6), range(64, 128)]
+    names = [path.name for path in (tmp_path / "sweeps").iterdir()]
+    assert names == ["search.other.0.0.under-way"]  # and nothing of those between two trials
     assert left_under_way(tmp_path, TAGS) == []
     assert len(left_under_way(tmp_path)) == 1
 
