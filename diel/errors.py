@@ -112,7 +112,11 @@ class RunDirectoryError(DielError, OSError):
 
 
 class ModuleFailed(DielError, RuntimeError):
-    """An executable module exited with a status other than zero, or could not be started."""
+    """A module failed, and the message says all about it: a traceback would explain nothing.
+
+    An executable that exited with a status other than zero or could not be started, say, or a sweep
+    in which no trial succeeded.
+    """
 
 
 class RunStopped(DielError, RuntimeError):

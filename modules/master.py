@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from diel.errors import ModuleFailed
+
 from .options import SweepOptions
 from .search import Search
 from .sweep.conducting import Plan, conduct
@@ -28,7 +30,10 @@ def run(ctx: Context) -> dict[str, Any]:
     """Have trials tried until the sweep is over; return the row of the best one."""
     options: Options = ctx.options
     if options.trainer not in ctx.copies_of:
-        raise ValueError(f"module {options.trainer!r} is not in group {ctx.group!r}")
+        raise ModuleFailed(
+            f"module {options.trainer!r}, which is to try the points, is not in the group of the "
+            f"master: add it to the modules of group {ctx.group!r}"
+        )
     plan = Plan(
         Search(options, ctx.folder),
         seed=options.seed,

@@ -267,8 +267,8 @@ class SweepOptions(BaseModel):
                 yield at(
                     ("trainer",),
                     self.trainer,
-                    "there is no module of that name",
-                    f'did you mean "{near[0]}"?' if near else "",
+                    f'there is no module "{self.trainer}", which is to try the points',
+                    f'did you mean "{near[0]}"?' if near else f"there are {', '.join(modules)}",
                 )
             return
         if self._has_our_trainer(info):

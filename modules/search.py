@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .evaluation import Evaluated, SelectionBias
+from .objective import ObjectiveError
 from .options import SweepOptions
 from .space import Parameters, Space
 from .strategies import (
@@ -202,6 +203,15 @@ class Search:
         if is_best and score is not None:
             self._best_score, self.best = (score, -trial), (trial, parameters, values)
         return Told(values, score, is_best)
+
+    def what_is_wrong(self, metrics: Mapping[str, Any]) -> str:
+        """Return why the objectives cannot be had from metrics; nothing if they can."""
+        try:
+            for objective in self.objectives:
+                objective.value(metrics)
+        except ObjectiveError as error:
+            return str(error)
+        return ""
 
     def clock(self, elapsed_s: float) -> None:
         """Take the time since the sweep began, in seconds."""

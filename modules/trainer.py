@@ -169,12 +169,13 @@ def run(ctx: Context) -> int:
 
 def try_one(
     options: Options, folder: Path, parameters: dict[str, Any], seed: int
-) -> tuple[str, float]:
-    """Try one point here, for `diel sweep --dry-run`; return why it failed, and its seconds."""
-    from .sweep.preview import try_one
+) -> tuple[str, float, dict[str, Any]]:
+    """Try one point here, for `diel sweep --dry-run`: why it failed, its seconds, its metrics."""
+    from .sweep.preview import place_of, try_one
 
     tried, seconds = try_one(options.task(folder), parameters, seed)
-    return tried.reason, seconds
+    reason = tried.reason and tried.reason + place_of(tried.detail, folder)
+    return reason, seconds, tried.metrics
 
 
 def prepare(options: Mapping[str, Any], folder: Path) -> OurTrain:

@@ -106,6 +106,8 @@ def print_conclusion(
     print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")
     for report in directory.reports():
         print(f"report: {report}")
+    if view.exit_code != 0:
+        print(f"to go on with it: diel run --resume {directory.path}")
     print(f"everything about it: {directory.path}", flush=True)
     return view.exit_code
 
@@ -128,7 +130,8 @@ def print_rankings(
     for results in tables:
         ranked: Sequence[Mapping[str, Any]]
         ranked = rank_rows(results.rows, results.objective, results.maximise)
-        if results.file and len(ranked) < min(rows, results.count):
+        # Of a run that was killed, or goes on, the journal may lack the last rows.
+        if results.file and (view.exit_code is None or len(ranked) < min(rows, results.count)):
             file = directory.path / results.file
             ranked = best_of_table(file, results.objective, results.maximise, rows)
         name = results.module if len(tables) > 1 else ""

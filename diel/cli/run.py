@@ -39,7 +39,12 @@ def run(options: argparse.Namespace) -> int:
     DielError
         If the workflow cannot be run at all.
     """
-    if (options.file is None) == (options.resume is None):
+    if options.file is not None and options.resume is not None:
+        raise LaunchError(
+            f"--resume {options.resume} and {options.file}: name one, the directory of the run "
+            "to go on with, or a workflow file to begin with"
+        )
+    if options.file is None and options.resume is None:
         raise LaunchError("say what to run: a workflow file, or --resume and a run's directory")
     if under_mpi():
         _run_as_rank(options)

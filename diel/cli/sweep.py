@@ -3,10 +3,11 @@
 What a sweep is, is known to the code of the workflow file's modules. Of a module's file that
 defines ``Options`` these names are looked for, and called if they are there::
 
-    preview_sweep(options, folder)               strategy, size, points, trainer
+    preview_sweep(options, folder)               strategy, size, points, trainer, what_is_wrong
     export_sweep(run_dir, formats, folder)       files
     check_export(formats)                        nothing, or raises ValueError
-    try_one(options, folder, point, seed)        why it failed, seconds; of the trainer's file
+    try_one(options, folder, point, seed)        why it failed, seconds, metrics; of the
+                                                 trainer's file
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diel.cli.conclusion import TABLE_ROWS, print_rankings
+from diel.cli.conclusion import FAILED, TABLE_ROWS, print_rankings
 from diel.cli.output import aligned
 from diel.cli.runs import show_duration
 from diel.errors import LaunchError
@@ -97,6 +98,7 @@ def _preview(options: argparse.Namespace) -> int:
         raise LaunchError(
             f"{options.file} has no sweep: no module with function modules.master:run"
         )
+    exit_code = 0
     for part in sweeps:
         found = part.code.preview_sweep(part.options, draft.file.parent)
         trainers = copies.get(found.trainer, 1)
@@ -106,8 +108,9 @@ def _preview(options: argparse.Namespace) -> int:
         trainer = parts.get(found.trainer)
         if trainer is not None and hasattr(trainer.code, "try_one") and found.points:
             seed = getattr(part.options, "seed", 0)
-            _print_estimate(trainer, draft.file.parent, found, seed, trainers)
-    return 0
+            if not _print_estimate(trainer, draft.file.parent, found, seed, trainers):
+                exit_code = FAILED
+    return exit_code
 
 
 def _print_points(points: list[dict[str, Any]]) -> None:
@@ -124,11 +127,13 @@ def _text(value: Any) -> str:
     return "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
-def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainers: int) -> None:
-    reason, seconds = trainer.code.try_one(trainer.options, folder, found.points[0], seed)
+def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainers: int) -> bool:
+    """Try the first point and say how long the sweep takes; return whether that went well."""
+    reason, seconds, metrics = trainer.code.try_one(trainer.options, folder, found.points[0], seed)
+    reason = reason or found.what_is_wrong(metrics)
     if reason:
         print(f"trial 0 failed: {reason}")
-        return
+        return False
     took = f"{seconds * 1000:.3g} ms" if seconds < 1 else show_duration(seconds)
     text = f"trial 0 took {took}"
     if found.size is not None:
@@ -136,6 +141,7 @@ def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainer
         whole = show_duration(whole_s) if whole_s >= 1 else "less than a second"
         text += f"; if all are like it, the sweep takes {whole}"
     print(text)
+    return True
 
 
 # -- after ----------------------------------------------------------------------------------------

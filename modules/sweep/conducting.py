@@ -11,6 +11,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from diel.errors import ModuleFailed
+
 from ..strategies import Wait
 from ..trial import trial_seed
 from .leases import LeaseBook, Pace
@@ -31,10 +33,12 @@ _MOST_TOLD_AT_ONCE: Final = 16
 """Trials in a lease of a strategy that is told results: it shall not know too little."""
 _HOPELESS: Final = 20
 """If so many trials fail before one succeeds, the sweep ends: it is not the points."""
+_UNRANKED_SHOWN: Final = 3
+"""Of so many trials the master says at once that their metrics do not give the objectives."""
 
 
-class SweepFailed(RuntimeError):
-    """No trial of a sweep has succeeded."""
+class SweepFailed(ModuleFailed):
+    """No trial of a sweep has succeeded; a traceback of the master would explain nothing."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,7 @@ class _Sweep:
         self._keeps: bool | None = None
         self._model = ""
         self._suspects: frozenset[int] = frozenset()
+        self._failed_before = self._unranked = 0
         self._started_s = time.monotonic()
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
         if has_begun(self._path):
@@ -122,6 +127,7 @@ class _Sweep:
         """Take in what the ledger holds already."""
         for rows in self._recording.recall(self._path, self._book.recorded):
             self._showing.add(rows)
+        self._failed_before = self._recording.failed
         for tag in (self._tags.lease, self._tags.outcome):
             self._ctx.tuples.collect(tag)
         left_over = take_left_over(self._ctx.run_dir, self._tags)
@@ -222,7 +228,9 @@ class _Sweep:
     def _has_ended(self) -> bool:
         """Whether nothing more is to be given out, though there may be more."""
         self._search.clock(time.monotonic() - self._started_s)
-        hopeless = not self._recording.succeeded and self._recording.failed >= _HOPELESS
+        # Of this life: what made all fail in an earlier one may have been mended since.
+        failed = self._recording.failed - self._failed_before
+        hopeless = not self._recording.succeeded and failed >= _HOPELESS
         return hopeless or self._search.reason is not None
 
     def _answer(self, report: Report) -> None:
@@ -247,8 +255,17 @@ class _Sweep:
             self._ledger.write(records)
             for record in records:
                 self._points.pop(record["trial"], None)
+                self._say_if_unranked(record, outcome)
             self._showing.add([self._recording.take_in(record) for record in records])
         self._stop_if_enough()
+
+    def _say_if_unranked(self, record: dict[str, Any], outcome: Outcome) -> None:
+        """Say why a trial has failed that its trainer took for a good one."""
+        if record["state"] != FAILED or record["trial"] in (outcome.reasons or ()):
+            return
+        self._unranked += 1
+        if self._unranked <= _UNRANKED_SHOWN:
+            self._ctx.log.warning("trial %d failed: %s", record["trial"], record["reason"])
 
     def _stop_if_enough(self) -> None:
         if self._has_ended():
@@ -266,10 +283,11 @@ class _Sweep:
         self._showing.show_notes([self._model] if self._model else [])
         if self._recording.failed:
             self._ctx.log.warning(
-                "%d of %d trials failed: see %s",
+                "%d of %d trials failed: see %s, and tracebacks in %s",
                 self._recording.failed,
                 len(self._book.recorded),
                 self._path,
+                self._ctx.run_dir / "logs",
             )
         if self._recording.succeeded and not self._standing.best_is_a_number:
             self._ctx.log.warning(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Any
 
 from ..search import Search
 from ..trial import trial_seed
-from .trying import Report, Tried, try_here
+from .trying import Report, Tried, reason_of, try_here
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,15 @@ class Preview:
         The parameters of the first trials, as far as they follow from no result.
     trainer : str
         The module that tries them.
+    what_is_wrong : callable
+        Says of the metrics of a trial why they cannot be ranked; nothing if they can.
     """
 
     strategy: str
     size: int | None
     points: list[dict[str, Any]]
     trainer: str
+    what_is_wrong: Callable[[Mapping[str, Any]], str]
 
 
 def preview(options: Any, folder: Path, points: int = 5) -> Preview:
@@ -52,13 +58,28 @@ def preview(options: Any, folder: Path, points: int = 5) -> Preview:
         if not isinstance(point, dict):
             break
         first.append(point)
-    return Preview(options.strategy["name"], search.size, first, options.trainer)
+    return Preview(
+        options.strategy["name"], search.size, first, options.trainer, search.what_is_wrong
+    )
 
 
 def try_one(task: Any, parameters: dict[str, Any], seed: int) -> tuple[Tried, float]:
     """Try one point in this process; return what it gave, and its seconds without preparation."""
-    train = task.load()
+    try:
+        train = task.load()
+    except Exception as error:
+        return Tried({}, reason_of(error), traceback.format_exc()), 0.0
     report = Report(0, trial_seed(seed, 0), options=task.options, folder=task.folder)
     started_s = time.perf_counter()
     tried = try_here(train, parameters, report)
     return tried, time.perf_counter() - started_s
+
+
+def place_of(detail: str, folder: Path) -> str:
+    """Return the last line of a user's own that a traceback names, as `` (file.py:4)``."""
+    own = [
+        (path, line)
+        for path, line in re.findall(r'File "(.+?)", line (\d+)', detail)
+        if Path(path).is_relative_to(folder.absolute())
+    ]
+    return f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""

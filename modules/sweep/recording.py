@@ -97,7 +97,7 @@ class Recording:
         ):
             reason = outcome.reasons.get(trial, "") if outcome.reasons else ""
             if not reason:
-                reason = self._what_is_missing(metrics)
+                reason = self._search.what_is_wrong(metrics)
             state = FINISHED
             if reason:
                 state = FAILED
@@ -151,15 +151,6 @@ class Recording:
             self.standing.add(row)
         row["state"] = state
         return row
-
-    def _what_is_missing(self, metrics: Mapping[str, Any]) -> str:
-        """Return why the objectives cannot be had from metrics; nothing if they can."""
-        try:
-            for objective in self._search.objectives:
-                objective.value(metrics)
-        except ObjectiveError as error:
-            return str(error)
-        return ""
 
     def parameters_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters that are there in the point of a row."""

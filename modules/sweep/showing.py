@@ -135,5 +135,8 @@ class Showing:
 
         self._report.expect(self._book.total)
         close_report(self._ctx, self._report, state)
+        if self._table is None and self._untabled:  # none has succeeded: there are no metrics
+            self._table = Table(self._file, [*self._columns([]), *AFTER_METRICS])
+            self._table.write(self._untabled)
         if self._table is not None:
             self._table.close()

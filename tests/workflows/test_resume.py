@@ -147,7 +147,7 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
     for arguments, text in [
         (["--resume", tmp_path / "empty"], "is no run's directory"),
         ([], "say what to run"),
-        ([file, "--resume", directory], "say what to run"),
+        ([file, "--resume", directory], "name one"),
     ]:
         wrong = diel("run", *arguments, cwd=tmp_path)
         assert wrong.status == 2

@@ -53,7 +53,25 @@ def test_a_dry_run_says_what_would_be_run(tmp_path: Path) -> None:
 def test_a_trial_that_fails_in_a_dry_run_is_told(tmp_path: Path) -> None:
     workflow(tmp_path, SWEEP, m="def train(parameters, report): raise ValueError('no data')")
     finished = diel("sweep", "w.toml", "--dry-run", cwd=tmp_path)
-    assert "trial 0 failed: ValueError: no data" in finished.stdout
+    assert finished.status == 1
+    assert "trial 0 failed: ValueError: no data (m.py:1)" in finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import nowhere\n" + TRAIN, "No module named 'nowhere' (m.py:1)"),
+        (TRAIN.replace("'score'", "'scroe'"), "the trainer reported no 'score' (did you mean"),
+    ],
+)
+def test_what_every_trial_would_fail_with_is_told_in_a_dry_run(
+    code: str, words: str, tmp_path: Path
+) -> None:
+    workflow(tmp_path, SWEEP, m=code)
+    finished = diel("sweep", "w.toml", "--dry-run", cwd=tmp_path)
+    assert finished.status == 1
+    assert words in finished.stdout
+    assert "Traceback" not in finished.output
 
 
 def test_a_file_without_a_sweep_has_none_to_look_at(tmp_path: Path) -> None:

@@ -181,7 +181,11 @@ def test_several_objectives() -> None:
         # the rest
         ({"objective": "a", "maximise": True}, "objective", '"a" is a parameter'),
         ({"objective": "seed", "maximise": True}, "objective", '"seed" is a column of ours'),
-        ({"trainer": "trianer"}, "trainer", 'no module of that name | did you mean "trainer"?'),
+        (
+            {"trainer": "trianer"},
+            "trainer",
+            'there is no module "trianer", which is to try the points | did you mean "trainer"?',
+        ),
         ({"seed": -1}, "seed", "got -1"),
         ({"sead": 1}, "sead", 'did you mean "seed"?'),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from diel.errors import CopyStopped
+from diel.errors import CopyStopped, ModuleFailed
 from diel.testing import Module, ModuleRun, TupleSpace, run_modules
 from modules import master, trainer
 from modules.sweep.conducting import SweepFailed
@@ -212,6 +212,19 @@ def test_a_sweep_in_which_everything_fails_ends_soon(sweep: Sweep) -> None:
     with pytest.raises(SweepFailed, match="the first: RuntimeError: always"):
         sweep.run(big, train="broken")
     assert 20 <= len(sweep.records) < 5000
+
+
+def test_a_sweep_in_which_everything_failed_goes_on_once_its_function_is_mended(
+    sweep: Sweep,
+) -> None:
+    big = {"space": {"x": {"from": 0, "to": 9999, "step": 1}}, "trials": 6000}
+    with pytest.raises(SweepFailed):
+        sweep.run(big, train="broken")
+    assert {row["state"] for row in sweep.rows} == {"RuntimeError: always"}
+    failed = len(sweep.records)
+    sweep.run(big, train="leaves")
+    assert len(sweep.records) == 6000
+    assert sum(one["state"] == "failed" for one in sweep.records) == failed
 
 
 def test_metrics_without_the_objective_are_a_failure_and_nan_is_last(sweep: Sweep) -> None:
@@ -456,7 +469,7 @@ def test_the_trials_of_a_trainer_that_is_given_up_go_to_another(sweep: Sweep) ->
 
 def test_a_master_without_its_trainer_in_the_group_is_told(sweep: Sweep) -> None:
     options = master.Options.model_validate({"space": {"epochs": 1}})
-    with pytest.raises(ValueError, match="module 'trainer' is not in group 'group'"):
+    with pytest.raises(ModuleFailed, match=r"module 'trainer'.*to the modules of group 'group'"):
         run_modules({"master": Module(master.run, options)}, run_dir=sweep.run_dir)
 
 
