@@ -10,7 +10,7 @@
     ├── ModuleFailed                an executable exited non-zero or did not start (RuntimeError)
     ├── RunStopped                  the run is ending: what a waiting module receives (RuntimeError)
     │   └── CopyStopped             only this copy is: it starts again, or is given up
-    ├── DoorError                   `diel tuple` cannot reach its run, or is refused (RuntimeError)
+    ├── TupleSocketError            `diel tuple` cannot reach its run, or is refused (RuntimeError)
     ├── TupleError                  the tuple space
     │   ├── TagError                a tag or pattern is malformed (ValueError)
     │   ├── PayloadError            a value cannot be stored, or ``out=`` does not fit (TypeError)
@@ -127,7 +127,7 @@ class CopyStopped(RunStopped):
     """One copy has failed elsewhere, and starts again or is given up; the run goes on."""
 
 
-class DoorError(DielError, RuntimeError):
+class TupleSocketError(DielError, RuntimeError):
     """A command of an executable did not reach the tuple space of its run, or was refused."""
 
 

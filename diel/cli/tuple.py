@@ -1,6 +1,6 @@
 """``diel tuple``: the tuple space of a run, for the programs that run in it.
 
-It asks the rank that started the program, through a Unix socket; see `diel.loading.door`.
+It asks the rank that started the program, through a Unix socket; see `diel.programs.tuple_socket`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,17 @@ import sys
 from typing import Any, Final
 
 from diel.cli.tag_spelling import SPELLING, parse_tag, spell_tag
-from diel.errors import DoorError
-from diel.loading.doorway import DONE, DOOR, LATE, TOKEN, NotUnderstood, Parcel, Unpacker, pack
+from diel.errors import TupleSocketError
+from diel.programs.tuple_protocol import (
+    DONE,
+    LATE,
+    TOKEN,
+    TUPLE_SOCKET,
+    NotUnderstood,
+    Parcel,
+    Unpacker,
+    pack,
+)
 
 LATE_EXIT: Final = 1
 INTERRUPTED_EXIT: Final = 130
@@ -31,7 +40,7 @@ def use_tuples(options: argparse.Namespace) -> int:
     ------
     TagError
         If the tag is none.
-    DoorError
+    TupleSocketError
         If there is no run around this process, or it refuses.
     """
     try:
@@ -59,7 +68,7 @@ def _use(options: argparse.Namespace) -> int:
             print(f"diel: {options.tag}: {what} in time", file=sys.stderr)
             return LATE_EXIT
         if status != DONE:
-            raise DoorError(str(answer.head.get("why")))
+            raise TupleSocketError(str(answer.head.get("why")))
         if options.operation != "put":
             _print(answer, with_tag=options.with_tag)
             if options.operation == "get":
@@ -73,26 +82,26 @@ def _given(value: str, form: str | None) -> tuple[str, bytes]:
     if value != "-":
         return form or "text", os.fsencode(value)
     if sys.stdin is None:
-        raise DoorError("there is no standard input to read the value from")
+        raise TupleSocketError("there is no standard input to read the value from")
     try:
         return form or "bytes", sys.stdin.buffer.read()
     except OSError as error:
-        raise DoorError(f"standard input cannot be read: {error.strerror}") from None
+        raise TupleSocketError(f"standard input cannot be read: {error.strerror}") from None
 
 
 def _connect() -> socket.socket:
-    address = os.environ.get(DOOR, "")
+    address = os.environ.get(TUPLE_SOCKET, "")
     if not address:
-        raise DoorError(
-            f"{DOOR} is not set: diel tuple works in what a run's executable starts; a function "
-            "module has ctx.tuples"
+        raise TupleSocketError(
+            f"{TUPLE_SOCKET} is not set: diel tuple works in what a run's executable starts; a "
+            "function module has ctx.tuples"
         )
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(address)
     except OSError as error:
         connection.close()
-        raise DoorError(
+        raise TupleSocketError(
             f"{address} cannot be reached ({error.strerror or error}): the run is over, or goes "
             "on on another node"
         ) from None
@@ -117,7 +126,7 @@ def _receive(connection: socket.socket) -> Parcel:
             unpacker.feed(data)
     except (OSError, NotUnderstood):
         pass
-    raise DoorError("the run has ended, or is ending: it has not answered")
+    raise TupleSocketError("the run has ended, or is ending: it has not answered")
 
 
 def _print(answer: Parcel, *, with_tag: bool) -> None:
@@ -128,7 +137,7 @@ def _print(answer: Parcel, *, with_tag: bool) -> None:
         with open(1, "wb", closefd=False) as output:
             output.write(data)
     except OSError as error:
-        raise DoorError(
+        raise TupleSocketError(
             f"the value cannot be written: {error.strerror}; it was left there"
         ) from None
 

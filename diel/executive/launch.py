@@ -16,8 +16,8 @@ from typing import Final
 from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
 from diel.executive.gpus import Node
-from diel.loading.kept import Kept
 from diel.loading.threads import thread_environment
+from diel.programs.supervised import Supervised
 from diel.run.directory import RunDirectory
 
 _ROOT_VARIABLES: Final = (
@@ -195,9 +195,9 @@ def mpiexec_line(
 
 
 class Launched:
-    """An mpiexec that runs under a keeper, in a session of its own: Ctrl-C here does not reach it.
+    """An mpiexec under a supervisor, in a session of its own: Ctrl-C here does not reach it.
 
-    When this process is killed the keeper ends mpiexec, the ranks and all that they have started.
+    When this process is killed the supervisor ends mpiexec, the ranks and all that these started.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ class Launched:
         self._directory = directory
         with directory.launcher_log.open("ab") as log:
             try:
-                self._program = Kept(
+                self._program = Supervised(
                     command,
                     directory=Path.cwd(),
                     environment={**os.environ, **thread_environment(threads), **(added or {})},

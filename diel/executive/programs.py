@@ -1,4 +1,4 @@
-"""A copy of a module that is an executable: what it is told, and its door to the tuple space."""
+"""A copy of a module that is an executable: what it is told, and its tuple socket."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from diel.comm.devices import VISIBLE_GPUS
-from diel.loading.door import Door
-from diel.loading.executables import command_of, run_executable
 from diel.loading.threads import thread_environment
+from diel.programs.executables import command_of, run_executable
+from diel.programs.tuple_socket import TupleSocket
 
 if TYPE_CHECKING:
     from diel.executive.messages import RunCopy
@@ -78,13 +78,13 @@ def run_program(
     }
     if order.gpus is not None:
         facts[VISIBLE_GPUS] = ",".join(order.gpus)
-    with Door(tuples) as door:
+    with TupleSocket(tuples) as tuple_socket:
         ending = run_executable(
-            command_of(spec.executable, places, {**facts, **door.facts}),
+            command_of(spec.executable, places, {**facts, **tuple_socket.facts}),
             run_dir=directory.path,
             log=directory.module_log(plan.module, plan.copy_index, 0),
             safe_point=safe_point,
-            meanwhile=door.serve,
-            door=door.address,
+            meanwhile=tuple_socket.serve,
+            tuple_socket=tuple_socket.address,
         )
     return ending.left_behind

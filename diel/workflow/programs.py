@@ -23,7 +23,7 @@ FACTS: Final = (
     "DIEL_ITERATION",
     "DIEL_PROCESSES",
     "DIEL_THREADS",
-    "DIEL_DOOR",
+    "DIEL_TUPLE_SOCKET",
     "DIEL_TOKEN",
 )
 """The variables by which a program learns where in the run it stands."""

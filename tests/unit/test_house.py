@@ -20,6 +20,7 @@ FLOORS = [
     {"tuples"},
     {"coupling"},
     {"loading"},
+    {"programs"},
     {"executive"},
     {"cli", "testing"},
     {"embedding"},

@@ -60,17 +60,21 @@ def status(*arguments: str) -> object:
     return caught.value.code
 
 
-@pytest.mark.parametrize("address", ["", "/nowhere/door"])
+@pytest.mark.parametrize("address", ["", "/nowhere/socket"])
 def test_outside_of_a_run(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DIEL_DOOR", address)
+    monkeypatch.setenv("DIEL_TUPLE_SOCKET", address)
     assert status("get", "a") == 2
     said = capsys.readouterr().err
     if address:
-        assert said.startswith("diel: /nowhere/door cannot be reached (No such file or directory)")
+        assert said.startswith(
+            "diel: /nowhere/socket cannot be reached (No such file or directory)"
+        )
     else:
-        assert said.startswith("diel: DIEL_DOOR is not set: diel tuple works in what a run's")
+        assert said.startswith(
+            "diel: DIEL_TUPLE_SOCKET is not set: diel tuple works in what a run's"
+        )
 
 
 @pytest.mark.parametrize(

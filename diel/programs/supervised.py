@@ -1,4 +1,4 @@
-"""A program under a keeper, as the rank that waits for it sees it."""
+"""A program under a supervisor, as the rank that waits for it sees it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import IO, Final
 
 from diel.comm.waiting import wait_for
 
-_KEEPER: Final = Path(__file__).with_name("keeper.py")
-_SET: Final = "DIEL_SET_"  # as in keeper.py
-# What the keeper needs beyond the grace: it kills for up to 2 s.
-_KEEPER_EXTRA_S: Final = 3.0
+_SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
+_SET: Final = "DIEL_SET_"  # as in supervisor.py
+# What the supervisor needs beyond the grace: it kills for up to 2 s.
+_SUPERVISOR_EXTRA_S: Final = 3.0
 _WORDS_BYTES: Final = 4096
 
 
@@ -61,13 +61,13 @@ class Ending:
             return f"exited with status {self.status}"
         if self.signal is not None:
             return f"was killed by {_signal_name(self.signal)}"
-        return "was ended when its keeper died"
+        return "was ended when its supervisor died"
 
 
-class Kept:
-    """A program that runs under a keeper of its own, which ends all that it has started.
+class Supervised:
+    """A program that runs under a supervisor of its own, which ends all that it has started.
 
-    To be used by the main thread: the kernel tells the keeper when the thread that made it ends.
+    To be used by the main thread: when the thread that made it ends, so does all of it.
 
     Parameters
     ----------
@@ -75,20 +75,20 @@ class Kept:
     directory : Path
         Its working directory.
     environment : mapping of str to str
-        Of the keeper.
+        Of the supervisor.
     added : mapping of str to str
         What the program shall find in its environment besides.
     stdin, stdout, stderr : files
         Or `subprocess.DEVNULL`; never those of this process.
     grace_s : float, seconds
         For the program to end by itself when it is asked to.
-    door : str
+    tuple_socket : str
         A socket to be removed when all is over, or nothing.
 
     Raises
     ------
     OSError
-        If not even the keeper can be started.
+        If not even the supervisor can be started.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class Kept:
         stdout: IO[bytes],
         stderr: IO[bytes],
         grace_s: float,
-        door: str = "",
+        tuple_socket: str = "",
     ) -> None:
         self._grace_s = grace_s
         self._words_fd, status_fd = os.pipe()
-        line = [sys.executable, "-I", "-S", str(_KEEPER)]
-        line += [str(status_fd), str(os.getpid()), str(grace_s), door, *command]
+        line = [sys.executable, "-I", "-S", str(_SUPERVISOR)]
+        line += [str(status_fd), str(os.getpid()), str(grace_s), tuple_socket, *command]
         try:
-            self._keeper = subprocess.Popen(
+            self._supervisor = subprocess.Popen(
                 line,
                 cwd=directory,
                 env={**environment, **{_SET + name: value for name, value in added.items()}},
@@ -127,13 +127,13 @@ class Kept:
         self._ending: Ending | None = None
 
     @property
-    def keeper_pid(self) -> int:
-        """The process number of the keeper."""
-        return self._keeper.pid
+    def supervisor_pid(self) -> int:
+        """The process number of the supervisor."""
+        return self._supervisor.pid
 
     def poll(self) -> Ending | None:
         """Return how the program ended once it and all that it has started are gone."""
-        if self._ending is None and self._keeper.poll() is not None:
+        if self._ending is None and self._supervisor.poll() is not None:
             words = _numbers(os.read(self._words_fd, _WORDS_BYTES))
             os.close(self._words_fd)
             self._ending = Ending(
@@ -143,14 +143,14 @@ class Kept:
                 left_behind=words.get("ended", 0),
             )
             if "started" in words and not {"exited", "killed"} & words.keys():
-                _kill_session(words["started"])  # the keeper was killed; its program with it
+                _kill_session(words["started"])  # the supervisor was killed; its program with it
         return self._ending
 
     def end(self) -> None:
         """End the program and all that it has started: ask, wait, then kill."""
-        self._keeper.send_signal(signal.SIGTERM)
-        if wait_for(self.poll, self._grace_s + _KEEPER_EXTRA_S) is None:
-            self._keeper.kill()
+        self._supervisor.send_signal(signal.SIGTERM)
+        if wait_for(self.poll, self._grace_s + _SUPERVISOR_EXTRA_S) is None:
+            self._supervisor.kill()
             wait_for(self.poll)
 
 

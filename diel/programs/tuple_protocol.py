@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-DOOR: Final = "DIEL_DOOR"
+TUPLE_SOCKET: Final = "DIEL_TUPLE_SOCKET"
 TOKEN: Final = "DIEL_TOKEN"
 
 DONE: Final = "done"

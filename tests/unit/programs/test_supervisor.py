@@ -1,4 +1,4 @@
-"""Nothing that a program has started outlives its keeper, however that, or the rank, ends."""
+"""Nothing that a program has started outlives its supervisor, however that, or the rank, ends."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from diel.comm.waiting import wait_for
-from diel.loading import keeper as keeper_module
-from diel.loading.executables import child_environment
-from diel.loading.kept import Ending, Kept
+from diel.programs import supervisor as supervisor_module
+from diel.programs.executables import child_environment
+from diel.programs.supervised import Ending, Supervised
 
 PATIENCE_S = 20
 
@@ -65,13 +65,13 @@ def is_gone_soon(pid: int) -> bool:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Kept]]:
-    """Return what starts a command under a keeper; none is left after the test."""
+def start(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+    """Return what starts a command under a supervisor; none is left after the test."""
     started = []
 
-    def begin(*command: str, grace_s: float = 0.3, **keys: str) -> Kept:
+    def begin(*command: str, grace_s: float = 0.3, **keys: str) -> Supervised:
         with (tmp_path / "out").open("ab") as out, (tmp_path / "err").open("ab") as err:
-            kept = Kept(
+            program = Supervised(
                 command,
                 directory=tmp_path,
                 environment=child_environment(),
@@ -82,17 +82,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Kept]]:
                 grace_s=grace_s,
                 **keys,
             )
-        started.append(kept)
-        return kept
+        started.append(program)
+        return program
 
     yield begin
-    for kept in started:
-        if kept.poll() is None:
-            kept.end()
+    for program in started:
+        if program.poll() is None:
+            program.end()
 
 
-def ending_of(kept: Kept) -> Ending:
-    ending = wait_for(kept.poll, PATIENCE_S)
+def ending_of(program: Supervised) -> Ending:
+    ending = wait_for(program.poll, PATIENCE_S)
     assert ending is not None
     return ending
 
@@ -114,13 +114,13 @@ def ending_of(kept: Kept) -> Ending:
     ],
 )
 def test_how_a_program_ends(
-    start: Callable[..., Kept], script: str, ending: Ending, words: str
+    start: Callable[..., Supervised], script: str, ending: Ending, words: str
 ) -> None:
     found = ending_of(start("sh", "-c", script))
     assert (found, str(found), found.is_success) == (ending, words, ending.status == 0)
 
 
-def test_a_program_that_cannot_be_started(start: Callable[..., Kept], tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started(start: Callable[..., Supervised], tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no program")
     for program, words in [
         ("no-such-program-anywhere", "cannot be started: No such file or directory"),
@@ -132,7 +132,7 @@ def test_a_program_that_cannot_be_started(start: Callable[..., Kept], tmp_path: 
     assert str(ending_of(start("sh", "-c", "exit 127"))) == "exited with status 127"
 
 
-def test_a_program_has_the_usual_signals(start: Callable[..., Kept], tmp_path: Path) -> None:
+def test_a_program_has_the_usual_signals(start: Callable[..., Supervised], tmp_path: Path) -> None:
     assert ending_of(start("grep", "^Sig[BI]", "/proc/self/status")).is_success
     masks = dict(line.split(":\t") for line in (tmp_path / "out").read_text().splitlines())
     assert int(masks["SigBlk"], 16) == 0
@@ -140,7 +140,9 @@ def test_a_program_has_the_usual_signals(start: Callable[..., Kept], tmp_path: P
     assert not ignored & sum(1 << (number - 1) for number in (signal.SIGPIPE, signal.SIGTERM))
 
 
-def test_a_program_holds_no_file_of_the_rank(start: Callable[..., Kept], tmp_path: Path) -> None:
+def test_a_program_holds_no_file_of_the_rank(
+    start: Callable[..., Supervised], tmp_path: Path
+) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)  # as a library that knows no better may leave it
     script = "import os; print([n for n in range(3, 200) if os.path.exists(f'/proc/self/fd/{n}')])"
@@ -155,44 +157,48 @@ def test_a_program_holds_no_file_of_the_rank(start: Callable[..., Kept], tmp_pat
 # -- what it leaves behind ------------------------------------------------------------------------
 
 
-def test_a_daemon_ends_with_its_program(start: Callable[..., Kept], tmp_path: Path) -> None:
+def test_a_daemon_ends_with_its_program(start: Callable[..., Supervised], tmp_path: Path) -> None:
     ending = ending_of(start("sh", "-c", detached(tmp_path)))
     assert (ending.status, ending.left_behind) == (0, 1)
     assert not is_alive(pid_in(tmp_path / "daemon"))
 
 
-def test_a_daemon_that_is_deaf_is_killed(start: Callable[..., Kept], tmp_path: Path) -> None:
+def test_a_daemon_that_is_deaf_is_killed(start: Callable[..., Supervised], tmp_path: Path) -> None:
     ending = ending_of(start("sh", "-c", f"{detached(tmp_path, 'daemon', 'deaf')}; exit 4"))
     assert (ending.status, ending.left_behind) == (4, 1)
     assert not is_alive(pid_in(tmp_path / "daemon"))
 
 
 def test_what_ends_by_itself_in_a_moment_is_waited_for(
-    start: Callable[..., Kept], tmp_path: Path
+    start: Callable[..., Supervised], tmp_path: Path
 ) -> None:
     ending = ending_of(start("sh", "-c", "(sleep 0.2; echo the tail) & exit 0"))
     assert ending == Ending(status=0)
     assert (tmp_path / "out").read_text() == "the tail\n"
 
 
-def test_ending_a_program_ends_its_daemons(start: Callable[..., Kept], tmp_path: Path) -> None:
+def test_ending_a_program_ends_its_daemons(
+    start: Callable[..., Supervised], tmp_path: Path
+) -> None:
     script = f"{detached(tmp_path)}; {detached(tmp_path, 'deaf', 'deaf')}; exec sleep 300"
-    kept = start("sh", "-c", script)
+    program = start("sh", "-c", script)
     pids = [pid_in(tmp_path / "daemon"), pid_in(tmp_path / "deaf")]
-    kept.end()
-    ending = kept.poll()
+    program.end()
+    ending = program.poll()
     assert ending is not None
     assert ending.signal == signal.SIGTERM
     assert not any(map(is_alive, pids))
 
 
-def test_a_program_that_is_stopped_is_ended_too(start: Callable[..., Kept], tmp_path: Path) -> None:
-    kept = start("sh", "-c", "echo $$ ready > pid; trap 'exit 9' TERM; kill -STOP $$")
+def test_a_program_that_is_stopped_is_ended_too(
+    start: Callable[..., Supervised], tmp_path: Path
+) -> None:
+    program = start("sh", "-c", "echo $$ ready > pid; trap 'exit 9' TERM; kill -STOP $$")
     pid = pid_in(tmp_path / "pid")
     stat = Path(f"/proc/{pid}/stat")
     assert wait_for(lambda: " T " in stat.read_text() or None, PATIENCE_S)
-    kept.end()
-    assert kept.poll() == Ending(status=9)
+    program.end()
+    assert program.poll() == Ending(status=9)
 
 
 # -- when somebody dies ---------------------------------------------------------------------------
@@ -200,20 +206,21 @@ def test_a_program_that_is_stopped_is_ended_too(start: Callable[..., Kept], tmp_
 RANK = """
 import sys
 from pathlib import Path
-from diel.loading import executables
-from diel.loading.executables import Command, run_executable
+from diel.programs import executables
+from diel.programs.executables import Command, run_executable
 executables._TERMINATION_GRACE_S = 0.3
 folder = Path(sys.argv[1])
-script, door = sys.argv[2:]
+script, tuple_socket = sys.argv[2:]
 command = Command(("sh", "-c", script), folder, {})
-run_executable(command, run_dir=folder, log=folder / "log", safe_point=lambda: None, door=door)
+keys = {"log": folder / "log", "safe_point": lambda: None, "tuple_socket": tuple_socket}
+run_executable(command, run_dir=folder, **keys)
 """
 
 
-def rank_with(folder: Path, script: str, door: str = "") -> subprocess.Popen[bytes]:
+def rank_with(folder: Path, script: str, tuple_socket: str = "") -> subprocess.Popen[bytes]:
     """Start a process that runs a shell script as a rank does."""
     return subprocess.Popen(
-        [sys.executable, "-c", RANK, folder, script, door],
+        [sys.executable, "-c", RANK, folder, script, tuple_socket],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -222,14 +229,14 @@ def rank_with(folder: Path, script: str, door: str = "") -> subprocess.Popen[byt
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_a_rank_that_is_killed(number: int, tmp_path: Path) -> None:
-    door = tmp_path / "socket" / "door"
-    door.parent.mkdir()
-    door.touch()
+    tuple_socket = tmp_path / "socket" / "tuple_socket"
+    tuple_socket.parent.mkdir()
+    tuple_socket.touch()
     script = (
         f"{detached(tmp_path)}; {detached(tmp_path, 'deaf', 'deaf')}; "
         "(trap '' TERM; sleep 300) & echo $$ ready > pid; wait"
     )
-    rank = rank_with(tmp_path, script, str(door))
+    rank = rank_with(tmp_path, script, str(tuple_socket))
     pids = [pid_in(tmp_path / name) for name in ("daemon", "deaf", "pid")]
     assert all(map(is_alive, pids))
     rank.send_signal(number)
@@ -239,50 +246,52 @@ def test_nothing_outlives_a_rank_that_is_killed(number: int, tmp_path: Path) -> 
     assert time.monotonic() - began_s < 0.3 + 5
     assert output == (b"", b"")
     assert all(map(is_gone_soon, pids))
-    assert wait_for(lambda: True if not door.parent.exists() else None, PATIENCE_S)
+    assert wait_for(lambda: True if not tuple_socket.parent.exists() else None, PATIENCE_S)
 
 
-def test_a_keeper_that_is_killed_takes_its_program_along(
-    start: Callable[..., Kept], tmp_path: Path
+def test_a_supervisor_that_is_killed_takes_its_program_along(
+    start: Callable[..., Supervised], tmp_path: Path
 ) -> None:
-    kept = start("sh", "-c", "sleep 300 & echo $! ready > child; echo $$ ready > pid; wait")
+    program = start("sh", "-c", "sleep 300 & echo $! ready > child; echo $$ ready > pid; wait")
     pids = [pid_in(tmp_path / "pid"), pid_in(tmp_path / "child")]
-    os.kill(kept.keeper_pid, signal.SIGKILL)
-    ending = ending_of(kept)
-    assert str(ending) == "was ended when its keeper died"
+    os.kill(program.supervisor_pid, signal.SIGKILL)
+    ending = ending_of(program)
+    assert str(ending) == "was ended when its supervisor died"
     assert not ending.is_success
     assert all(map(is_gone_soon, pids))
 
 
-def test_a_keeper_that_is_killed_takes_its_program_along_though_the_rank_sleeps(
+def test_a_supervisor_that_is_killed_takes_its_program_along_though_the_rank_sleeps(
     tmp_path: Path,
 ) -> None:
-    with rank_with(tmp_path, "echo $PPID ready > keeper; echo $$ ready > pid; sleep 300") as rank:
+    with rank_with(
+        tmp_path, "echo $PPID ready > supervisor; echo $$ ready > pid; sleep 300"
+    ) as rank:
         try:
-            keeper, pid = pid_in(tmp_path / "keeper"), pid_in(tmp_path / "pid")
+            supervisor, pid = pid_in(tmp_path / "supervisor"), pid_in(tmp_path / "pid")
             rank.send_signal(signal.SIGSTOP)
-            os.kill(keeper, signal.SIGKILL)
+            os.kill(supervisor, signal.SIGKILL)
             assert is_gone_soon(pid)
         finally:
             rank.send_signal(signal.SIGCONT)
             rank.communicate(timeout=PATIENCE_S)
 
 
-def test_a_keeper_that_does_not_listen_is_killed(
-    start: Callable[..., Kept], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_supervisor_that_does_not_listen_is_killed(
+    start: Callable[..., Supervised], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diel.loading.kept._KEEPER_EXTRA_S", 0.1)
-    kept = start("sh", "-c", "echo $$ ready > pid; sleep 300")
+    monkeypatch.setattr("diel.programs.supervised._SUPERVISOR_EXTRA_S", 0.1)
+    program = start("sh", "-c", "echo $$ ready > pid; sleep 300")
     pid = pid_in(tmp_path / "pid")
-    os.kill(kept.keeper_pid, signal.SIGSTOP)
-    kept.end()
-    assert kept.poll() == Ending()
+    os.kill(program.supervisor_pid, signal.SIGSTOP)
+    program.end()
+    assert program.poll() == Ending()
     assert is_gone_soon(pid)
 
 
-def test_a_keeper_whose_rank_has_died_before_starts_nothing(tmp_path: Path) -> None:
+def test_a_supervisor_whose_rank_has_died_before_starts_nothing(tmp_path: Path) -> None:
     reading, writing = os.pipe()
-    line = [sys.executable, "-I", "-S", keeper_module.__file__, str(writing)]
+    line = [sys.executable, "-I", "-S", supervisor_module.__file__, str(writing)]
     subprocess.run(
         [*line, "999999999", "1", "", "touch", tmp_path / "started"],
         pass_fds=[writing],
@@ -295,9 +304,9 @@ def test_a_keeper_whose_rank_has_died_before_starts_nothing(tmp_path: Path) -> N
     os.close(reading)
 
 
-def test_a_keeper_imports_little() -> None:
+def test_a_supervisor_imports_little() -> None:
     """It has to start in milliseconds, once for each run of each copy."""
-    tree = ast.parse(Path(keeper_module.__file__).read_text())
+    tree = ast.parse(Path(supervisor_module.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {
         alias.name if isinstance(node, ast.Import) else str(node.module)

@@ -1,4 +1,4 @@
-"""``diel tuple``, in a process of its own, at the door of this one."""
+"""``diel tuple``, in a process of its own, at the server of this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from diel import ANY
 from diel.comm.waiting import wait_for
-from diel.loading.door import Door
+from diel.programs.tuple_socket import TupleSocket
 from diel.testing import TupleSpace
 from diel.tuples.client import TupleClient
 
@@ -35,21 +35,21 @@ def other(space: TupleSpace) -> TupleClient:
 
 
 @pytest.fixture
-def door(space: TupleSpace) -> Iterator[Door]:
-    with Door(space.client()) as door:
-        yield door
+def server(space: TupleSpace) -> Iterator[TupleSocket]:
+    with TupleSocket(space.client()) as server:
+        yield server
 
 
 class Command:
-    """``diel tuple``, in a process of its own, while the door is served."""
+    """``diel tuple``, in a process of its own, while the server is served."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, server: TupleSocket) -> None:
+        self._server = server
 
     def start(self, *arguments: str, **keys: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", "diel", "tuple", *arguments],
-            env={**os.environ, **self._door.facts},
+            env={**os.environ, **self._server.facts},
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **keys},
         )
 
@@ -60,12 +60,12 @@ class Command:
             process.stdin = None
 
         def poll() -> int | None:
-            self._door.serve()
+            self._server.serve()
             return process.poll()
 
         status = wait_for(poll, PATIENCE_S)
         assert status is not None
-        self._door.serve()
+        self._server.serve()
         return status, *process.communicate()
 
     def __call__(self, *arguments: str, given: bytes = b"") -> tuple[int, Any, Any]:
@@ -73,8 +73,8 @@ class Command:
 
 
 @pytest.fixture
-def command(door: Door) -> Command:
-    return Command(door)
+def command(server: TupleSocket) -> Command:
+    return Command(server)
 
 
 def npy(array: Any) -> bytes:
@@ -167,13 +167,13 @@ def test_not_in_time(command: Command) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_is_killed_while_it_waits(
-    command: Command, door: Door, other: TupleClient, number: int
+    command: Command, server: TupleSocket, other: TupleClient, number: int
 ) -> None:
     process = command.start("get", "a")
 
     def waits() -> bool | None:
-        door.serve()
-        return True if any(visit._watch for visit in door._visits) else None
+        server.serve()
+        return True if any(connection._watch for connection in server._connections) else None
 
     assert wait_for(waits, PATIENCE_S)
     process.send_signal(number)
@@ -181,7 +181,7 @@ def test_a_command_that_is_killed_while_it_waits(
     assert status != 0
     assert printed + error == b""
     other.tput("a", "left alone")
-    door.serve()
+    server.serve()
     assert other.tget("a", timeout=0) == "left alone"
 
 
@@ -204,23 +204,23 @@ def test_a_value_that_cannot_be_written_is_left_there(
 
 
 def test_the_rank_dies_while_a_command_waits(space: TupleSpace) -> None:
-    door = Door(space.client())
-    command = Command(door)
+    server = TupleSocket(space.client())
+    command = Command(server)
     process = command.start("get", "a")
-    assert wait_for(lambda: (door.serve(), door._visits)[1] or None, PATIENCE_S)
-    door.close()
+    assert wait_for(lambda: (server.serve(), server._connections)[1] or None, PATIENCE_S)
+    server.close()
     assert process.wait(PATIENCE_S) == 2
     assert process.communicate()[1].startswith(b"diel: the run has ended, or is ending")
 
 
-def test_a_wrong_token_and_a_door_that_is_gone(
-    door: Door, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_a_wrong_token_and_a_server_that_is_gone(
+    server: TupleSocket, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    facts = {**door.facts, "DIEL_TOKEN": "wrong"}
-    monkeypatch.setattr(Door, "facts", property(lambda self: facts))
-    status, _, error = Command(door)("get", "a")
+    facts = {**server.facts, "DIEL_TOKEN": "wrong"}
+    monkeypatch.setattr(TupleSocket, "facts", property(lambda self: facts))
+    status, _, error = Command(server)("get", "a")
     assert (status, error) == (2, b"diel: DIEL_TOKEN is not that of this program\n")
-    facts["DIEL_DOOR"] = "/nowhere/door"
-    status, _, error = Command(door)("get", "a")
+    facts["DIEL_TUPLE_SOCKET"] = "/nowhere/socket"
+    status, _, error = Command(server)("get", "a")
     assert status == 2
-    assert b"/nowhere/door cannot be reached" in error
+    assert b"/nowhere/socket cannot be reached" in error

@@ -1,4 +1,4 @@
-"""The door: commands of a program use the tuple space through the rank that waits for it."""
+"""The server: commands of a program use the tuple space through the rank that waits for it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from diel import ANY
 from diel.comm.waiting import wait_for
 from diel.errors import ModuleFailed, RunStopped
-from diel.loading import door as door_module
-from diel.loading.door import Door
-from diel.loading.doorway import NotUnderstood, Parcel, Unpacker, pack
+from diel.programs import tuple_socket as tuple_socket_module
+from diel.programs.tuple_protocol import NotUnderstood, Parcel, Unpacker, pack
+from diel.programs.tuple_socket import TupleSocket
 from diel.testing import TupleSpace
 from diel.tuples.client import TupleClient
 
@@ -42,29 +42,29 @@ def other(space: TupleSpace) -> TupleClient:
 
 
 @pytest.fixture
-def door(space: TupleSpace) -> Iterator[Door]:
-    with Door(space.client()) as door:
-        yield door
-        Visitor.close_all()
+def server(space: TupleSpace) -> Iterator[TupleSocket]:
+    with TupleSocket(space.client()) as server:
+        yield server
+        Client.close_all()
 
 
 @pytest.fixture(autouse=True)
 def _no_socket_is_left_open() -> Iterator[None]:
     yield
-    Visitor.close_all()
+    Client.close_all()
 
 
-class Visitor:
-    """A connection to a door, made by this very process."""
+class Client:
+    """A connection to a server, made by this very process."""
 
     open: ClassVar[list[socket.socket]] = []
 
-    def __init__(self, door: Door, token: str | None = None) -> None:
-        self._door = door
-        self._token = door.facts["DIEL_TOKEN"] if token is None else token
+    def __init__(self, server: TupleSocket, token: str | None = None) -> None:
+        self._server = server
+        self._token = server.facts["DIEL_TOKEN"] if token is None else token
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.open.append(self.socket)
-        self.socket.connect(door.address)
+        self.socket.connect(server.address)
         self.socket.setblocking(False)
         self._unpacker = Unpacker()
 
@@ -84,16 +84,16 @@ class Visitor:
             nonlocal data
             with contextlib.suppress(BlockingIOError):
                 data = data[self.socket.send(data) :]
-            self._door.serve()
+            self._server.serve()
             return None if data else True
 
         assert wait_for(part, PATIENCE_S)
 
     def look(self) -> Parcel | None:
-        self._door.serve()
+        self._server.serve()
         with contextlib.suppress(BlockingIOError):
             data = self.socket.recv(2**20)
-            assert data, "the door has closed the connection"
+            assert data, "the server has closed the connection"
             self._unpacker.feed(data)
         return self._unpacker.next()
 
@@ -108,119 +108,119 @@ class Visitor:
     def leave(self) -> None:
         self.socket.close()
         for _ in range(3):
-            self._door.serve()
+            self._server.serve()
 
 
 # -- put, get, read -------------------------------------------------------------------------------
 
 
-def test_a_put_is_there_when_it_is_answered(door: Door, other: TupleClient) -> None:
-    visitor = Visitor(door)
-    visitor.ask("put", "a", 3, body=b"text")
-    assert visitor.answer().head["status"] == "done"
+def test_a_put_is_there_when_it_is_answered(server: TupleSocket, other: TupleClient) -> None:
+    client = Client(server)
+    client.ask("put", "a", 3, body=b"text")
+    assert client.answer().head["status"] == "done"
     assert other.tget(("a", 3), timeout=0) == "text"
 
 
-def test_a_get_takes_once_it_is_confirmed(door: Door, other: TupleClient) -> None:
+def test_a_get_takes_once_it_is_confirmed(server: TupleSocket, other: TupleClient) -> None:
     other.tput(("a", 3), "text")
-    visitor = Visitor(door)
-    visitor.ask("get", "a", None)
-    head, body = visitor.answer()
+    client = Client(server)
+    client.ask("get", "a", None)
+    head, body = client.answer()
     assert (head["tag"], body, head["is_line"]) == (["a", 3], b"text", True)
     assert other.count(("a", ANY)) == 0
-    visitor.confirm()
-    visitor.leave()
+    client.confirm()
+    client.leave()
     assert other.count(("a", ANY)) == 0
 
 
-def test_a_read_leaves_it_there(door: Door, other: TupleClient) -> None:
+def test_a_read_leaves_it_there(server: TupleSocket, other: TupleClient) -> None:
     other.tput("a", 1.5)
     for _ in range(2):
-        visitor = Visitor(door)
-        visitor.ask("read", "a")
-        assert visitor.answer().body == b"1.5"
-        visitor.leave()
+        client = Client(server)
+        client.ask("read", "a")
+        assert client.answer().body == b"1.5"
+        client.leave()
     assert other.tget("a", timeout=0) == 1.5
 
 
 @pytest.mark.parametrize("operation", ["get", "read"])
 @pytest.mark.parametrize("pattern", [["a", 1], ["a", None], [None, 1]])
 def test_a_wait_blocks_nobody(
-    door: Door, other: TupleClient, operation: str, pattern: list[object]
+    server: TupleSocket, other: TupleClient, operation: str, pattern: list[object]
 ) -> None:
-    waiting = Visitor(door)
+    waiting = Client(server)
     waiting.ask(operation, *pattern)
     for _ in range(20):
         assert waiting.look() is None
-    busy = Visitor(door)
+    busy = Client(server)
     busy.ask("put", "b", body=b"meanwhile")
     assert busy.answer().head["status"] == "done"
     other.tput(("a", 1), "at last")
     assert waiting.answer().body == b"at last"
 
 
-def test_of_many_who_wait_each_gets_one(door: Door, other: TupleClient) -> None:
-    visitors = [Visitor(door) for _ in range(10)]
-    for visitor in visitors:
-        visitor.ask("get", "job", None)
-        visitor.look()
+def test_of_many_who_wait_each_gets_one(server: TupleSocket, other: TupleClient) -> None:
+    clients = [Client(server) for _ in range(10)]
+    for client in clients:
+        client.ask("get", "job", None)
+        client.look()
     for number in range(10):
         other.tput(("job", number), number)
     bodies = []
-    for visitor in visitors:
-        bodies.append(int(visitor.answer().body))
-        visitor.confirm()
-        visitor.leave()
+    for client in clients:
+        bodies.append(int(client.answer().body))
+        client.confirm()
+        client.leave()
     assert sorted(bodies) == list(range(10))
     assert other.count(("job", ANY)) == 0
 
 
-def test_another_rank_that_is_faster_is_no_harm(door: Door, other: TupleClient) -> None:
-    visitor = Visitor(door)
-    visitor.ask("get", "a")
-    assert visitor.look() is None
+def test_another_rank_that_is_faster_is_no_harm(server: TupleSocket, other: TupleClient) -> None:
+    client = Client(server)
+    client.ask("get", "a")
+    assert client.look() is None
     for _ in range(5):  # the watch tells, and there is nothing any more
         other.tput("a", "not for you")
         other.tget("a", timeout=0)
         for _ in range(3):
-            assert visitor.look() is None
+            assert client.look() is None
     other.tput("a", "for you")
-    assert visitor.answer().body == b"for you"
+    assert client.answer().body == b"for you"
 
 
-def test_timeouts(door: Door) -> None:
+def test_timeouts(server: TupleSocket) -> None:
     for timeout_s in (0, 0.05):
-        visitor = Visitor(door)
+        client = Client(server)
         began_s = time.monotonic()
-        visitor.ask("get", "a", timeout_s=timeout_s)
-        assert visitor.answer().head["status"] == "late"
+        client.ask("get", "a", timeout_s=timeout_s)
+        assert client.answer().head["status"] == "late"
         assert time.monotonic() - began_s >= timeout_s
 
 
-def test_large_values_pass_both_ways(door: Door, other: TupleClient) -> None:
+def test_large_values_pass_both_ways(server: TupleSocket, other: TupleClient) -> None:
     data = np.random.default_rng(0).bytes(3_000_000)
-    visitor = Visitor(door)
-    visitor.ask("put", "a", form="bytes", body=data)
-    assert visitor.answer().head["status"] == "done"
-    visitor = Visitor(door)
-    visitor.ask("get", "a")
-    assert visitor.answer().body == data
+    client = Client(server)
+    client.ask("put", "a", form="bytes", body=data)
+    assert client.answer().head["status"] == "done"
+    client = Client(server)
+    client.ask("get", "a")
+    assert client.answer().body == data
 
 
 def test_a_put_waits_for_room_without_blocking_who_makes_it() -> None:
-    with TupleSpace(memory="64 KiB") as space, Door(space.client()) as door:
+    with TupleSpace(memory="64 KiB") as space, TupleSocket(space.client()) as server:
         space.client().tput("large", bytes(50_000), wait=True)
-        putting, impatient = Visitor(door), Visitor(door)
+        putting, impatient = Client(server), Client(server)
         putting.ask("put", "a", form="bytes", body=bytes(50_000))
         impatient.ask("put", "a", form="bytes", body=bytes(50_000), timeout_s=0.01)
         assert impatient.answer().head["status"] == "late"
         assert putting.look() is None
-        getting = Visitor(door)
+        getting = Client(server)
         getting.ask("get", "large")
         assert len(getting.answer().body) == 50_000
         getting.confirm()
         assert putting.answer().head["status"] == "done"
-        refused = Visitor(door)
+        refused = Client(server)
         refused.ask("put", "a", form="bytes", body=bytes(100_000))
         assert "65,536" in refused.answer().head["why"]
 
@@ -228,102 +228,113 @@ def test_a_put_waits_for_room_without_blocking_who_makes_it() -> None:
 # -- those who leave ------------------------------------------------------------------------------
 
 
-def test_who_leaves_with_a_value_unconfirmed_gives_it_back(door: Door, other: TupleClient) -> None:
+def test_who_leaves_with_a_value_unconfirmed_gives_it_back(
+    server: TupleSocket, other: TupleClient
+) -> None:
     for value in ("first", "second"):
         other.tput("a", value)
-    visitor = Visitor(door)
-    visitor.ask("get", "a")
-    assert visitor.answer().body == b"first"
+    client = Client(server)
+    client.ask("get", "a")
+    assert client.answer().body == b"first"
     assert other.count("a") == 1
-    visitor.leave()
+    client.leave()
     assert [other.tget("a", timeout=0) for _ in range(2)] == ["first", "second"]  # in its place
 
 
-def test_who_leaves_while_waiting_takes_nothing(door: Door, other: TupleClient) -> None:
-    visitor = Visitor(door)
-    visitor.ask("get", "a")
-    assert visitor.look() is None
-    visitor.leave()
+def test_who_leaves_while_waiting_takes_nothing(server: TupleSocket, other: TupleClient) -> None:
+    client = Client(server)
+    client.ask("get", "a")
+    assert client.look() is None
+    client.leave()
     other.tput("a", "still there")
     for _ in range(3):
-        door.serve()
+        server.serve()
     assert other.tget("a", timeout=0) == "still there"
 
 
 @pytest.mark.parametrize("end", ["told", "late", "left"])
-def test_nobody_waits_at_a_server_any_more(space: TupleSpace, door: Door, end: str) -> None:
-    visitor = Visitor(door)
-    visitor.ask("read", None, "x", timeout_s=0.05 if end == "late" else None)  # watches them all
-    visitor.look()
+def test_nobody_waits_at_a_server_any_more(
+    space: TupleSpace, server: TupleSocket, end: str
+) -> None:
+    client = Client(server)
+    client.ask("read", None, "x", timeout_s=0.05 if end == "late" else None)  # watches them all
+    client.look()
     if end == "left":
-        visitor.leave()
+        client.leave()
     else:
         if end == "told":
             space.client().tput(("a", "x"), 1)
-        visitor.answer()
+        client.answer()
     assert not any(store._waiters for store in space._transport._stores)
 
 
-def test_who_leaves_before_the_answer_is_sent_takes_nothing(door: Door, other: TupleClient) -> None:
+def test_who_leaves_before_the_answer_is_sent_takes_nothing(
+    server: TupleSocket, other: TupleClient
+) -> None:
     other.tput("a", bytes(5_000_000))  # more than a socket holds
-    visitor = Visitor(door)
-    visitor.ask("get", "a")
-    door.serve()
-    visitor.leave()
+    client = Client(server)
+    client.ask("get", "a")
+    server.serve()
+    client.leave()
     assert len(other.tget("a", timeout=0)) == 5_000_000
 
 
 def test_a_put_whose_command_was_killed_is_whole_or_not_there(
-    door: Door, other: TupleClient
+    server: TupleSocket, other: TupleClient
 ) -> None:
     request = pack(
-        {"operation": "put", "tag": ["a"], "form": "text", "token": door.facts["DIEL_TOKEN"]},
+        {"operation": "put", "tag": ["a"], "form": "text", "token": server.facts["DIEL_TOKEN"]},
         b"0123456789",
     )
     for length in (0, 1, len(request) // 2, len(request) - 1):
-        visitor = Visitor(door)
-        visitor.send(request[:length])
-        visitor.leave()
+        client = Client(server)
+        client.send(request[:length])
+        client.leave()
         assert other.count("a") == 0
-    visitor = Visitor(door)
-    visitor.socket.send(request)
-    visitor.leave()
+    client = Client(server)
+    client.socket.send(request)
+    client.leave()
     assert other.tget("a", timeout=0) == "0123456789"
 
 
-def test_half_a_request_disturbs_nobody(door: Door, other: TupleClient) -> None:
-    slow = Visitor(door)
+def test_half_a_request_disturbs_nobody(server: TupleSocket, other: TupleClient) -> None:
+    slow = Client(server)
     slow.send(b'{"operation"')
-    quick = Visitor(door)
+    quick = Client(server)
     quick.ask("put", "a", body=b"x")
     assert quick.answer().head["status"] == "done"
-    token = door.facts["DIEL_TOKEN"]
+    token = server.facts["DIEL_TOKEN"]
     slow.send(f': "get", "tag": ["a"], "token": "{token}", "size": 0}}\n'.encode())
     assert slow.answer().body == b"x"
 
 
-def test_what_was_said_last_still_counts_when_the_door_closes(space: TupleSpace) -> None:
+def test_what_was_said_last_still_counts_when_the_server_closes(space: TupleSpace) -> None:
     other = space.client()
     other.tput("a", "taken")
-    with Door(space.client()) as door:
-        visitor = Visitor(door)
-        visitor.ask("get", "a")
-        assert visitor.answer().body == b"taken"
-        visitor.socket.send(pack({"received": True}))
-        visitor.socket.close()
-        putting = Visitor(door)
-        head = {"operation": "put", "tag": ["b"], "form": "text", "token": door.facts["DIEL_TOKEN"]}
+    with TupleSocket(space.client()) as server:
+        client = Client(server)
+        client.ask("get", "a")
+        assert client.answer().body == b"taken"
+        client.socket.send(pack({"received": True}))
+        client.socket.close()
+        putting = Client(server)
+        head = {
+            "operation": "put",
+            "tag": ["b"],
+            "form": "text",
+            "token": server.facts["DIEL_TOKEN"],
+        }
         putting.socket.send(pack(head, b"put"))
         putting.socket.close()
     assert other.count("a") == 0
     assert other.tget("b", timeout=0) == "put"
 
 
-def test_a_door_closes_in_time_and_gives_back_what_was_not_confirmed(space: TupleSpace) -> None:
+def test_a_server_closes_in_time_and_gives_back_what_was_not_confirmed(space: TupleSpace) -> None:
     other = space.client()
     other.tput("a", "not confirmed")
-    with Door(space.client()) as door:
-        holding, waiting = Visitor(door), Visitor(door)
+    with TupleSocket(space.client()) as server:
+        holding, waiting = Client(server), Client(server)
         holding.ask("get", "a")
         holding.answer()
         waiting.ask("get", "b")
@@ -331,9 +342,9 @@ def test_a_door_closes_in_time_and_gives_back_what_was_not_confirmed(space: Tupl
         began_s = time.monotonic()
     assert time.monotonic() - began_s < 5
     assert other.tget("a", timeout=0) == "not confirmed"
-    for visitor in (holding, waiting):
-        assert visitor.socket.recv(100) == b""
-    assert not Path(door.address).parent.exists()
+    for client in (holding, waiting):
+        assert client.socket.recv(100) == b""
+    assert not Path(server.address).parent.exists()
 
 
 @pytest.mark.parametrize("operation", ["put", "get"])
@@ -344,11 +355,11 @@ def test_a_run_that_stops_ends_the_serving(
         raise RunStopped("the run is stopping")
 
     def serve_while_it_stops() -> None:
-        with Door(space.client()) as door:
-            visitor = Visitor(door)
+        with TupleSocket(space.client()) as server:
+            client = Client(server)
             for name in ("tput", "claim"):
                 monkeypatch.setattr(TupleClient, name, stop)
-            visitor.ask(operation, "a", body=b"x" if operation == "put" else b"")
+            client.ask(operation, "a", body=b"x" if operation == "put" else b"")
 
     with pytest.raises(RunStopped):
         serve_while_it_stops()
@@ -358,20 +369,22 @@ def test_a_run_that_stops_ends_the_serving(
 
 
 @pytest.mark.parametrize("token", ["", "wrong", "\u00fc", "\ud800"])
-def test_without_the_token_nothing_is_done(door: Door, other: TupleClient, token: str) -> None:
+def test_without_the_token_nothing_is_done(
+    server: TupleSocket, other: TupleClient, token: str
+) -> None:
     other.tput("a", "secret")
     for operation in ("get", "put"):
-        visitor = Visitor(door, token)
-        visitor.ask(operation, "a", body=b"x")
-        head, body = visitor.answer()
+        client = Client(server, token)
+        client.ask(operation, "a", body=b"x")
+        head, body = client.answer()
         assert (head["status"], body) == ("refused", b"")
         assert token == "" or token not in head["why"]
     assert other.count("a") == 1
 
 
-def test_the_folder_is_for_this_user_alone(door: Door) -> None:
-    assert stat.S_IMODE(os.stat(Path(door.address).parent).st_mode) == 0o700
-    assert len(os.fsencode(door.address)) < 108
+def test_the_folder_is_for_this_user_alone(server: TupleSocket) -> None:
+    assert stat.S_IMODE(os.stat(Path(server.address).parent).st_mode) == 0o700
+    assert len(os.fsencode(server.address)) < 108
 
 
 def test_a_long_name_of_the_temporary_folder_is_no_harm(
@@ -379,16 +392,16 @@ def test_a_long_name_of_the_temporary_folder_is_no_harm(
 ) -> None:
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
-    monkeypatch.setattr(door_module.tempfile, "tempdir", str(deep))
-    with Door(space.client()) as door:
-        assert door.address.startswith("/tmp/")
+    monkeypatch.setattr(tuple_socket_module.tempfile, "tempdir", str(deep))
+    with TupleSocket(space.client()) as server:
+        assert server.address.startswith("/tmp/")
     assert list(deep.iterdir()) == []
 
 
 def test_no_place_for_a_socket_is_said(space: TupleSpace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "_LONGEST_ADDRESS_BYTES", 10)
+    monkeypatch.setattr(tuple_socket_module, "_LONGEST_ADDRESS_BYTES", 10)
     with pytest.raises(ModuleFailed, match="TMPDIR"):
-        Door(space.client())
+        TupleSocket(space.client())
 
 
 @pytest.mark.parametrize(
@@ -414,31 +427,31 @@ def test_no_place_for_a_socket_is_said(space: TupleSpace, monkeypatch: pytest.Mo
         ({"operation": "put"}, "not understood: a form"),
     ],
 )
-def test_what_is_wrong_is_said(door: Door, change: dict[str, object], words: str) -> None:
-    visitor = Visitor(door)
-    head = {"operation": "get", "tag": ["a"], "token": door.facts["DIEL_TOKEN"], **change}
-    visitor.send(pack(head, b"{" if change.get("operation") == "put" else b""))
-    answer = visitor.answer().head
+def test_what_is_wrong_is_said(server: TupleSocket, change: dict[str, object], words: str) -> None:
+    client = Client(server)
+    head = {"operation": "get", "tag": ["a"], "token": server.facts["DIEL_TOKEN"], **change}
+    client.send(pack(head, b"{" if change.get("operation") == "put" else b""))
+    answer = client.answer().head
     assert answer["status"] == "refused"
     assert words in answer["why"]
 
 
-def test_a_put_of_what_is_no_text_is_refused(door: Door) -> None:
-    visitor = Visitor(door)
-    visitor.ask("put", "a", body=b"\xff")
-    assert "the value is not UTF-8 text" in visitor.answer().head["why"]
+def test_a_put_of_what_is_no_text_is_refused(server: TupleSocket) -> None:
+    client = Client(server)
+    client.ask("put", "a", body=b"\xff")
+    assert "the value is not UTF-8 text" in client.answer().head["why"]
 
 
-def test_a_value_that_cannot_be_shown_stays(door: Door, other: TupleClient) -> None:
+def test_a_value_that_cannot_be_shown_stays(server: TupleSocket, other: TupleClient) -> None:
     for value, words in [
         (np.zeros(3), "an array of dtype float64 and shape (3,) is not printed: say --npy"),
         (1j, "it holds a value of type complex"),
         ("\ud800", "surrogates not allowed"),
     ]:
         other.tput("a", value)
-        visitor = Visitor(door)
-        visitor.ask("get", "a")
-        why = visitor.answer().head["why"]
+        client = Client(server)
+        client.ask("get", "a")
+        why = client.answer().head["why"]
         assert words in why
         assert "it was left there" in why
         assert other.count("a") == 1
@@ -448,22 +461,22 @@ def test_a_value_that_cannot_be_shown_stays(door: Door, other: TupleClient) -> N
 @given(data=st.binary(max_size=200))
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("space", [1], indirect=True)
-def test_garbage_disturbs_nobody(door: Door, other: TupleClient, data: bytes) -> None:
-    garbage = Visitor(door)
+def test_garbage_disturbs_nobody(server: TupleSocket, other: TupleClient, data: bytes) -> None:
+    garbage = Client(server)
     with contextlib.suppress(OSError):
         garbage.send(data)
-    visitor = Visitor(door)
-    visitor.ask("put", "a", body=b"x")
-    assert visitor.answer().head["status"] == "done"
+    client = Client(server)
+    client.ask("put", "a", body=b"x")
+    assert client.answer().head["status"] == "done"
     other.tget("a", timeout=0)
     garbage.leave()
-    visitor.leave()
+    client.leave()
 
 
-def test_a_head_without_an_end_is_refused(door: Door) -> None:
-    visitor = Visitor(door)
-    visitor.send(b" " * 70_000)
-    assert "a head without an end" in visitor.answer().head["why"]
+def test_a_head_without_an_end_is_refused(server: TupleSocket) -> None:
+    client = Client(server)
+    client.send(b" " * 70_000)
+    assert "a head without an end" in client.answer().head["why"]
 
 
 # -- parcels --------------------------------------------------------------------------------------

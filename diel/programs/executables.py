@@ -12,8 +12,8 @@ from typing import IO, Final
 
 from diel.comm.waiting import wait_for
 from diel.errors import ModuleFailed
-from diel.loading.kept import Ending, Kept
 from diel.loading.spec import ExecutableSpec
+from diel.programs.supervised import Ending, Supervised
 from diel.workflow.placeholders import fill
 from diel.workflow.programs import search_path
 
@@ -115,7 +115,7 @@ def run_executable(
     log: Path,
     safe_point: Callable[[], None],
     meanwhile: Callable[[], None] = lambda: None,
-    door: str = "",
+    tuple_socket: str = "",
 ) -> Ending:
     """Run a program to its end, waiting politely; must be called by the main thread.
 
@@ -133,7 +133,7 @@ def run_executable(
         Asked while waiting; what it raises ends the wait, once the program is terminated.
     meanwhile : callable, optional
         Called all the time while waiting: it does not block.
-    door : str, optional
+    tuple_socket : str, optional
         A socket that is removed at the end, also if this process dies before.
 
     Returns
@@ -156,7 +156,7 @@ def run_executable(
         stderr = stack.enter_context(errors.open("ab"))
         earlier_bytes = stderr.tell()  # of an earlier run of the same copy
         try:
-            program = Kept(
+            program = Supervised(
                 command.words,
                 directory=command.directory,
                 environment=child_environment(),
@@ -165,7 +165,7 @@ def run_executable(
                 stdout=stdout,
                 stderr=stderr,
                 grace_s=_TERMINATION_GRACE_S,
-                door=door,
+                tuple_socket=tuple_socket,
             )
         except OSError as error:
             raise ModuleFailed(f"{command.words[0]} cannot be started: {error.strerror}") from error

@@ -24,7 +24,7 @@ def value_of(form: str, body: bytes) -> Any:
     Parameters
     ----------
     form : str
-        One of `diel.loading.doorway.FORMS`.
+        One of `diel.programs.tuple_protocol.FORMS`.
     body : bytes
 
     Raises

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from diel.errors import ModuleFailed, RunStopped
-from diel.loading.executables import (
+from diel.loading.spec import ExecutableSpec
+from diel.programs.executables import (
     Command,
     child_environment,
     command_of,
     last_lines,
     run_executable,
 )
-from diel.loading.kept import Ending
-from diel.loading.spec import ExecutableSpec
+from diel.programs.supervised import Ending
 from diel.workflow.placeholders import PLACEHOLDERS
 
 
@@ -119,8 +119,8 @@ def test_the_launchers_variables_do_not_reach_a_program(monkeypatch: pytest.Monk
         "HYDI_CONTROL_FD": "9",
         "MPI_LOCALRANKID": "0",
     }
-    kept = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "SOMETHING": "else", "PMI": "no prefix of ours"}
-    for name, value in {**ours, **kept}.items():
+    program = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "SOMETHING": "else", "PMI": "no prefix of ours"}
+    for name, value in {**ours, **program}.items():
         monkeypatch.setenv(name, value)
     environment = child_environment()
     assert ours.keys().isdisjoint(environment)
@@ -159,7 +159,7 @@ CHILDREN = {
 def test_a_stop_ends_the_program_and_its_children(
     log: Path, monkeypatch: pytest.MonkeyPatch, script: str, error: BaseException
 ) -> None:
-    monkeypatch.setattr("diel.loading.executables._TERMINATION_GRACE_S", 0.3)
+    monkeypatch.setattr("diel.programs.executables._TERMINATION_GRACE_S", 0.3)
     pids = log.parent / "pids"
     started_s = time.monotonic()
     with pytest.raises(type(error)):
@@ -296,7 +296,7 @@ def test_variables_of_the_file_come_on_top(log: Path) -> None:
     assert not [line for line in lines if line.startswith("DIEL_SET_")]
 
 
-def test_variables_act_on_the_program_and_not_on_its_keeper(log: Path) -> None:
+def test_variables_act_on_the_program_and_not_on_its_supervisor(log: Path) -> None:
     run(["sh", "-c", "echo $LD_PRELOAD"], log, environment={"LD_PRELOAD": "", "PYTHONHOME": "/x"})
     with pytest.raises(ModuleFailed, match="true cannot be started: No such file"):
         run(["true"], log, environment={"PATH": "/nowhere"})

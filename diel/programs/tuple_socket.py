@@ -1,13 +1,13 @@
-"""The door through which the program of a rank reaches the tuple space: ``diel tuple``.
+"""The Unix socket by which the program of a rank uses the tuple space: ``diel tuple``.
 
 ::
 
     rank (main thread)                        diel tuple, any number, started by the program
     ──────────────────                        ──────────────────────────────────────────────
-    polls its keeper, and                     connects, asks once, prints, leaves
-    serves the door in between  <── socket ──>
+    polls its supervisor, and                 connects, asks once, prints, leaves
+    serves the socket in between  <── socket ──>
 
-The rank's client of the tuple space must not be shared by threads, so the rank serves the door in
+The rank's client of the tuple space must not be shared by threads, so the rank serves the socket in
 the loop in which it waits for its program. A `get` that waits must not block that loop: it is a
 watch, which takes nothing, and a claim once the watch tells. The claim is acknowledged when the
 command has printed the value; if it dies before, the tuple lies in its old place again.
@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.waiting import wait_for
 from diel.errors import DielError, ModuleFailed, RunStopped, TagError, TupleError, TupleTimeout
-from diel.loading.doorway import (
+from diel.programs.tuple_protocol import (
     DONE,
-    DOOR,
     FORMS,
     LATE,
     REFUSED,
     TOKEN,
+    TUPLE_SOCKET,
     NotUnderstood,
     Parcel,
     Unpacker,
@@ -56,7 +56,7 @@ _ROOM_AGAIN_S: Final = 0.05
 _FAREWELL_S: Final = 1.0
 
 
-class Door:
+class TupleSocket:
     """A socket at which a rank serves the commands of its program.
 
     Parameters
@@ -79,19 +79,19 @@ class Door:
         self._tuples = tuples
         self._token = secrets.token_hex(16)
         self._folder = _private_folder()
-        self.address = str(self._folder / "door")
+        self.address = str(self._folder / "tuples")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.address)
         self._listener.listen(128)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
-        self._visits: list[_Visit] = []
+        self._connections: list[_Connection] = []
 
     @property
     def facts(self) -> dict[str, str]:
         """What a program has to find in its environment."""
-        return {DOOR: self.address, TOKEN: self._token}
+        return {TUPLE_SOCKET: self.address, TOKEN: self._token}
 
     def serve(self) -> None:
         """Do what can be done at this moment, without waiting for anybody.
@@ -106,46 +106,46 @@ class Door:
                 self._accept()
             else:
                 key.data.exchange()
-        if self._visits:
+        if self._connections:
             now_s = time.monotonic()
-            for visit in list(self._visits):
-                visit.advance(now_s)
-                if visit.is_over:
-                    self._dismiss(visit)
+            for connection in list(self._connections):
+                connection.advance(now_s)
+                if connection.is_over:
+                    self._dismiss(connection)
 
     def close(self) -> None:
-        """Close the door, once the program and all that it has started are gone."""
+        """Close the socket, once the program and all that it has started are gone."""
         try:
             # What they said last may still lie in the sockets: that a value was received, say.
             wait_for(self._is_quiet, _FAREWELL_S)
         finally:
-            for visit in list(self._visits):
+            for connection in list(self._connections):
                 with contextlib.suppress(DielError):  # the run may be stopping
-                    visit.abandon()
-                self._dismiss(visit)
+                    connection.abandon()
+                self._dismiss(connection)
             self._selector.close()
             self._listener.close()
             for remove, place in ((os.unlink, self.address), (os.rmdir, self._folder)):
-                with contextlib.suppress(OSError):  # the keeper has removed it
+                with contextlib.suppress(OSError):  # the supervisor has removed it
                     remove(place)
 
     def _is_quiet(self) -> bool | None:
         self.serve()
-        return True if not self._visits else None
+        return True if not self._connections else None
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it has left again, or this process has no number free
             while True:
-                connection, _ = self._listener.accept()
-                connection.setblocking(False)
-                visit = _Visit(connection, self._selector, self._token, self._tuples)
-                self._visits.append(visit)
+                accepted, _ = self._listener.accept()
+                accepted.setblocking(False)
+                connection = _Connection(accepted, self._selector, self._token, self._tuples)
+                self._connections.append(connection)
 
-    def _dismiss(self, visit: _Visit) -> None:
-        self._visits.remove(visit)
-        visit.close()
+    def _dismiss(self, connection: _Connection) -> None:
+        self._connections.remove(connection)
+        connection.close()
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> TupleSocket:
         return self
 
     def __exit__(
@@ -161,7 +161,7 @@ class Door:
                 self.close()
 
 
-class _Visit:
+class _Connection:
     """One command: what it asks, how far that is, and what it has been told."""
 
     def __init__(
@@ -283,7 +283,7 @@ class _Visit:
                 self._watch = self._tuples.watch(request.tag)
 
     def _perform(self, request: _Request) -> None:
-        from diel.loading.forms import shown
+        from diel.programs.shell_values import shown
 
         if request.operation == "put":
             # Waiting for room could wait for a command that this rank would have to serve.
@@ -332,7 +332,7 @@ class _Request:
     """
 
     def __init__(self, parcel: Parcel, now_s: float) -> None:
-        from diel.loading.forms import value_of
+        from diel.programs.shell_values import value_of
 
         head = parcel.head
         self.operation = head.get("operation")
@@ -363,7 +363,7 @@ def _tag(fields: object) -> tuple[Any, ...]:
 def _private_folder() -> Path:
     """Make a folder that others cannot enter, with a name that is short enough for a socket."""
     for place in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
-        if len(os.fsencode(place)) + len("/diel-12345678/door") > _LONGEST_ADDRESS_BYTES:
+        if len(os.fsencode(place)) + len("/diel-12345678/tuples") > _LONGEST_ADDRESS_BYTES:
             continue
         with contextlib.suppress(OSError):
             return Path(tempfile.mkdtemp(prefix="diel-", dir=place))

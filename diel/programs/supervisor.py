@@ -1,19 +1,19 @@
-"""The keeper: a small process between a rank and the program that it runs.
+"""The supervisor: a small process between a rank and the program that it runs.
 
-    python -I -S keeper.py STATUS_FD PARENT GRACE_S DOOR PROGRAM [ARGUMENT ...]
+    python -I -S supervisor.py STATUS_FD PARENT GRACE_S TUPLE_SOCKET PROGRAM [ARGUMENT ...]
 
 ::
 
-    rank ── starts ──> keeper ── starts ──> program ──> whatever that starts
+    rank ── starts ──> supervisor ── starts ──> program ──> whatever that starts
          <── words ───  (on a pipe, STATUS_FD; see below)
 
 A rank may be killed at any moment, without a chance to end what it has started, and a program may
-start others that leave its session. So the keeper asks the kernel for two things: to be told when
-the rank dies (PR_SET_PDEATHSIG), and to become the parent of every orphan among the program's
+start others that leave its session. So the supervisor asks the kernel for two things: to be told
+when the rank dies (PR_SET_PDEATHSIG), and to become the parent of every orphan among the program's
 descendants (PR_SET_CHILD_SUBREAPER). When it ends, all of them have ended.
 
-It is run as a file, not imported: a rank has loaded MPI and may be large, and the keeper has to
-start within milliseconds. Its own environment is the rank's without the launcher's variables; what
+It is run as a file: a rank has loaded MPI and may be large, and the supervisor has to start within
+milliseconds. Its own environment is the rank's without the launcher's variables; what
 the program shall find besides is there under names that begin with ``DIEL_SET_``, so that a
 variable such as LD_LIBRARY_PATH acts on the program alone.
 
@@ -26,7 +26,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -44,20 +44,20 @@ _KILLING_S = 2.0
 
 def main(arguments: list[str]) -> None:
     """Start a program, see it to its end, and end what it leaves behind."""
-    status_fd, parent, grace_s, door, *command = arguments
+    status_fd, parent, grace_s, socket, *command = arguments
     # Signals are waited for, never handled: nothing can come between two steps.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would swallow exit statuses
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() == int(parent):  # else it died before we asked to be told
-        keeper = _Keeper(int(status_fd))
-        keeper.start(command, mask)
-        keeper.keep(float(grace_s))
-    _remove(door)
+        supervisor = _Supervisor(int(status_fd))
+        supervisor.start(command, mask)
+        supervisor.keep(float(grace_s))
+    _remove(socket)
 
 
-class _Keeper:
+class _Supervisor:
     """The parent of one program and of every orphan among its descendants."""
 
     def __init__(self, status_fd: int) -> None:
@@ -71,7 +71,7 @@ class _Keeper:
     def start(self, command: list[str], mask: set[int]) -> None:
         """Start the program, or say why not."""
         failure, tell_failure = os.pipe()  # neither end survives an exec
-        keeper = os.getpid()
+        supervisor = os.getpid()
         try:
             self._program = os.fork()
         except OSError as error:
@@ -79,7 +79,7 @@ class _Keeper:
             self._has_ended = self._is_alone = True
             return
         if not self._program:
-            _become(command, mask, keeper, tell_failure)
+            _become(command, mask, supervisor, tell_failure)
         os.close(tell_failure)
         words = os.read(failure, 32)
         os.close(failure)
@@ -96,13 +96,13 @@ class _Keeper:
             self._wait(lambda: self._is_alone or self._is_asked_to_end, _LINGER_S)
         if self._is_alone:
             return
-        left = len(_descendants()) if self._has_ended else 0
-        _signal_descendants(signal.SIGTERM)
-        _signal_descendants(signal.SIGCONT)  # a stopped one would never hear of it
+        left = len(descendants()) if self._has_ended else 0
+        signal_descendants(signal.SIGTERM)
+        signal_descendants(signal.SIGCONT)  # a stopped one would never hear of it
         self._wait(lambda: self._is_alone, grace_s)
         deadline_s = time.monotonic() + _KILLING_S
         while not self._is_alone and time.monotonic() < deadline_s:
-            _signal_descendants(signal.SIGKILL)  # again and again: they may start others meanwhile
+            signal_descendants(signal.SIGKILL)  # again and again: they may start others meanwhile
             self._wait(lambda: self._is_alone, _KILL_EVERY_S)
         if left:
             self._say("ended", left)
@@ -142,12 +142,12 @@ class _Keeper:
             pass  # the rank is gone
 
 
-def _become(command: list[str], mask: set[int], keeper: int, tell_failure: int) -> None:
-    """Turn this fork of the keeper into the program."""
+def _become(command: list[str], mask: set[int], supervisor: int, tell_failure: int) -> None:
+    """Turn this fork of the supervisor into the program."""
     try:
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
+        if os.getppid() != supervisor:
             os._exit(1)
         for name in ("SIGPIPE", "SIGXFSZ"):  # which Python ignores
             signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -165,8 +165,19 @@ def _program_environment() -> dict[bytes, bytes]:
     return {**inherited, **own}
 
 
-def _descendants() -> list[int]:
-    """Return every process below this one; those that have ended and were not reaped too."""
+def descendants(spared: Collection[int] = ()) -> list[int]:
+    """Return every process below this one.
+
+    Parameters
+    ----------
+    spared : collection of int, optional
+        Children that are left out, with all that is below them.
+
+    Returns
+    -------
+    list of int
+        Process numbers, those that have ended and were not reaped too.
+    """
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -176,7 +187,8 @@ def _descendants() -> list[int]:
                     parent = int(file.read().rpartition(b")")[2].split()[1])
             except (OSError, IndexError):
                 continue  # it has just ended
-            children.setdefault(parent, []).append(int(name))
+            if int(name) not in spared:
+                children.setdefault(parent, []).append(int(name))
     found: list[int] = []
     parents = [os.getpid()]
     while parents:
@@ -186,8 +198,16 @@ def _descendants() -> list[int]:
     return found
 
 
-def _signal_descendants(number: int) -> None:
-    for pid in _descendants():
+def signal_descendants(number: int, spared: Collection[int] = ()) -> None:
+    """Send a signal to every process below this one.
+
+    Parameters
+    ----------
+    number : int
+    spared : collection of int, optional
+        As in `descendants`.
+    """
+    for pid in descendants(spared):
         try:
             os.kill(pid, number)
         except OSError:
@@ -198,12 +218,12 @@ def _prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
-def _remove(door: str) -> None:
+def _remove(socket: str) -> None:
     """Remove the socket of `diel tuple`, and its folder, which a rank that was killed leaves."""
-    if door:
+    if socket:
         try:
-            os.unlink(door)
-            os.rmdir(os.path.dirname(door))
+            os.unlink(socket)
+            os.rmdir(os.path.dirname(socket))
         except OSError:
             pass  # there is none any more
 

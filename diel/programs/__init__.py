@@ -1,0 +1,1 @@
+"""Programs that a run starts: their supervisor, and the socket to the tuple space."""
