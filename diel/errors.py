@@ -14,7 +14,7 @@
     ├── TupleError                  the tuple space
     │   ├── TagError                a tag or pattern is malformed (ValueError)
     │   ├── PayloadError            a value cannot be stored, or ``out=`` does not fit (TypeError)
-    │   ├── TupleTimeout            nothing matched in time (TimeoutError)
+    │   ├── TupleTimeout            nothing matched, or there was no room, in time (TimeoutError)
     │   ├── TupleSpaceFull          there is no room for a tuple, or never will be (RuntimeError)
     │   ├── ClaimLost               a claim is no longer held: its lease ended (RuntimeError)
     │   └── CheckpointError         a file is no checkpoint, or a damaged one (ValueError)
@@ -156,23 +156,28 @@ class CheckpointError(TupleError, ValueError):
 
 
 class TupleTimeout(TupleError, TimeoutError):
-    """No tuple matched before the timeout.
+    """No tuple matched, or no room was found for one, before the timeout.
 
     Parameters
     ----------
     operation : str
-        ``tget`` or ``tread``.
+        Such as ``tget`` or ``tput``.
     tag : str
         The pattern, as a person would write it.
     timeout_s : float
         Seconds waited.
+    reason : str, optional
+        What did not happen: nothing matched, or, for a put, there was no room.
     """
 
-    def __init__(self, operation: str, tag: str, timeout_s: float) -> None:
+    def __init__(
+        self, operation: str, tag: str, timeout_s: float, reason: str = "nothing matched"
+    ) -> None:
         self.operation = operation
         self.tag = tag
         self.timeout_s = timeout_s
-        super().__init__(f"{operation}({tag}): nothing matched within {timeout_s:g} s")
+        self.reason = reason
+        super().__init__(f"{operation}({tag}): {reason} within {timeout_s:g} s")
 
 
 class CouplingError(DielError):

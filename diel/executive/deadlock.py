@@ -173,6 +173,11 @@ class WaitWatch:
                 found = ", ".join(f"{tag} x {held[tag]}" for tag in near)
                 line += f"; tags there that nearly match: {found}"
             lines.append(line)
+        lines += [
+            f"a tuple server is full and cannot move tuples to the disk: {survey['spill_error']}"
+            for survey in surveys
+            if survey.get("spill_error")
+        ]
         if not held:
             lines.append("the tuple space is empty")
         waiting = {self._waits[rank].plan.name for rank in running}

@@ -210,7 +210,8 @@ class Asking:
             finally:
                 self.waiting_for = None
             if reply.status == Status.TIMEOUT:
-                raise TupleTimeout("tput", format_tag(tag), timeout_s)
+                reason = f"no room for {cost:,} bytes ({_what_is_held(reply)})"
+                raise TupleTimeout("tput", format_tag(tag), timeout_s, reason)
             if reply.status != Status.OK:
                 raise TupleSpaceFull(_no_room(tag, cost, reply))
             account.credit_bytes += reply.number
@@ -344,7 +345,14 @@ def _no_room(tag: object, cost: int, reply: Reply) -> str:
             f"{what} are more than the {reply.number:,} that a tuple server may hold "
             "([tuple_space] memory in the workflow file)"
         )
-    return f"{what} do not fit: the tuple server holds {reply.number:,} bytes"
+    return f"{what} do not fit: {_what_is_held(reply)}"
+
+
+def _what_is_held(reply: Reply) -> str:
+    """Say what fills a tuple server, and why its disk did not help, if it has one."""
+    held = f"the tuple server holds {reply.number:,} bytes"
+    spill_error = bytes(reply.payload).decode(errors="replace")
+    return f"{held} and cannot move any to the disk: {spill_error}" if spill_error else held
 
 
 def seconds(timeout: float | None) -> float:

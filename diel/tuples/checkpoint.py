@@ -35,7 +35,8 @@ from pathlib import Path
 from typing import IO, Any, Final, NoReturn, TypeAlias
 
 import diel
-from diel.errors import CheckpointError
+from diel.errors import CheckpointError, PayloadError
+from diel.tuples import codec
 from diel.tuples.distributed import STRIPED, Layout, is_piece
 from diel.tuples.protocol import BODY, INLINE_BYTES, Operation, Reply, unpack_frames
 from diel.tuples.tags import decode_tag, encode_tag
@@ -58,13 +59,13 @@ class _Census:
 
     frames: int = 0
     tuples: int = 0
-    pieces: set[bytes] = field(default_factory=set)
+    pieces: dict[bytes, int] = field(default_factory=dict)  # bytes of each, by key
     layouts: dict[bytes, Layout] = field(default_factory=dict)
 
     def add(self, item: Reply) -> None:
         self.frames += 1
         if is_piece(item.key):
-            self.pieces.add(item.key)
+            self.pieces[item.key] = len(item.payload)
             return
         self.tuples += 1
         if item.kind & STRIPED:
@@ -73,7 +74,12 @@ class _Census:
 
     def is_whole(self, layout: Layout) -> bool:
         enough = layout.pieces <= len(self.pieces)
-        return enough and self.pieces.issuperset(layout.piece_keys())
+        return enough and self.pieces.keys() >= set(layout.piece_keys())
+
+    def has_its_size(self, layout: Layout) -> bool:
+        """Whether the pieces of a layout, all of which are here, are as large as it says."""
+        pieces = [self.pieces[key] for key in layout.piece_keys()]
+        return sum(pieces) == layout.size_bytes and pieces == layout.piece_sizes()
 
     def missing_keys(self) -> list[bytes]:
         """Return the keys of pieces that layouts name and that are not here."""
@@ -224,6 +230,9 @@ def restore(path: PathLike, put: Callable[[Reply], None], flush: Callable[[], No
         census = _Census()
         for item in _Reader(path, file).tuples():
             census.add(item)
+        for layout in filter(census.is_whole, census.layouts.values()):
+            if not census.has_its_size(layout):
+                raise _damaged(path, "a striped tuple whose pieces do not have its size")
         wanted = census.wanted_keys()
         if wanted:  # the pieces first: a layout must not be seen before them
             for item in _Reader(path, file).tuples():
@@ -320,7 +329,7 @@ class _Reader:
         key, meta = body[BODY.size : meta_at], body[meta_at:payload_at]
         item = Reply(0, 0, 0, kind, key, meta, payload)
         if not _is_sound(item):
-            self._complain(f"at byte {started:,}, a frame without a proper tag or layout")
+            self._complain(f"at byte {started:,}, a frame without a proper tag, value or layout")
         return item
 
     def _read(self, size: int, end: int | None = None) -> bytes:
@@ -334,16 +343,25 @@ class _Reader:
         return data
 
     def _complain(self, what: str) -> NoReturn:
-        raise CheckpointError(f"{self._path}: a damaged checkpoint: {what}; nothing was restored")
+        raise _damaged(self._path, what)
+
+
+def _damaged(path: PathLike, what: str) -> CheckpointError:
+    return CheckpointError(f"{os.fspath(path)}: a damaged checkpoint: {what}; nothing was restored")
 
 
 def _is_sound(item: Reply) -> bool:
-    """Whether a frame has the key of a tag or a piece, and a layout where it says so."""
+    """Whether a frame has the key of a tag or a piece, and a value or a layout of one."""
     try:
         if is_piece(item.key):
             return len(item.key) == len(Layout(bytes(8), 1, 0).piece_keys()[0])
-        if item.kind & STRIPED and not Layout.unpack(item.payload).pieces:
-            return False
+        size_bytes = len(item.payload)
+        if item.kind & STRIPED:
+            layout = Layout.unpack(item.payload)
+            if not layout.pieces:
+                return False
+            size_bytes = layout.size_bytes
+        codec.check(item.kind & ~STRIPED, item.meta, size_bytes)
         return encode_tag(decode_tag(item.key)) == item.key
-    except (ValueError, struct.error, OverflowError):
+    except (ValueError, struct.error, OverflowError, PayloadError):
         return False

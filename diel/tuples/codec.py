@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
+import math
 import pickle
 import struct
 from typing import Any, Final, NamedTuple, cast
@@ -78,20 +80,51 @@ def decode(kind: int, meta: bytes, buffer: bytes | bytearray | memoryview) -> An
     Raises
     ------
     PayloadError
-        If a pickled object cannot be rebuilt here.
+        If a pickled object cannot be rebuilt here, or the form is not one that `encode` makes: a
+        checkpoint may have been tampered with.
     """
     if kind == BYTES:
         return bytes(buffer)
+    if kind == PICKLE:
+        try:
+            return pickle.loads(buffer)
+        except Exception as error:  # whatever a __setstate__ raises
+            raise PayloadError(f"a value cannot be rebuilt on this rank: {error}") from error
+    check(kind, meta, len(buffer))
     if kind == ARRAY:
         dtype, shape = _parse_array_meta(meta)
         writable = bytearray(buffer) if isinstance(buffer, bytes) else buffer
         return np.frombuffer(writable, dtype).reshape(shape)
+    return decode_number(kind, buffer)
+
+
+def check(kind: int, meta: bytes, size_bytes: int) -> None:
+    """Check that an encoded form is one that `encode` makes, without looking into a pickle.
+
+    Raises
+    ------
+    PayloadError
+        If the kind is unknown, or what is said of a number or an array does not fit its size.
+    """
+    if kind in (BYTES, PICKLE):
+        return
     if kind in (INTEGER, FLOAT):
-        return decode_number(kind, buffer)
-    try:
-        return pickle.loads(buffer)
-    except Exception as error:  # whatever a __setstate__ raises
-        raise PayloadError(f"a value cannot be rebuilt on this rank: {error}") from error
+        expected_bytes = _FLOAT.size
+    elif kind == ARRAY:
+        try:
+            dtype, shape = _parse_array_meta(meta)
+            expected_bytes = dtype.itemsize * math.prod(shape)
+        except Exception as error:  # a forged description may raise nearly anything in NumPy
+            raise PayloadError(f"a damaged tuple: {meta[:80]!r} describes no array") from error
+        if dtype.hasobject or any(length < 0 for length in shape):
+            raise PayloadError(f"a damaged tuple: {meta[:80]!r} describes no array")
+    else:
+        raise PayloadError(f"a damaged tuple: no value is of kind {kind}")
+    if size_bytes != expected_bytes:
+        raise PayloadError(
+            f"a damaged tuple: {describe(kind, meta)} of {size_bytes:,} bytes "
+            f"in place of {expected_bytes:,}"
+        )
 
 
 def encode_number(value: float) -> tuple[int, bytes]:
@@ -167,6 +200,7 @@ def _is_its_memory(array: np.ndarray[Any, Any]) -> bool:
     return True
 
 
+@functools.lru_cache(maxsize=256)
 def _parse_array_meta(meta: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
     descr, shape = ast.literal_eval(meta.decode())
     return np.lib.format.descr_to_dtype(descr), shape

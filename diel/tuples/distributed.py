@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 PIECE: Final = b"p"
@@ -70,10 +71,19 @@ class Layout:
         ends = [self.name + index.to_bytes(4, "little") for index in range(self.pieces)]
         return [PIECE + len(end).to_bytes(4, "little") + end for end in ends]
 
+    @property
+    def _step_bytes(self) -> int:
+        even = -(-self.size_bytes // self.pieces)
+        return -(-even // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+    def piece_sizes(self) -> list[int]:
+        """Return the size of each piece, in bytes."""
+        starts = [min(self.size_bytes, i * self._step_bytes) for i in range(self.pieces + 1)]
+        return [end - start for start, end in pairwise(starts)]
+
     def cut(self, buffer: memoryview) -> list[memoryview]:
         """Return the pieces of a payload, as views."""
-        even = -(-self.size_bytes // self.pieces)
-        step = -(-even // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        step = self._step_bytes
         return [buffer[index * step : (index + 1) * step] for index in range(self.pieces)]
 
 

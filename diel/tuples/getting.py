@@ -223,7 +223,7 @@ class Getting(Striping):
                     try:
                         payload = item.payload
                         if item.kind & STRIPED:
-                            payload = self._fetch_pieces(_TAKE, Layout.unpack(payload), None)
+                            payload = self._take_pieces(Layout.unpack(payload))
                         value = codec.decode(item.kind & ~STRIPED, item.meta, payload)
                     except PayloadError:
                         for rest in items[index:]:  # taken, but not to be had: back they go
@@ -249,5 +249,5 @@ class Getting(Striping):
                 self.waiting_for = None
         payload = reply.payload
         if reply.kind & STRIPED:
-            payload = self._fetch_pieces(_TAKE, Layout.unpack(payload), None)
+            payload = self._take_pieces(Layout.unpack(payload))
         return codec.decode(reply.kind & ~STRIPED, reply.meta, payload)

@@ -11,7 +11,7 @@ import math
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from diel.tuples.protocol import Out, Status, answer
+from diel.tuples.protocol import Out, Status, answer, pack_put
 
 _CREDIT_BYTES: Final = 2**20
 _PUTS_AHEAD: Final = 15
@@ -54,6 +54,8 @@ class Memory:
         Of each client that has ever put anything.
     askers : OrderedDict
         Who waits for room, in order of arrival.
+    spill_error : str
+        Why tuples could not be moved to the disk when that was tried last; empty if they could.
     """
 
     def __init__(self, capacity_bytes: int, refuse_when_full: bool) -> None:
@@ -62,6 +64,7 @@ class Memory:
         self._refuse_when_full = refuse_when_full
         self.accounts: dict[int, Account] = {}
         self.askers: OrderedDict[tuple[int, int], _Asker] = OrderedDict()
+        self.spill_error = ""
 
     @property
     def held_bytes(self) -> int:
@@ -112,9 +115,9 @@ class Memory:
         if not self.askers and self._fits(asker):
             return [self._grant(asker)]
         if self._refuse_when_full:
-            return [answer(client, serial, Status.FULL, self.held_bytes)]
+            return [self._no_room(asker, Status.FULL)]
         if timeout_s <= 0:
-            return [answer(client, serial, Status.TIMEOUT)]
+            return [self._no_room(asker, Status.TIMEOUT)]
         self.askers[client, serial] = asker
         return []
 
@@ -123,7 +126,7 @@ class Memory:
         late = [asker for asker in self.askers.values() if asker.deadline_s <= now_s]
         for asker in late:
             del self.askers[asker.client, asker.serial]
-        replies = [answer(asker.client, asker.serial, Status.TIMEOUT) for asker in late]
+        replies = [self._no_room(asker, Status.TIMEOUT) for asker in late]
         return replies + (self._serve_askers() if late else [])
 
     def next_deadline_s(self) -> float:
@@ -148,6 +151,12 @@ class Memory:
         held_then = self.held_bytes + wanted_bytes
         spare = self.capacity_bytes + self.capacity_bytes // 8 - self.credit_out_bytes
         return max(0, held_then - min(self.capacity_bytes, spare))
+
+    def _no_room(self, asker: _Asker, status: Status) -> Out:
+        """Return the answer that there is no room: the bytes held, and what a full disk said."""
+        reason = self.spill_error.encode()
+        message, _ = pack_put(status, asker.serial, self.held_bytes, 0, b"", b"", reason)
+        return Out(asker.client, message)
 
     def _fits(self, asker: _Asker) -> bool:
         return self.missing_bytes(asker.wanted_bytes) == 0

@@ -59,8 +59,17 @@ class SpillFolder:
         self._folder = Path(folder)
         self._files = 0
 
-    def write(self, payload: Payload) -> Spilled | None:
-        """Return the payload in a file, or None where it cannot be written: then it stays."""
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def write(self, payload: Payload) -> Spilled:
+        """Return the payload in a file.
+
+        Raises
+        ------
+        OSError
+            If it cannot be written, as on a full disk; then no file is left.
+        """
         self._files += 1
         path = self._folder / f"{self._files}.payload"
         try:
@@ -69,7 +78,7 @@ class SpillFolder:
                 file.write(payload)
         except OSError:
             _remove(path)
-            return None
+            raise
         return Spilled(path, len(payload))
 
 

@@ -40,16 +40,22 @@ class Spillable:
             self._checked_at = max(_FIRST_CHECK, 2 * len(self._places))
 
     def make_room(self, missing_bytes: int) -> None:
-        """Write the oldest payloads that lie there to files, until there is room."""
+        """Write the oldest payloads that lie there to files, until there is room.
+
+        Where the disk takes no more, `Memory.spill_error` says so to whoever waits for room.
+        """
         while missing_bytes > 0 and self._places:
             number, key = self._places.popleft()
             for entry in self._queues.of(key):
                 if entry[0] != number or entry[3] is None or isinstance(entry[3], Spilled):
                     continue
-                spilled = self._folder.write(entry[3])
-                if spilled is None:
+                try:
+                    spilled = self._folder.write(entry[3])
+                except OSError as error:
                     self._places.appendleft((number, key))
-                    return  # the disk is full too
+                    self._memory.spill_error = f"{self._folder}: {error.strerror or error}"
+                    return
+                self._memory.spill_error = ""
                 self._queues.replace(key, entry, (*entry[:3], spilled))
                 self._memory.hold(-len(spilled))
                 missing_bytes -= len(spilled)

@@ -430,6 +430,7 @@ class TupleStore:
                 client: account.puts for client, account in self.memory.accounts.items()
             },
             "held_bytes": self.memory.held_bytes,
+            "spill_error": self.memory.spill_error,
             "tags": [(key.hex(), len(self.queues.of(key))) for key in self.queues][:1000],
             "waiting": sorted(
                 {(waiter.client, waiter.serial) for waiter in self._waiters}

@@ -102,6 +102,13 @@ class Striping(Asking):
                 cut[:] = reply.payload
         return target
 
+    def _take_pieces(self, layout: Layout, target: memoryview | None = None) -> memoryview:
+        """Take all pieces of a layout that was taken, and so is nobody else's."""
+        payload = self._fetch_pieces(Operation.TAKE, layout, target)
+        if payload is None:
+            raise PayloadError("a damaged tuple: a piece of a striped tuple is not there")
+        return payload
+
     def _get(
         self,
         operation: Operation,
@@ -124,7 +131,11 @@ class Striping(Asking):
             payload = reply.payload
             if reply.kind & STRIPED:
                 into = None if target is None else target.buffer
-                payload = self._fetch_pieces(operation, Layout.unpack(payload), into)
+                layout = Layout.unpack(payload)
+                if operation == Operation.TAKE:
+                    payload = self._take_pieces(layout, into)
+                else:
+                    payload = self._fetch_pieces(operation, layout, into)
                 if payload is None:
                     left_s = max(0.0, deadline_s - time.monotonic())
                     continue  # it was taken while we read it: look for the next

@@ -55,7 +55,7 @@ TABLE = [
     (CheckpointError("words"), {}, ValueError),
     (
         TupleTimeout("tget", "('a', ANY)", 2.5),
-        {"operation": "tget", "tag": "('a', ANY)", "timeout_s": 2.5},
+        {"operation": "tget", "tag": "('a', ANY)", "timeout_s": 2.5, "reason": "nothing matched"},
         TimeoutError,
     ),
     (CouplingError("words"), {}, Exception),

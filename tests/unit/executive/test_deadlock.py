@@ -174,5 +174,8 @@ def test_the_explanation_names_who_what_and_who_could_have() -> None:
     assert "something else" not in text
     assert "ended, and could have put it: source.0" in text
     assert "group report" in text
+    full = {**survey([3]), "spill_error": "/scratch/run: No space left on device"}
+    text = watch.explain([3], [full], ended=[], groups_to_come=[], now_s=11)
+    assert "full and cannot move tuples to the disk: /scratch/run: No space left on device" in text
     empty = watch.explain([3], [survey([3])], ended=[], groups_to_come=[], now_s=11)
     assert "the tuple space is empty" in empty

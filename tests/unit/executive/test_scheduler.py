@@ -394,3 +394,21 @@ def test_what_is_yet_to_come_is_named() -> None:
         "x",
         "nest (further iterations)",
     ]
+
+
+def test_a_group_of_groups_that_has_not_begun_is_named_whole() -> None:
+    groups = [
+        group("once", ("a", 1, 1)),
+        GroupPlan("later", groups=("inside", "behind"), depends=("once",), iterations=2),
+        group("inside", ("b", 1, 1), iterations=3),
+        group("behind", ("c", 1, 1), depends=["inside"]),
+    ]
+    scheduler = Scheduler(groups, [2])
+    (start,) = started(scheduler.start())
+    assert scheduler.groups_to_come == ["later", "inside", "behind"]
+    scheduler.handle(CopyRankFinished(start.copies[0].serial, 2))
+    assert scheduler.groups_to_come == [
+        "later (further iterations)",
+        "inside (further iterations)",
+        "behind",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -59,22 +60,38 @@ def test_striped_and_claimed_tuples_spill_too(servers: int, tmp_path: Path) -> N
     assert tuples.count("job") == 5
 
 
-def test_a_full_disk_leaves_things_as_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("refuse", [True, False], ids=["refuses", "waits"])
+def test_a_disk_that_takes_no_more_is_named_and_nothing_is_lost(
+    refuse: bool, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(SpillFolder, "write", lambda self, payload: None)
-    store = TupleStore(CAPACITY, refuse_when_full=True, spill=SpillFolder(tmp_path))
-    tuples = TupleClient(LocalTransport([store]))
+    (tmp_path / "disk").write_text("where a folder should be")
+    folder = SpillFolder(tmp_path / "disk" / "spilled")
+    store = TupleStore(CAPACITY, refuse_when_full=refuse, spill=folder)
+    transport = LocalTransport([store])
+    tuples = TupleClient(transport)
     tuples.tput("a", bytes(900_000))
-    with pytest.raises(TupleSpaceFull):
-        tuples.tput("b", bytes(900_000))
+    error = TupleSpaceFull if refuse else TupleTimeout
+    for timeout_s in (0, 0.05):
+        with pytest.raises(error, match=rf"cannot move any to the disk: {folder}: Not a dir") as no:
+            tuples.tput("b", bytes(900_000), timeout=timeout_s)
+        assert "nothing matched" not in str(no.value)
+        assert re.search(r"holds 900,\d\d\d bytes", str(no.value))
+    assert "Not a directory" in tuples.survey(0)["spill_error"]
     assert tuples.tget("a", timeout=0) == bytes(900_000)
+    # Once the disk takes payloads again, all is as if it always had.
+    (tmp_path / "disk").unlink()
+    for number in range(3):
+        tuples.tput("b", bytes([number]) * 900_000, timeout=0)
+    assert tuples.survey(0)["spill_error"] == ""
+    assert [tuples.tget("b", timeout=0)[:1] for _ in range(3)] == [b"\0", b"\1", b"\2"]
 
 
 def test_without_spilling_a_put_waits(tmp_path: Path) -> None:
     tuples = TupleClient(LocalTransport([TupleStore(CAPACITY)]))
     tuples.tput("a", bytes(900_000))
-    with pytest.raises(TupleTimeout):
+    with pytest.raises(
+        TupleTimeout, match=r"no room for 900,\d+ bytes .*holds 900,\d+ bytes\) within"
+    ):
         tuples.tput("b", bytes(900_000), timeout=0.1)
 
 
