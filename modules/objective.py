@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .expression import Evaluate, ExpressionError, UnknownName, compile_expression
-from .plugins import load_plugin
+from .plugins import PluginError, load_plugin
 
 # Metrics of our trainers: whether more of it is better, and between which bounds it lies.
 _KNOWN: dict[str, tuple[bool, float, float]] = {
@@ -82,6 +83,12 @@ class Objective:
         is_function = ":" in text
         if is_function:
             function = load_plugin(text, folder)
+            try:
+                inspect.signature(function).bind({})
+            except TypeError as error:
+                raise PluginError(f"{text} is called as function(metrics): {error}") from None
+            except ValueError:  # one of C may have no signature that could be read
+                pass
             evaluate: Evaluate = lambda metrics: float(function(dict(metrics)))  # noqa: E731
             names: list[str] = []
         else:

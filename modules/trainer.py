@@ -114,7 +114,8 @@ class Options(BaseModel):
         if given:
             raise ValueError(f"{', '.join(given)}: of a dataset; a function has its own options")
         try:
-            locate_function(train, (info.context or {}).get("folder", Path()))
+            folder = (info.context or {}).get("folder", Path())
+            locate_function(train, folder, ("parameters", "report"))
         except LookupError as error:
             raise ValueError(f"train = {train!r}: {error}") from None
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import builtins
+import math
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from diel.workflow.nearest import did_you_mean
@@ -37,13 +38,15 @@ class Names:
     """What a file defines at its top level.
 
     ``defined`` says of each name whether it is a ``function``, one that no run can call (a key of
-    `_UNFIT`), a ``value`` that cannot be called, or may be ``anything``. In an ``is_open`` file
-    there may be more names than can be read off.
+    `_UNFIT`), a ``value`` that cannot be called, or may be ``anything``. ``takes`` says of a plain
+    function how many arguments in order it needs, and takes at most. In an ``is_open`` file there
+    may be more names than can be read off.
     """
 
     defined: dict[str, str]
     classes: frozenset[str] = frozenset()
     is_open: bool = False
+    takes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 ANYTHING = Names({}, is_open=True)
@@ -75,8 +78,17 @@ def names_in(file: Path) -> Names:
         # What is defined in two ways, as in try/except, is what a reader would hope for.
         if name not in defined or kind in ("function", "anything"):
             defined[name] = kind
-    classes = {one.name for one in _statements(tree.body) if isinstance(one, ast.ClassDef)}
-    return Names(defined, frozenset(classes), bool({"*", "__getattr__"} & set(defined)))
+    statements = list(_statements(tree.body))
+    classes = {one.name for one in statements if isinstance(one, ast.ClassDef)}
+    takes: dict[str, tuple[float, float]] = {}
+    for one in statements:
+        # A decorator may make anything of a function; one that is defined twice may be either.
+        if isinstance(one, ast.FunctionDef) and not one.decorator_list:
+            fewest, most = _arguments_of(one)
+            before = takes.get(one.name, (fewest, most))
+            takes[one.name] = (min(fewest, before[0]), max(most, before[1]))
+    is_open = bool({"*", "__getattr__"} & set(defined))
+    return Names(defined, frozenset(classes), is_open, takes)
 
 
 def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
@@ -114,8 +126,6 @@ _UNFIT = {
         "has a yield in it, and would be called without being run",
         "return what it finds, or put it in the tuple space",
     ),
-    "narrow": ("takes no argument", "a module is called with its context: (ctx)"),
-    "wide": ("needs more than one argument", "a module is called with its context alone: (ctx)"),
 }
 """Functions that no run can call: what they are, and what to do about it."""
 
@@ -127,12 +137,16 @@ def _kind_of_function(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         return "function"
     if any(isinstance(one, (ast.Yield, ast.YieldFrom)) for one in _own_nodes(function)):
         return "generator"
+    return "function"
+
+
+def _arguments_of(function: ast.FunctionDef) -> tuple[float, float]:
+    """Return how many arguments in order a function needs, and takes at most."""
     takes = function.args
     places = len(takes.posonlyargs) + len(takes.args)
-    if not places and not takes.vararg:
-        return "narrow"
-    is_wide = places - len(takes.defaults) > 1 or None in takes.kw_defaults
-    return "wide" if is_wide else "function"
+    if None in takes.kw_defaults:  # an argument that has to be given by its name
+        return math.inf, math.inf
+    return places - len(takes.defaults), math.inf if takes.vararg else places
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
@@ -148,7 +162,9 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 _VALUES = (ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Tuple)
 
 
-def check_defined(function: str, names: Names, file: Path, *, takes_context: bool = True) -> None:
+def check_defined(
+    function: str, names: Names, file: Path, arguments: Sequence[str] | None = None
+) -> None:
     """Check that a file defines a function, and that a run can call it.
 
     Parameters
@@ -156,8 +172,8 @@ def check_defined(function: str, names: Names, file: Path, *, takes_context: boo
     function : str
     names : Names
     file : Path
-    takes_context : bool, optional
-        Whether it is to be called with a context alone.
+    arguments : sequence of str, optional
+        What it is to be called with, in order, if that is known.
 
     Raises
     ------
@@ -165,9 +181,11 @@ def check_defined(function: str, names: Names, file: Path, *, takes_context: boo
         Otherwise.
     """
     kind = names.defined.get(function)
-    if kind in _UNFIT and (takes_context or kind not in ("narrow", "wide")):
+    if kind in _UNFIT:
         what, remedy = _UNFIT[kind]
         raise FunctionNotFound(f"{function} in {file} {what}", remedy)
+    if kind == "function" and arguments is not None and function in names.takes:
+        _check_arguments(function, names.takes[function], file, arguments)
     if kind == "value" and not names.is_open:
         raise FunctionNotFound(
             f"{function} in {file} is a value, not a function", _listing(function, names)
@@ -176,6 +194,24 @@ def check_defined(function: str, names: Names, file: Path, *, takes_context: boo
         raise FunctionNotFound(
             f"there is no function {function} in {file}", _listing(function, names)
         )
+
+
+def _check_arguments(
+    function: str, takes: tuple[float, float], file: Path, arguments: Sequence[str]
+) -> None:
+    fewest, most = takes
+    given = len(arguments)
+    remedy = f"it is called with {_count(given)}: ({', '.join(arguments)})"
+    if most < given:
+        raise FunctionNotFound(f"{function} in {file} takes {_count(int(most))}", remedy)
+    if fewest > given:
+        raise FunctionNotFound(f"{function} in {file} needs more than {_count(given)}", remedy)
+
+
+def _count(arguments: int) -> str:
+    words = ("no", "one", "two", "three")
+    number = words[arguments] if arguments < len(words) else str(arguments)
+    return f"{number} argument{'s' if arguments > 1 else ''}"
 
 
 def _listing(function: str, names: Names) -> str:

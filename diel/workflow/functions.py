@@ -65,7 +65,7 @@ class FunctionLocation:
     classes: frozenset[str]
 
 
-def locate(spec: str, folder: Path, *, takes_context: bool = True) -> FunctionLocation:
+def locate(spec: str, folder: Path, arguments: Sequence[str] | None = ("ctx",)) -> FunctionLocation:
     """Find a function without importing its module.
 
     Parameters
@@ -74,8 +74,9 @@ def locate(spec: str, folder: Path, *, takes_context: bool = True) -> FunctionLo
         ``package.module:function`` or ``./file.py:function``.
     folder : Path
         The folder of the workflow file.
-    takes_context : bool, optional
-        Whether it is to be called with a context alone, as modules are.
+    arguments : sequence of str or None, optional
+        What it is to be called with, in order: a context alone, as modules are, if left out; None
+        for whatever it takes.
 
     Raises
     ------
@@ -87,16 +88,18 @@ def locate(spec: str, folder: Path, *, takes_context: bool = True) -> FunctionLo
     if not where or not _is_name(function) or "\0" in spec:
         raise FunctionNotFound(f'"{spec}" does not name a function', FORMS)
     if where.endswith(".py"):
-        return _locate_in_file(spec, where, function, folder, takes_context)
+        return _locate_in_file(spec, where, function, folder, arguments)
     parts = where.split(".")
     if not all(_is_name(part) for part in parts):
         raise FunctionNotFound(f'"{spec}" does not name a function', FORMS)
-    return _locate_in_module(spec, parts, function, folder, takes_context)
+    return _locate_in_module(spec, parts, function, folder, arguments)
 
 
-def locate_function(spec: str, folder: Path) -> FunctionLocation:
-    """Find a function that is called with whatever arguments; otherwise as `locate`."""
-    return locate(spec, folder, takes_context=False)
+def locate_function(
+    spec: str, folder: Path, arguments: Sequence[str] | None = None
+) -> FunctionLocation:
+    """Find a function that is no module's, called with these arguments; otherwise as `locate`."""
+    return locate(spec, folder, arguments)
 
 
 def _is_name(word: str) -> bool:
@@ -104,13 +107,13 @@ def _is_name(word: str) -> bool:
 
 
 def _locate_in_file(
-    spec: str, where: str, function: str, folder: Path, takes_context: bool
+    spec: str, where: str, function: str, folder: Path, arguments: Sequence[str] | None
 ) -> FunctionLocation:
     file = folder / where
     if not file.is_file():
         raise FunctionNotFound(f"there is no file {file}", _near_file(file))
     names = names_in(file)
-    check_defined(function, names, file, takes_context=takes_context)
+    check_defined(function, names, file, arguments)
     return FunctionLocation(
         spec=spec,
         function=function,
@@ -130,13 +133,13 @@ def _near_file(file: Path) -> str:
 
 
 def _locate_in_module(
-    spec: str, parts: Sequence[str], function: str, folder: Path, takes_context: bool
+    spec: str, parts: Sequence[str], function: str, folder: Path, arguments: Sequence[str] | None
 ) -> FunctionLocation:
     found = _find_module(parts, folder)
     file = Path(found.origin).absolute() if found.has_location and found.origin else None
     names = names_in(file) if file and file.suffix == ".py" and file.is_file() else ANYTHING
     if file is not None:
-        check_defined(function, names, file, takes_context=takes_context)
+        check_defined(function, names, file, arguments)
     depth = len(parts) + (file is not None and file.stem == "__init__")
     return FunctionLocation(
         spec=spec,

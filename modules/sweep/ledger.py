@@ -18,6 +18,8 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from datetime import time as clock_time
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any, Final
@@ -163,9 +165,11 @@ def _whole_bytes(file: int) -> int:
 
 
 def _plain(value: object) -> object:
-    """Return in JSON's own types what the encoder does not know, such as NumPy's numbers."""
+    """Return in JSON's own types what the encoder does not know: NumPy's numbers, TOML's dates."""
     if hasattr(value, "tolist") and not isinstance(value, type):
         return value.tolist()
+    if isinstance(value, (date, clock_time)):  # a datetime is a date
+        return value.isoformat()
     return repr(value)
 
 

@@ -11,8 +11,9 @@ import copy
 import numbers
 import operator
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -160,9 +161,41 @@ def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
         )
 
 
+class NoSuchParameter(KeyError):
+    """A trial's function asks for a parameter that its point does not have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _Parameters(dict[str, Any]):
+    """The parameters of a trial: of one that is missing it says which ones there are."""
+
+    def __missing__(self, name: Any) -> Any:
+        near = get_close_matches(str(name), self, 1) or _abbreviated(str(name), self)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        there = ", ".join(self) or "none"
+        raise NoSuchParameter(f"{name!r} is no parameter of this trial{meant}: there are {there}")
+
+    def pop(self, name: Any, *default: Any) -> Any:
+        if name not in self and not default:
+            self.__missing__(name)
+        return super().pop(name, *default)
+
+
+def _abbreviated(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names of which one is an abbreviation, such as ``lr`` of ``learning_rate``."""
+    found = []
+    for one in names:
+        letters = iter(one)
+        if one[:1] == name[:1] and all(letter in letters for letter in name):
+            found.append(one)
+    return found
+
+
 def _copy_of(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return parameters that share nothing with those that are recorded, or tried next."""
-    own = parameters.copy()
+    own = _Parameters(parameters)
     for name, value in own.items():
         kind = type(value)
         if kind is list or kind is dict:

@@ -6,6 +6,7 @@ import csv
 import threading
 import time
 from collections import Counter
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,16 @@ def takes_apart(parameters, report):
 def endless(parameters, report):
     assert isinstance(parameters["x"], (int, float)), parameters
     return {"score": float(parameters["x"] == float("inf"))}
+
+def dated(parameters, report):
+    return {"score": parameters["day"].toordinal()}
+
+def misspelt(parameters, report):
+    if parameters["learning_rate"] == 1:
+        return {"score": parameters["lr"]}
+    if parameters["learning_rate"] == 2:
+        return {"score": parameters.pop("beta")}
+    return {"score": parameters.pop("beta", 3) + parameters.get("lr", 4) + parameters.pop("kind")}
 """
 
 
@@ -300,6 +311,43 @@ def test_infinity_is_a_choice_that_a_resumed_sweep_knows(sweep: Sweep) -> None:
     path.write_bytes(b"".join(lines[:21]))
     assert sweep.run(options, train="endless").returned["x"] == float("inf")
     assert len(sweep.records) == 40
+
+
+def test_a_date_is_a_choice_that_a_resumed_sweep_knows(sweep: Sweep) -> None:
+    days = [date(2026, 11, 22), date(1979, 5, 27), datetime(2026, 12, 1, 7, 32, tzinfo=None)]
+    options = {
+        "space": {"day": days},
+        "strategy": {"name": "cross_entropy", "elite": 4},
+        "trials": 30,
+    }
+    assert sweep.run(options, train="dated").returned["day"] == days[2]
+    texts = {"2026-11-22", "1979-05-27", "2026-12-01T07:32:00"}
+    assert {one["parameters"]["day"] for one in sweep.records} == texts
+    whole = {one["trial"]: one["parameters"] for one in sweep.records}
+    path = ledger_path(sweep.run_dir, "group", "master", (0,))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:11]))
+    again = sweep.run(options, train="dated")  # which would fail with a text in place of a date
+    assert again.returned["day"] == days[2]
+    assert {one["state"] for one in sweep.records} == {"finished"}
+    assert len(sweep.records) == 30
+    assert {trial: whole[trial] for trial in range(12)} == {
+        one["trial"]: one["parameters"] for one in sweep.records if one["trial"] < 12
+    }
+
+
+def test_a_parameter_that_is_not_there_is_told_from_those_that_are(sweep: Sweep) -> None:
+    options = {**GRID, "space": {"learning_rate": [1, 2, 3], "kind": 5}}
+    done = sweep.run(options, train="misspelt")
+    reasons = {one["trial"]: one.get("reason") for one in sweep.records}
+    there = "there are learning_rate, kind"
+    assert reasons == {
+        0: "NoSuchParameter: 'lr' is no parameter of this trial "
+        f"(did you mean 'learning_rate'?): {there}",
+        1: f"NoSuchParameter: 'beta' is no parameter of this trial: {there}",
+        2: None,
+    }
+    assert done.returned["score"] == 12
 
 
 def test_what_is_recorded_is_not_run_again(sweep: Sweep) -> None:

@@ -39,6 +39,8 @@ def test_data_by_path_is_found_beside_the_workflow_file(
         ({}, "either dataset or train"),
         ({"dataset": "digits", "train": "./mine.py:train"}, "either dataset or train"),
         ({"train": "./mine.py:trian"}, 'did you mean "train"?'),
+        ({"train": "./mine.py:narrow"}, "it is called with two arguments: (parameters, report)"),
+        ({"train": "./mine.py:wide"}, "wide in "),
         ({"train": "./gone.py:train"}, "there is no file"),
         ({"train": "no_such_package.x:train"}, "there is no module no_such_package.x"),
         ({"train": "./mine.py:train", "path": "x"}, "path: of a dataset"),
@@ -51,13 +53,31 @@ def test_bad_options_of_a_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], words: str
 ) -> None:
     monkeypatch.delenv("NO_SUCH_THING", raising=False)
-    (tmp_path / "mine.py").write_text("def train(parameters, report): return {}")
+    (tmp_path / "mine.py").write_text(
+        "def train(parameters, report): return {}\n"
+        "def narrow(p): return {}\n"
+        "def wide(parameters, report, rate): return {}\n"
+    )
     with pytest.raises(ValidationError) as caught:
         trainer_options(tmp_path, **options)
     (error,) = caught.value.errors()
     assert words in str(error["msg"])
     if "path" in options and options["path"] == "gone":
         assert str(tmp_path / "gone") in str(error["msg"])
+
+
+def test_a_function_that_takes_a_trial_somehow_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import functools\n"
+        "def more(parameters, report, rate=1): return {}\n"
+        "def any_number(*given): return {}\n"
+        "@functools.cache\n"
+        "def decorated(p): return {}\n"
+        "class Callable:\n    def __call__(self, parameters, report): return {}\n"
+        "made = Callable()\n"
+    )
+    for name in ("more", "any_number", "decorated", "made"):
+        trainer_options(tmp_path, train=f"./mine.py:{name}")
 
 
 def test_limits_make_a_process_of_its_own(tmp_path: Path) -> None:
