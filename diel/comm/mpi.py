@@ -7,7 +7,8 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from diel.errors import LaunchError
@@ -18,6 +19,26 @@ if TYPE_CHECKING:
 # Set by the launchers for each rank that they start. SLURM_PROCID is not among them: a batch
 # script has it too, outside of any MPI job.
 _RANK_VARIABLES: Final = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID")
+
+# How many ranks there are, and how many of them on this machine, as the launchers tell each rank.
+_RANKS_AND_HERE: Final = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_SIZE", "MPI_LOCALNRANKS"),
+)
+# Where all ranks share a machine: shared memory alone. No rank then listens where other machines
+# could reach it, and none searches for networks, which through libfabric takes Open MPI more than a
+# second. What shared memory is called differs by version, so the others are named and left out.
+_ON_ONE_MACHINE: Final = {
+    "OMPI_MCA_pml": "ob1",
+    "OMPI_MCA_btl": "^ofi,tcp,uct,openib,usnic,ugni,portals4",
+    "UCX_NET_DEVICES": "lo",
+    "FI_TCP_IFACE": "lo",
+}
+_CHOSEN_BY: Final = (
+    *("OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl"),
+    *("UCX_NET_DEVICES", "UCX_TLS", "FI_TCP_IFACE", "FI_PROVIDER"),
+)
+_OPEN_MPI_SETTINGS: Final = ".openmpi/mca-params.conf"
 
 # Longer than rank 0 waits for the others before it aborts: the two at once can deadlock
 # Open MPI's launcher.
@@ -32,13 +53,15 @@ def under_mpi() -> bool:
 
 
 def world() -> MPI.Intracomm:
-    """Start MPI if need be and return COMM_WORLD.
+    """Start MPI if need be, on this machine alone if all ranks are here; return COMM_WORLD.
 
     Raises
     ------
     LaunchError
         If mpi4py finds no MPI library.
     """
+    if not chosen_transports(os.environ) and all_ranks_are_here(os.environ):
+        os.environ.update(_ON_ONE_MACHINE)
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -50,6 +73,33 @@ def world() -> MPI.Intracomm:
     if not MPI.Is_initialized():  # a caller may have set mpi4py.rc.initialize = False
         MPI.Init_thread()
     return MPI.COMM_WORLD
+
+
+def all_ranks_are_here(environment: Mapping[str, str]) -> bool:
+    """Whether the launcher of this rank has told it that all ranks share its machine."""
+    return any(
+        ranks in environment and environment[ranks] == environment.get(here)
+        for ranks, here in _RANKS_AND_HERE
+    )
+
+
+def chosen_transports(environment: Mapping[str, str]) -> list[str]:
+    """Return the settings by which a person has chosen MPI's transports: ``name=value``.
+
+    Parameters
+    ----------
+    environment : mapping
+        Of this process; its HOME is where Open MPI's file of settings is looked for.
+    """
+    found = [f"{n}={value}" for n, value in environment.items() if n.startswith(_CHOSEN_BY)]
+    text = ""
+    with contextlib.suppress(OSError, UnicodeDecodeError, KeyError):
+        text = Path(environment["HOME"], _OPEN_MPI_SETTINGS).read_text(encoding="utf-8")
+    for line in text.splitlines():
+        name, _, value = line.partition("#")[0].partition("=")
+        if f"OMPI_MCA_{name.strip()}".startswith(_CHOSEN_BY):
+            found.append(f"{name.strip()}={value.strip()}")
+    return found
 
 
 def is_gpu_aware() -> bool:

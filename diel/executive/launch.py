@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -34,7 +35,6 @@ _BATCH_VARIABLES: Final = (
     "PE_HOSTFILE",
     "COBALT_JOBID",
 )
-_OPEN_MPI_TRANSPORTS: Final = ("OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mtl")
 _HOST_FILE: Final = ("HOSTFILE", "HOST_FILE", "hostfile")
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S: Final = 0.05
@@ -43,12 +43,20 @@ _AFTER_SUCCESS_S: Final = 30.0
 _AFTER_FAILURE_S: Final = 3.0
 _POLITE_STOP_S: Final = 8.0
 _TERMINATION_S: Final = 1.0
+_READ_BYTES: Final = 64 * 1024
 
 
 ATTEMPTS: Final = 3
 # Open MPI's launcher fails so once in hundreds of starts, when another job of the same user is just
 # removing the folder in which it keeps its sockets.
 _BAD_LUCK: Final = "PMIx server's listener thread failed to start"
+# What Open MPI says when a module has started MPI processes of its own, which share no memory
+# with it (MPI_Comm_spawn): the module would wait for them for ever.
+_UNREACHABLE: Final = b"At least one pair of MPI processes are unable to reach each other"
+_SPAWNS: Final = (
+    "a module started MPI processes of its own, and on one machine ranks have shared memory alone: "
+    "OMPI_MCA_btl=^ofi diel run ... lets them use TCP too"
+)
 
 
 def started_nothing(directory: RunDirectory) -> bool:
@@ -82,25 +90,6 @@ def node_of_all(pool: Sequence[int], environment: Mapping[str, str]) -> Node | N
     if not _is_one_machine(environment):
         return None
     return Node(platform.node() or "this machine", tuple(pool), visible_gpus(environment))
-
-
-def environment_for(implementation: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what mpiexec shall find in its environment besides.
-
-    Where all ranks are on this machine, Open MPI need not look for networks: its search through
-    libfabric takes more than a second, most of what the start of a job takes.
-
-    Parameters
-    ----------
-    implementation : str
-        From `mpi_implementation`.
-    environment : mapping
-        Of this process; what it says about Open MPI's transports is left as it is.
-    """
-    is_free = not any(name.startswith(_OPEN_MPI_TRANSPORTS) for name in environment)
-    if implementation == "Open MPI" and is_free and _is_one_machine(environment):
-        return {"OMPI_MCA_btl": "^ofi"}
-    return {}
 
 
 def _is_one_machine(environment: Mapping[str, str]) -> bool:
@@ -206,25 +195,18 @@ class Launched:
         Receives what mpiexec and the ranks write by themselves in ``logs/launcher.log``.
     threads : int
         BLAS/OpenMP threads, set in the environment before NumPy is imported.
-    added : mapping of str to str, optional
-        Further variables.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        directory: RunDirectory,
-        threads: int,
-        added: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, command: Sequence[str], directory: RunDirectory, threads: int) -> None:
         self._command = command[0]
         self._directory = directory
         with directory.launcher_log.open("ab") as log:
+            self._log_read_bytes = log.tell()
             try:
                 self._program = Supervised(
                     command,
                     directory=Path.cwd(),
-                    environment={**os.environ, **thread_environment(threads), **(added or {})},
+                    environment={**os.environ, **thread_environment(threads)},
                     added={},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -275,6 +257,8 @@ class Launched:
                         self._directory.request_stop()
                     except OSError:  # somebody has removed the folder: nobody can be asked
                         end_at_s = now_s
+                if self._cannot_reach_spawned():
+                    self._directory.request_stop(_SPAWNS)
                 if end_at_s is None and self._directory.stop_requested():
                     end_at_s = now_s + _POLITE_STOP_S
                 if exit_code is not None and not after_end:
@@ -294,3 +278,12 @@ class Launched:
         if ending.errno is not None:
             raise LaunchError(f"{self._command} {ending}")
         return ending.exit_status
+
+    def _cannot_reach_spawned(self) -> bool:
+        """Whether a rank has newly said that it cannot reach a process that a module spawned."""
+        with contextlib.suppress(OSError), self._directory.launcher_log.open("rb") as log:
+            log.seek(self._log_read_bytes)
+            new = log.read(_READ_BYTES)
+            self._log_read_bytes += max(0, len(new) - len(_UNREACHABLE))  # it may be cut in two
+            return _UNREACHABLE in new
+        return False  # somebody has removed the folder

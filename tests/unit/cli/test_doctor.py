@@ -2,6 +2,7 @@
 
 import argparse
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,8 @@ def without(monkeypatch):
             return "1.2.3"
 
         monkeypatch.setattr(page, "version", version)
-        monkeypatch.setattr(page.shutil, "which", lambda name: "/usr/bin/mpiexec")
+        monkeypatch.setattr(page.launch, "find_mpiexec", lambda: Path("/usr/bin/mpiexec"))
+        monkeypatch.setattr(page.os, "environ", {})
 
     return remove
 
@@ -41,3 +43,23 @@ def test_the_versions_of_what_is_there(without, capsys):
     without()
     assert page.doctor(argparse.Namespace()) == 0
     assert "numba         1.2.3  compiled loops on the CPU" in capsys.readouterr().out
+
+
+def test_who_can_reach_the_ranks_and_what_says_otherwise(without, capsys, monkeypatch):
+    without()
+    page.doctor(argparse.Namespace())
+    assert "transports    shared memory where all ranks are on one" in capsys.readouterr().out
+    monkeypatch.setattr(page.os, "environ", {"OMPI_MCA_btl": "self,tcp"})
+    page.doctor(argparse.Namespace())
+    assert "as you have set them: OMPI_MCA_btl=self,tcp" in capsys.readouterr().out
+
+
+def test_without_mpiexec_no_run_is_possible(without, capsys, monkeypatch):
+    without()
+
+    def none():
+        raise page.LaunchError("no mpiexec beside this Python")
+
+    monkeypatch.setattr(page.launch, "find_mpiexec", none)
+    assert page.doctor(argparse.Namespace()) == 1
+    assert "mpiexec       missing; no mpiexec beside" in capsys.readouterr().out

@@ -240,11 +240,18 @@ def test_only_bad_luck_before_any_rank_is_tried_again(directory: RunDirectory) -
     assert not launch.started_nothing(directory)
 
 
-def test_on_one_machine_open_mpi_need_not_look_for_networks() -> None:
-    assert launch.environment_for("Open MPI", {}) == {"OMPI_MCA_btl": "^ofi"}
-    assert launch.environment_for("Open MPI", {"OMPI_MCA_btl": "self,tcp"}) == {}
-    assert launch.environment_for("Open MPI", {"SLURM_JOB_ID": "7"}) == {}
-    assert launch.environment_for("MPICH", {}) == {}
+def test_a_module_whose_spawned_processes_cannot_be_reached_ends_the_run(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "At least one pair of MPI processes are unable to reach each other for"
+    directory.launcher_log.write_text(f"{text}\n")  # of the run that is resumed
+    monkeypatch.setattr(launch, "_POLITE_STOP_S", 0.1)
+    before = launch.Launched(["sleep", "0.2"], directory, threads=1)
+    assert before.wait(lambda: None) == 0
+    assert not directory.stop_requested()
+    launched = launch.Launched(["sh", "-c", f"echo '{text}'; sleep 60"], directory, threads=1)
+    assert launched.wait(lambda: None) == 128 + signal.SIGTERM
+    assert "OMPI_MCA_btl=^ofi diel run" in directory.why_stop()
 
 
 # -- where ranks will be --------------------------------------------------------------------------
