@@ -1,8 +1,9 @@
 """The CPU's array functions in compiled loops; needs Numba.
 
-From the ground up: `vector_math`, `kernels` written by hand, the `cache` of generated source,
-`native`: programs that run without Python, `blas`, `products`, `entries` and `chains` that make
-records, and `ops`, which a plan asks.
+From the ground up: the `cache` of machine code, `native`: programs that run without Python, `team`:
+their threads, `blas`, `products`, `entries` and `chains` that make records, and `ops`, which a plan
+asks. Numba is imported by what only compiles: `compiling`, `intrinsics`, `vector_math`, `kernels`,
+`turning` and `team_kernels`.
 """
 
 from dnn.backend.cpu.ops import CpuOps

@@ -1,34 +1,61 @@
-"""Where generated source and compiled kernels are kept between processes.
+"""Machine code of kernels, and where it is kept between processes.
 
-A folder of the user's, or the one that ``DNN_KERNEL_CACHE`` names. A source file is named by a hash
-of all that it depends on, so files never change, and processes may write the same one at the same
+::
+
+    source --> hash --> file there? --yes------------------------------> loaded by llvmlite
+                          |                                                    ^
+                          no --> Numba compiles it --> machine code, stored ---+
+
+A folder of the user's, or the one that ``DNN_KERNEL_CACHE`` names. A file is named by a hash of all
+that its code depends on, so files never change, and processes may write the same one at the same
 time. Where nothing can be written the kernels are compiled anew in each process.
+
+Importing Numba takes longer than most trainings of small networks, so only `compiling` does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
 import platform
-import sys
 import tempfile
-from collections.abc import Callable
+import threading
 from functools import cache, lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import llvmlite
-import numba
+import llvmlite.binding as llvm
 
-__all__ = ["CACHE_VARIABLE", "cache_folder", "compiled_here", "module_of"]
+__all__ = ["CACHE_VARIABLE", "HEADER", "cache_folder", "entry_of", "target_machine"]
 
 CACHE_VARIABLE = "DNN_KERNEL_CACHE"
 
+HEADER = """\
+import numpy as np
+from numba import boolean as b1, carray, cfunc, float32 as f4, float64 as f8, int64 as i8
+from numba import uint64 as u8
+
+from dnn.backend.cpu import intrinsics, kernels, vector_math
+from dnn.backend.cpu.intrinsics import KERNEL_TYPE, pointer
+from dnn.backend.cpu.vector_math import FLAGS
+
+
+@cfunc(KERNEL_TYPE, **FLAGS)
+def entry(r):
+"""
+"""What each source begins with; the body of ``entry`` follows."""
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_lock = threading.RLock()
+_compiled_here: list[object] = []
+"""What owns code that is not stored."""
+
 
 def cache_folder() -> Path:
-    """Return the folder of generated kernels."""
+    """Return the folder of compiled kernels."""
     given = os.environ.get(CACHE_VARIABLE)
     if given:
         return Path(given)
@@ -36,70 +63,104 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "dnn" / "kernels"
 
 
-@lru_cache(maxsize=1)
-def _foundations() -> bytes:
-    """Return what every kernel depends on besides its own source."""
-    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
-    versions = [numba.__version__, llvmlite.__version__, platform.python_version()]
-    return b"\n".join([*sources, *(version.encode() for version in versions)])
-
-
-@cache
-def module_of(source: str) -> ModuleType:
-    """Return generated source as a module, from its file if that can be.
+def entry_of(source: str) -> int:
+    """Return the address of the C function ``entry`` that a source defines.
 
     Parameters
     ----------
     source : str
-        It defines ``entry``, decorated with `numba.cfunc` whose ``cache`` is the name ``CACHE``.
+        `HEADER` and a body.
     """
-    name = hashlib.sha256(_foundations() + source.encode()).hexdigest()[:24]
-    path = cache_folder() / f"kernel_{name}.py"
-    if _written(path, source):
-        try:
-            return _load(path, f"dnn_kernel_{name}", cache=True)
-        except (OSError, RuntimeError):  # Numba's own files cannot be written beside it
-            pass
-    # Numba needs a file name for its messages only.
-    module = ModuleType(f"dnn_kernel_{name}")
-    module.__dict__["CACHE"] = False
-    exec(compile(source, f"<kernel {name}>", "exec"), module.__dict__)
-    return module
+    with _lock:
+        return _entry_of(source)
 
 
-def _written(path: Path, source: str) -> bool:
-    try:
-        if path.read_text() == source:
-            return True
-    except (OSError, UnicodeDecodeError):
-        pass
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Renaming is one step: nobody reads half a file.
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.")
-        with os.fdopen(handle, "w") as file:
-            file.write(source)
-        os.replace(draft, path)
-    except (OSError, RuntimeError):  # RuntimeError: no home
-        return False
-    return True
+@cache
+def _entry_of(source: str) -> int:
+    symbol = f"kernel_{hashlib.sha256(_foundations() + source.encode()).hexdigest()[:24]}"
+    code = _stored(symbol)
+    if code is None:
+        from dnn.backend.cpu.compiling import compiled
+
+        entry, code = compiled(source, symbol)
+        if code is None:
+            _compiled_here.append(entry)
+            return int(entry.address)
+        _store(symbol, code)
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return int(engine.get_function_address(symbol))
 
 
-def _load(path: Path, name: str, cache: bool) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
+@lru_cache(maxsize=1)
+def _foundations() -> bytes:
+    """Return what every kernel depends on besides its own source."""
+    sources = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    parts = [llvmlite.__version__, platform.python_version(), platform.machine()]
+    parts += [llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
+    parts += [f"{name}={os.environ[name]}" for name in sorted(os.environ) if name[:6] == "NUMBA_"]
+    return b"\n".join([*sources, _numba_version(), *(part.encode() for part in parts)])
+
+
+def _numba_version() -> bytes:
+    """Return Numba's version without importing it."""
+    spec = importlib.util.find_spec("numba")
     assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    module.__dict__["CACHE"] = cache
-    # Numba's cache looks the module up by name.
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def compiled_here(compiler: Callable[[bool], Any]) -> Any:
-    """Call a compiler with ``cache=True``, and where the cache cannot be written without."""
+    assert spec.origin is not None
     try:
-        return compiler(True)
+        return Path(spec.origin).with_name("_version.py").read_bytes()
+    except OSError:
+        from importlib.metadata import version
+
+        return version("numba").encode()
+
+
+def _stored(symbol: str) -> bytes | None:
+    """Return code that an earlier process has stored, if it is there and whole."""
+    try:
+        content = (cache_folder() / f"{symbol}.o").read_bytes()
+    except (OSError, RuntimeError):  # RuntimeError: no home
+        return None
+    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def _store(symbol: str, code: bytes) -> None:
+    """Write a file in one step, so that nobody reads half of it; or, if it cannot be, do not."""
+    try:
+        folder = cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=folder, prefix=f".{symbol}.")
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(draft, folder / f"{symbol}.o")
     except (OSError, RuntimeError):
-        return compiler(False)
+        pass
+
+
+@lru_cache(maxsize=1)
+def target_machine() -> Any:
+    """Return what makes machine code for this processor, as Numba sets it up."""
+    with contextlib.suppress(RuntimeError):  # newer versions of llvmlite have done it
+        llvm.initialize()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    triple = llvm.get_process_triple()
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="static" if triple.startswith("x86") else "default",
+        codemodel="jitdefault",
+        jit=True,
+    )
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Any:
+    """Return what holds the machine code of this process."""
+    machine = target_machine()
+    empty = llvm.parse_assembly("")
+    empty.triple = machine.triple
+    return llvm.create_mcjit_compiler(empty, machine)

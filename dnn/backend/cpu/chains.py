@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.cpu.entries import HEADER, entry_of, type_code
+from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.entries import type_code
 from dnn.backend.cpu.native import Record, address_of
 from dnn.backend.ops import Array, Chain
 

@@ -18,39 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.cpu.cache import module_of
+from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.native import Native, Record, address_of
 from dnn.backend.ops import Array
 
-__all__ = ["HEADER", "RowKernel", "array_kernel", "entry_of", "type_code"]
+__all__ = ["RowKernel", "array_kernel", "type_code"]
 
 SPLIT_ELEMENTS = 16384
 """Below this a block is done before a helper has begun."""
-
-HEADER = """\
-import numpy as np
-from numba import boolean as b1, carray, cfunc, float32 as f4, float64 as f8, int64 as i8
-from numba import uint64 as u8
-
-from dnn.backend.cpu import kernels, vector_math
-from dnn.backend.cpu.native import KERNEL_TYPE, pointer
-from dnn.backend.cpu.vector_math import FLAGS
-
-
-@cfunc(KERNEL_TYPE, cache=CACHE, **FLAGS)
-def entry(r):
-"""
 
 
 def type_code(dtype: np.dtype[Any]) -> str | None:
     """Return the type of elements as kernels spell it, None for one that they do not take."""
     return {"f4": "f4", "f8": "f8", "i8": "i8", "u8": "u8"}.get(dtype.str.lstrip("<=|"))
-
-
-@cache
-def entry_of(source: str) -> int:
-    """Compile source that defines ``entry`` and return its address."""
-    return int(module_of(source).entry.address)
 
 
 def array_kernel(

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
+from numba import carray, njit
 
+from dnn.backend.cpu.intrinsics import pointer
 from dnn.backend.cpu.vector_math import FLAGS
 
 __all__ = [
@@ -122,6 +123,12 @@ def _block_sum(x, i, start, stop):
 
 
 @njit(**FLAGS)
+def _flat(x):
+    """Return a contiguous array with one axis; `reshape` calls a function of Numba's own."""
+    return carray(pointer(x.ctypes.data), (x.size,), x.dtype)
+
+
+@njit(**FLAGS)
 def log_softmax(x, exponentials, out, exp, log, columns):
     """``out = x - log(sum(exp(x)))`` for each row, shifted by the row's largest element.
 
@@ -129,8 +136,7 @@ def log_softmax(x, exponentials, out, exp, log, columns):
     others add: exact for a small s too, in the elements' own precision.
     """
     rows = x.shape[0]
-    given, shifted = x.reshape(x.size), out.reshape(x.size)
-    flat = exponentials.reshape(x.size)
+    given, shifted, flat = _flat(x), _flat(out), _flat(exponentials)
     for i in range(rows):
         at = i * columns
         largest = given[at]

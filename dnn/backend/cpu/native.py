@@ -13,99 +13,37 @@ A call from Python costs about a microsecond with its arrays; a step of a small 
 them, and takes 30 us altogether in this form.
 """
 
-# Numba infers the types of what it compiles.
-# mypy: disallow_untyped_defs=False, disallow_untyped_calls=False
-# mypy: disallow_untyped_decorators=False
-
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import cfunc, types
-from numba.extending import intrinsic
 
-from dnn.backend.cpu.cache import compiled_here
+from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.ops import Array
 
 __all__ = [
-    "KERNEL_TYPE",
     "Native",
     "Program",
     "Record",
     "Step",
     "address_of",
-    "address_of_words",
-    "call_kernel",
     "laid_out",
-    "pointer",
     "runner",
 ]
-
-KERNEL_TYPE = types.void(types.CPointer(types.int64))
-"""What every kernel is in Numba's terms."""
 
 Record = tuple[int, list[int]]
 """The address of a kernel and the fields that it is called with."""
 
-_WORD = ir.IntType(64)
 
-
-@intrinsic
-def pointer(context, address):
-    """Turn an address into a pointer that `numba.carray` takes."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(address), generate
-
-
-@intrinsic
-def call_kernel(context, kernel, record):
-    """Call the kernel at an address with the address of its record."""
-
-    def generate(context, builder, signature, arguments):
-        kernel_type = ir.FunctionType(ir.VoidType(), [_WORD.as_pointer()])
-        function = builder.inttoptr(arguments[0], kernel_type.as_pointer())
-        builder.call(function, [builder.inttoptr(arguments[1], _WORD.as_pointer())])
-        return context.get_dummy_value()
-
-    return types.void(kernel, record), generate
-
-
-@intrinsic
-def address_of_words(context, words):
-    """Return the address of a pointer."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.ptrtoint(arguments[0], _WORD)
-
-    return types.int64(words), generate
-
-
-def _walk(words):
-    at = 1
-    start = address_of_words(words)
-    while at < words[0]:
-        call_kernel(words[at], start + 8 * (at + 2))
-        at += words[at + 1]
-
-
-_run: Callable[[Any], None] | None = None
-
-
+@cache
 def runner() -> Callable[[Any], None]:
     """Return the loop that walks through a program, as a function of the program's address."""
-    global _run
-    if _run is None:
-        walk = compiled_here(lambda cache: cfunc(KERNEL_TYPE, cache=cache)(_walk))
-        _run = ctypes.CFUNCTYPE(None, ctypes.c_int64)(walk.address)
-        _run.keep = walk  # type: ignore[attr-defined]
-    return _run
+    address = entry_of(f"{HEADER}    intrinsics.walk(r)\n")
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)
 
 
 class Program:

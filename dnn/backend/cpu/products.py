@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 
 from dnn.backend.cpu.blas import TRANSPOSED, UNCHANGED, find_gemm
-from dnn.backend.cpu.entries import HEADER, entry_of, type_code
+from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.entries import type_code
 from dnn.backend.cpu.native import Record, address_of
 from dnn.backend.ops import Array
 
@@ -15,7 +16,7 @@ __all__ = ["gemm_record"]
 
 _BODY = """\
     for k in range(r[1]):
-        blas.call_gemm_{bits}(
+        intrinsics.call_gemm_{bits}(
             r[0], r[2], r[3], r[4], r[5], r[6], {code}(1),
             r[7] + k * r[8], r[9], r[10] + k * r[11], r[12], {code}(0), r[13] + k * r[14], r[15],
         )
@@ -28,7 +29,7 @@ _TURNED_BODY = """\
     for k in range(r[1]):
         stored = carray(pointer(r[10] + k * r[11]), (r[5] * r[12],), {code})
         turning.turn(stored, r[12], carray(pointer(place), (r[6], r[5]), {code}))
-        blas.call_gemm_{bits}(
+        intrinsics.call_gemm_{bits}(
             r[0], r[2], {unchanged}, r[4], r[5], r[6], {code}(1),
             r[7] + k * r[8], r[9], place, r[5], {code}(0), r[13] + k * r[14], r[15],
         )
@@ -39,7 +40,7 @@ TURNED_ELEMENTS = 96 * 96
 
 @cache
 def _source(code: str, bits: int, turned: bool) -> str:
-    header = HEADER.replace("import kernels,", "import blas, turning,")
+    header = HEADER.replace("kernels,", "turning,")
     size = TURNED_ELEMENTS * np.dtype(code).itemsize
     body = _TURNED_BODY if turned else _BODY
     return header + body.format(code=code, bits=bits, bytes=size, unchanged=UNCHANGED)

@@ -1,5 +1,6 @@
 """Compiled loops against the oracle in NumPy: values, NaN and infinity, order, memory, threads."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -22,10 +23,9 @@ from dnn.training import Trainer
 
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
 
-from dnn.backend.cpu import CpuOps, linking
-from dnn.backend.cpu.cache import CACHE_VARIABLE, module_of
+from dnn.backend.cpu import CpuOps, cache, linking
+from dnn.backend.cpu.cache import CACHE_VARIABLE, HEADER, entry_of
 from dnn.backend.cpu.chains import EXPRESSIONS, chain_record
-from dnn.backend.cpu.entries import HEADER
 from dnn.backend.cpu.native import Native
 
 TYPES = ["f4", "f8"]
@@ -400,19 +400,65 @@ def test_parts_on_helpers_are_the_whole(ops):
         np.testing.assert_allclose(w, a.ravel() - np.float32(2) * g, rtol=1e-4, atol=1e-4)
 
 
+ADD_ONE = f"{HEADER}    carray(pointer(r[0]), (1,), i8)[0] += 1  # {{}}\n"
+
+
+def adds_one(address):
+    words = np.array([0, 41], np.int64)
+    words[0] = words[1:].ctypes.data
+    ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)(words.ctypes.data)
+    return words[1] == 42
+
+
 def test_where_the_cache_cannot_be_written_kernels_are_compiled_all_the_same(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "below"))
-    module = module_of(f"{HEADER}    kernels.take_rows  # {tmp_path.name}\n")
-    assert module.entry.address
+    assert adds_one(entry_of(ADD_ONE.format(tmp_path)))
 
 
-def test_generated_source_is_a_file_named_by_its_hash(tmp_path, monkeypatch):
+def test_machine_code_is_stored_once_and_compiled_anew_where_it_is_damaged(tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    source = f"{HEADER}    kernels.take_rows  # {tmp_path.name}\n"
-    module_of(source)
-    (path,) = tmp_path.glob("kernel_*.py")
-    assert path.read_text() == source
+    source = ADD_ONE.format(tmp_path)
+    assert adds_one(entry_of(source))
+    (path,) = tmp_path.glob("kernel_*.o")
+    whole = path.read_bytes()
+    assert cache._stored(path.stem) == whole[32:]
+    for damaged in (b"", whole[:100], whole[:-1] + bytes([whole[-1] ^ 1])):
+        path.write_bytes(damaged)
+        assert cache._stored(path.stem) is None
+
+
+def test_code_that_calls_functions_of_numba_is_not_stored(tmp_path, monkeypatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    body = "    carray(pointer(r[0]), (1,), i8)[0] += np.ones(r[0] // r[0]).size"
+    assert adds_one(entry_of(f"{HEADER}{body}  # {tmp_path}\n"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_that_finds_its_kernels_stored_does_not_import_numba():
+    code = """
+import sys, numpy as np, dnn
+x = np.random.default_rng(1).normal(size=(400, 200)).astype("f4")
+y = (x[:, 0] > 0).astype(int)
+layers = [dnn.Input(200), dnn.FullyConnected(200), dnn.BatchNorm(), dnn.Activation("gelu")]
+layers += [dnn.Dropout(0.2), dnn.FullyConnected(2)]
+model = dnn.NeuralNetwork(layers, optimizer=dnn.Adam(0.1, clip_norm=1.0), seed=1)
+history = model.fit(x, y, batch_size=100, epochs=3, validation=0.2)
+print("numba" in sys.modules, history.loss)
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}  # kernels in parts too
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=300,
+        ).stdout
+        for _ in range(2)
+    )
+    assert second.startswith("False [")
+    assert first.split(" ", 1)[1] == second.split(" ", 1)[1]
 
 
 def test_without_numba_the_oracle_runs(monkeypatch):

@@ -1,0 +1,91 @@
+"""From source to machine code, by Numba.
+
+Imported when something is compiled, and only then: see `cache`. Numba's own cache would do, but for
+what it takes to read it: the import of all of Numba, and of SciPy's linear algebra.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from dnn.backend.cpu.cache import target_machine
+
+__all__ = ["compiled"]
+
+_NAME = re.compile(r'@(?:"([^"]+)"|([\w.$-]+))')
+
+
+def compiled(source: str, symbol: str) -> tuple[Any, bytes | None]:
+    """Compile a kernel.
+
+    Parameters
+    ----------
+    source : str
+        It defines ``entry``, a `numba.cfunc`.
+    symbol : str
+        The name of its function in the machine code.
+
+    Returns
+    -------
+    (CFunc, bytes or None)
+        What Numba made of it, and machine code that works without Numba: None where this is not
+        to be had, because it calls functions of Numba's own.
+    """
+    # Numba needs a file name for its messages only.
+    names: dict[str, Any] = {"__name__": f"dnn.{symbol}"}
+    exec(compile(source, f"<{symbol}>", "exec"), names)
+    entry = names["entry"]
+    text = _without_exceptions(entry.inspect_llvm(), entry.native_name)
+    if text is None:
+        return entry, None
+    module = llvm.parse_assembly(text)
+    reached = _reached(module, entry.native_name)
+    needed = [f.name for f in module.functions if f.is_declaration and f.name in reached]
+    needed += [v.name for v in module.global_variables if v.is_declaration and v.name in reached]
+    process = ctypes.CDLL(None)
+    if not all(name.startswith("llvm.") or hasattr(process, name) for name in needed):
+        return entry, None
+    for one in (*module.functions, *module.global_variables):
+        if not one.is_declaration:
+            # What is not reached is left out, and nothing but the entry is seen from outside.
+            one.linkage = "internal" if one.name in reached else "available_externally"
+    module.get_function(entry.native_name).linkage = "external"
+    module.get_function(entry.native_name).name = symbol
+    return entry, bytes(target_machine().emit_object(module))
+
+
+def _without_exceptions(text: str, name: str) -> str | None:
+    """Let the C function return once the kernel has; None where it is not as expected.
+
+    Numba's wrapper goes on to print a Python exception if there was one. Kernels raise none, and
+    that part needs Numba at run time.
+    """
+    head = re.search(rf'^define [^\n]*?(\S+) @"?{re.escape(name)}"?\(', text, re.MULTILINE)
+    if head is None:
+        return None
+    end = text.index("\n}\n", head.start())
+    inner = re.escape(name.removeprefix("cfunc."))
+    call = re.compile(rf'^[^\n]*call [^\n]*@"?{inner}"?\([^\n]*$', re.MULTILINE)
+    found = call.search(text, head.start(), end)
+    if found is None:
+        return None
+    kind = head.group(1)  # nobody reads what it returns
+    value = "void" if kind == "void" else f"{kind} zeroinitializer"
+    return f"{text[: found.end()]}\n  ret {value}{text[end:]}"
+
+
+def _reached(module: Any, name: str) -> set[str]:
+    """Return the names of the functions and variables that one needs, itself among them."""
+    every = {one.name: one for one in (*module.functions, *module.global_variables)}
+    reached, waiting = {name}, [name]
+    while waiting:
+        for quoted, plain in _NAME.findall(str(every[waiting.pop()])):
+            found = quoted or plain
+            if found in every and found not in reached:
+                reached.add(found)
+                waiting.append(found)
+    return reached

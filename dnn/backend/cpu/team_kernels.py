@@ -1,0 +1,202 @@
+"""How threads share the parts of a kernel: atomic words, and what runs in C for a `team`.
+
+Imported when something is compiled, and only then: see `cache`.
+"""
+
+# Numba infers the types of what it compiles.
+# mypy: disallow_untyped_defs=False, disallow_untyped_calls=False
+# mypy: disallow_untyped_decorators=False
+
+from __future__ import annotations
+
+import platform
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from dnn.backend.cpu.intrinsics import address_of_words, call_kernel
+from dnn.backend.cpu.team import DONE, EMPTY, FILLING, OFFERED, SLOT_BYTES, TAKEN
+
+__all__ = ["begin", "end", "serve", "share"]
+
+IDLE_LOOKS = 10000
+LOOKS_WITHOUT_YIELD = 100
+
+_WORD = ir.IntType(64)
+
+
+@intrinsic
+def _load(context, address):
+    """Read a word that another thread writes."""
+
+    def generate(context, builder, signature, arguments):
+        place = builder.inttoptr(arguments[0], _WORD.as_pointer())
+        return builder.load_atomic(place, "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def _store(context, address, value):
+    """Write a word that another thread reads, after all that was written before."""
+
+    def generate(context, builder, signature, arguments):
+        place = builder.inttoptr(arguments[0], _WORD.as_pointer())
+        builder.store_atomic(arguments[1], place, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def _exchange(context, address, expected, value):
+    """Write a value if the word is as expected, and say whether it was."""
+
+    def generate(context, builder, signature, arguments):
+        place = builder.inttoptr(arguments[0], _WORD.as_pointer())
+        found = builder.cmpxchg(place, arguments[1], arguments[2], "acq_rel", "acquire")
+        return builder.extract_value(found, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def _add(context, address, value):
+    """Add to a word and return what it was before."""
+
+    def generate(context, builder, signature, arguments):
+        place = builder.inttoptr(arguments[0], _WORD.as_pointer())
+        return builder.atomic_rmw("add", place, arguments[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
+def _pause(context):
+    """Tell the processor that this is a loop that waits."""
+    x86 = platform.machine() in ("x86_64", "AMD64")
+
+    def generate(context, builder, signature, arguments):
+        if x86:
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def _call_yield(context, function):
+    """Call sched_yield."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.IntType(32), []).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], kind), [])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@njit
+def _relax(looks, give_way):
+    """Wait for a moment; now and then let another thread have this core: the awaited one, maybe."""
+    if give_way != 0 and looks % LOOKS_WITHOUT_YIELD == LOOKS_WITHOUT_YIELD - 1:
+        _call_yield(give_way)
+    else:
+        _pause()
+
+
+@intrinsic
+def _set_threads(context, function, threads):
+    """Call the function of BLAS that sets its number of threads."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(32)]).as_pointer()
+        number = builder.trunc(arguments[1], ir.IntType(32))
+        builder.call(builder.inttoptr(arguments[0], kind), [number])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def _get_threads(context, function):
+    """Call the function of BLAS that returns its number of threads."""
+
+    def generate(context, builder, signature, arguments):
+        kind = ir.FunctionType(ir.IntType(32), []).as_pointer()
+        number = builder.call(builder.inttoptr(arguments[0], kind), [])
+        return builder.sext(number, _WORD)
+
+    return types.int64(types.int64), generate
+
+
+@njit
+def _run_job(job):
+    """Run the kernel at the head of a record."""
+    call_kernel(_load(job), job + 16)
+
+
+@njit
+def share(words):
+    """Do a kernel in parts; fields: the first slot, sched_yield, number of parts, the parts."""
+    slots, give_way, parts = words[0], words[1], words[2]
+    first = address_of_words(words) + 24
+    job = first + 8 * _load(first + 8)
+    for helper in range(parts - 1):
+        slot = slots + SLOT_BYTES * helper
+        if _exchange(slot, EMPTY, FILLING):
+            _store(slot + 8, job)
+            _store(slot, OFFERED)
+        job += 8 * _load(job + 8)
+    _run_job(first)
+    job = first + 8 * _load(first + 8)
+    for helper in range(parts - 1):
+        slot = slots + SLOT_BYTES * helper
+        # Another program may have the slot: then it holds another job.
+        if _load(slot + 8) == job:
+            if _exchange(slot, OFFERED, FILLING):
+                _store(slot + 8, 0)
+                _store(slot, EMPTY)
+                _run_job(job)
+            else:
+                looks = 0
+                while _load(slot) != DONE:
+                    _relax(looks, give_way)
+                    looks += 1
+                _store(slot + 8, 0)
+                _store(slot, EMPTY)
+        else:
+            _run_job(job)
+        job += 8 * _load(job + 8)
+
+
+@njit
+def serve(words):
+    """Do jobs from a slot, until there has been none for a while; fields: slot, sched_yield."""
+    slot, give_way = words[0], words[1]
+    idle = 0
+    while idle < IDLE_LOOKS:
+        if _load(slot) == OFFERED and _exchange(slot, OFFERED, TAKEN):
+            _run_job(_load(slot + 8))
+            _store(slot, DONE)
+            idle = 0
+        else:
+            _relax(idle, give_way)
+            idle += 1
+
+
+@njit
+def begin(words):
+    """Give BLAS one thread; fields: programs that run, threads it had, its two functions."""
+    if _add(words[0], 1) == 0:
+        _store(words[1], _get_threads(words[2]))
+    _set_threads(words[3], 1)
+
+
+@njit
+def end(words):
+    """Give BLAS its threads back, with the last program that ends."""
+    if _add(words[0], -1) == 1:
+        _set_threads(words[3], _load(words[1]))
