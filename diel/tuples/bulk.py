@@ -53,7 +53,7 @@ class Bulk:
             if size >= REPLY_BYTES:
                 more = b"+"
                 break
-            self._queues.remove(key, entry)
+            self._queues.take_first(key)  # matches come oldest first, so it is this one
             released += self._memory.release(cost_of(entry))
             taken.append(entry)
             size += cost_of(entry)

@@ -77,19 +77,6 @@ class Queues:
             return queue[0]
         return queue  # type: ignore[return-value]
 
-    def remove(self, key: bytes, entry: Entry) -> None:
-        """Take a tuple away, wherever in its queue it is."""
-        if self.first(key) == entry:
-            self.take_first(key)
-            return
-        queue = self.by_key[key]
-        assert type(queue) is deque
-        queue.remove(entry)
-        if len(queue) == 1:
-            self.by_key[key] = queue[0]
-        for bucket in self._buckets_of(key):
-            del bucket[entry[0]]
-
     def replace(self, key: bytes, entry: Entry, changed: Entry) -> None:
         """Put a changed tuple, of the same number, in the place of the old one."""
         queue = self.by_key[key]

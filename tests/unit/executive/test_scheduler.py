@@ -265,12 +265,14 @@ def test_a_copy_starts_again_when_all_its_ranks_have_left() -> None:
     scheduler = Scheduler([group("g", ("a", 2, 2, "stop", 1))], range(2, 6))
     (start,) = started(scheduler.start())
     first, other = start.copies
-    noted, leave = scheduler.handle(CopyRankFailed(first.serial, 2, "an error"))
-    assert noted == NoteCopyFailed(first, "retry", False, 2, "an error")
+    failed = CopyRankFailed(first.serial, 2, "an error", "node17", "its traceback")
+    noted, leave = scheduler.handle(failed)
+    assert noted == NoteCopyFailed(first, "retry", False, 2, "an error", "node17", "its traceback")
     assert leave == LeaveCopy(first, (3,))
     assert scheduler.handle(TimeLimitPassed(first.serial, "late")) == []
     (again,) = scheduler.handle(CopyRankLeft(first.serial, 3))
     assert isinstance(again, RestartCopies)
+    assert (again.group, again.iteration) == ("g", (0,))
     (second,) = again.copies
     assert (second.ranks, second.attempt) == ((2, 3), 2)
     assert second.serial not in (first.serial, other.serial)
@@ -364,9 +366,28 @@ def test_a_rank_that_does_not_leave_ends_the_run() -> None:
     (stop,) = scheduler.handle(LeaveIgnored(plan.serial))
     assert isinstance(stop, StopRun)
     assert stop.is_failure
+    assert stop.failed == plan
     assert stop.deaf_ranks == (3,)
-    assert "rank 3" in stop.reason
-    assert "a.0" in stop.reason
+    assert stop.reason == "rank 3 did not leave a.0, which has failed"
+    assert scheduler.handle(CopyRankLeft(plan.serial, 3)) == []  # the run ends, whatever it does
+
+
+def test_all_ranks_that_do_not_leave_are_named() -> None:
+    scheduler = Scheduler([group("g", ("a", 1, 3, "continue"))], [2, 3, 4])
+    (start,) = started(scheduler.start())
+    scheduler.handle(CopyRankFailed(start.copies[0].serial, 2))
+    (stop,) = scheduler.handle(LeaveIgnored(start.copies[0].serial))
+    assert isinstance(stop, StopRun)
+    assert stop.reason.startswith("ranks 3, 4 did not leave")
+
+
+def test_a_single_copy_that_has_a_communicator_of_its_module_fails_alone() -> None:
+    scheduler = Scheduler([group("g", ("a", 1, 1, "continue"))], [2])
+    (start,) = started(scheduler.start())
+    assert len(ask(scheduler, *start.copies)) == 1
+    noted, *_ = scheduler.handle(CopyRankFailed(start.copies[0].serial, 2))
+    assert isinstance(noted, NoteCopyFailed)
+    assert not noted.whole_module
 
 
 def test_an_alarm_that_comes_late_is_passed_over() -> None:
@@ -412,3 +433,40 @@ def test_a_group_of_groups_that_has_not_begun_is_named_whole() -> None:
         "inside (further iterations)",
         "behind",
     ]
+
+
+def test_what_is_finished_or_asked_about_is_not_to_come() -> None:
+    groups = [
+        group("a", ("a", 1, 1), until="done", iterations=2),
+        group("b", ("b", 1, 1), depends=["a"]),
+        group("c", ("c", 1, 1), depends=["a"]),
+        GroupPlan("around", groups=("d",), depends=("c",)),
+        group("d", ("d", 1, 1)),
+    ]
+    scheduler = Scheduler(groups, [2, 3])
+    (start,) = started(scheduler.start())
+    finish(scheduler, start.copies[0])
+    assert scheduler.groups_to_come == ["b", "c", "around", "d"]  # nobody knows yet of "a"
+    (start,) = started(scheduler.handle(TagLooked("a", (0,), False)))
+    assert scheduler.groups_to_come == ["b", "c", "around", "d"]  # its last iteration runs
+    finish(scheduler, start.copies[0])
+    running = started(scheduler.handle(TagLooked("a", (1,), False)))
+    assert [one.group for one in running] == ["b", "c"]
+    assert scheduler.groups_to_come == ["around", "d"]
+    # A late answer to the same question changes nothing.
+    assert started(scheduler.handle(TagLooked("a", (1,), False))) == []
+    (last,) = started(finish(scheduler, running[1].copies[0]))
+    assert (last.group, scheduler.groups_to_come) == ("d", [])
+
+
+def test_the_end_of_a_group_starts_all_that_waited_for_it_and_what_is_around() -> None:
+    """Inside a group of groups the last one to finish begins both, in the order of the file."""
+    groups = [
+        group("a", ("a", 1, 1)),
+        group("b", ("b", 1, 1), depends=["a"]),
+        group("c", ("c", 1, 1), depends=["a"]),
+        GroupPlan("nest", groups=("a", "b", "c"), iterations=2),
+    ]
+    scheduler = Scheduler(groups, [2, 3, 4])
+    names = run_all(scheduler, scheduler.start())
+    assert names == [f"{name}[{i}, 0]" for i in (0, 1) for name in "abc"]

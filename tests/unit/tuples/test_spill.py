@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from diel.errors import TupleSpaceFull, TupleTimeout
+from diel.tuples import spilling
 from diel.tuples.client import TupleClient
 from diel.tuples.local_transport import LocalTransport
 from diel.tuples.spill import Spilled, SpillFolder
@@ -105,3 +107,44 @@ def test_a_spilled_payload_has_its_length_and_a_file(tmp_path: Path) -> None:
         spilled.read()
     del spilled
     assert not file.exists()
+
+
+def test_a_claimed_tuple_that_comes_back_can_spill(tmp_path: Path) -> None:
+    store = TupleStore(CAPACITY, spill=SpillFolder(tmp_path / "spilled"))
+    tuples = TupleClient(LocalTransport([store]))
+    for number in (1, 2):
+        tuples.tput(("a", number), bytes(300_000))
+        with contextlib.suppress(ValueError), tuples.claim(("a", number)):
+            # Made room for meanwhile: it is nowhere in the queues, and so passed over.
+            tuples.tput(("b", number), bytes(700_000), timeout=0)
+            tuples.tget(("b", number))
+            raise ValueError("the tuple goes back")
+        tuples.tput(("b", number), bytes(900_000), timeout=0)
+        assert tuples.tget(("b", number), timeout=0) == bytes(900_000)
+        assert len(list((tmp_path / "spilled").iterdir())) == number
+    assert tuples.tget(("a", 1), timeout=0) == tuples.tget(("a", 2), timeout=0) == bytes(300_000)
+
+
+def test_only_as_much_is_spilled_as_is_missing_and_what_is_gone_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spilling, "_FIRST_CHECK", 4)
+    store = TupleStore(CAPACITY, spill=SpillFolder(tmp_path / "spilled"))
+    assert store._spillable is not None
+    tuples = TupleClient(LocalTransport([store]))
+    for _ in range(40):  # each is gone before the next comes
+        tuples.tput("gone", bytes(100_000))
+        tuples.tget("gone")
+        assert len(store._spillable._places) <= 5
+    for number in range(9):
+        tuples.tput("kept", bytes([number]) * 100_000)
+    tuples.tput("kept", bytes(300_000), timeout=0)
+    assert len(list((tmp_path / "spilled").iterdir())) == 2  # of the oldest, no more than needed
+    assert (
+        sum(
+            isinstance(entry[3], Spilled) for entry in store.queues.of(next(iter(store.queues)))[:2]
+        )
+        == 2
+    )
+    for number in range(9):
+        assert tuples.tget("kept", timeout=0) == bytes([number]) * 100_000

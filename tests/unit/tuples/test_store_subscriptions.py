@@ -88,3 +88,42 @@ def test_a_wait_for_the_next_times_out_and_ends_with_the_subscription(store: Dri
     store.ask(UNSUBSCRIBE, argument=7, client=1)
     assert not store.store._waiters
     assert store.put("a", b"1") == []
+
+
+def test_each_client_is_answered_and_waits_by_itself(store: Driver) -> None:
+    for client in (1, 2):
+        store.ask(SUBSCRIBE, "a", client=client, serial=7)
+    store.ask(NEXT, argument=7, client=1, serial=8, timeout_s=5.0)
+    assert store.ask(NEXT, argument=9, client=2, serial=9)[0][0] == 2  # it has no such subscription
+    assert store.ask(NEXT, argument=7, client=2, serial=9, timeout_s=0)[0][0] == 2
+    assert answers(store.expire(4.0)) == []
+    assert answers(store.put("a", b"1")) == [(1, OK, b"1")]  # the other's waits in its backlog
+    assert following(store, 7, client=2) == b"1"
+    assert following(store, 7, client=1) is None
+    assert answers(store.ask(NEXT, argument=7, client=2, serial=10)) == []
+    assert store.store.next_deadline_s() == float("inf")
+    assert not store.client_died(1)
+    assert answers(store.put("a", b"2")) == [(2, OK, b"2")]
+
+
+def test_the_end_of_subscriptions_makes_room_for_all_that_wait_for_it() -> None:
+    """Backlogs of several subscriptions, each with several tuples, are released as a whole."""
+    store = Driver(capacity_bytes=64 * cost_of("a", bytes(1000)))
+    cost = cost_of("a", bytes(1000))
+    for serial in (7, 8):
+        store.ask(SUBSCRIBE, "a", client=1, serial=serial)
+    for _ in range(20):
+        store.put("a", bytes(1000))
+    assert store.held_bytes == 60 * cost
+    store.ask(COLLECT, "a")
+    for client in (2, 3):
+        assert store.ask(Operation.ASK_CREDIT, client=client, argument=30 * cost) == []
+    assert [client for client, _ in store.client_died(1)] == [2, 3]
+    assert store.held_bytes == 0
+
+
+def test_a_subscription_ends_twice_without_harm(store: Driver) -> None:
+    store.ask(SUBSCRIBE, "a", client=1, serial=7)
+    for _ in range(2):
+        ((client, reply),) = store.ask(UNSUBSCRIBE, argument=7, client=1)
+        assert (client, reply.status) == (1, OK)

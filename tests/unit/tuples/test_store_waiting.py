@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
 from unit.tuples.driving import Driver, answers
 
 from diel import ANY
-from diel.tuples.protocol import Operation, Status
+from diel.tuples.protocol import Operation, Status, pack_query, unpack_reply
 
 TAKE, READ, WATCH = Operation.TAKE, Operation.READ, Operation.WATCH
 FLUSH = Operation.FLUSH
@@ -106,3 +107,19 @@ def test_a_watch_can_be_cancelled(store: Driver) -> None:
 def test_a_flush_is_answered_at_once(store: Driver) -> None:
     ((client, reply),) = store.ask(FLUSH, client=4, serial=2)
     assert (client, reply.serial, reply.status) == (4, 2, OK)
+
+
+def test_a_survey_names_all_who_wait_for_a_tuple_or_for_room() -> None:
+    store = Driver(capacity_bytes=20_000)
+    store.put("a", bytes(15_000))
+    store.ask(Operation.TAKE, "b", client=1, serial=3)
+    store.ask(Operation.ASK_CREDIT, client=2, serial=4, argument=15_000)
+    told = json.loads(bytes(store.only(Operation.SURVEY, client=3).payload))
+    assert told["waiting"] == [[1, 3], [2, 4]]
+    assert [count for _, count in told["tags"]] == [1]
+    for number in range(300):  # a long survey travels apart from its message
+        store.put(("a tag with a long name", number))
+    ((client, message, payload),) = store.store.handle(3, pack_query(Operation.SURVEY, 9), 0.0)
+    told = json.loads(bytes(unpack_reply(message, payload).payload))
+    assert (client, len(told["tags"])) == (3, 301)
+    assert payload is not None
