@@ -9,9 +9,13 @@ the hardware; the sleeps keep a rank that waits for minutes under one percent of
 from __future__ import annotations
 
 import os
+import select
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 Found = TypeVar("Found")
 
@@ -39,6 +43,9 @@ class Patience:
     brisk : bool, optional
         Whether a payload may be under way meanwhile: yields for some milliseconds, then sleeps of
         50 us only.
+    wakes : sequence of int or of objects with a fileno, optional
+        What ends a sleep at once when it can be read. There are no yields then: who is woken need
+        not look.
     """
 
     __slots__ = (
@@ -48,11 +55,17 @@ class Patience:
         "_sleep_s",
         "_sleeping_since_s",
         "_spin_polls",
+        "_waker",
     )
 
-    def __init__(self, brisk: bool = False) -> None:
+    def __init__(self, brisk: bool = False, wakes: Sequence[FileDescriptorLike] = ()) -> None:
         self._brisk = brisk
         self._spin_polls = _BRISK_SPIN_POLLS if brisk else _SPIN_POLLS
+        self._waker: select.poll | None = None
+        if wakes:
+            self._waker = select.poll()
+            for file in wakes:
+                self._waker.register(file, select.POLLIN)
         self.reset()
 
     def reset(self) -> None:
@@ -72,12 +85,19 @@ class Patience:
             moment is a while ago.
         """
         self._polls += 1
-        if self._polls < _EAGER_POLLS:
-            return False
-        if self._polls < self._spin_polls:
-            os.sched_yield()
-            return False
-        time.sleep(_BRISK_SLEEP_S if self._brisk else self._next_sleep_s())
+        sleep_s = _BRISK_SLEEP_S
+        if self._waker is None:
+            if self._polls < _EAGER_POLLS:
+                return False
+            if self._polls < self._spin_polls:
+                os.sched_yield()
+                return False
+        if not self._brisk:
+            sleep_s = self._next_sleep_s()
+        if self._waker is None:
+            time.sleep(sleep_s)
+        else:  # the kernel takes milliseconds
+            self._waker.poll(max(1, round(1e3 * sleep_s)))
         now_s = time.perf_counter()
         if now_s < self._next_check_s:
             return False
@@ -106,6 +126,7 @@ def wait_for(
     safe_point: Callable[[], None] | None = None,
     *,
     brisk: bool = False,
+    wakes: Sequence[FileDescriptorLike] = (),
 ) -> Found | None:
     """Poll until something is found, politely.
 
@@ -120,6 +141,8 @@ def wait_for(
         the middle of a wait learns that the run is stopping.
     brisk : bool, optional
         Whether a payload of one's own may be under way meanwhile, as in `Patience`.
+    wakes : sequence of int or of objects with a fileno, optional
+        Files that end a pause at once when they can be read, as in `Patience`.
 
     Returns
     -------
@@ -129,7 +152,7 @@ def wait_for(
     found = poll()
     if found is not None:
         return found
-    patience = Patience(brisk)
+    patience = Patience(brisk, wakes)
     deadline_s = None if timeout_s is None else time.perf_counter() + timeout_s
     while True:
         slept = patience.pause()

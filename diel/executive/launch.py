@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import select
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
 from diel.executive.gpus import Node
 from diel.loading.threads import thread_environment
-from diel.programs.supervised import Supervised
+from diel.programs.supervised import Supervisor
 from diel.run.directory import RunDirectory
 
 _ROOT_VARIABLES: Final = (
@@ -200,21 +201,21 @@ class Launched:
     def __init__(self, command: Sequence[str], directory: RunDirectory, threads: int) -> None:
         self._command = command[0]
         self._directory = directory
-        with directory.launcher_log.open("ab") as log:
-            self._log_read_bytes = log.tell()
-            try:
-                self._program = Supervised(
-                    command,
-                    directory=Path.cwd(),
-                    environment={**os.environ, **thread_environment(threads)},
-                    added={},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    grace_s=_TERMINATION_S,
-                )
-            except OSError as error:
-                raise LaunchError(f"{command[0]} cannot be started: {error}") from error
+        log = directory.launcher_log
+        self._log_read_bytes = log.stat().st_size if log.exists() else 0
+        environment = {**os.environ, **thread_environment(threads)}
+        self._supervisor = Supervisor(environment)
+        try:
+            self._program = self._supervisor.start(
+                command,
+                directory=Path.cwd(),
+                added={},
+                stdout=log,
+                stderr=log,
+                grace_s=_TERMINATION_S,
+            )
+        except OSError as error:
+            raise LaunchError(f"{command[0]} cannot be started: {error}") from error
 
     def wait(self, refresh: Callable[[], int | None]) -> int:
         """Wait for mpiexec to end, whatever it takes.
@@ -267,14 +268,18 @@ class Launched:
                 if end_at_s is not None and now_s >= end_at_s:
                     self._program.end()
                 else:
-                    time.sleep(_POLL_S)
+                    select.select([self._program], [], [], _POLL_S)
             refresh()
         except BaseException:  # nobody would watch it any more
             self._program.end()
             raise
         finally:
+            self._supervisor.close()
             for number, handler in previous.items():
                 signal.signal(number, handler)
+        if ending.supervisor:
+            with contextlib.suppress(OSError), self._directory.launcher_log.open("a") as log:
+                log.write(f"diel: {self._command} {ending}\n")
         if ending.errno is not None:
             raise LaunchError(f"{self._command} {ending}")
         return ending.exit_status

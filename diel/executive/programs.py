@@ -1,4 +1,4 @@
-"""A copy of a module that is an executable: what it is told, and its tuple socket."""
+"""A copy of a module that is an executable: what it is told."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from diel.comm.devices import VISIBLE_GPUS
 from diel.loading.threads import thread_environment
-from diel.programs.executables import command_of, run_executable
-from diel.programs.tuple_socket import TupleSocket
+from diel.programs.executables import command_of
 
 if TYPE_CHECKING:
     from diel.executive.messages import RunCopy
     from diel.loading.spec import ModuleSpec
+    from diel.programs.executables import ProgramRunner
     from diel.run.directory import RunDirectory
-    from diel.tuples.client import TupleClient
 
 
 def run_program(
@@ -23,7 +22,7 @@ def run_program(
     spec: ModuleSpec,
     directory: RunDirectory,
     folder: Path,
-    tuples: TupleClient,
+    runner: ProgramRunner,
     safe_point: Callable[[], None],
 ) -> int:
     """Run the program of a copy to its end, on the copy's first rank.
@@ -36,8 +35,8 @@ def run_program(
     directory : RunDirectory
     folder : Path
         Of the workflow file.
-    tuples : TupleClient
-        What ``diel tuple`` in the program reaches.
+    runner : ProgramRunner
+        This rank's.
     safe_point : callable
         Called while it runs; what it raises ends the program.
 
@@ -78,13 +77,9 @@ def run_program(
     }
     if order.gpus is not None:
         facts[VISIBLE_GPUS] = ",".join(order.gpus)
-    with TupleSocket(tuples) as tuple_socket:
-        ending = run_executable(
-            command_of(spec.executable, places, {**facts, **tuple_socket.facts}),
-            run_dir=directory.path,
-            log=directory.module_log(plan.module, plan.copy_index, 0),
-            safe_point=safe_point,
-            meanwhile=tuple_socket.serve,
-            tuple_socket=tuple_socket.address,
-        )
-    return ending.left_behind
+    return runner.run(
+        command_of(spec.executable, places, facts),
+        run_dir=directory.path,
+        log=directory.module_log(plan.module, plan.copy_index, 0),
+        safe_point=safe_point,
+    ).left_behind

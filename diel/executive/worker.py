@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from diel.comm.parent import Parent
     from diel.loading.spec import ModuleSpec
+    from diel.programs.executables import ProgramRunner
     from diel.tuples.client import TupleClient
 
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
@@ -164,6 +165,7 @@ class _Worker:
         self._port = MpiPort(parent.comm)
         self._channel = Channel(self._port, self._safe_point, self._warn, self._meter)
         self._teller = Teller(self._tuples, transport, self._channel, self._meter, self._report)
+        self._programs: ProgramRunner | None = None
         self._serial = 0
         self._has_to_leave = False
 
@@ -192,6 +194,8 @@ class _Worker:
                 order = _next_order(self._mailbox, self._parent, self._between_copies)
             if isinstance(order, Leave):
                 self._channel.poll()  # what nobody received is said before this rank leaves
+                if self._programs is not None:
+                    self._programs.close()
                 self._port.close()
                 self._transport.close()
                 return order
@@ -339,10 +343,13 @@ class _Worker:
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
             # Imported where a program is run: ranks that run none start sooner.
             from diel.executive.programs import run_program
+            from diel.programs.executables import ProgramRunner
 
+            if self._programs is None:
+                self._programs = ProgramRunner(self._tuples)
             spec = self._specs[order.plan.module]
             left_behind = run_program(
-                order, spec, self._directory, self._folder, self._tuples, self._raise_if_told
+                order, spec, self._directory, self._folder, self._programs, self._raise_if_told
             )
             if left_behind:
                 text = f"{left_behind} process(es) that it had left behind were ended"

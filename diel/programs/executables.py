@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import TYPE_CHECKING, Final
 
 from diel.comm.waiting import wait_for
-from diel.errors import ModuleFailed
+from diel.errors import DielError, ModuleFailed
 from diel.loading.spec import ExecutableSpec
-from diel.programs.supervised import Ending, Supervised
+from diel.programs.supervised import Ending, Supervisor
+from diel.programs.tuple_socket import TupleSocket
 from diel.workflow.placeholders import fill
 from diel.workflow.programs import search_path
+
+if TYPE_CHECKING:
+    from diel.tuples.client import TupleClient
 
 # With these of its parent rank in its environment, an MPI program hangs or aborts.
 _LAUNCHER_PREFIXES: Final = (
@@ -108,92 +111,113 @@ def child_environment() -> dict[str, str]:
     return inherited | {"PATH": search_path(inherited)}
 
 
-def run_executable(
-    command: Command,
-    *,
-    run_dir: Path,
-    log: Path,
-    safe_point: Callable[[], None],
-    meanwhile: Callable[[], None] = lambda: None,
-    tuple_socket: str = "",
-) -> Ending:
-    """Run a program to its end, waiting politely; must be called by the main thread.
+class ProgramRunner:
+    """Runs the programs of a rank, one after the other, under one supervisor.
 
-    When this returns or raises, neither the program nor anything that it started is left.
+    Both that and the socket to the tuple space are made for the first program and stay. To be used
+    by the main thread.
 
     Parameters
     ----------
-    command : Command
-    run_dir : Path
-        Where its working directory is made if it is not there.
-    log : Path
-        Receives its standard output; the same name with the suffix ``.err``, its standard error.
-        Both are appended to.
-    safe_point : callable
-        Asked while waiting; what it raises ends the wait, once the program is terminated.
-    meanwhile : callable, optional
-        Called all the time while waiting: it does not block.
-    tuple_socket : str, optional
-        A socket that is removed at the end, also if this process dies before.
-
-    Returns
-    -------
-    Ending
-        A success.
-
-    Raises
-    ------
-    ModuleFailed
-        If it cannot be started, is killed, or exits with a status other than zero; the last
-        lines of its standard error are in the message.
-    RunStopped
-        From `safe_point`.
+    tuples : TupleClient
+        What ``diel tuple`` in a program reaches.
     """
-    _provide_directory(command, run_dir)
-    errors = log.with_suffix(".err")
-    with contextlib.ExitStack() as stack:
-        stdout = stack.enter_context(log.open("ab"))
-        stderr = stack.enter_context(errors.open("ab"))
-        earlier_bytes = stderr.tell()  # of an earlier run of the same copy
+
+    def __init__(self, tuples: TupleClient) -> None:
+        self._tuples = tuples
+        self._tuple_socket: TupleSocket | None = None
+        self._supervisor: Supervisor | None = None
+
+    def run(
+        self, command: Command, *, run_dir: Path, log: Path, safe_point: Callable[[], None]
+    ) -> Ending:
+        """Run a program to its end, waiting politely.
+
+        When this returns or raises, neither the program nor anything that it started is left.
+
+        Parameters
+        ----------
+        command : Command
+        run_dir : Path
+            Where its working directory is made if it is not there.
+        log : Path
+            Receives its standard output; the same name with the suffix ``.err``, its standard
+            error. Both are appended to.
+        safe_point : callable
+            Asked while waiting; what it raises ends the wait, once the program is terminated.
+
+        Returns
+        -------
+        Ending
+            A success.
+
+        Raises
+        ------
+        ModuleFailed
+            If it cannot be started, is killed, or exits with a status other than zero; the last
+            lines of its standard error are in the message.
+        RunStopped
+            From `safe_point`.
+        """
+        if self._tuple_socket is None or self._supervisor is None:
+            self._tuple_socket = TupleSocket(self._tuples)
+            self._supervisor = Supervisor(child_environment(), self._tuple_socket.address)
+        tuple_socket = self._tuple_socket
+        _provide_directory(command, run_dir)
+        _check_stdin(command.stdin)
+        errors = log.with_suffix(".err")
+        earlier_bytes = errors.stat().st_size if errors.exists() else 0  # of an earlier iteration
         try:
-            program = Supervised(
+            program = self._supervisor.start(
                 command.words,
                 directory=command.directory,
-                environment=child_environment(),
-                added=command.added,
-                stdin=_open_stdin(command, stack),
-                stdout=stdout,
-                stderr=stderr,
+                added={**tuple_socket.facts, **command.added},
+                stdin=command.stdin,
+                stdout=log,
+                stderr=errors,
                 grace_s=_TERMINATION_GRACE_S,
-                tuple_socket=tuple_socket,
             )
         except OSError as error:
-            raise ModuleFailed(f"{command.words[0]} cannot be started: {error.strerror}") from error
+            why = f"the supervisor of programs cannot be started: {error.strerror or error}"
+            raise ModuleFailed(f"{command.words[0]}: {why}") from error
 
-    def poll() -> Ending | None:
-        meanwhile()
-        return program.poll()
+        def poll() -> Ending | None:
+            tuple_socket.serve()
+            return program.poll()
 
-    try:
-        ending = wait_for(poll, safe_point=safe_point)
-        assert ending is not None  # without a timeout there is always one
-    except BaseException:
-        program.end()
-        raise
-    if not ending.is_success:
-        who = command if ending.errno is None else command.words[0]
-        tail = last_lines(errors, start_bytes=earlier_bytes)
-        raise ModuleFailed(
-            f"{who} {ending}" + (f"\nlast lines of its standard error:\n{tail}" if tail else "")
-        )
-    return ending
+        try:
+            ending = wait_for(poll, safe_point=safe_point, wakes=[program, tuple_socket])
+            assert ending is not None  # without a timeout there is always one
+        except BaseException:
+            program.end()
+            with contextlib.suppress(DielError):  # which say less
+                tuple_socket.settle()
+            raise
+        tuple_socket.settle()
+        if not ending.is_success:
+            who = command if ending.errno is None else command.words[0]
+            tail = last_lines(errors, start_bytes=earlier_bytes)
+            raise ModuleFailed(
+                f"{who} {ending}" + (f"\nlast lines of its standard error:\n{tail}" if tail else "")
+            )
+        return ending
+
+    def close(self) -> None:
+        """End the supervisor, and remove the socket to the tuple space."""
+        if self._supervisor is not None:
+            self._supervisor.close()
+        if self._tuple_socket is not None:
+            self._tuple_socket.close()
 
 
 def last_lines(file: Path, count: int = _STDERR_LINES, start_bytes: int = 0) -> str:
     """Return the last lines, after a number of bytes, of a text file that may hold anything."""
-    with file.open("rb") as stream:
-        stream.seek(max(start_bytes, file.stat().st_size - 64 * 1024))
-        lines = stream.read().decode(errors="replace").splitlines()
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(start_bytes, file.stat().st_size - 64 * 1024))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:  # it could not even be made
+        return ""
     return "\n".join(lines[-count:])
 
 
@@ -215,16 +239,15 @@ def _provide_directory(command: Command, run_dir: Path) -> None:
         ) from error
 
 
-def _open_stdin(command: Command, stack: contextlib.ExitStack) -> IO[bytes] | int:
-    if command.stdin is None:
-        return subprocess.DEVNULL
+def _check_stdin(stdin: Path | None) -> None:
+    """Unlike a file, a pipe that nobody writes to would let the supervisor wait for ever."""
+    if stdin is None:
+        return
     try:
-        # Unlike a file, a pipe that nobody writes to would let this wait for ever.
-        if not command.stdin.is_file():
-            words = "is not a file" if command.stdin.exists() else "does not exist"
-            raise ModuleFailed(f"the standard input {command.stdin} {words}")
-        return stack.enter_context(command.stdin.open("rb"))
+        if not stdin.is_file():
+            words = "is not a file" if stdin.exists() else "does not exist"
+            raise ModuleFailed(f"the standard input {stdin} {words}")
     except OSError as error:
         raise ModuleFailed(
-            f"the standard input {command.stdin} cannot be read: {error.strerror}"
+            f"the standard input {stdin} cannot be read: {error.strerror}"
         ) from error

@@ -1,24 +1,31 @@
-"""A program under a supervisor, as the rank that waits for it sees it."""
+"""A supervisor and the program under it, as the process that waits for them sees them."""
 
 from __future__ import annotations
 
 import contextlib
+import marshal
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import Any, Final
 
 from diel.comm.waiting import wait_for
+from diel.programs.supervisor import become_subreaper, descendants, now_ticks
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
-_SET: Final = "DIEL_SET_"  # as in supervisor.py
 # What the supervisor needs beyond the grace: it kills for up to 2 s.
 _SUPERVISOR_EXTRA_S: Final = 3.0
-_WORDS_BYTES: Final = 4096
+# A supervisor that does not listen was stopped by somebody: nothing else lets a request wait.
+_SENDING_S: Final = 10.0
+# As the supervisor does it.
+_KILLING_S: Final = 2.0
+_KILL_EVERY_S: Final = 0.005
 
 
 @dataclass(frozen=True)
@@ -33,14 +40,20 @@ class Ending:
         What killed it.
     errno : int or None
         Why it could not be started.
+    path : str
+        The file or folder that was the reason then, if not the program itself.
     left_behind : int
         Processes that it had started, that outlived it, and that were ended.
+    supervisor : str
+        How its supervisor ended, if that is why it was ended.
     """
 
     status: int | None = None
     signal: int | None = None
     errno: int | None = None
+    path: str = ""
     left_behind: int = 0
+    supervisor: str = ""
 
     @property
     def is_success(self) -> bool:
@@ -52,116 +65,228 @@ class Ending:
         """As a shell has it: 128 and the signal for what was killed, 127 for what did not start."""
         if self.status is not None:
             return self.status
-        return 127 if self.signal is None else 128 + self.signal
+        if self.signal is not None:
+            return 128 + self.signal
+        return 127 if self.errno is not None else 1
 
     def __str__(self) -> str:
         if self.errno is not None:
-            return f"cannot be started: {os.strerror(self.errno)}"
+            where = f"{self.path}: " if self.path else ""
+            return f"cannot be started: {where}{os.strerror(self.errno)}"
         if self.status is not None:
             return f"exited with status {self.status}"
         if self.signal is not None:
             return f"was killed by {_signal_name(self.signal)}"
-        return "was ended when its supervisor died"
+        if self.supervisor:
+            return f"was ended, with all that it had started, since {self.supervisor}"
+        return "could not be ended"
 
 
-class Supervised:
-    """A program that runs under a supervisor of its own, which ends all that it has started.
+class Supervisor:
+    """Starts programs, one at a time, through a process that ends all that they have started.
+
+    That process starts with the first program and serves until `close`, or until this process
+    ends, however that happens. If it is killed itself, this process inherits what it leaves, ends
+    that, and starts another one for the next program.
 
     To be used by the main thread: when the thread that made it ends, so does all of it.
 
     Parameters
     ----------
-    command : sequence of str
-    directory : Path
-        Its working directory.
     environment : mapping of str to str
-        Of the supervisor.
-    added : mapping of str to str
-        What the program shall find in its environment besides.
-    stdin, stdout, stderr : files
-        Or `subprocess.DEVNULL`; never those of this process.
-    grace_s : float, seconds
-        For the program to end by itself when it is asked to.
-    tuple_socket : str
-        A socket to be removed when all is over, or nothing.
-
-    Raises
-    ------
-    OSError
-        If not even the supervisor can be started.
+        What all programs inherit.
+    removed : str, optional
+        A socket, alone in its folder, to be removed with it when all is over.
     """
 
-    def __init__(
+    def __init__(self, environment: Mapping[str, str], removed: str = "") -> None:
+        self._environment = environment
+        self._removed = removed
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process number, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def start(
         self,
         command: Sequence[str],
         *,
         directory: Path,
-        environment: Mapping[str, str],
         added: Mapping[str, str],
-        stdin: IO[bytes] | int,
-        stdout: IO[bytes],
-        stderr: IO[bytes],
+        stdout: Path,
+        stderr: Path,
+        stdin: Path | None = None,
         grace_s: float,
-        tuple_socket: str = "",
-    ) -> None:
-        self._grace_s = grace_s
-        self._words_fd, status_fd = os.pipe()
-        line = [sys.executable, "-I", "-S", str(_SUPERVISOR)]
-        line += [str(status_fd), str(os.getpid()), str(grace_s), tuple_socket, *command]
+    ) -> SupervisedProgram:
+        """Start a program; the one before has ended.
+
+        Parameters
+        ----------
+        command : sequence of str
+        directory : Path
+            Its working directory.
+        added : mapping of str to str
+            What it shall find in its environment besides.
+        stdout, stderr : Path
+            Files that its output and errors are appended to.
+        stdin : Path, optional
+            What it reads as its standard input; else that is empty.
+        grace_s : float, seconds
+            For the program to end by itself when it is asked to.
+
+        Raises
+        ------
+        OSError
+            If not even the supervisor can be started.
+        """
+        request = {
+            "command": [os.fsencode(word) for word in command],
+            "directory": os.fsencode(directory),
+            "added": {os.fsencode(name): os.fsencode(value) for name, value in added.items()},
+            "files": [
+                None if file is None else os.fsencode(os.path.abspath(file))
+                for file in (stdin, stdout, stderr)
+            ],
+            "grace_s": grace_s,
+        }
+        data = marshal.dumps(request)
+        data = len(data).to_bytes(4, "little") + data
+        if self._process is not None and self._process.poll() is not None:
+            self.close()  # killed by somebody while it had nothing to do
+        started_ticks = now_ticks()
         try:
-            self._supervisor = subprocess.Popen(
-                line,
-                cwd=directory,
-                env={**environment, **{_SET + name: value for name, value in added.items()}},
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=[status_fd],
+            self._send(data)
+        except OSError:  # just now
+            self.close()
+            self._send(data)
+        assert self._process is not None
+        assert self._socket is not None
+        return SupervisedProgram(self, self._process, self._socket, started_ticks, grace_s)
+
+    def close(self) -> None:
+        """End the supervisor; a program that still runs under it is ended first."""
+        process, connection = self._process, self._socket
+        self._process = self._socket = None
+        if connection is not None:
+            connection.close()
+        if process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_SUPERVISOR_EXTRA_S)
+                return
+            process.kill()
+            process.wait()
+
+    def _send(self, data: bytes) -> None:
+        if self._socket is None:
+            self._start_process()
+        assert self._socket is not None
+        self._socket.settimeout(_SENDING_S)
+        self._socket.sendall(data)
+        self._socket.setblocking(False)
+
+    def _start_process(self) -> None:
+        become_subreaper()
+        ours, its = socket.socketpair()
+        line = [sys.executable, "-I", "-S", str(_SUPERVISOR)]
+        try:
+            self._process = subprocess.Popen(
+                [*line, str(its.fileno()), str(os.getpid()), self._removed],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[its.fileno()],
                 start_new_session=True,
             )
         except BaseException:
-            os.close(self._words_fd)
+            ours.close()
             raise
         finally:
-            os.close(status_fd)
+            its.close()
+        self._socket = ours
+
+
+class SupervisedProgram:
+    """A program that a `Supervisor` has started."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        process: subprocess.Popen[bytes],
+        connection: socket.socket,
+        started_ticks: int,
+        grace_s: float,
+    ) -> None:
+        self._supervisor = supervisor
+        self._process = process
+        self._socket = connection
+        self._started_ticks = started_ticks
+        self._grace_s = grace_s
+        self._received = b""
         self._ending: Ending | None = None
 
-    @property
-    def supervisor_pid(self) -> int:
-        """The process number of the supervisor."""
-        return self._supervisor.pid
+    def fileno(self) -> int:
+        """Return what can be read when the program has ended."""
+        return self._socket.fileno()
 
     def poll(self) -> Ending | None:
         """Return how the program ended once it and all that it has started are gone."""
-        if self._ending is None and self._supervisor.poll() is not None:
-            words = _numbers(os.read(self._words_fd, _WORDS_BYTES))
-            os.close(self._words_fd)
-            self._ending = Ending(
-                status=words.get("exited"),
-                signal=words.get("killed"),
-                errno=words.get("failed"),
-                left_behind=words.get("ended", 0),
-            )
-            if "started" in words and not {"exited", "killed"} & words.keys():
-                _kill_session(words["started"])  # the supervisor was killed; its program with it
+        if self._ending is not None:
+            return self._ending
+        try:
+            data = self._socket.recv(4096)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        self._received += data
+        length = int.from_bytes(self._received[:4], "little")
+        if len(self._received) >= 4 + max(length, 1):
+            self._ending = _ending_of(marshal.loads(self._received[4:]))
+        elif not data:
+            self._ending = self._after_the_supervisor()
         return self._ending
 
     def end(self) -> None:
         """End the program and all that it has started: ask, wait, then kill."""
-        self._supervisor.send_signal(signal.SIGTERM)
-        if wait_for(self.poll, self._grace_s + _SUPERVISOR_EXTRA_S) is None:
-            self._supervisor.kill()
-            wait_for(self.poll)
+        if self._ending is None:
+            # It ends itself too, and the next program starts another one.
+            self._process.send_signal(signal.SIGTERM)
+            if wait_for(self.poll, self._grace_s + _SUPERVISOR_EXTRA_S, wakes=[self]) is None:
+                self._process.kill()
+                wait_for(self.poll)
+            self._supervisor.close()
+
+    def _after_the_supervisor(self) -> Ending:
+        """End what a supervisor that was killed has left to this process."""
+        status = self._process.wait()  # only then are its orphans our children
+        if status == 0:  # it was asked to end before it had started anything
+            return Ending(signal=signal.SIGTERM)
+        how = f"killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
+        self._supervisor.close()
+        deadline_s = time.monotonic() + _KILLING_S
+        while orphans := descendants(since_ticks=self._started_ticks):
+            for pid in orphans:  # again and again: they may start others meanwhile
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, os.WNOHANG)
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(_KILL_EVERY_S)
+        return Ending(supervisor=f"its supervisor (process {self._process.pid}) was {how}")
 
 
-def _numbers(words: bytes) -> dict[str, int]:
-    pairs = (line.split() for line in words.decode(errors="replace").splitlines())
-    return {what: int(number) for what, number in pairs}
-
-
-def _kill_session(leader: int) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(leader, signal.SIGKILL)
+def _ending_of(answer: dict[str, Any]) -> Ending:
+    return Ending(
+        status=answer.get("exited"),
+        signal=answer.get("killed"),
+        errno=answer.get("failed"),
+        path=os.fsdecode(answer.get("path") or ""),
+        left_behind=answer.get("ended", 0),
+    )
 
 
 def _signal_name(number: int) -> str:

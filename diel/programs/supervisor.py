@@ -1,39 +1,59 @@
-"""The supervisor: a small process between a rank and the program that it runs.
+"""The supervisor: a small process between a rank and the programs that it runs.
 
-    python -I -S supervisor.py STATUS_FD PARENT GRACE_S TUPLE_SOCKET PROGRAM [ARGUMENT ...]
+    python -I -S supervisor.py SOCKET_FD PARENT REMOVED
 
 ::
 
-    rank ── starts ──> supervisor ── starts ──> program ──> whatever that starts
-         <── words ───  (on a pipe, STATUS_FD; see below)
+    rank ──── starts once ────> supervisor ── posix_spawn ──> program ──> whatever that starts
+         ── request, a program ──>
+         <── answer: it has ended, and all that it had started ──
 
 A rank may be killed at any moment, without a chance to end what it has started, and a program may
 start others that leave its session. So the supervisor asks the kernel for two things: to be told
 when the rank dies (PR_SET_PDEATHSIG), and to become the parent of every orphan among the program's
-descendants (PR_SET_CHILD_SUBREAPER). When it ends, all of them have ended.
+descendants (PR_SET_CHILD_SUBREAPER). An answer is given when all of them have ended, and so the
+next request finds none. Whoever wants a program to end sends SIGTERM or closes the socket: the
+supervisor ends the program and itself; its last act is to remove REMOVED, a socket in a folder of
+its own, if it names one. A supervisor that is killed leaves its orphans to the rank, which has
+become a subreaper too (see `diel.programs.supervised`).
 
 It is run as a file: a rank has loaded MPI and may be large, and the supervisor has to start within
-milliseconds. Its own environment is the rank's without the launcher's variables; what
-the program shall find besides is there under names that begin with ``DIEL_SET_``, so that a
-variable such as LD_LIBRARY_PATH acts on the program alone.
+milliseconds and to spawn within fractions of one. It imports little for the same reason. A program
+is spawned, not forked, which takes a tenth of the time: nothing between the two may run any Python.
 
-What it says, a line each: ``started PID`` or ``failed ERRNO``; then ``exited STATUS`` or ``killed
-SIGNAL``; then ``ended COUNT`` if it had to end processes that the program left behind.
+Request and answer are four bytes, their length, and a dictionary in Python's marshal format:
+
+request
+    ``command``, a list of words; ``directory``; ``added``, variables beside those of the
+    supervisor; ``files``, a path each for standard input (or None), output and error, the last two
+    appended to; ``grace_s``, for the program to end by itself.
+answer
+    ``exited`` a status, or ``killed`` by a signal, or ``failed``, an error's number, with ``path``
+    where a file or a folder is meant and not the program; ``ended``, how many processes that it
+    left behind.
 """
 
+from __future__ import annotations
+
 import ctypes
+import errno
+import marshal
 import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Callable, Collection
 
+TYPE_CHECKING = False  # to import typing takes as long as all the rest
+if TYPE_CHECKING:
+    from typing import Any
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 _END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-_WATCHED = {signal.SIGCHLD, *_END}
-_SET = b"DIEL_SET_"
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 # What a program leaves behind often ends by itself in a moment: the `tee` of its output, say.
 _LINGER_S = 1.0
@@ -43,60 +63,121 @@ _KILLING_S = 2.0
 
 
 def main(arguments: list[str]) -> None:
-    """Start a program, see it to its end, and end what it leaves behind."""
-    status_fd, parent, grace_s, socket, *command = arguments
-    # Signals are waited for, never handled: nothing can come between two steps.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would swallow exit statuses
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    """Serve a rank until it wants no more, or is gone."""
+    socket_fd, parent, removed = arguments
+    supervisor = _Supervisor(int(socket_fd))
+    become_subreaper()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == int(parent):  # else it died before we asked to be told
-        supervisor = _Supervisor(int(status_fd))
-        supervisor.start(command, mask)
-        supervisor.keep(float(grace_s))
-    _remove(socket)
+    try:
+        if os.getppid() == int(parent):  # else it died before we asked to be told
+            supervisor.serve()
+    finally:
+        _remove(removed)
 
 
 class _Supervisor:
-    """The parent of one program and of every orphan among its descendants."""
+    """The parent of one program after the other, and of every orphan among their descendants."""
 
-    def __init__(self, status_fd: int) -> None:
-        self._status_fd = status_fd
-        os.set_inheritable(status_fd, False)  # whoever is left must not hold it open
+    def __init__(self, socket_fd: int) -> None:
+        self._socket_fd = socket_fd
+        os.set_inheritable(socket_fd, False)
         self._program = 0
-        self._has_ended = False
-        self._is_alone = False
+        self._ended: dict[str, Any] = {}
+        self._is_alone = True
         self._is_asked_to_end = False
+        # A signal does nothing but end a wait: it is a byte in this pipe.
+        self._signals_fd, wake_fd = os.pipe()
+        for fd in (self._signals_fd, wake_fd):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *_END):
+            signal.signal(number, lambda *_: None)
+        self._poll = select.poll()
+        self._poll.register(self._signals_fd, select.POLLIN)
+        self._poll.register(socket_fd, select.POLLIN)
 
-    def start(self, command: list[str], mask: set[int]) -> None:
-        """Start the program, or say why not."""
-        failure, tell_failure = os.pipe()  # neither end survives an exec
-        supervisor = os.getpid()
+    def serve(self) -> None:
+        """Run the programs that are asked for, one after the other."""
+        while True:
+            self._wait(lambda: self._is_asked_to_end, for_request=True)
+            request = None if self._is_asked_to_end else self._receive()
+            if request is None:
+                return
+            try:
+                self._start(request)
+            except OSError as error:
+                self._ended = {"failed": error.errno or 0, "path": error.filename}
+            except ValueError:  # a null character in a word
+                self._ended = {"failed": errno.EINVAL, "path": None}
+            else:
+                self._see_to_the_end(request["grace_s"])
+            answer = marshal.dumps(self._ended)
+            try:
+                os.write(self._socket_fd, len(answer).to_bytes(4, "little") + answer)
+            except OSError:
+                return  # the rank is gone
+            if not self._is_alone:
+                return  # something cannot be killed: the next program gets another supervisor
+
+    def _receive(self) -> dict[str, Any] | None:
+        length = self._read(4)
+        data = self._read(int.from_bytes(length, "little")) if length else b""
+        request: dict[str, Any] | None = marshal.loads(data) if data else None
+        return request
+
+    def _read(self, length: int) -> bytes:
+        data = b""
+        while len(data) < length:
+            try:
+                part = os.read(self._socket_fd, length - len(data))
+            except OSError:
+                return b""
+            if not part:
+                return b""
+            data += part
+        return data
+
+    def _start(self, request: dict[str, Any]) -> None:
+        """Start a program.
+
+        Raises
+        ------
+        OSError
+            With a file name if not the program itself is the reason.
+        ValueError
+            If a word cannot be one.
+        """
+        self._ended, self._program = {}, 0
+        environment = {**os.environb, **request["added"]}
+        stdin, stdout, stderr = request["files"]
+        append = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        opened: list[int] = []
         try:
-            self._program = os.fork()
-        except OSError as error:
-            self._say("failed", error.errno or 0)
-            self._has_ended = self._is_alone = True
-            return
-        if not self._program:
-            _become(command, mask, supervisor, tell_failure)
-        os.close(tell_failure)
-        words = os.read(failure, 32)
-        os.close(failure)
-        if words:
-            self._say("failed", int(words))
-            self._program = 0
-        else:
-            self._say("started", self._program)
+            os.chdir(request["directory"])
+            actions = []
+            for number, path, flags in (
+                (0, stdin, os.O_RDONLY),
+                (1, stdout, append),
+                (2, stderr, append),
+            ):
+                if path is not None:  # this process has /dev/null as its standard input
+                    opened.append(os.open(path, flags, 0o666))
+                    actions.append((os.POSIX_SPAWN_DUP2, opened[-1], number))
+            self._program = _spawn(request["command"], environment, actions)
+        finally:
+            os.chdir("/")  # nobody shall find a folder in use after its program
+            for fd in opened:
+                os.close(fd)
+        self._is_alone = False
 
-    def keep(self, grace_s: float) -> None:
+    def _see_to_the_end(self, grace_s: float) -> None:
         """Wait until the program has ended, or somebody wants it to end; then end all the rest."""
-        self._wait(lambda: self._has_ended or self._is_asked_to_end)
+        self._wait(lambda: bool(self._ended) or self._is_asked_to_end)
         if not self._is_asked_to_end:
             self._wait(lambda: self._is_alone or self._is_asked_to_end, _LINGER_S)
         if self._is_alone:
             return
-        left = len(descendants()) if self._has_ended else 0
+        left = len(descendants()) if self._ended else 0
         signal_descendants(signal.SIGTERM)
         signal_descendants(signal.SIGCONT)  # a stopped one would never hear of it
         self._wait(lambda: self._is_alone, grace_s)
@@ -105,18 +186,26 @@ class _Supervisor:
             signal_descendants(signal.SIGKILL)  # again and again: they may start others meanwhile
             self._wait(lambda: self._is_alone, _KILL_EVERY_S)
         if left:
-            self._say("ended", left)
+            self._ended["ended"] = left
 
-    def _wait(self, until: Callable[[], bool], timeout_s: float = 1e6) -> None:
+    def _wait(
+        self, until: Callable[[], bool], timeout_s: float = 1e6, *, for_request: bool = False
+    ) -> None:
+        """Wait until something is so, or for a request; between two, the rank is silent."""
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._reap()
             left_s = deadline_s - time.monotonic()
             if until() or left_s <= 0:
                 return
-            told = signal.sigtimedwait(_WATCHED, left_s)
-            if told is not None and told.si_signo in _END:
-                self._is_asked_to_end = True
+            for fd, _ in self._poll.poll(left_s * 1e3):
+                if fd == self._signals_fd:
+                    self._is_asked_to_end |= not _END.isdisjoint(os.read(fd, 4096))
+                elif for_request:
+                    return
+                else:  # the end of the socket: the rank is gone
+                    self._is_asked_to_end = True
+                    self._poll.unregister(fd)
 
     def _reap(self) -> None:
         while not self._is_alone:
@@ -124,73 +213,88 @@ class _Supervisor:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 self._is_alone = True
-                self._has_ended = True
                 return
             if not pid:
                 return
             if pid == self._program:
-                self._has_ended = True
                 if os.WIFSIGNALED(status):
-                    self._say("killed", os.WTERMSIG(status))
+                    self._ended["killed"] = os.WTERMSIG(status)
                 else:
-                    self._say("exited", os.WEXITSTATUS(status))
-
-    def _say(self, what: str, number: int) -> None:
-        try:  # noqa: SIM105 - contextlib takes a millisecond to import
-            os.write(self._status_fd, f"{what} {number}\n".encode())
-        except OSError:
-            pass  # the rank is gone
+                    self._ended["exited"] = os.WEXITSTATUS(status)
 
 
-def _become(command: list[str], mask: set[int], supervisor: int, tell_failure: int) -> None:
-    """Turn this fork of the supervisor into the program."""
-    try:
-        os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != supervisor:
-            os._exit(1)
-        for name in ("SIGPIPE", "SIGXFSZ"):  # which Python ignores
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.execvpe(command[0], command, _program_environment())
-    except OSError as error:
-        os.write(tell_failure, b"%d" % (error.errno or 0))
-    finally:
-        os._exit(127)
+def _spawn(
+    command: list[bytes], environment: dict[bytes, bytes], actions: list[tuple[int, int, int]]
+) -> int:
+    """Start a program that is found on the PATH of its own environment."""
+    path = environment.get(b"PATH", os.fsencode(os.defpath))
+    first = command[0]
+    places = [first] if b"/" in first else [os.path.join(d, first) for d in path.split(b":")]
+    errors = []
+    for place in places:
+        try:
+            if place is not first:
+                os.stat(place)  # to spawn takes longer
+            return os.posix_spawn(
+                place,
+                command,
+                environment,
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_IGNORED_BY_PYTHON,
+            )
+        except (FileNotFoundError, NotADirectoryError) as error:
+            errors.append(error.errno)
+        except OSError as error:  # it is there: that says more
+            errors.insert(0, error.errno)
+    raise OSError(errors[0], "")
 
 
-def _program_environment() -> dict[bytes, bytes]:
-    inherited = {n: value for n, value in os.environb.items() if not n.startswith(_SET)}
-    own = {n[len(_SET) :]: value for n, value in os.environb.items() if n.startswith(_SET)}
-    return {**inherited, **own}
+# -- processes ------------------------------------------------------------------------------------
 
 
-def descendants(spared: Collection[int] = ()) -> list[int]:
+def become_subreaper() -> None:
+    """Make this process the parent of every orphan among its descendants."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(spared: Collection[int] = (), since_ticks: int = 0) -> list[int]:
     """Return every process below this one.
 
     Parameters
     ----------
     spared : collection of int, optional
         Children that are left out, with all that is below them.
+    since_ticks : int, optional
+        Children that were started earlier are left out too, with all that is below them, and those
+        of just then if they are in the session of this process, as no program's are; in the
+        kernel's clock ticks since it started, see `now_ticks`.
 
     Returns
     -------
     list of int
         Process numbers, those that have ended and were not reaped too.
     """
+    this, session = os.getpid(), os.getsid(0)
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     # The name of the program, in parentheses, may hold anything.
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
+                    fields = file.read().rpartition(b")")[2].split()
+                parent, started_ticks = int(fields[1]), int(fields[19])
             except (OSError, IndexError):
                 continue  # it has just ended
-            if int(name) not in spared:
+            # A tick is 10 ms.
+            is_meant = started_ticks >= since_ticks + (
+                since_ticks > 0 and int(fields[3]) == session
+            )
+            if parent != this or (is_meant and int(name) not in spared):
                 children.setdefault(parent, []).append(int(name))
     found: list[int] = []
-    parents = [os.getpid()]
+    parents = [this]
     while parents:
         below = children.get(parents.pop(), [])
         found += below
@@ -198,16 +302,21 @@ def descendants(spared: Collection[int] = ()) -> list[int]:
     return found
 
 
-def signal_descendants(number: int, spared: Collection[int] = ()) -> None:
+def now_ticks() -> int:
+    """Return the time in clock ticks since the kernel started, as /proc has it of processes."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def signal_descendants(number: int, spared: Collection[int] = (), since_ticks: int = 0) -> None:
     """Send a signal to every process below this one.
 
     Parameters
     ----------
     number : int
-    spared : collection of int, optional
+    spared, since_ticks : optional
         As in `descendants`.
     """
-    for pid in descendants(spared):
+    for pid in descendants(spared, since_ticks):
         try:
             os.kill(pid, number)
         except OSError:

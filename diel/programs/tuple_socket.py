@@ -113,8 +113,14 @@ class TupleSocket:
                 if connection.is_over:
                     self._dismiss(connection)
 
-    def close(self) -> None:
-        """Close the socket, once the program and all that it has started are gone."""
+    def settle(self) -> None:
+        """Serve what a program has left to be served; it is gone, with all that it had started.
+
+        Raises
+        ------
+        RunStopped
+            If the run is stopping.
+        """
         try:
             # What they said last may still lie in the sockets: that a value was received, say.
             wait_for(self._is_quiet, _FAREWELL_S)
@@ -123,11 +129,21 @@ class TupleSocket:
                 with contextlib.suppress(DielError):  # the run may be stopping
                     connection.abandon()
                 self._dismiss(connection)
+
+    def close(self) -> None:
+        """Settle, and remove the socket."""
+        try:
+            self.settle()
+        finally:
             self._selector.close()
             self._listener.close()
             for remove, place in ((os.unlink, self.address), (os.rmdir, self._folder)):
                 with contextlib.suppress(OSError):  # the supervisor has removed it
                     remove(place)
+
+    def fileno(self) -> int:
+        """Return what can be read when there is something to serve."""
+        return self._selector.fileno()
 
     def _is_quiet(self) -> bool | None:
         self.serve()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from bisect import bisect
@@ -39,6 +40,25 @@ def test_a_wait_ends_at_its_timeout_and_not_before(timeout_s: float) -> None:
     started_s = time.perf_counter()
     assert wait_for(lambda: None, timeout_s) is None
     assert timeout_s <= time.perf_counter() - started_s < timeout_s + 2
+
+
+def test_a_file_that_can_be_read_ends_a_pause_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diel.comm.waiting._FIRST_SLEEP_S", 20.0)
+    monkeypatch.setattr("diel.comm.waiting._LONG_SLEEP_S", 20.0)
+    reading, writing = os.pipe()
+    found = []
+    timer = threading.Timer(0.05, lambda: (found.append("it"), os.write(writing, b"x")))
+    started_s = time.perf_counter()
+    timer.start()
+    polls = itertools.count()
+    assert wait_for(lambda: (next(polls) and found) or None, timeout_s=60, wakes=[reading]) == [
+        "it"
+    ]
+    assert time.perf_counter() - started_s < 10
+    assert next(polls) <= 3  # it slept meanwhile
+    timer.join()
+    os.close(reading)
+    os.close(writing)
 
 
 def test_what_a_poll_raises_ends_the_wait() -> None:

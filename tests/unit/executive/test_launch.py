@@ -12,6 +12,7 @@ import pytest
 
 from diel.errors import LaunchError
 from diel.executive import launch
+from diel.programs.supervisor import descendants
 from diel.run.directory import RunDirectory
 
 ALLOWED = {
@@ -225,6 +226,26 @@ def test_a_launcher_that_outlives_its_run_is_killed(
     monkeypatch.setattr(launch, "_AFTER_SUCCESS_S", 0.2)
     launched = launch.Launched(["sleep", "60"], directory, threads=1)
     assert launched.wait(lambda: 0) == 128 + signal.SIGTERM
+
+
+def test_a_launcher_whose_supervisor_is_killed_says_so(directory: RunDirectory) -> None:
+    began = directory.path / "began"
+    script = f"setsid sleep 60 & echo > {began}; exec sleep 60"
+    launched = launch.Launched(shell(script), directory, threads=1)
+    killed = launched._supervisor.pid
+    assert killed is not None
+
+    def kill_once() -> None:
+        if began.exists():
+            began.unlink()
+            os.kill(killed, signal.SIGKILL)
+
+    started_s = time.monotonic()
+    assert launched.wait(kill_once) == 1
+    assert time.monotonic() - started_s < 10
+    said = directory.launcher_log.read_text()
+    assert f"its supervisor (process {killed}) was killed by SIGKILL" in said
+    assert not descendants()
 
 
 def test_only_bad_luck_before_any_rank_is_tried_again(directory: RunDirectory) -> None:

@@ -12,12 +12,13 @@ from diel.errors import ModuleFailed, RunStopped
 from diel.loading.spec import ExecutableSpec
 from diel.programs.executables import (
     Command,
+    ProgramRunner,
     child_environment,
     command_of,
     last_lines,
-    run_executable,
 )
 from diel.programs.supervised import Ending
+from diel.testing import TupleSpace
 from diel.workflow.placeholders import PLACEHOLDERS
 
 
@@ -43,9 +44,14 @@ def run(
     spec = ExecutableSpec(words=tuple(words), **keys)
     places = {**PLACES, "folder": log.parent, "run_dir": log.parent / "runs" / "one"}
     command = command_of(spec, places, facts or {})
-    return run_executable(
-        command, run_dir=log.parent / "runs" / "one", log=log, safe_point=safe_point
-    )
+    with TupleSpace() as space:
+        runner = ProgramRunner(space.client())
+        try:
+            return runner.run(
+                command, run_dir=log.parent / "runs" / "one", log=log, safe_point=safe_point
+            )
+        finally:
+            runner.close()
 
 
 def shell(script: str, log: Path, safe_point: Callable[[], None] = never_stop) -> Ending:

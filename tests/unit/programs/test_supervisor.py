@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pytest
 
 from diel.comm.waiting import wait_for
 from diel.programs import supervisor as supervisor_module
 from diel.programs.executables import child_environment
-from diel.programs.supervised import Ending, Supervised
+from diel.programs.supervised import Ending, SupervisedProgram, Supervisor
 
 PATIENCE_S = 20
 
@@ -60,39 +63,37 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def is_gone_soon(pid: int) -> bool:
     return wait_for(lambda: True if not is_alive(pid) else None, PATIENCE_S) is True
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Supervised]]:
+def supervisor() -> Iterator[Supervisor]:
+    supervisor = Supervisor(child_environment())
+    yield supervisor
+    supervisor.close()
+
+
+Start: TypeAlias = "Callable[..., SupervisedProgram]"
+
+
+@pytest.fixture
+def start(supervisor: Supervisor, tmp_path: Path) -> Start:
     """Return what starts a command under a supervisor; none is left after the test."""
-    started = []
 
-    def begin(*command: str, grace_s: float = 0.3, **keys: str) -> Supervised:
-        with (tmp_path / "out").open("ab") as out, (tmp_path / "err").open("ab") as err:
-            program = Supervised(
-                command,
-                directory=tmp_path,
-                environment=child_environment(),
-                added={},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                grace_s=grace_s,
-                **keys,
-            )
-        started.append(program)
-        return program
+    def begin(*command: str, grace_s: float = 0.3, **keys: Any) -> SupervisedProgram:
+        files = {"stdout": tmp_path / "out", "stderr": tmp_path / "err", **keys}
+        return supervisor.start(command, directory=tmp_path, added={}, grace_s=grace_s, **files)
 
-    yield begin
-    for program in started:
-        if program.poll() is None:
-            program.end()
+    return begin
 
 
-def ending_of(program: Supervised) -> Ending:
-    ending = wait_for(program.poll, PATIENCE_S)
+def ending_of(program: SupervisedProgram) -> Ending:
+    ending = wait_for(program.poll, PATIENCE_S, wakes=[program])
     assert ending is not None
     return ending
 
@@ -113,14 +114,12 @@ def ending_of(program: Supervised) -> Ending:
         ("sh -c 'kill -TERM $$'; exit $?", Ending(status=143), "exited with status 143"),
     ],
 )
-def test_how_a_program_ends(
-    start: Callable[..., Supervised], script: str, ending: Ending, words: str
-) -> None:
+def test_how_a_program_ends(start: Start, script: str, ending: Ending, words: str) -> None:
     found = ending_of(start("sh", "-c", script))
     assert (found, str(found), found.is_success) == (ending, words, ending.status == 0)
 
 
-def test_a_program_that_cannot_be_started(start: Callable[..., Supervised], tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_started(start: Start, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no program")
     for program, words in [
         ("no-such-program-anywhere", "cannot be started: No such file or directory"),
@@ -132,7 +131,7 @@ def test_a_program_that_cannot_be_started(start: Callable[..., Supervised], tmp_
     assert str(ending_of(start("sh", "-c", "exit 127"))) == "exited with status 127"
 
 
-def test_a_program_has_the_usual_signals(start: Callable[..., Supervised], tmp_path: Path) -> None:
+def test_a_program_has_the_usual_signals(start: Start, tmp_path: Path) -> None:
     assert ending_of(start("grep", "^Sig[BI]", "/proc/self/status")).is_success
     masks = dict(line.split(":\t") for line in (tmp_path / "out").read_text().splitlines())
     assert int(masks["SigBlk"], 16) == 0
@@ -140,9 +139,7 @@ def test_a_program_has_the_usual_signals(start: Callable[..., Supervised], tmp_p
     assert not ignored & sum(1 << (number - 1) for number in (signal.SIGPIPE, signal.SIGTERM))
 
 
-def test_a_program_holds_no_file_of_the_rank(
-    start: Callable[..., Supervised], tmp_path: Path
-) -> None:
+def test_a_program_holds_no_file_of_the_rank(start: Start, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)  # as a library that knows no better may leave it
     script = "import os; print([n for n in range(3, 200) if os.path.exists(f'/proc/self/fd/{n}')])"
@@ -157,29 +154,25 @@ def test_a_program_holds_no_file_of_the_rank(
 # -- what it leaves behind ------------------------------------------------------------------------
 
 
-def test_a_daemon_ends_with_its_program(start: Callable[..., Supervised], tmp_path: Path) -> None:
+def test_a_daemon_ends_with_its_program(start: Start, tmp_path: Path) -> None:
     ending = ending_of(start("sh", "-c", detached(tmp_path)))
     assert (ending.status, ending.left_behind) == (0, 1)
     assert not is_alive(pid_in(tmp_path / "daemon"))
 
 
-def test_a_daemon_that_is_deaf_is_killed(start: Callable[..., Supervised], tmp_path: Path) -> None:
+def test_a_daemon_that_is_deaf_is_killed(start: Start, tmp_path: Path) -> None:
     ending = ending_of(start("sh", "-c", f"{detached(tmp_path, 'daemon', 'deaf')}; exit 4"))
     assert (ending.status, ending.left_behind) == (4, 1)
     assert not is_alive(pid_in(tmp_path / "daemon"))
 
 
-def test_what_ends_by_itself_in_a_moment_is_waited_for(
-    start: Callable[..., Supervised], tmp_path: Path
-) -> None:
+def test_what_ends_by_itself_in_a_moment_is_waited_for(start: Start, tmp_path: Path) -> None:
     ending = ending_of(start("sh", "-c", "(sleep 0.2; echo the tail) & exit 0"))
     assert ending == Ending(status=0)
     assert (tmp_path / "out").read_text() == "the tail\n"
 
 
-def test_ending_a_program_ends_its_daemons(
-    start: Callable[..., Supervised], tmp_path: Path
-) -> None:
+def test_ending_a_program_ends_its_daemons(start: Start, tmp_path: Path) -> None:
     script = f"{detached(tmp_path)}; {detached(tmp_path, 'deaf', 'deaf')}; exec sleep 300"
     program = start("sh", "-c", script)
     pids = [pid_in(tmp_path / "daemon"), pid_in(tmp_path / "deaf")]
@@ -190,9 +183,7 @@ def test_ending_a_program_ends_its_daemons(
     assert not any(map(is_alive, pids))
 
 
-def test_a_program_that_is_stopped_is_ended_too(
-    start: Callable[..., Supervised], tmp_path: Path
-) -> None:
+def test_a_program_that_is_stopped_is_ended_too(start: Start, tmp_path: Path) -> None:
     program = start("sh", "-c", "echo $$ ready > pid; trap 'exit 9' TERM; kill -STOP $$")
     pid = pid_in(tmp_path / "pid")
     stat = Path(f"/proc/{pid}/stat")
@@ -207,105 +198,174 @@ RANK = """
 import sys
 from pathlib import Path
 from diel.programs import executables
-from diel.programs.executables import Command, run_executable
 executables._TERMINATION_GRACE_S = 0.3
-folder = Path(sys.argv[1])
-script, tuple_socket = sys.argv[2:]
-command = Command(("sh", "-c", script), folder, {})
-keys = {"log": folder / "log", "safe_point": lambda: None, "tuple_socket": tuple_socket}
-run_executable(command, run_dir=folder, **keys)
+folder, script = Path(sys.argv[1]), sys.argv[2]
+runner = executables.ProgramRunner(None)
+for words in (("true",), ("sh", "-c", script)):
+    command = executables.Command(words, folder, {})
+    runner.run(command, run_dir=folder, log=folder / "log", safe_point=lambda: None)
 """
 
+# A shell, its child, and two grandchildren in sessions of their own, one of which does not listen;
+# each says who it is. The last number is of a process that goes on to start others.
+FOREST = """
+sleep 300 & echo $! ready > child
+setsid sh -c 'echo $$ ready > grandchild; sleep 300; :' &
+setsid sh -c "trap '' TERM HUP INT; (sleep 300; sleep 300) & echo \\$! ready > deaf; wait" &
+(i=0; while [ $i -lt 40 ]; do setsid sleep 300 & i=$((i + 1)); done; wait) &
+echo $! ready > forking
+echo $DIEL_TUPLE_SOCKET ready > socket
+echo $PPID ready > supervisor
+echo $$ ready > pid
+wait
+"""
+NAMES = ("pid", "child", "grandchild", "deaf", "forking")
 
-def rank_with(folder: Path, script: str, tuple_socket: str = "") -> subprocess.Popen[bytes]:
-    """Start a process that runs a shell script as a rank does."""
-    return subprocess.Popen(
-        [sys.executable, "-c", RANK, folder, script, tuple_socket],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+
+def rank_line(folder: Path, script: str = FOREST) -> list[str]:
+    """Return the line of a process that runs a shell script as a rank does."""
+    return [sys.executable, "-c", RANK, str(folder), script]
+
+
+def in_folder(folder: Path) -> list[int]:
+    """Return every process whose working directory is this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.readlink(process / "cwd") == str(folder):
+                found.append(int(process.name))
+    return found
+
+
+def nothing_is_left_in(folder: Path) -> bool:
+    return wait_for(lambda: True if not in_folder(folder) else None, PATIENCE_S) is True
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_nothing_outlives_a_rank_that_is_killed(number: int, tmp_path: Path) -> None:
-    tuple_socket = tmp_path / "socket" / "tuple_socket"
-    tuple_socket.parent.mkdir()
-    tuple_socket.touch()
-    script = (
-        f"{detached(tmp_path)}; {detached(tmp_path, 'deaf', 'deaf')}; "
-        "(trap '' TERM; sleep 300) & echo $$ ready > pid; wait"
-    )
-    rank = rank_with(tmp_path, script, str(tuple_socket))
-    pids = [pid_in(tmp_path / name) for name in ("daemon", "deaf", "pid")]
-    assert all(map(is_alive, pids))
-    rank.send_signal(number)
-    # What holds its output would let mpirun wait: there is nobody, though all are still alive.
-    began_s = time.monotonic()
-    output = rank.communicate(timeout=PATIENCE_S)
-    assert time.monotonic() - began_s < 0.3 + 5
-    assert output == (b"", b"")
-    assert all(map(is_gone_soon, pids))
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(rank_line(tmp_path), **pipes) as rank:
+        pids = [pid_in(tmp_path / name) for name in NAMES]
+        assert all(map(is_alive, pids))
+        tuple_socket = Path((tmp_path / "socket").read_text().split()[0])
+        assert tuple_socket.is_socket()
+        rank.send_signal(number)
+        # What holds its output would let mpirun wait: there is nobody, though all are still alive.
+        began_s = time.monotonic()
+        output = rank.communicate(timeout=PATIENCE_S)
+        assert time.monotonic() - began_s < 0.3 + 5
+        assert output == (b"", b"")
+    assert nothing_is_left_in(tmp_path)
     assert wait_for(lambda: True if not tuple_socket.parent.exists() else None, PATIENCE_S)
 
 
-def test_a_supervisor_that_is_killed_takes_its_program_along(
-    start: Callable[..., Supervised], tmp_path: Path
-) -> None:
-    program = start("sh", "-c", "sleep 300 & echo $! ready > child; echo $$ ready > pid; wait")
-    pids = [pid_in(tmp_path / "pid"), pid_in(tmp_path / "child")]
-    os.kill(program.supervisor_pid, signal.SIGKILL)
-    ending = ending_of(program)
-    assert str(ending) == "was ended when its supervisor died"
-    assert not ending.is_success
-    assert all(map(is_gone_soon, pids))
-
-
-def test_a_supervisor_that_is_killed_takes_its_program_along_though_the_rank_sleeps(
-    tmp_path: Path,
-) -> None:
-    with rank_with(
-        tmp_path, "echo $PPID ready > supervisor; echo $$ ready > pid; sleep 300"
-    ) as rank:
-        try:
-            supervisor, pid = pid_in(tmp_path / "supervisor"), pid_in(tmp_path / "pid")
-            rank.send_signal(signal.SIGSTOP)
-            os.kill(supervisor, signal.SIGKILL)
-            assert is_gone_soon(pid)
-        finally:
-            rank.send_signal(signal.SIGCONT)
-            rank.communicate(timeout=PATIENCE_S)
-
-
-def test_a_supervisor_that_does_not_listen_is_killed(
-    start: Callable[..., Supervised], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("diel.programs.supervised._SUPERVISOR_EXTRA_S", 0.1)
-    program = start("sh", "-c", "echo $$ ready > pid; sleep 300")
-    pid = pid_in(tmp_path / "pid")
-    os.kill(program.supervisor_pid, signal.SIGSTOP)
-    program.end()
-    assert program.poll() == Ending()
-    assert is_gone_soon(pid)
-
-
-def test_a_supervisor_whose_rank_has_died_before_starts_nothing(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    line = [sys.executable, "-I", "-S", supervisor_module.__file__, str(writing)]
+def test_nothing_outlives_a_rank_that_ends(tmp_path: Path) -> None:
+    """Its supervisor goes with it, and the socket, also when nobody has closed them."""
     subprocess.run(
-        [*line, "999999999", "1", "", "touch", tmp_path / "started"],
-        pass_fds=[writing],
+        rank_line(tmp_path, "echo $PPID ready > supervisor; echo $DIEL_TUPLE_SOCKET > socket"),
         check=True,
         timeout=PATIENCE_S,
     )
-    os.close(writing)
-    assert os.read(reading, 100) == b""
-    assert not (tmp_path / "started").exists()
-    os.close(reading)
+    assert is_gone_soon(pid_in(tmp_path / "supervisor"))
+    assert not Path((tmp_path / "socket").read_text().strip()).parent.exists()
+
+
+def test_a_supervisor_that_is_killed_takes_the_whole_tree_along(
+    supervisor: Supervisor, start: Start, tmp_path: Path
+) -> None:
+    unrelated = subprocess.Popen(["sleep", "300"])
+    program = start("sh", "-c", FOREST)
+    pids = [pid_in(tmp_path / name) for name in NAMES]
+    assert all(map(is_alive, pids))
+    pid = supervisor.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    ending = ending_of(program)
+    assert in_folder(tmp_path) == []  # at once, not soon
+    assert not any(map(is_alive, pids))
+    assert str(ending) == (
+        "was ended, with all that it had started, since its supervisor "
+        f"(process {pid}) was killed by SIGKILL"
+    )
+    assert not ending.is_success
+    assert unrelated.poll() is None  # a child of an earlier time is none of its orphans
+    unrelated.kill()
+    unrelated.wait()
+    # The next program has another one.
+    assert ending_of(start("true")).is_success
+    assert supervisor.pid != pid
+
+
+def test_the_message_of_a_rank_names_a_supervisor_that_was_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(rank_line(tmp_path), stderr=subprocess.PIPE) as rank:
+        pid_in(tmp_path / "pid")
+        killed = pid_in(tmp_path / "supervisor")
+        rank.send_signal(signal.SIGSTOP)  # even if it cannot do anything about it at once
+        os.kill(killed, signal.SIGKILL)
+        rank.send_signal(signal.SIGCONT)
+        _, errors = rank.communicate(timeout=PATIENCE_S)
+    assert f"its supervisor (process {killed}) was killed by SIGKILL" in errors.decode()
+    assert in_folder(tmp_path) == []
+
+
+@pytest.mark.parametrize("first", ["rank", "supervisor"])
+def test_when_both_are_killed_the_launchers_supervisor_ends_the_rest(
+    start: Start, tmp_path: Path, first: str
+) -> None:
+    """The rank stands for mpiexec with its ranks."""
+    rank = start(*rank_line(tmp_path), grace_s=0.1)
+    both = {"supervisor": pid_in(tmp_path / "supervisor")}
+    both["rank"] = parent_of(both["supervisor"])
+    for name in NAMES:
+        pid_in(tmp_path / name)
+    for who in (first, *(both.keys() - {first})):
+        os.kill(both[who], signal.SIGKILL)
+    ending = ending_of(rank)
+    assert in_folder(tmp_path) == []
+    assert ending.signal == signal.SIGKILL
+    assert ending.left_behind > len(NAMES)
+
+
+def test_a_supervisor_that_is_killed_while_it_has_nothing_to_do(
+    supervisor: Supervisor, start: Start
+) -> None:
+    assert ending_of(start("true")).is_success
+    first = supervisor.pid
+    assert ending_of(start("true")).is_success
+    assert supervisor.pid == first
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert is_gone_soon(first)
+    assert ending_of(start("true")).is_success
+    assert supervisor.pid != first
+
+
+def test_a_supervisor_that_does_not_listen_is_killed(
+    supervisor: Supervisor, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diel.programs.supervised._SUPERVISOR_EXTRA_S", 0.1)
+    program = start("sh", "-c", "echo $$ ready > pid; sleep 300")
+    pid_in(tmp_path / "pid")
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    program.end()
+    assert "was killed by SIGKILL" in str(program.poll())
+    assert in_folder(tmp_path) == []
+
+
+def test_a_supervisor_whose_rank_has_died_before_starts_nothing(tmp_path: Path) -> None:
+    ours, its = socket.socketpair()
+    line = [sys.executable, "-I", "-S", supervisor_module.__file__, str(its.fileno())]
+    with ours, its:
+        ours.sendall(b"never read")
+        subprocess.run(
+            [*line, "999999999", ""], pass_fds=[its.fileno()], check=True, timeout=PATIENCE_S
+        )
+        assert its.recv(100) == b"never read"
 
 
 def test_a_supervisor_imports_little() -> None:
-    """It has to start in milliseconds, once for each run of each copy."""
+    """It has to start in milliseconds."""
     tree = ast.parse(Path(supervisor_module.__file__).read_text())
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     names = {
@@ -313,4 +373,5 @@ def test_a_supervisor_imports_little() -> None:
         for node in imports
         for alias in node.names
     }
-    assert names == {"ctypes", "os", "signal", "sys", "time", "collections.abc"}
+    small = {"ctypes", "errno", "marshal", "os", "select", "signal", "sys", "time"}
+    assert names == {*small, "__future__", "collections.abc", "typing"}  # the last one for types
