@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     )
     from dnn.tensor import Tensor
 
+__version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
+
 _HOMES = {
     "backend": ("RoutineTable", "ops_for"),
     "callbacks": (
@@ -234,7 +236,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
-        raise AttributeError(f"module 'dnn' has no attribute {name!r}")
+        from dnn.names import suggestion
+
+        hint = suggestion("attribute of dnn", name, __all__)
+        raise AttributeError(f"module 'dnn' has no attribute {name!r}{hint}")
     value = getattr(importlib.import_module(f"dnn.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value

@@ -19,7 +19,7 @@ from dnn.backend import Array, RoutineTable, ops_for
 from dnn.checks import check_count, check_samples
 from dnn.data.batches import epoch_orders
 from dnn.ensemble_data import EnsembleData, Rows, for_each
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.evaluation import Kind, evaluate_models, outputs_of_models
 from dnn.grouping import Member, fill, group, members
 from dnn.history import History
@@ -81,6 +81,7 @@ class Ensemble:
     [0, 1, 1, 0]
     """
 
+    @explains_arguments
     def __init__(
         self,
         layers: Sequence[Layer],
@@ -180,6 +181,7 @@ class Ensemble:
         """What happened to each network in all calls of `fit`."""
         return self._histories
 
+    @explains_arguments
     def fit(
         self,
         x: npt.ArrayLike,
@@ -391,6 +393,19 @@ class Ensemble:
         at = data.rows("rows", rows)
         return evaluate_models(self._network, data.samples, data.targets, at)
 
+    def __call__(self, x: npt.ArrayLike) -> Array:
+        """Return what the last layer of each network puts out for the same samples.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
+
+        Returns
+        -------
+        array of float, shape (K, n, outputs)
+        """
+        return self._outputs(x, "evaluation")
+
     def predict(self, x: npt.ArrayLike) -> Array:
         """Return what each network predicts for the same samples.
 
@@ -402,8 +417,7 @@ class Ensemble:
         -------
         array of intp, shape (K, n), or array of float, shape (K, n, outputs)
         """
-        outputs = self._outputs(x, "evaluation")
-        return outputs.argmax(axis=-1) if self._network.loss.classifies else outputs
+        return self._network.loss.predicted(self(x))
 
     def predict_proba(self, x: npt.ArrayLike) -> Array:
         """Return the probability of each class by each network.

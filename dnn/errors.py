@@ -19,9 +19,12 @@ Errors cross ranks, so each survives pickling with its fields.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+from dnn.names import suggestion
 
 __all__ = [
     "CheckpointError",
@@ -162,6 +165,44 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> Configuration
         To be raised by the caller.
     """
     names = sorted(known)
-    close = difflib.get_close_matches(str(name).lower(), names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+    hint = suggestion(kind, name, names)
     return ConfigurationError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function say of an argument that it does not have which one was probably meant.
+
+    Parameters
+    ----------
+    function : callable
+        A method; its ``**options``, if it has such, are not looked into.
+
+    Returns
+    -------
+    callable
+        With the same signature. It raises `ConfigurationError` where Python raises `TypeError`.
+    """
+    parameters = inspect.signature(function).parameters
+    names = [name for name in parameters if name != "self"]
+    known = frozenset(parameters)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        if not known.issuperset(options):
+            wrong = next(name for name in options if name not in known)
+            where, there = function.__qualname__, names
+            if function.__name__ == "__init__":  # of a base class, perhaps
+                where = type(args[0]).__name__
+                own = inspect.signature(type(args[0])).parameters.values()
+                there = [one.name for one in own if one.kind is not one.VAR_KEYWORD]
+                there += [name for name in names if name not in there]
+            hint = suggestion("argument", wrong, there)
+            message = f"{where} has no argument {wrong!r}{hint}"
+            raise ConfigurationError(f"{message} (known: {', '.join(there)})")
+        return function(*args, **options)
+
+    return checked

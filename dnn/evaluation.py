@@ -74,7 +74,7 @@ def evaluate_models(
     for k in range(models):
         result = {"loss": float(totals[k]) / count}
         if network.loss.classifies:
-            truth, predicted = targets[rows[k]], outputs[k].argmax(axis=-1)
+            truth, predicted = targets[rows[k]], network.loss.predicted(outputs[k])
             result["accuracy"] = metrics.accuracy(truth, predicted)
             result["mcc"] = metrics.matthews_correlation(truth, predicted)
         results.append(result)

@@ -32,10 +32,14 @@ class Loss:
     Attributes
     ----------
     classifies : bool
-        The targets are labels, and the class of the largest output is the prediction.
+        The targets are labels, and the class of the largest output is the prediction; of a single
+        output, whether it is above 0.
+    contains : frozenset of str
+        Operations that are part of the loss, so that a network must not end in one of them.
     """
 
     classifies = False
+    contains: frozenset[str] = frozenset()
 
     def class_count(self, outputs: Shape) -> int:
         """Return how many classes a network tells apart.
@@ -182,6 +186,7 @@ class SoftmaxCrossEntropy(Loss):
     """
 
     classifies = True
+    contains = frozenset({"softmax", "sigmoid"})
 
     def __init__(self, class_weight: Sequence[float] | None = None) -> None:
         self.class_weight = None
@@ -255,6 +260,7 @@ class BinaryCrossEntropy(Loss):
     """
 
     classifies = True
+    contains = frozenset({"softmax", "sigmoid"})
 
     def class_count(self, outputs: Shape) -> int:
         """Return 2."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dnn.backend import Array, RoutineTable, ops_for
 from dnn.checks import check_count
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.evaluation import evaluate, outputs_of
 from dnn.fitting import Fit, checked_pair, checked_samples, fit_data
 from dnn.graph.passes import checking_passes, mixed_precision_passes
@@ -20,6 +20,7 @@ from dnn.history import History
 from dnn.layers import Layer
 from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
+from dnn.names import suggestion
 from dnn.network import BatchPlan, Network
 from dnn.optimizers import Optimizer, Update, optimizer_of
 from dnn.snapshot import Snapshot, trained_arrays
@@ -74,6 +75,7 @@ class NeuralNetwork:
     [0, 1, 1, 0]
     """
 
+    @explains_arguments
     def __init__(
         self,
         layers: Sequence[Layer],
@@ -117,6 +119,7 @@ class NeuralNetwork:
         buffer = self._network.parameters
         return {segment.name: buffer[segment.name] for segment in buffer.segments}
 
+    @explains_arguments
     def fit(
         self,
         x: npt.ArrayLike,
@@ -295,6 +298,42 @@ class NeuralNetwork:
 
         load_checkpoint(self, path)
 
+    def __call__(self, x: npt.ArrayLike) -> Array:
+        """Return what the last layer puts out for each sample; of a classification, logits.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
+
+        Returns
+        -------
+        array of float, shape (n, outputs)
+
+        Raises
+        ------
+        ShapeError, DataError
+            As for `predict`.
+        """
+        return outputs_of(self._network, checked_samples(self._network, "x", x), "evaluation")
+
+    if not TYPE_CHECKING:  # whose readers know all attributes
+
+        def __getattr__(self, name: str) -> Any:
+            hint = suggestion("attribute of a model", name)
+            message = f"a NeuralNetwork has no attribute {name!r}{hint}"
+            raise AttributeError(message, name=name, obj=self)
+
+    def __repr__(self) -> str:
+        network = self._network
+        shapes = [row.shape for row in network.summaries if row.parameters]
+        sizes = " -> ".join("x".join(map(str, each)) for each in (network.input_shape, *shapes))
+        total = sum(row.parameters for row in network.summaries)
+        loss, optimizer = type(network.loss).__name__, type(self.optimizer).__name__
+        return f"NeuralNetwork({sizes}, {loss}, {optimizer}, {total:,d} parameters)"
+
+    def __str__(self) -> str:
+        return self.summary()
+
     def predict(self, x: npt.ArrayLike) -> Array:
         """Return the class of each sample, or the outputs where the loss is no classification's.
 
@@ -311,8 +350,7 @@ class NeuralNetwork:
         ShapeError, DataError
             If the samples do not fit the network, or contain NaN or infinity.
         """
-        outputs = outputs_of(self._network, checked_samples(self._network, "x", x), "evaluation")
-        return self._network.loss.predicted(outputs)
+        return self._network.loss.predicted(self(x))
 
     def predict_class(self, x: npt.ArrayLike) -> Array:
         """Return the class of each sample.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dnn.errors import explains_arguments
 from dnn.layers import Activation, FullyConnected, Input, Layer
 
 __all__ = ["mlp"]
 
 
+@explains_arguments
 def mlp(
     inputs: int, hidden: Sequence[int], outputs: int, activation: str = "sigmoid"
 ) -> list[Layer]:

@@ -253,6 +253,8 @@ class Network:
         for layer in self.layers:
             layer.begin(noise)
         outputs = self.outputs(x)
+        if trains:
+            self._check_end(outputs)
         target = self.loss.target(outputs)
         weight = None
         if kind == "weighted training":
@@ -300,6 +302,22 @@ class Network:
         shown = None if trains else at(outputs)
         weights = None if weight is None else at(weight)
         return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
+
+    def _check_end(self, outputs: Node) -> None:
+        """Refuse to train a network that ends in what the loss does once more."""
+        while outputs.kind == "reshape":
+            (outputs,) = outputs.inputs
+        end = outputs.kind
+        if end == "exp" and outputs.inputs[0].kind == "log_softmax":
+            end = "softmax"
+        if end not in self.loss.contains:
+            return
+        loss = type(self.loss).__name__
+        raise ConfigurationError(
+            f"the network ends in {end}, but {loss} takes logits: it makes probabilities of them "
+            "itself, and of numbers in 0 .. 1 it never makes one near 1. Leave the last Activation "
+            "out; predict_proba gives probabilities."
+        )
 
     def _for_models(self, nodes: Sequence[Node]) -> dict[Node, Node]:
         """Return what becomes of a graph that was written for one network."""

@@ -22,7 +22,12 @@ import numpy.typing as npt
 
 from dnn.backend import Array
 from dnn.callbacks import Callback, EarlyStopping
-from dnn.errors import ConfigurationError, MissingDependencyError, unknown_name
+from dnn.errors import (
+    ConfigurationError,
+    MissingDependencyError,
+    explains_arguments,
+    unknown_name,
+)
 from dnn.history import History
 from dnn.layers import Layer
 from dnn.losses import Loss
@@ -53,6 +58,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 class _DNN(BaseEstimator):  # type: ignore[misc]
     """What both estimators share; scikit-learn reads the parameters from ``__init__``."""
 
+    @explains_arguments
     def __init__(
         self,
         hidden: Sequence[int] = (64,),
@@ -165,6 +171,7 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
     n_features_in_ : int
     """
 
+    @explains_arguments
     def __init__(
         self,
         hidden: Sequence[int] = (64,),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, unknown_name
 
 if TYPE_CHECKING:
     from dnn.history import History
@@ -145,7 +145,5 @@ def better(monitor: str, value: float, than: float | None, by: float = 0.0) -> b
 def more_is_better(monitor: str) -> bool:
     """Return whether more of a watched value is better."""
     if monitor not in MORE_IS_BETTER:
-        raise ConfigurationError(
-            f"unknown value {monitor!r} to watch (known: {', '.join(MORE_IS_BETTER)})"
-        )
+        raise unknown_name("value to watch", monitor, MORE_IS_BETTER)
     return MORE_IS_BETTER[monitor]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dnn.callbacks.callback import Callback, Epoch, better, more_is_better
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 
 if TYPE_CHECKING:
     from dnn.history import History
@@ -43,6 +43,7 @@ class EarlyStopping(Callback):
     .. [1] Prechelt, Early Stopping - But When?, 1998: the criterion UP with strips of one epoch.
     """
 
+    @explains_arguments
     def __init__(
         self,
         monitor: str = "validation_loss",

@@ -63,6 +63,10 @@ class Dataset:
         """Number of samples of each class, shape (classes,)."""
         return np.bincount(self.y, minlength=self.classes)
 
+    def __repr__(self) -> str:
+        samples = f"{len(self):,d} samples of {self.features} features"
+        return f"Dataset({self.name!r}: {samples}, {self.classes} classes)"
+
     def __len__(self) -> int:
         return len(self.y)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnn.errors import ConfigurationError, ShapeError
+from dnn.errors import ConfigurationError, ShapeError, explains_arguments
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape
 from dnn.layers.layer import Layer
@@ -48,6 +48,7 @@ class BatchNorm(Layer):
        internal covariate shift, 2015, algorithms 1 and 2.
     """
 
+    @explains_arguments
     def __init__(self, momentum: float = 0.9, epsilon: float = 1e-5) -> None:
         super().__init__()
         if not 0 <= momentum < 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape
 from dnn.initializers import constant
@@ -32,6 +32,7 @@ class Dropout(Layer):
        2014, section 10, last paragraph.
     """
 
+    @explains_arguments
     def __init__(self, rate: float = 0.5) -> None:
         super().__init__()
         if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnn.errors import ConfigurationError, ShapeError
+from dnn.errors import ConfigurationError, ShapeError, explains_arguments
 from dnn.graph.node import Node, Shape
 from dnn.initializers import Initializer, zeros
 from dnn.layers.layer import Layer
@@ -21,6 +21,7 @@ class FullyConnected(Layer):
         What W starts from; b starts from 0.
     """
 
+    @explains_arguments
     def __init__(
         self, units: int, *, bias: bool = True, start: str | Initializer = "glorot_uniform"
     ) -> None:

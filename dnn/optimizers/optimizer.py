@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import ALIGNMENT_BYTES, Array, Ops, empty
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.operation import Step
 from dnn.optimizers.clipping import clip_steps
 from dnn.optimizers.schedules import Schedule, schedule_of, schedule_steps
@@ -105,6 +105,7 @@ class Optimizer:
     remembers: tuple[str, ...] = ()
     workspaces: int = 0
 
+    @explains_arguments
     def __init__(
         self,
         learning_rate: Hyperparameter,
