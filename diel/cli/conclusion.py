@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from diel.cli.accounts import account_lines
@@ -31,6 +32,12 @@ _FULL_BYTES: Final = 64 * 1024
 _OF_SWEEPS: Final = "sweep.under_way"
 """Of the modules that come with diel: what their sweeps say of a run that was ended so."""
 # As Open MPI names it after a signal, and after an exit.
+_FRAMES_SHOWN: Final = 10
+_DIEL: Final = str(Path(__file__).parent.parent)
+_PYTHON_FRAME: Final = r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$'
+_OF_LIBRARIES: Final = r".*/(lib/python3|site-packages/|dist-packages/)|<frozen "
+# What Open MPI prints of a rank that crashes: a person looks for the line of Python.
+_C_FRAMES: Final = r"\[\S+:\d+\] (\*\*\*|\[ ?\d+\]|Signal|Failing at)"
 _LOST_RANK: Final = r"process rank (\d+)|Process name: \[.*,(\d+)\]"
 
 
@@ -231,26 +238,58 @@ def _constants(results: ResultsView) -> dict[str, str]:
 
 def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> None:
     """Say what is known of a run whose ranks were killed."""
-    print(
-        f"\ndiel: the run ended without a word: a rank was killed, or MPI gave up "
-        f"(mpiexec exited with status {launcher_status})",
-        file=sys.stderr,
-    )
-    lost: list[int] = []
+    crashes = _crashes(directory)
+    log = ""
     if directory.launcher_log.exists():
         log = directory.launcher_log.read_text(errors="replace")
-        lost = [int(one or other) for one, other in dict.fromkeys(re.findall(_LOST_RANK, log))]
-        for rank in lost:
-            print(f"  the launcher lost rank {rank}: {view.who_is_on(rank)}", file=sys.stderr)
-        lines = log.splitlines()
+    if shutil.disk_usage(directory.path).free < _FULL_BYTES:
+        print(f"\ndiel: the disk is full, so the run has ended: {directory.path}", file=sys.stderr)
+    elif crashes:
+        rank, why, frames = crashes[0]
+        own = [frame for frame in frames if not re.match(_OF_LIBRARIES, frame)]
+        where = f" at {[*own, *frames][0]}" if frames else ""
+        print(f"\ndiel: {view.who_is_on(rank)} crashed: {why}{where}", file=sys.stderr)
+    else:
+        print(
+            f"\ndiel: the run ended without a word: a rank was killed, or MPI gave up "
+            f"(mpiexec exited with status {launcher_status})",
+            file=sys.stderr,
+        )
+    found = re.findall(_LOST_RANK, log)
+    lost = list(dict.fromkeys(int(first or second) for first, second in found))
+    for rank in lost:
+        print(f"  the launcher lost rank {rank}: {view.who_is_on(rank)}", file=sys.stderr)
+    for rank, why, frames in crashes:
+        print(f"  rank {rank} | {why}", file=sys.stderr)
+        for frame in frames:
+            print(f"  rank {rank} |   {frame}", file=sys.stderr)
+    if not crashes:
+        lines = [line for line in log.splitlines() if not re.match(_C_FRAMES, line)]
         for line in lines[-_LAUNCHER_LINES:]:
             print(f"  launcher | {line}", file=sys.stderr)
-    if shutil.disk_usage(directory.path).free < _FULL_BYTES:
-        print(f"  the disk is full: {directory.path}", file=sys.stderr)
-    copies = {one.name for one in view.running.values() if not {*lost}.isdisjoint(one.ranks)}
+    ranks = {*lost, *(rank for rank, _, _ in crashes)}
+    copies = {copy.name for copy in view.running.values() if not ranks.isdisjoint(copy.ranks)}
     for line in import_shipped(_OF_SWEEPS).lost_lines(directory.path, copies):
         print(f"  {line}", file=sys.stderr)
+    if view.started_s:
+        print(f"to go on with it: diel run --resume {directory.path}", file=sys.stderr)
     print(f"everything about it: {directory.path}", file=sys.stderr, flush=True)
+
+
+def _crashes(directory: RunDirectory) -> list[tuple[int, str, list[str]]]:
+    """Return which ranks have crashed, why, and where in the module: the innermost frame first."""
+    found = []
+    for rank, text in directory.crashes():
+        why, *lines = text.splitlines()
+        frames: list[str] = []
+        for frame in re.finditer(_PYTHON_FRAME, "\n".join(lines), re.MULTILINE):
+            if frame["file"].startswith(_DIEL):
+                if frames:
+                    break  # what called the module
+                continue
+            frames.append(f"{frame['file']}, line {frame['line']}, in {frame['name']}")
+        found.append((rank, why.removeprefix("Fatal Python error: "), frames[:_FRAMES_SHOWN]))
+    return found
 
 
 def _text(value: Any) -> str:

@@ -16,6 +16,7 @@ from diel.errors import DielError
 
 FAILED = 1
 BAD_INPUT = 2
+STOPPED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -27,7 +28,7 @@ _RANKS_A_CORE = 64
 # or of Python's.
 _RANK = (
     "import sys; sys.path = [place for place in sys.path if place]; "
-    "from diel.cli.main import main; main()"
+    "from diel.__main__ import main; main()"
 )
 
 
@@ -135,8 +136,11 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
     except DielError as error:
         print(f"diel: {error}", file=sys.stderr, flush=True)
         exit_code = _BAD_INPUT
-    except BaseException:  # ours: no rank may be left waiting for this one
-        traceback.print_exc()
+    except BaseException as error:  # ours: no rank may be left waiting for this one
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            print(f"diel: {error.strerror}: {error.filename or options.run_dir}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         parent.abort(_INTERNAL_ERROR)
         raise
     finalize_and_exit(exit_code)

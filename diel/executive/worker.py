@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,8 @@ from diel.comm.meter import Meter
 from diel.comm.mpi import kept_from_ending
 from diel.coupling.account import Account
 from diel.coupling.address import Address
-from diel.errors import CopyStopped, ModuleFailed, RunStopped, TupleError
+from diel.errors import CopyStopped, RunStopped, TupleError
+from diel.executive.failures import detail, noting_crashes, one_line
 from diel.executive.messages import (
     Goodbye,
     Leave,
@@ -95,8 +95,10 @@ def follow(parent: Parent) -> int:
             if parent.rank in order.server_ranks:
                 return serve_tuples(parent, mailbox, order)
             meter = Meter(keeps_all=order.traces_all)
-            keeper = Timekeeper(RunDirectory(order.run_dir), parent.rank, meter)
-            order = _Worker(parent, mailbox, order, keeper).work()
+            directory = RunDirectory(order.run_dir)
+            keeper = Timekeeper(directory, parent.rank, meter)
+            with noting_crashes(directory.crash_note(parent.rank)):
+                order = _Worker(parent, mailbox, order, keeper).work()
         assert isinstance(order, Leave)
         exit_code = order.exit_code
     except RunStopped:
@@ -243,7 +245,7 @@ class _Worker:
             return RankLeft(serial, account)
         except RunStopped:
             return RankStopped(serial)
-        return RankFailed(serial, self._parent.host, _one_line(error), _detail(error), account)
+        return RankFailed(serial, self._parent.host, one_line(error), detail(error), account)
 
     def _account(self, order: RunCopy) -> Account:
         is_function = self._specs[order.plan.module].function is not None
@@ -379,22 +381,3 @@ def _call(function: Any, context: Context) -> Any:
         if request.code not in (None, 0):
             raise
         return None
-
-
-def _one_line(error: BaseException) -> str:
-    try:
-        text = str(error).strip().splitlines()
-    except Exception:  # an exception of a user's own may be unable to say what it is
-        text = []
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def _detail(error: BaseException) -> str:
-    if isinstance(error, ModuleFailed):
-        # Its own words say all; a traceback through diel would not help.
-        return str(error).partition("\n")[2]
-    # From the module's own frame on: the frames of this file are nobody's business.
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames)).rstrip()

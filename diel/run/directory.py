@@ -10,6 +10,7 @@
         sweeps/<group>.<module>/trials.jsonl    what a sweep has tried, a line for each trial
         sweeps/<group>.<trainer>.<copy>.<rank>.under-way    which trials that rank is at
         logs/<module>.<copy>.<rank>.log
+        logs/rank-<rank>.crash      where Python was when that rank crashed; empty while it lives
         logs/launcher.log   what mpiexec and the ranks wrote by themselves
         status.json         who waits and what the tuple servers hold, while the run goes on
         report.html         the report of a sweep that filled results.csv, to open in a browser
@@ -101,6 +102,19 @@ class RunDirectory:
     def module_log(self, module: str, copy_index: int, copy_rank: int) -> Path:
         """Return the log file of one rank of one copy of a module."""
         return self.logs / f"{module}.{copy_index}.{copy_rank}.log"
+
+    def crash_note(self, rank: int) -> Path:
+        """Return the file that says where Python was when a rank crashed."""
+        return self.logs / f"rank-{rank}.crash"
+
+    def crashes(self) -> list[tuple[int, str]]:
+        """Return the ranks that have crashed, and what each could say of it."""
+        found = []
+        for note in self.logs.glob("rank-*.crash"):
+            number = note.stem.removeprefix("rank-")
+            if number.isdigit() and (text := note.read_text(errors="replace").strip()):
+                found.append((int(number), text))
+        return sorted(found)
 
     def trace_part(self, rank: int) -> Path:
         """Return the file of what one rank did and when."""

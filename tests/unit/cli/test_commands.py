@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -129,3 +130,35 @@ def test_output_that_is_lost_is_a_failure() -> None:
     assert finished.stderr == (
         "diel: standard output could not be written: No space left on device\n"
     )
+
+
+# Ctrl-C in the middle of an import: as soon as Python looks for the file of a module.
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == INTERRUPTED:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+INTERRUPTED = sys.argv.pop(1)
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("diel", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "status", "told"),
+    [
+        ("diel.cli.main", -signal.SIGINT, ""),
+        ("argparse", -signal.SIGINT, ""),
+        ("diel.workflow.load", 130, "diel: interrupted\n"),
+    ],
+)
+def test_ctrl_c_while_diel_is_being_imported_is_no_traceback(
+    module: str, status: int, told: str
+) -> None:
+    line = [sys.executable, "-c", INTERRUPTED, module, "check", "w.toml"]
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stderr) == (status, told)
