@@ -19,6 +19,7 @@ from diel.comm.mpi import kept_from_ending
 from diel.coupling.account import Account
 from diel.coupling.address import Address
 from diel.errors import CopyStopped, RunStopped, TupleError
+from diel.executive.children import Children
 from diel.executive.failures import detail, noting_crashes, one_line
 from diel.executive.messages import (
     Goodbye,
@@ -98,7 +99,11 @@ def follow(parent: Parent) -> int:
             directory = RunDirectory(order.run_dir)
             keeper = Timekeeper(directory, parent.rank, meter)
             with noting_crashes(directory.crash_note(parent.rank)):
-                order = _Worker(parent, mailbox, order, keeper).work()
+                worker = _Worker(parent, mailbox, order, keeper)
+                try:
+                    order = worker.work()
+                finally:
+                    worker.children.end()
         assert isinstance(order, Leave)
         exit_code = order.exit_code
     except RunStopped:
@@ -143,6 +148,7 @@ class _Worker:
         self._folder = Path(welcome.folder)
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
+        self.children = Children(self._warn_always)
         self._logs = OpenLog()
         self._found: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
         transport = MpiTransport(
@@ -229,6 +235,12 @@ class _Worker:
             finally:
                 self._channel.abandon()  # has no effect after `close`
             about["ended"] = _ENDS[type(report)]
+        plan = order.plan
+        self.children.note_copy(
+            (plan.module, plan.copy_index),
+            is_function=self._specs[plan.module].function is not None,
+            failed=isinstance(report, (RankFailed, RankLeft)),
+        )
         if isinstance(report, (RankFailed, RankLeft)):
             # Before the report: whoever runs after this copy finds what it held. A server that
             # does not answer is not worth waiting for; the failure is.
@@ -361,6 +373,9 @@ class _Worker:
     def _warn(self, module: str, copy_index: int, text: str) -> None:
         if self._parent.stop_was_announced():
             return  # what a stop leads to is no cause
+        self._warn_always(module, copy_index, text)
+
+    def _warn_always(self, module: str, copy_index: int, text: str) -> None:
         fields = {"module": module, "copy": copy_index, "level": "WARNING", "text": text}
         self._report(Recorded("MessageLogged", fields))
 

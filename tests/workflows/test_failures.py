@@ -15,7 +15,6 @@ from support import (
     diel,
     execute,
     journal,
-    mpi_implementation,
     mpiexec,
     mpirun_diel,
     run_dir,
@@ -372,6 +371,28 @@ def test_a_killed_rank_is_reported(end: str, tmp_path: Path) -> None:
     else:
         assert "ended without a word" in finished.stderr
         assert "launcher |" in finished.stderr
+
+
+LEAVES_CHILDREN = """
+import subprocess
+
+def run(ctx):
+    subprocess.Popen(["sleep", "7654"])  # holds the standard output that mpiexec reads
+    subprocess.Popen(["sleep", "7655"], start_new_session=True)
+"""
+
+
+def test_children_that_a_function_leaves_end_with_the_run_and_are_named(tmp_path: Path) -> None:
+    workflow(tmp_path, one_group(entry("starter", "run")), m=LEAVES_CHILDREN)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert finished.seconds < 20  # mpiexec would wait for the end of the output
+    warning = "warning from starter.0: it left running, and diel has ended: process"
+    (told,) = (line for line in finished.stdout.splitlines() if warning in line)
+    assert "(sleep 7654)" in told
+    assert "(sleep 7655)" in told
+    assert not _running("7654")
+    assert not _running("7655")
 
 
 def _running(marker: str) -> bool:

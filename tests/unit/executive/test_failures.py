@@ -17,11 +17,10 @@ from diel.tuples.tags import encode_tag
 
 
 def error_of(function: Callable[[], object]) -> BaseException:
-    try:
+    with pytest.raises((TagError, OSError, RuntimeError)) as caught:
         _call(lambda _: function(), None)  # type: ignore[arg-type]
-    except BaseException as error:
-        return error
-    raise AssertionError("it did not fail")
+    assert caught.value.__traceback__ is not None
+    return caught.value.with_traceback(caught.value.__traceback__.tb_next)
 
 
 def wrong_tag() -> None:
