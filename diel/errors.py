@@ -29,8 +29,11 @@ Errors cross ranks, so each survives pickling with its fields.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_PROBLEMS_SHOWN: Final = 100
+_LONGEST_SHOWN: Final = 600
 
 
 @dataclass(frozen=True)
@@ -45,23 +48,37 @@ class Problem:
         What is wrong.
     remedy : str
         What to do next; empty if there is nothing to add.
+    line : int or None
+        The line of the file, from 1, where it is known.
     """
 
     path: str
     message: str
     remedy: str = ""
+    line: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        where = f"{self.path}: " if self.path else ""
-        remedy = f" ({self.remedy})" if self.remedy else ""
-        return _on_one_line(f"{where}{self.message}{remedy}")
+        line = "" if self.line is None else f"line {self.line}"
+        where = ", ".join(one for one in (line, _shown(self.path)) if one)
+        remedy = f" ({_shown(self.remedy)})" if self.remedy else ""
+        return f"{where}{': ' if where else ''}{_shown(self.message)}{remedy}"
 
 
-def _on_one_line(text: str) -> str:
-    """Escape what is not printable: a file may hold line ends and a terminal's control codes."""
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
+def _shown(text: str) -> str:
+    """Escape what is not printable, and leave out the middle of what is very long.
+
+    A file may hold line ends, a terminal's control codes, and names of 100,000 letters.
+    """
+    text = _cut(text)
+    if text.isprintable():
+        return text
+    escaped = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return _cut("".join(escaped))
+
+
+def _cut(text: str) -> str:
+    half = _LONGEST_SHOWN // 2
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:half]} ... {text[-half:]}"
 
 
 class DielError(Exception):
@@ -96,7 +113,10 @@ class WorkflowError(DielError, ValueError):
         self.problems = tuple(problems)
         count = len(self.problems)
         head = f"{file}: {count} problem{'s' if count != 1 else ''}"
-        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+        shown = [f"  {problem}" for problem in self.problems[:_PROBLEMS_SHOWN]]
+        if count > len(shown):
+            shown.append(f"  and {count - len(shown):,} more")
+        super().__init__("\n".join([head, *shown]))
 
 
 class LaunchError(DielError, RuntimeError):

@@ -64,7 +64,11 @@ def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
             try:
                 Hyperparameters.model_validate(one_with(name, value))
             except ValidationError as error:
-                yield at(("space", name), value, f"{value!r}: {error.errors()[0]['msg']}")
+                text = f"{value!r}: {error.errors()[0]['msg']}"
+                # diel says it in the words of the model that refused it.
+                context = {"text": text, "caught": error, "model": Hyperparameters}
+                kind = PydanticCustomError("hyperparameter", "{text}", context)
+                yield InitErrorDetails(type=kind, loc=("space", name), input=value)
                 sound = False
                 break
     if sound:

@@ -8,18 +8,26 @@ calls that function, which may use any framework: ``train(parameters, report) ->
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
 from .fused import Together, is_wide, trials_at_once
 from .hyperparameters import Hyperparameters, layers_of, optimizer_of
+from .option_problems import at
 from .sweep.limits import Limits, parse_memory
 from .sweep.routines import routines_of_run
+from .sweep.tabular import place_of_data
 from .sweep.task import Task, comm_of, serve_group
 from .sweep.trying import SPLITS, Report
 from .trial import trial_seed
@@ -101,10 +109,17 @@ class Options(BaseModel):
             return self
         if self.path is None:
             raise ValueError(f"dataset {self.dataset!r} needs path, the place of its data")
-        folder = (info.context or {}).get("folder", Path())
-        if not self.resolve(folder).exists():
-            raise ValueError(f"no data at {self.resolve(folder)} (path = {self.path!r})")
+        try:
+            place = self.resolve((info.context or {}).get("folder", Path()))
+        except ValueError as error:
+            raise self._bad_path(str(error), getattr(error, "remedy", "")) from None
+        if not place.exists():
+            raise self._bad_path(f"no data at {place} (path = {self.path!r})")
         return self
+
+    def _bad_path(self, text: str, remedy: str = "") -> ValidationError:
+        problem = at(("path",), self.path, text, remedy)
+        return ValidationError.from_exception_data("path", [problem])
 
     def _find_function(self, train: str, info: ValidationInfo) -> None:
         from diel import locate_function
@@ -147,10 +162,7 @@ class Options(BaseModel):
         ValueError
             If the path names an environment variable that is not set.
         """
-        expanded = os.path.expanduser(os.path.expandvars(self.path or ""))
-        if "$" in expanded:
-            raise ValueError(f"path = {self.path!r}: that environment variable is not set")
-        return folder / expanded
+        return place_of_data(self.path or "", folder)
 
 
 def run(ctx: Context) -> int:

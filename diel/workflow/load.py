@@ -18,8 +18,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,7 +43,7 @@ from diel.workflow.nearest import did_you_mean
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references
-from diel.workflow.source import SourceProblem, read_document
+from diel.workflow.source import Place, SourceProblem, read_document
 from diel.workflow.wording import join_path, show_given, show_key
 
 TABLES = ("workflow", "tuple_space", "module", "group", "boundary")
@@ -73,6 +73,8 @@ class Draft:
         As `modules`.
     document : dict
         The file as TOML reads it; empty if it cannot be read.
+    lines : dict from Place to int
+        The line of each of its keys.
     """
 
     file: Path
@@ -85,6 +87,7 @@ class Draft:
     tuple_space: TupleSpace = field(default_factory=TupleSpace)
     boundaries: list[tuple[int, Boundary]] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict, repr=False)
+    lines: dict[Place, int] = field(default_factory=dict, repr=False)
 
     def finish(self, extra_problems: Iterable[Problem] = ()) -> Workflow:
         """Return the workflow.
@@ -97,12 +100,11 @@ class Draft:
         Raises
         ------
         WorkflowError
-            With all problems, in the order of their places in the file.
+            With all problems, each with its line, in the order of the file.
         """
         problems = [*self.problems, *extra_problems]
         if problems:
-            problems.sort(key=lambda one: _place(one.path, self.document))
-            raise WorkflowError(self.shown_as, problems)
+            raise WorkflowError(self.shown_as, _in_order(problems, self.lines))
         return Workflow(
             name=self.name,
             modules=tuple(module for _, module in self.modules),
@@ -139,7 +141,7 @@ def read_draft(
     path = Path(os.path.abspath(shown_as))  # keeps links, drops ".."
     draft = Draft(file=path, shown_as=shown_as, name=folder_name(path.stem))
     try:
-        draft.document = read_document(path)
+        draft.document, draft.lines = read_document(path)
     except SourceProblem as error:
         draft.problems.append(error.problem)
     else:
@@ -315,18 +317,25 @@ def _check_nothing_to_run(
         draft.problems.append(Problem(path, problem.message, problem.remedy))
 
 
-def _place(path: str, document: dict[str, Any]) -> tuple[int, ...]:
-    """Return what sorts paths as their places in the file; what is not in it comes last."""
-    value: Any = document
-    place = []
-    for index, bare, quoted in re.findall(r'\[(\d+)\]|([A-Za-z0-9_-]+)|("(?:[^"\\]|\\.)*")', path):
-        if index:
-            position, known = int(index), isinstance(value, list) and int(index) < len(value)
-            value = value[int(index)] if known else None
-        else:
-            key = bare or json.loads(quoted)
-            keys: Sequence[str] = list(value) if isinstance(value, dict) else []
-            position = keys.index(key) if key in keys else len(keys)
-            value = value.get(key) if isinstance(value, dict) else None
-        place.append(position)
-    return tuple(place)
+def _in_order(problems: Iterable[Problem], lines: Mapping[Place, int]) -> list[Problem]:
+    """Return problems with their lines, in the order of the file; what has no place comes last."""
+    numbers = {place: number for number, place in enumerate(lines)}
+
+    def put(problem: Problem) -> tuple[tuple[int, int], Problem]:
+        place = _place(problem.path)
+        # What is missing belongs to the table that it is missing in.
+        known = next((n for n in range(len(place), 0, -1) if place[:n] in lines), 0)
+        if not known:
+            return (len(lines), 0), problem
+        order = numbers[place[:known]], len(place) - known
+        return order, replace(problem, line=lines[place[:known]])
+
+    return [problem for _, problem in sorted(map(put, problems), key=lambda pair: pair[0])]
+
+
+def _place(path: str) -> Place:
+    """Return the keys and indices of a path such as ``module[2].options``."""
+    steps = re.findall(r'\[(\d+)\]|([A-Za-z0-9_-]+)|("(?:[^"\\]|\\.)*")', path)
+    return tuple(
+        int(index) if index else bare or json.loads(quoted) for index, bare, quoted in steps
+    )

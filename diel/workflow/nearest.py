@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Final
+
+_LONGEST_NAME: Final = 1000
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return the known name nearest to a misspelt one, None if none is near."""
+    if len(name) > _LONGEST_NAME:  # nobody has typed that
+        return None
     by_lower = {one.lower(): one for one in known}
     near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[near[0]] if near else None

@@ -84,7 +84,9 @@ def problems_from_validation(
     Notes
     -----
     A validator may say its own remedy: raise ``PydanticCustomError`` with ``remedy`` in its
-    context, or a ``ValueError`` that has an attribute ``remedy``.
+    context, or a ``ValueError`` that has an attribute ``remedy``. One that has tried a value on
+    another model raises a ``PydanticCustomError`` with that ``model``, and the ``ValidationError``
+    that it ``caught``, in its context: then it is told in the words for that model's key.
     """
     complaints = [_located(dict(one), model) for one in error.errors(include_url=False)]
     complaints = _without_misspelt(_settled(complaints))
@@ -205,6 +207,10 @@ def _problem(complaint: _Complaint, prefix: str) -> Problem:
         return Problem(path, "is missing", _assignment(complaint, "add"))
     if complaint.is_raised:
         return Problem(path, *_raised(complaint.error))
+    context = complaint.error.get("ctx", {})
+    if "caught" in context:
+        inner = problems_from_validation(context["caught"], context["model"], "")[0]
+        return Problem(path, inner.message, inner.remedy)
     given = complaint.error["input"]
     if complaint.kind in ("union_tag_invalid", "union_tag_not_found"):
         return Problem(path, *_wrong_tag(complaint.error["ctx"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -26,8 +27,32 @@ def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Datas
         Of the workflow file, to which the path is relative.
     """
     dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
-    place = None if path is None else folder / os.path.expanduser(os.path.expandvars(path))
+    place = None if path is None else place_of_data(path, folder)
     return _load(dataset, place, float(fraction), int(seed))
+
+
+def place_of_data(path: str, folder: Path) -> Path:
+    """Return the place that a path in a workflow file means.
+
+    Parameters
+    ----------
+    path : str
+        ``$NAME`` stands for an environment variable, ``~`` for the home folder.
+    folder : Path
+        Of the workflow file, to which it is relative.
+
+    Raises
+    ------
+    ValueError
+        If such a variable is not set; it has a ``remedy``.
+    """
+    expanded = os.path.expanduser(os.path.expandvars(path))
+    if found := re.search(r"\$(?:\{(\w+)\}|(\w+))", expanded):
+        name = found[1] or found[2]
+        error = ValueError(f"path = {path!r}: the environment variable {name} is not set")
+        error.remedy = f"set it, as in export {name}=/a/folder, or write the place itself"  # type: ignore[attr-defined]
+        raise error
+    return folder / expanded
 
 
 @lru_cache(maxsize=2)

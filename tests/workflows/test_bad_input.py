@@ -76,8 +76,11 @@ BAD = {
         ["module[0].options", "learning_rat", "learning_rate"],
     ),
     "impossible_hyperparameter": (
-        SWEEP.replace("[0.1]", "[0.1, -1.0]"),
-        ["module[0].options", "learning_rate", "-1.0"],
+        SWEEP.replace("[0.1]", '[0.1, "0.2"]'),
+        [
+            "line 4, module[0].options.space.learning_rate: expected a number above 0",
+            'got the string "0.2" (for example learning_rate = 0.2)',
+        ],
     ),
     "unknown_option": (
         SWEEP.replace("dataset =", "datasat ="),
@@ -93,7 +96,7 @@ BAD = {
     ),
     "unset_variable": (
         SWEEP.replace('"digits"', '"cleveland", path = "$DIEL_NOT_SET/such.data"'),
-        ["module[1].options", "DIEL_NOT_SET"],
+        ["line 8, module[1].options.path", "variable DIEL_NOT_SET is", "export DIEL_NOT_SET="],
     ),
 }
 

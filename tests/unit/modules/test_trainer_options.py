@@ -31,7 +31,11 @@ def test_data_by_path_is_found_beside_the_workflow_file(
     [
         ({"dataset": "mnist"}, "dataset 'mnist' needs path"),
         ({"dataset": "mnist", "path": "gone"}, "(path = 'gone')"),
-        ({"dataset": "cleveland", "path": "$NO_SUCH_THING/x"}, "environment variable is not set"),
+        (
+            {"dataset": "cleveland", "path": "$NO_SUCH_THING/x"},
+            "environment variable NO_SUCH_THING is not set",
+        ),
+        ({"dataset": "mnist", "path": "${NO_SUCH_THING}"}, "variable NO_SUCH_THING is not set"),
         ({"dataset": "digits", "path": "x"}, "leave out path"),
         ({"dataset": "digts"}, "Input should be 'digits'"),
         ({"dataset": "digits", "validation_fraction": 1.0}, "less than 1"),

@@ -20,6 +20,12 @@ VALUES = (
     *('"modules.master:run"', '"sh"', '["sh"]', '["sh", "-c", "{copies}"]', '[""]', "[]", "[[]]"),
     *("{}", "[1]", "[[1, 2]]", "[[0, 1], [0, 1]]", '["a", 1]', "{ a = 1 }", "[" * 150 + "]" * 150),
     *("{ a.b = [{ c = 1 }] }", "'''\n'''", "", "# nothing", "= 1", '"unended'),
+    # Odd types, and what is deep or huge.
+    *("0o17", "0b1", "+0", "-0.0", "1e-400", "inf", "00:00:00.000000001", "0001-01-01", "24:00:00"),
+    *("[true, 1]", "[1979-05-27]", "[[], {}]", '{ "" = "" }', "{ a = nan }", '"""\\\n  x"""'),
+    *("{ a = " * 30 + "1" + " }" * 30, "{ a = " * 90 + "1" + " }" * 90, "[" * 62 + "]" * 62),
+    *("9" * 5000, "0." + "1" * 5000, '"' + "é" * 100 + '"', '"' + "x" * 100_000 + '"'),
+    *('"\u202e"', '"\\u001b[31m"', '"\U0010ffff"', '"e\u0301"', '"ﬁ"', '"名前"'),
 )
 _KEYS = (
     *("name", "function", "executable", "launcher", "directory", "environment", "stdin", "options"),
@@ -27,6 +33,21 @@ _KEYS = (
     *("modules", "groups", "depends", "iterations", "until", "servers", "memory", "when_full"),
     *("spill", "dtype", "shape", "owners", "readers", "section", "split", "module", "copy", "rank"),
 )
+_ODD_KEYS = (
+    *("a." * 30 + "a", "a." * 3000 + "a", '"' + "k" * 100_000 + '"', '""', "''", "näme", '"名前"'),
+    *(
+        '"\\u0000"',
+        '"a.b"',
+        "options.a.b.c",
+        "1.2",
+        "-",
+        "true",
+        "inf",
+        '"\\u202e"',
+        '"new\\nline"',
+    ),
+)
+_ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "utf-7", "utf-8-sig", "cp1252", "cp037", "shift_jis")
 _BYTES = (b"\x00", b"\xff", b"\xc3", b"\xef\xbb\xbf", b"\r", b"\t", b'"', b"\\", b"[", b"]", b"=")
 
 
@@ -43,13 +64,59 @@ def mutated(good: str, seed: int) -> bytes:
     text = good
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         text = draw.choice(_MUTATIONS)(text, draw)
+    damage = draw.random()
+    if damage < 0.03:
+        return text.encode(draw.choice(_ENCODINGS), errors="replace")
     data = text.encode()
-    return _spoil_bytes(data, draw) if draw.random() < 0.1 else data
+    if damage < 0.25:
+        for _ in range(draw.choice((1, 1, 2, 10))):
+            data = draw.choice(_DAMAGE)(data, draw)
+    return data
 
 
-def _spoil_bytes(data: bytes, draw: random.Random) -> bytes:
+# -- of bytes: what disks and transfers do --------------------------------------------------------
+
+
+def _put_in_a_byte(data: bytes, draw: random.Random) -> bytes:
     place = draw.randrange(len(data) + 1)
     return data[:place] + draw.choice(_BYTES) + data[place + draw.randrange(2) :]
+
+
+def _flip_a_bit(data: bytes, draw: random.Random) -> bytes:
+    if not data:
+        return data
+    place = draw.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ 1 << draw.randrange(8)]) + data[place + 1 :]
+
+
+def _blank_a_block(data: bytes, draw: random.Random) -> bytes:
+    """A block that was never written, or holds what was there before."""
+    start, length = draw.randrange(len(data) + 1), draw.choice((4, 64, 512))
+    block = draw.choice((bytes(length), draw.randbytes(length)))
+    return data[:start] + block + data[start + length :]
+
+
+def _lose_a_block(data: bytes, draw: random.Random) -> bytes:
+    start = draw.randrange(len(data) + 1)
+    return data[:start] + data[start + draw.choice((1, 16, 256)) :]
+
+
+def _move_a_block(data: bytes, draw: random.Random) -> bytes:
+    one, other, third = sorted(draw.randrange(len(data) + 1) for _ in range(3))
+    return data[:one] + data[other:third] + data[one:other] + data[third:]
+
+
+_DAMAGE = (
+    _put_in_a_byte,
+    _put_in_a_byte,
+    _flip_a_bit,
+    _blank_a_block,
+    _lose_a_block,
+    _move_a_block,
+)
+
+
+# -- of text: what people do ----------------------------------------------------------------------
 
 
 def _change_a_value(text: str, draw: random.Random) -> str:
@@ -76,6 +143,14 @@ def _change_a_key(text: str, draw: random.Random) -> str:
 def _add_a_key(text: str, draw: random.Random) -> str:
     lines = text.split("\n")
     lines.insert(draw.randrange(len(lines) + 1), f"{draw.choice(_KEYS)} = {draw.choice(VALUES)}")
+    return "\n".join(lines)
+
+
+def _add_an_odd_key(text: str, draw: random.Random) -> str:
+    lines = text.split("\n")
+    key = draw.choice(_ODD_KEYS)
+    line = draw.choice((f"{key} = {draw.choice(VALUES)}", f"[{key}]", f"[[module.options.{key}]]"))
+    lines.insert(draw.randrange(len(lines) + 1), line)
     return "\n".join(lines)
 
 
@@ -120,5 +195,5 @@ def _change(
 
 _MUTATIONS = (
     *(_change_a_value, _change_a_value, _swap_two_values, _misspell_a_key, _change_a_key),
-    *(_add_a_key, _change_a_token, _delete_lines, _repeat_lines, _cut_off),
+    *(_add_a_key, _add_an_odd_key, _change_a_token, _delete_lines, _repeat_lines, _cut_off),
 )

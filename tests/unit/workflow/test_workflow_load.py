@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 from unit.workflow.samples import GOOD, GROUP, MODULE, problems_of
 
 from diel.errors import Problem, WorkflowError
-from diel.workflow.load import load_workflow, read_draft
+from diel.workflow.load import Draft, load_workflow, read_draft
 
 
 def test_a_good_file_gives_its_workflow(folder: Path) -> None:
@@ -102,40 +103,151 @@ def test_a_name_that_no_file_can_have(folder: Path) -> None:
     assert only(folder / ("a" * 300)).message == "cannot be read: File name too long"
 
 
-def test_not_utf_8(folder: Path) -> None:
-    assert problems_of(folder, b'[workflow]\nname = "\xff"\n') == [
-        Problem("", "is not UTF-8 text (line 2)", "save the file with the encoding UTF-8")
-    ]
+def test_what_is_no_regular_file_is_refused_without_opening_it(folder: Path) -> None:
+    """Opening a pipe would wait for a writer, and a device may never end."""
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "socket"))
+        for file, kind in ((folder / "pipe", "a pipe"), (folder / "socket", "a socket")):
+            assert only(file).message == f"is {kind}, not a workflow file"
+    assert only(Path("/dev/zero")) == Problem(
+        "", "is a device, not a workflow file", "save the workflow in a file, and name that"
+    )
+
+
+def test_a_huge_file_is_not_read(folder: Path) -> None:
+    with (folder / "huge").open("wb") as file:
+        file.truncate(2**40)
+    assert only(folder / "huge") == Problem(
+        "",
+        "is no workflow file: it has 1,048,576.0 MiB, at most 8 are read",
+        "keep data in files of its own, and name these in the options",
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "remedy"),
+    ("data", "line"),
     [
-        (
-            "[workflow]\nname = study\n",
-            "line 2, column 8: not valid TOML: invalid value",
-            'text needs quotes, as in name = "study"',
-        ),
-        (
-            "[workflow\n",
-            "line 1, column 10: not valid TOML: expected ']' at the end of a table declaration",
-            "",
-        ),
-        (
-            "[workflow]\nname = ",
-            "line 2, end of the file: not valid TOML: invalid value",
-            'text needs quotes, as in name = "study"',
-        ),
-        ("a = " + "[" * 5000, "is nested too deeply", ""),
+        (b'[workflow]\nname = "\xff"\n', 2),
+        (GOOD.encode("utf-16"), 1),
+        (GOOD.encode("utf-32"), 1),
+        (b"#\n" + "näme = 1".encode("latin-1"), 2),
     ],
 )
-def test_not_toml(folder: Path, text: str, message: str, remedy: str) -> None:
-    assert problems_of(folder, text) == [Problem("", message, remedy)]
+def test_other_encodings(folder: Path, data: bytes, line: int) -> None:
+    (problem,) = problems_of(folder, data)
+    assert problem == Problem("", "not UTF-8 text", "save the file with the encoding UTF-8")
+    assert problem.line == line
 
 
-def test_a_number_too_long_for_python(folder: Path) -> None:
-    (problem,) = problems_of(folder, f"a = {'9' * 5000}")
-    assert "not valid TOML: exceeds the limit" in problem.message
+@pytest.mark.parametrize(
+    ("text", "said", "remedy"),
+    [
+        ("[workflow]\nname = study", "2: not valid TOML at column 8: invalid", "text needs quotes"),
+        ("[workflow]\nname = ", "2: not valid TOML at the end of the file", "write a value"),
+        ("a = # none", "1: not valid TOML at column 5: invalid value", "write a value behind"),
+        ("a = True", "1: not valid TOML", "true or false, all small"),
+        ("a = None", "1: not valid TOML", "leave the key out"),
+        ("a = $HOME/data", "1: not valid TOML", 'path = "$HOME/data"'),
+        ("a = (1, 2)", "1: not valid TOML", "as in [1, 2]"),
+        ("a = “b”", "1: not valid TOML", "straight quotes"),
+        ("a = .5", "1: not valid TOML", "as in 0.5"),
+        ("a = 5.", "1: not valid TOML", "as in 5.0"),
+        ("a = 01", "1: not valid TOML", "does not begin with 0"),
+        ('a = "b\nc = 1', "1: not valid TOML", "close the text"),
+        ("a = 'b\nc = 1", "2: not valid TOML", "close the text with '"),
+        ('\na = """b\nc = 1', "3: not valid TOML at the end of the file", "three quotes"),
+        ('a = "C:\\path"', "1: not valid TOML", "single quotes"),
+        ('a = "\x01"', "1: not valid TOML", "as an escape"),
+        ("a = 'don't'", "1: not valid TOML", "quotes of the other kind"),
+        ('a = "b" c = 1', "1: not valid TOML", "one key = value in a line"),
+        ("a = [1 2]", "1: not valid TOML at column 8: unclosed array", "a comma between two items"),
+        ("a = { b = 1 c = 2 }", "1: not valid TOML", "a comma between two keys"),
+        ("a: 1", "1: not valid TOML", "write = in place of :"),
+        ("my name = 1", "1: not valid TOML", "write _ for them"),
+        ("näme = 1", "1: not valid TOML", "put a key of other letters in quotes"),
+        ("a", "1: not valid TOML", "one key = value in a line"),
+        ("// a", "1: not valid TOML", "a comment begins with #"),
+        ("[workflow\n", "1: not valid TOML at column 10: expected ']'", "close the header"),
+        ("[[module]\n", "1: not valid TOML", "[[name]] for one of several"),
+        ("a = 1\na = 2\n", "2: not valid TOML", "remove one"),
+        ("[a]\n[a]\n", "2: not valid TOML", "[[...]] for each of several tables"),
+        ("a = 2026-13-45", "1: not valid TOML", "put it in quotes"),
+        ("\n\nb = 1_0\na = " + "9_" * 5000 + "9", "4: not valid TOML: exceeds the", "many digits"),
+        ("\na = " + "[" * 5000, "2: nested more than 64 deep", "use fewer"),
+        ("\na = " + "{ a = " * 70 + "1" + "}" * 70, "2: nested more than 64 deep", "use fewer"),
+        ("\n\n[" + ".".join("a" * 3000) + "]", "3: nested more than 64 deep", "use fewer"),
+        (GOOD + "[[module]]\n" + ".".join("a" * 200_000) + " = 1", ": nested more than", ""),
+    ],
+)
+def test_not_toml(folder: Path, text: str, said: str, remedy: str) -> None:
+    (problem,) = problems_of(folder, text)
+    assert problem.path == ""
+    assert said in str(problem)
+    assert str(problem).startswith("line ")
+    assert remedy in problem.remedy
+
+
+def test_what_is_just_not_too_deep_is_read(folder: Path) -> None:
+    deep = "options.a = " + "[" * 60 + "]" * 60  # module[0].options.a, and the lists
+    (folder / "study.toml").write_text(MODULE + deep + "\n" + GROUP)
+    assert load_workflow(folder / "study.toml").name == "study"
+
+
+LINES = """\
+# One
+[workflow]
+name = "x y"
+[tuple_space]  # = [
+servers = 0
+memory = '''
+[[module]]
+b'''
+
+[[module]]
+name = "a"
+function = "./work.py:nobody"
+"copies" = 0
+options."an \\"odd\\" key".b = 1
+[[module]]
+function = "./work.py:master"
+environment = { A = "}", B = [{ c = 1 }] }
+[[group]]
+name = "g"
+modules = [  # ] is not yet
+  "a", [1],
+  [ 1 ], "b",
+]
+[group.colour]
+"""
+
+
+def test_each_problem_names_its_line(folder: Path) -> None:
+    found = {problem.path: problem.line for problem in problems_of(folder, LINES)}
+    assert found == {
+        "workflow.name": 3,
+        "tuple_space.servers": 5,
+        "tuple_space.memory": 6,
+        "module[0].function": 12,
+        "module[0].copies": 13,
+        "module[1].name": 15,  # is missing
+        "module[1].environment.A": 17,
+        "module[1].environment.B": 17,
+        "group[0].modules[1]": 21,
+        "group[0].modules[2]": 22,
+        "group[0].colour": 24,
+    }
+    assert list(found.values()) == sorted(found.values())
+    with pytest.raises(WorkflowError, match=r"\n  line 13, module\[0\]\.copies: expected"):
+        load_workflow(folder / "study.toml")
+
+
+def test_only_the_first_of_very_many_problems_are_shown(folder: Path) -> None:
+    text = "".join(f"a{number} = 1\n" for number in range(500))
+    with pytest.raises(WorkflowError, match="502 problems") as caught:
+        Draft(Path("w.toml"), "w.toml", problems=problems_of(folder, text)).finish()
+    assert len(caught.value.problems) == 502
+    assert str(caught.value).endswith("\n  and 402 more")
 
 
 def test_an_empty_file(folder: Path) -> None:
@@ -195,8 +307,8 @@ def test_a_draft_takes_the_problems_of_others_in_their_place(folder: Path) -> No
         read_draft(file).finish(extra)
     assert [problem.path for problem in caught.value.problems] == [
         "workflow.name",
+        'module[0].options."odd key"',  # where its table begins
         "module[0].options.points[1]",
         "module[0].options.nested.rate",
-        'module[0].options."odd key"',
         "module[1].threads",
     ]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from diel.errors import Problem
 from diel.workflow.problems import problems_from_validation
@@ -295,3 +295,30 @@ def test_values_are_shown_as_toml() -> None:
     assert show(10**4000) == "a very long number"
     assert show_given({}) == "the table {}"
     assert join_path("", ["a", 1, "b.c", 0]) == 'a[1]."b.c"[0]'
+
+
+def test_what_a_validator_has_tried_on_another_model_is_told_in_its_words() -> None:
+    class Sweep(Strict):
+        space: dict[str, Any]
+
+        @field_validator("space")
+        @classmethod
+        def _check(cls, space: dict[str, Any]) -> dict[str, Any]:
+            try:
+                Options.model_validate(space)
+            except ValidationError as error:
+                context = {"text": "no", "caught": error, "model": Options}
+                kind = PydanticCustomError("tried", "{text}", context)
+                line = InitErrorDetails(type=kind, loc=("epochs",), input=space)
+                raise ValidationError.from_exception_data("space", [line]) from None
+            return space
+
+    with pytest.raises(ValidationError) as caught:
+        Sweep(space={"epochs": "5"})
+    assert problems_from_validation(caught.value, Sweep, "module[0].options") == [
+        Problem(
+            "module[0].options.space.epochs",
+            'expected a whole number of at least 1, got the string "5"',
+            "for example epochs = 5",
+        )
+    ]
