@@ -1,6 +1,7 @@
-"""Commands that look at a workflow or at runs: their arguments, and where each is performed.
+"""The commands of ``diel``: their arguments, and where each is performed.
 
-Nothing but argparse is imported here, so that ``diel --help`` answers at once.
+Nothing is imported here that takes time, so that ``diel --help`` answers at once. What a shell
+completes, and what the README lists, follow from this table.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from diel.cli.tuple import add_tuple_arguments
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Command:
         Given the command's parser.
     home : str
         ``module:function``; the function takes the parsed arguments and returns the exit code.
+    is_for_its_output : bool
+        Whether what it prints is all that it is for, so that it fails where nobody can read that.
     """
 
     name: str
@@ -31,6 +36,7 @@ class Command:
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     home: str
+    is_for_its_output: bool = True
 
     def perform(self, options: argparse.Namespace) -> int:
         """Import what performs the command, and do it."""
@@ -46,7 +52,7 @@ def add_commands(parsers: Any) -> None:
             command.name, help=command.help, description=command.description
         )
         command.add_arguments(parser)
-        parser.set_defaults(perform=command.perform)
+        parser.set_defaults(command=command)
 
 
 def positive(text: str) -> int:
@@ -87,6 +93,50 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         "--allow-run-as-root", action="store_true",
         help="pass this on to Open MPI, which otherwise refuses to run as root",
     )  # fmt: skip
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="?", help="the workflow file (TOML)")
+    parser.add_argument(
+        "--resume", type=Path, metavar="RUN_DIR",
+        help="in place of FILE: go on with this run, from its last checkpoint",
+    )  # fmt: skip
+    add_launch_arguments(parser)
+    parser.add_argument(
+        "--trace", action="store_true",
+        help="keep every single call of the tuple space in trace.json, not the long ones alone",
+    )  # fmt: skip
+    parser.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
+
+
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    add_file(parser)
+    parser.add_argument(
+        "-n", "--ranks", type=positive, metavar="N",
+        help="also check whether it can run on N ranks, and with how many copies",
+    )  # fmt: skip
+    parser.add_argument(
+        "--per-node", type=count, metavar="M",
+        help="also print who would sit where, with M ranks on each node",
+    )  # fmt: skip
+    parser.add_argument(
+        "--gpus-per-node", type=_whole, metavar="G",
+        help="GPUs of each node (default: as few as the file needs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cores-per-node", type=count, metavar="C",
+        help="also check that the threads of the ranks on a node have a core each",
+    )  # fmt: skip
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be at least 0")
+    return number
+
+
+_whole.__name__ = "count"
 
 
 def _graph_arguments(parser: argparse.ArgumentParser) -> None:
@@ -169,11 +219,33 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="print how it stands, and leave")
 
 
+def _completion_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="which shell")
+
+
 def _add_run_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run's directory")
 
 
 COMMANDS = (
+    Command(
+        "run",
+        "run a workflow file",
+        "Run a workflow file. Starts mpiexec itself, unless mpirun, mpiexec or srun has started it "
+        "already: mpirun -n 64 diel run FILE.",
+        _run_arguments,
+        "diel.cli.run:run",
+        is_for_its_output=False,
+    ),
+    Command(
+        "check",
+        "check a workflow file and count its ranks, without MPI",
+        "Check a workflow file, without MPI and without running a module. Files that define "
+        "Options are imported to check the options.",
+        _check_arguments,
+        "diel.cli.check:check",
+        is_for_its_output=False,
+    ),
     Command(
         "doctor",
         "say what is installed, and what its absence costs",
@@ -254,5 +326,23 @@ COMMANDS = (
         "a run that was killed, are given a report by this.",
         _add_run_dir,
         "diel.cli.report:report",
+    ),
+    Command(
+        "tuple",
+        "put, get or read tuples, from within a run's executable",
+        "The tuple space of a run, for its executables: shell scripts, say.",
+        add_tuple_arguments,
+        "diel.cli.tuple:use_tuples",
+        is_for_its_output=False,  # which it looks after itself
+    ),
+    Command(
+        "completion",
+        "print what makes a shell complete diel's commands",
+        "Print a script that makes a shell complete diel's commands, options and files: "
+        "diel completion bash > ~/.local/share/bash-completion/completions/diel; "
+        "diel completion zsh > _diel in a folder of $fpath; "
+        "diel completion fish > ~/.config/fish/completions/diel.fish.",
+        _completion_arguments,
+        "diel.cli.completion:completion",
     ),
 )

@@ -145,15 +145,10 @@ def _print(answer: Parcel, *, with_tag: bool) -> None:
 # -- the command line -----------------------------------------------------------------------------
 
 
-def add_tuple_command(commands: Any) -> None:
-    """Add ``tuple`` and its three operations to the parser's commands."""
-    parser = commands.add_parser(
-        "tuple",
-        help="put, get or read tuples, from within a run's executable",
-        description="The tuple space of a run, for its executables: shell scripts, say.",
-        epilog=f"{SPELLING}\n{_EXIT_CODES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_tuple_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the three operations."""
+    parser.epilog = f"{SPELLING}\n{_EXIT_CODES}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     operations = parser.add_subparsers(dest="operation", required=True, metavar="OPERATION")
     put = _add(operations, "put", "put a tuple into the space")
     put.add_argument("value", metavar="VALUE", help='the value, a string; "-" reads it from stdin')

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, Finished, diel, journal, mpi_implementation, run_dir
 
-from diel.cli.main import _parser
+from diel.cli.completion import levels
+from diel.cli.main import build_parser
 from diel.workflow.model import Module
 from diel.workflow.placeholders import PLACEHOLDERS
 from diel.workflow.programs import FACTS
@@ -81,8 +82,6 @@ def test_the_tables_are_complete() -> None:
     for key in ("executable", "launcher", "directory", "environment", "stdin"):
         assert key in Module.model_fields
         assert f"| `{key}` |" in TEXT
-    tuple_parser = _parser()._subparsers._group_actions[0].choices["tuple"]  # type: ignore[union-attr]
-    for operation in tuple_parser._subparsers._group_actions[0].choices.values():
-        for action in operation._actions:
-            for option in action.option_strings:
-                assert option in ("-h", "--help") or option in TEXT, option
+    tuple_levels = [one for one in levels(build_parser()) if one.words[:1] == ("tuple",)]
+    for option in (name for level in tuple_levels for one in level.options for name in one.names):
+        assert option in ("-h", "--help") or option in TEXT, option

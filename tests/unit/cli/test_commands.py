@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,9 @@ import pytest
 from support import ROOT
 
 from diel import __version__
-from diel.cli.main import main
+from diel.cli.commands import COMMANDS
+from diel.cli.completion import levels
+from diel.cli.main import build_parser, main
 from diel.loading.threads import THREAD_VARIABLES
 
 WORKFLOW = """
@@ -81,7 +84,16 @@ def test_the_verdict_for_a_number_of_ranks(capsys: pytest.CaptureFixture[str]) -
         (["check", "gone.toml"], "diel: gone.toml: 1 problem"),
         (["check", "w.toml", "-n", "0"], "must be at least 1"),
         (["check", "w.toml", "-n", "many"], "invalid number of ranks value: 'many'"),
-        (["chekc", "w.toml"], "invalid choice: 'chekc'"),
+        (["chekc", "w.toml"], "there is no command 'chekc': did you mean \"diel check\"?"),
+        (["w.toml"], 'did you mean "diel run w.toml"?'),
+        (["help"], 'did you mean "diel --help"?'),
+        (["resume"], 'did you mean "diel run --resume RUN_DIR"?'),
+        (["zzz"], "there are run, check, "),
+        (["run", "--alow-run-as-root", "w.toml"], 'did you mean "--allow-run-as-root"?'),
+        (["tuple", "get", "a", "--timeuot", "3"], 'did you mean "--timeout"?'),
+        (["tuple", "gte", "a"], 'did you mean "get"?'),
+        (["graph", "w.toml", "--format", "txt"], 'did you mean "text"?'),
+        (["run", "w.toml", "v.toml"], "unrecognized arguments: v.toml\n"),
         ([], "required: COMMAND"),
         (["run"], "say what to run"),
     ],
@@ -94,6 +106,37 @@ def test_bad_input_ends_with_status_2(
     assert words in printed.err
     assert printed.out == ""
     assert not Path("runs").exists()
+
+
+# -- the documents --------------------------------------------------------------------------------
+
+
+def documented(text: str) -> list[list[str]]:
+    """Return the command lines in a document, each as its words behind ``diel``."""
+    lines = re.findall(r"`diel ([^`\n]*)`|^(?:[$] )?diel ([a-z-]+ .*)$", text, re.MULTILINE)
+    return [(one or other).split() for one, other in lines if one or other]
+
+
+def test_the_readme_has_every_command_in_its_table() -> None:
+    table = (ROOT / "README.md").read_text().partition("## The commands")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| `diel")]
+    named = {words[0] for row in rows for words in documented(row)}
+    assert named == {command.name for command in COMMANDS}
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_every_command_line_in_a_document_can_be_given(page: Path) -> None:
+    known = {level.words: level for level in levels(build_parser())}
+    for words in documented(page.read_text()):
+        if words[0].startswith("-") or words[0] == "checkpoint":
+            continue  # the first line of such a file
+        level = known.get(tuple(words[:2])) or known.get((words[0],))
+        assert level is not None, f"{page.name}: there is no diel {' '.join(words)}"
+        names = {name for option in level.options for name in option.names}
+        given = {word.partition("=")[0].strip("[],;") for word in words if word.startswith("--")}
+        assert given <= names, f"{page.name}: diel {' '.join(words)}"
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

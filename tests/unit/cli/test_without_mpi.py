@@ -7,6 +7,25 @@ from pathlib import Path
 
 import pytest
 from support import DATA, ROOT, WORKFLOWS, Finished, execute
+from unit.cli.journals import Journal
+
+from diel.cli.commands import COMMANDS
+from diel.run.directory import RunDirectory
+
+README = (ROOT / "README.md").read_text()
+SWEEP = """
+[[module]]
+name = "master"
+function = "modules.master:run"
+options.space = { rate = [0.1, 0.2] }
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+options.train = "./train.py:train"
+[[group]]
+name = "g"
+modules = ["master", "trainer"]
+"""
 
 # What Python runs at its start, before anything of ours.
 SITECUSTOMIZE = {
@@ -61,21 +80,19 @@ print("fine")
     assert (finished.status, finished.stdout) == (0, "fine\n"), finished.output
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        *([name] for name in ("run", "check", "graph", "schema", "new-module", "sbatch", "runs")),
-        ["report"],
-        ["watch"],
-        ["trace"],
-        ["tuple", "put"],
-    ],
-)
-def test_help_is_given(python: list[str], tmp_path: Path, arguments: list[str]) -> None:
-    finished = run(python, "-m", "diel", *arguments, "--help", cwd=tmp_path)
+def test_help_is_given(python: list[str], tmp_path: Path) -> None:
+    lines = [[], *([command.name] for command in COMMANDS), ["tuple", "put"]]
+    script = f"""
+from diel.cli.main import main
+for line in {lines}:
+    try:
+        main([*line, "--help"])
+    except SystemExit as ended:
+        assert ended.code == 0, line
+"""
+    finished = run(python, "-c", script, cwd=tmp_path)
     assert finished.status == 0, finished.output
-    assert "usage: diel" in finished.stdout
+    assert finished.stdout.count("usage: diel") == len(lines)
     assert finished.stderr == ""
 
 
@@ -88,23 +105,48 @@ def test_a_workflow_can_be_checked(python: list[str], tmp_path: Path, name: str)
     assert finished.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["check", "hello.toml", "--per-node", "2"], "the executive"),
-        (["graph", "hello.toml"], "└─ answerer"),
-        (["graph", "hello.toml", "--format", "dot"], "digraph"),
-        (["schema"], "draft-07"),
-        (["schema", "--format", "markdown"], "## `[[module]]`"),
-        (["new-module", "adder", "--in", "OUT"], "adder.toml"),
-        (["sbatch", "hello.toml"], "#SBATCH --ntasks=5"),
-        (["runs"], "no runs in runs"),
-    ],
-)
+# All but two: "run" starts ranks, as "sweep" of a file does, and "tuple" works within a run.
+RUN_NOTHING = [
+    (["check", "hello.toml", "--per-node", "2"], "the executive"),
+    (["completion", "bash"], "complete -F _diel diel"),
+    (["doctor"], "mpi4py"),
+    (["graph", "hello.toml"], "└─ answerer"),
+    (["graph", "hello.toml", "--format", "dot"], "digraph"),
+    (["new-module", "adder", "--in", "OUT"], "adder.toml"),
+    (["report", "RUN"], "report.html"),
+    (["runs"], "no runs in runs"),
+    (["sbatch", "hello.toml"], "#SBATCH --ntasks=5"),
+    (["schema"], "draft-07"),
+    (["schema", "--format", "markdown"], "## `[[module]]`"),
+    (["sweep", "--dry-run", "sweep.toml"], "trial 0 took"),
+    (["trace", "RUN"], "trace.json: open it"),
+    (["watch", "--once", "RUN"], "accuracy"),
+]
+
+
+def test_all_but_two_commands_run_nothing() -> None:
+    missing = {command.name for command in COMMANDS} - {one[0] for one, _ in RUN_NOTHING}
+    assert missing == {"run", "tuple"}
+    assert "All but `run`, and `sweep` of a file, work on a login node without MPI" in README
+
+
+@pytest.mark.parametrize(("arguments", "words"), RUN_NOTHING)
 def test_commands_that_run_nothing(
     python: list[str], tmp_path: Path, arguments: list[str], words: str
 ) -> None:
-    places = {"hello.toml": str(WORKFLOWS / "hello.toml"), "OUT": str(tmp_path)}
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    (tmp_path / "train.py").write_text("def train(parameters, report): return {'accuracy': 1.0}\n")
+    directory = RunDirectory.create(tmp_path / "old", "w", tmp_path / "sweep.toml")
+    journal = Journal(directory)
+    journal.start()
+    journal.declare()
+    journal.row(0, "first", 0.5)
+    (directory.path / "results.csv").write_text("trial,note,accuracy\n0,first,0.5\n")
+    places = {
+        "hello.toml": str(WORKFLOWS / "hello.toml"),
+        "OUT": str(tmp_path),
+        "RUN": str(directory.path),
+    }
     arguments = [places.get(one, one) for one in arguments]
     finished = run(python, "-m", "diel", *arguments, cwd=tmp_path)
     assert finished.status == 0, finished.output

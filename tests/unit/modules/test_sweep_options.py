@@ -228,9 +228,19 @@ def test_a_module_with_problems_of_its_own_is_not_missed_here() -> None:
     [
         ({"lerning_rate": [0.1]}, "space.lerning_rate", 'did you mean "learning_rate"?'),
         ({"zzz": [0.1]}, "space.zzz", "it knows optimizer, learning_rate"),
-        ({"learning_rate": [0.1, -1.0]}, "space.learning_rate", "-1.0: Input should be greater"),
-        ({"momentum": {"from": 0.5, "to": 1.0, "step": 0.25}}, "space.momentum", "1.0: "),
-        ({"epochs": {"value": 0, "if": {"momentum": 0.5}}, "momentum": 0.5}, "space.epochs", "0: "),
+        ({"learning_rate": [0.1, -1.0]}, "space.learning_rate", "a number above 0, got -1.0"),
+        (
+            {"momentum": {"from": 0.5, "to": 1.0, "step": 0.25}},
+            "space.momentum",
+            "below 1, got 1.0",
+        ),
+        (
+            {"epochs": {"value": 0, "if": {"momentum": 0.5}}, "momentum": 0.5},
+            "space.epochs",
+            "at least 1, got 0",
+        ),
+        ({"batch_size": [16, "32"]}, "space.batch_size", 'got the string "32" | for example'),
+        ({"hidden": 64}, "space.hidden", "for example hidden = [64]"),
     ],
 )
 def test_a_space_that_our_trainer_cannot_train(

@@ -1,0 +1,299 @@
+"""``diel completion``: scripts that make a shell complete commands, options and files.
+
+What there is to complete is taken from the parsers, as a list of `Level`; each shell has a function
+here that writes this list in its own language.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from diel.cli.main import build_parser
+
+# How arguments that are files are called in the commands' help.
+_FILES: Final[dict[str, Literal["toml", "folder"]]] = {
+    "FILE": "toml",
+    "RUN_DIR": "folder",
+    "DIR": "folder",
+}
+
+Values: TypeAlias = 'tuple[str, ...] | Literal["toml", "folder", "any"]'
+"""Words to choose from; or workflow files, or folders, or what nobody can know."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a command.
+
+    Attributes
+    ----------
+    names : tuple of str
+        ``-n`` and ``--ranks``.
+    help : str
+    values : tuple of str or str or None
+        What stands behind it; None if nothing does.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    values: Values | None
+
+
+@dataclass(frozen=True)
+class Level:
+    """What may stand behind ``diel``, or behind one of its commands.
+
+    Attributes
+    ----------
+    words : tuple of str
+        The commands so far: ``()``, ``("run",)``, ``("tuple", "put")``.
+    commands : dict from str to str
+        The commands that may follow, with their help.
+    options : tuple of Option
+    arguments : tuple of Values
+        One for each argument that is no option.
+    """
+
+    words: tuple[str, ...]
+    commands: dict[str, str]
+    options: tuple[Option, ...]
+    arguments: tuple[Values, ...]
+
+
+def completion(options: argparse.Namespace) -> int:
+    """Print the script for a shell; return the exit code."""
+    print(SCRIPTS[options.shell](list(levels(build_parser()))), end="")
+    return 0
+
+
+def levels(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[Level]:
+    """Yield what may stand where, from the whole command line down."""
+    commands: dict[str, str] = {}
+    below: list[tuple[str, argparse.ArgumentParser]] = []
+    options, arguments = [], []
+    for action in parser._actions:
+        if action.help == argparse.SUPPRESS:
+            continue
+        if isinstance(action, argparse._SubParsersAction):
+            commands |= {str(one.dest): one.help or "" for one in action._choices_actions}
+            below += action.choices.items()
+        elif action.option_strings:
+            values = None if action.nargs == 0 else _values(action)
+            help_ = " ".join((action.help or "").split())
+            options.append(Option(tuple(action.option_strings), help_, values))
+        else:
+            arguments.append(_values(action))
+    yield Level(words, commands, tuple(options), tuple(arguments))
+    for word, one in below:
+        yield from levels(one, (*words, word))
+
+
+def _values(action: argparse.Action) -> Values:
+    if action.choices is not None:
+        return tuple(map(str, action.choices))
+    return _FILES.get(str(action.metavar), "any")
+
+
+# -- bash -----------------------------------------------------------------------------------------
+
+
+def bash(levels: list[Level]) -> str:
+    """Return the script for bash, 4 or newer."""
+    commands = [one for one in levels if one.words]
+    pairs = [shlex.quote(f"{' '.join(one.words[:-1])}:{one.words[-1]}") for one in commands]
+    behind = [
+        f"        {'|'.join(shlex.quote(f'{_key(one)}:{name}') for name in option.names)}) "
+        f"{_bash_values(option.values)}; return ;;"
+        for one in levels
+        for option in one.options
+        if option.values is not None
+    ]
+    flags = [
+        f"        {shlex.quote(_key(one))}) _diel_words "
+        f"{shlex.quote(' '.join(name for option in one.options for name in option.names))} ;;"
+        for one in levels
+    ]
+    first = [f"        {shlex.quote(_key(one))}) {_bash_values(_first(one))} ;;" for one in levels]
+    return _BASH.format(
+        pairs="|".join(pairs),
+        behind="\n".join(behind),
+        flags="\n".join(flags),
+        first="\n".join(first),
+    )
+
+
+def _key(level: Level) -> str:
+    return " ".join(level.words)
+
+
+def _first(level: Level) -> Values:
+    """Return what stands behind a command: all its arguments are of one kind."""
+    if level.commands:
+        return tuple(level.commands)
+    known = [one for one in level.arguments if one != "any"]
+    return known[0] if known else "any"
+
+
+def _bash_values(values: Values) -> str:
+    if isinstance(values, tuple):
+        return f"_diel_words {shlex.quote(' '.join(values))}"
+    return {"toml": "_diel_files -X '!*.toml'", "folder": "_diel_files -d", "any": ":"}[values]
+
+
+_BASH: Final = """\
+# Completion of diel for bash, written by: diel completion bash
+
+_diel_words() {{
+    mapfile -t COMPREPLY < <(compgen -W "$1" -- "$cur")
+}}
+
+_diel_files() {{
+    compopt -o filenames 2>/dev/null
+    if [[ $1 == -X ]]; then
+        mapfile -t COMPREPLY < <(compgen -d -- "$cur"; compgen -f -X "$2" -- "$cur")
+    else
+        mapfile -t COMPREPLY < <(compgen -d -- "$cur")
+    fi
+}}
+
+_diel() {{
+    local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} path="" i
+    COMPREPLY=()
+    # bash makes words of their own of the = in --format=dot
+    if [[ $cur == "=" ]]; then
+        cur=""
+    elif [[ $prev == "=" ]]; then
+        prev=${{COMP_WORDS[COMP_CWORD - 2]}}
+    fi
+    for ((i = 1; i < COMP_CWORD; i++)); do
+        case "$path:${{COMP_WORDS[i]}}" in
+        {pairs}) path="${{path:+$path }}${{COMP_WORDS[i]}}" ;;
+        esac
+    done
+    case "$path:$prev" in
+{behind}
+    esac
+    if [[ $cur == -* ]]; then
+        case "$path" in
+{flags}
+        esac
+        return
+    fi
+    case "$path" in
+{first}
+    esac
+}}
+
+complete -F _diel diel
+"""
+
+
+# -- zsh ------------------------------------------------------------------------------------------
+
+
+def zsh(levels: list[Level]) -> str:
+    """Return the script for zsh, to be found on its ``fpath`` or sourced."""
+    functions = [_zsh_function(one) for one in levels]
+    return _ZSH.format(functions="\n".join(functions))
+
+
+def _zsh_function(level: Level) -> str:
+    lines = [_zsh_option(one) for one in level.options]
+    if level.commands:
+        lines += ["'1: :->command'", "'*:: :->rest'"]
+    else:
+        lines += [f"'*: :{_zsh_values(_first(level))}'"] if level.arguments else []
+    body = [f"{_function(level.words)}() {{", "    local state line", "    local -a commands"]
+    body.append(" \\\n        ".join([f"    _arguments -s{' -C' * bool(level.commands)}", *lines]))
+    if level.commands:
+        listed = " ".join(shlex.quote(f"{name}:{help_}") for name, help_ in level.commands.items())
+        body += [
+            "    case $state in",
+            f"    command) commands=({listed}); _describe command commands ;;",
+            "    rest)",
+            "        case $words[1] in",
+            *(f"        {name}) {_function((*level.words, name))} ;;" for name in level.commands),
+            "        esac ;;",
+            "    esac",
+        ]
+    return "\n".join([*body, "}", ""])
+
+
+def _function(words: tuple[str, ...]) -> str:
+    return re.sub(r"\W", "_", "_".join(("_diel", *words)))
+
+
+def _zsh_option(option: Option) -> str:
+    told = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
+    behind = "" if option.values is None else f": :{_zsh_values(option.values)}"
+    specs = [shlex.quote(f"{name}[{told}]{behind}") for name in option.names]
+    if len(specs) == 1:
+        return specs[0]
+    others = f"({' '.join(option.names)})"
+    return " ".join(shlex.quote(f"{others}{name}[{told}]{behind}") for name in option.names)
+
+
+def _zsh_values(values: Values) -> str:
+    if isinstance(values, tuple):
+        return f"({' '.join(values)})"
+    return {"toml": '_files -g "*.toml"', "folder": "_files -/", "any": " "}[values]
+
+
+_ZSH: Final = """\
+#compdef diel
+# Completion of diel for zsh, written by: diel completion zsh
+
+{functions}
+if [[ $funcstack[1] == _diel ]]; then
+    _diel "$@"
+else
+    compdef _diel diel
+fi
+"""
+
+
+# -- fish -----------------------------------------------------------------------------------------
+
+
+def fish(levels: list[Level]) -> str:
+    """Return the script for fish."""
+    lines = ["# Completion of diel for fish, written by: diel completion fish", ""]
+    lines.append("complete -c diel -f")
+    for level in levels:
+        here = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in level.words)
+        none_yet = f"not __fish_seen_subcommand_from {' '.join(level.commands)}"
+        where = here or "__fish_use_subcommand"
+        for name, help_ in level.commands.items():
+            first = f"{here}; and {none_yet}" if here else where
+            lines.append(f"complete -c diel -n {shlex.quote(first)} -a {name} -d {_fish(help_)}")
+        for option in level.options:
+            names = " ".join(
+                f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
+                for name in option.names
+            )
+            behind = "" if option.values is None else f" -x{_fish_values(option.values)}"
+            lines.append(
+                f"complete -c diel -n {shlex.quote(where)} {names}{behind} -d {_fish(option.help)}"
+            )
+        if not level.commands and _fish_values(_first(level)):
+            lines.append(f"complete -c diel -n {shlex.quote(where)}{_fish_values(_first(level))}")
+    return "\n".join([*lines, ""])
+
+
+def _fish(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _fish_values(values: Values) -> str:
+    if isinstance(values, tuple):
+        return f" -a {shlex.quote(' '.join(values))}"
+    known = {"toml": "__fish_complete_suffix .toml", "folder": "__fish_complete_directories"}
+    return f" -a '({known[values]})'" if values in known else ""
+
+
+SCRIPTS: Final = {"bash": bash, "zsh": zsh, "fish": fish}
