@@ -179,3 +179,31 @@ def test_the_explanation_names_who_what_and_who_could_have() -> None:
     assert "full and cannot move tuples to the disk: /scratch/run: No space left on device" in text
     empty = watch.explain([3], [survey([3])], ended=[], groups_to_come=[], now_s=11)
     assert "the tuple space is empty" in empty
+
+
+def test_an_explanation_lists_what_it_names_and_leaves_pieces_out() -> None:
+    watch = WaitWatch()
+    watch.note(3, plan("a", 3), waiting("tag"), now_s=0)
+    watch.note(4, plan("b", 4), direct(1, waits_for="message"), now_s=0)
+    server = survey([3], "tag1", "tag2")
+    server["tags"].append((b"p\x01\x00\x00\x00x".hex(), 1))  # of a striped tuple
+    text = watch.explain([4, 3], [server], ended=["c.0", "d.0"], groups_to_come=["g", "h"], now_s=1)
+    lines = text.splitlines()
+    assert lines[0].endswith("(rank 3); tags there that nearly match: 'tag2' x 1, 'tag1' x 1")
+    assert lines[1].endswith("(rank 4)")
+    assert lines[2:] == [
+        "ended, and could have put it: c.0, d.0",
+        "yet to start, and cannot: group g, h",
+    ]
+    alone = watch.explain([4], [survey([])], ended=["b.0"], groups_to_come=[], now_s=1)
+    assert alone.splitlines()[1:] == ["the tuple space is empty"]
+
+
+def test_a_deadlock_is_believed_when_it_is_found_twice() -> None:
+    watch = WaitWatch()
+    watch.note(3, plan("a", 3), waiting("x"), now_s=0)
+    surveys = [survey([3])]
+    assert watch.search([3], lambda: surveys) is None
+    assert watch.search([3, 4], lambda: surveys) is None  # rank 4 is at work: it begins anew
+    assert watch.search([3], lambda: surveys) is None
+    assert watch.search([3], lambda: surveys) is surveys

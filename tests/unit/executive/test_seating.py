@@ -116,6 +116,15 @@ def test_the_larger_demand_comes_first() -> None:
     assert seating.choose(group, [0, 1, 2]) == ((1,), (2,), (0,))
 
 
+def test_modules_with_gpus_choose_before_those_that_would_fill_their_node() -> None:
+    places = nodes((3, 3), (2, 0))
+    group = plan(plain=(3, 1), trainer=(1, 1))
+    needs = {"plain": Need(), "trainer": Need(gpus=1), "other": Need(gpus=1)}
+    others = [GroupPlan("h", (ModulePlan("other", 3, 1),))]
+    seating = Seating(places, needs, [group, *others])
+    assert seating.choose(group, [0, 1, 2, 3, 4]) == ((1,), (2,), (3,), (0,))
+
+
 def test_what_a_rank_and_a_copy_may_see() -> None:
     places = nodes((3, 4), (2, 4))
     group = plan(pair=(1, 4))
@@ -128,6 +137,7 @@ def test_what_a_rank_and_a_copy_may_see() -> None:
     assert seating.choose(group, [0, 1, 2, 3, 4]) == ((0, 1, 3, 4),)
     # Of the node of the first rank: no program reaches further.
     assert seating.gpus_of_copy("pair", (0, 1, 3, 4)) == ("0", "1", "2", "3")
+    assert seating.gpus_of_copy("pair", (2, 3, 4)) == ()
     assert seating.gpus_of_copy("plain", (0,)) == ()
 
 

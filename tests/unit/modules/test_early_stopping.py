@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random as Generator
 from typing import Any
 
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from modules.space import Space
 from modules.strategies import EarlyStopping, Halving, Lagged, Median, Random, Rule
+from modules.strategies.protocol import Wait
 from modules.strategies.window import Window
 
 SPACE = Space.parse({"a": {"from": 0.0, "to": 1.0}})
@@ -216,3 +217,63 @@ def test_a_rule_keeps_no_more_than_its_window(make: Any) -> None:
     assert [len(window) for window in windows] == [50] * len(windows)
     assert all(len(window._arrived) == 50 for window in windows)
     assert strategy._histories == strategy._taken == {}
+
+
+class Noted:
+    """A strategy and a rule that note what they are told; scores below the cutoff stop."""
+
+    size = 7
+
+    def __init__(self) -> None:
+        self.least = 0.0
+        self.notes: list[tuple[object, ...]] = []
+
+    def ask(self, trial: int) -> dict[str, object]:
+        return {"trial": trial}
+
+    def tell(self, trial: int, parameters: dict[str, object], score: float | None) -> None:
+        self.notes.append(("told", trial, parameters, score))
+
+    def cutoff(self, step: int) -> float:
+        return self.least
+
+    def frozen(self) -> Callable[[int], float]:
+        least = self.least
+        return lambda step: least
+
+    def stops(self, history: Sequence[tuple[int, float]], cutoffs: Callable[[int], float]) -> bool:
+        return history[-1][1] < cutoffs(history[-1][0])
+
+    def reported(self, history: Sequence[tuple[int, float]]) -> None:
+        self.notes.append(("reported", tuple(history)))
+
+    def completed(self, history: Sequence[tuple[int, float]]) -> None:
+        self.notes.append(("completed", tuple(history)))
+
+
+def test_a_lag_passes_on_everything_when_its_turn_comes() -> None:
+    noted = Noted()
+    lagged = Lagged(noted, 1, noted)
+    assert lagged.size == 7
+    assert [lagged.ask(trial) for trial in (0, 1)] == [{"trial": 0}, {"trial": 1}]
+    assert isinstance(lagged.ask(2), Wait)
+    noted.least = 0.5  # later than these trials: their cutoffs are those of their start
+    assert not lagged.report(0, 1, 0.1)
+    assert not lagged.report(0, 2, 0.2)
+    assert lagged.report(1, 1, -0.1)
+    lagged.tell(1, {"trial": 1}, None)
+    assert noted.notes == []
+    lagged.tell(0, {"trial": 0}, 0.2)
+    assert lagged.ask(2) == {"trial": 2}
+    first = [
+        ("reported", ((1, 0.1),)),
+        ("reported", ((1, 0.1), (2, 0.2))),
+        ("completed", ((1, 0.1), (2, 0.2))),
+        ("told", 0, {"trial": 0}, 0.2),
+    ]
+    assert noted.notes == first
+    assert lagged.report(2, 1, 0.4)  # by the cutoff of now
+    lagged.tell(2, {"trial": 2}, None)
+    assert lagged.ask(3) == {"trial": 3}
+    assert noted.notes[4:] == [("reported", ((1, -0.1),)), ("told", 1, {"trial": 1}, None)]
+    assert not Lagged(noted, 1).report(0, 1, -9.0)  # without a rule nothing is stopped

@@ -31,6 +31,12 @@ def test_the_order_of_large_grids(size: int) -> None:
 def test_another_seed_gives_another_order_and_the_same_the_same() -> None:
     # Journals of earlier sweeps would mean something else if these numbers moved.
     assert [Permutation(1000, 1)[place] for place in range(6)] == [175, 510, 711, 927, 774, 753]
+    beyond_words = Permutation(10**40, 1)
+    assert [beyond_words[place] % 10**12 for place in range(3)] == [
+        955349068872,
+        21769735854,
+        157874276820,
+    ]
     orders = {tuple(Permutation(50, seed)[place] for place in range(50)) for seed in range(200)}
     assert len(orders) == 200
 
