@@ -265,9 +265,13 @@ class _Worker:
 
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
+        spec = self._specs[plan.module]
+        if spec.function is None and len(plan.ranks) == 1:
+            # It shares nothing with this process, and nobody waits for its end here.
+            self._run_program(order)
+            return RankFinished(plan.serial, None, account=self._account(order))
         with self._meter.communicating("make the copy's communicator"):
             comm = self._parent.create_communicator(plan.ranks, plan.serial)
-        spec = self._specs[plan.module]
         run = self._run_function if spec.function is not None else self._run_executable
         with restored_process_state():
             os.chdir(self._folder)
@@ -355,20 +359,23 @@ class _Worker:
 
     def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
         if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
-            # Imported where a program is run: ranks that run none start sooner.
-            from diel.executive.programs import run_program
-            from diel.programs.executables import ProgramRunner
-
-            if self._programs is None:
-                self._programs = ProgramRunner(self._tuples)
-            spec = self._specs[order.plan.module]
-            left_behind = run_program(
-                order, spec, self._directory, self._folder, self._programs, self._raise_if_told
-            )
-            if left_behind:
-                text = f"{left_behind} process(es) that it had left behind were ended"
-                self._recorder_for(order)("MessageLogged", level="WARNING", text=text)
+            self._run_program(order)
         return None, 0
+
+    def _run_program(self, order: RunCopy) -> None:
+        # Imported where a program is run: ranks that run none start sooner.
+        from diel.executive.programs import run_program
+        from diel.programs.executables import ProgramRunner
+
+        if self._programs is None:
+            self._programs = ProgramRunner(self._tuples)
+        spec = self._specs[order.plan.module]
+        left_behind = run_program(
+            order, spec, self._directory, self._folder, self._programs, self._raise_if_told
+        )
+        if left_behind:
+            text = f"{left_behind} process(es) that it had left behind were ended"
+            self._recorder_for(order)("MessageLogged", level="WARNING", text=text)
 
     def _warn(self, module: str, copy_index: int, text: str) -> None:
         if self._parent.stop_was_announced():
