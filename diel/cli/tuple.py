@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
+import shlex
 import socket
 import sys
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
-from diel.cli.tag_spelling import SPELLING, parse_tag, spell_tag
-from diel.errors import TupleSocketError
+from diel.errors import DielError, TupleSocketError
+from diel.programs.tag_spelling import SPELLING, Fields, parse_tag, spell_tag
 from diel.programs.tuple_protocol import (
     DONE,
     LATE,
@@ -27,14 +30,36 @@ from diel.programs.tuple_protocol import (
 
 LATE_EXIT: Final = 1
 INTERRUPTED_EXIT: Final = 130
+REFUSED_EXIT: Final = 2
 _RECEIVE_BYTES: Final = 2**18
+_CLIENTS: Final = {
+    "c": Path(__file__).parents[1] / "programs" / "clients" / "diel_tuple.h",
+    "sh": Path(__file__).parents[1] / "programs" / "clients" / "diel_tuple.sh",
+}
+_SESSION: Final = """\
+Each line of standard input is the words of a put, get or read, quoted as for a shell:
+
+    put --json area/3 9
+    get --timeout 5 'job/*'
+
+and each is answered by a line: the exit code that the command would have had, and after a space
+what it would have printed, or the message:
+
+    0
+    0 12
+    1 job/*: nothing matched in time
+    2 the value is not a line of text: say --json; it was left there
+
+A value is text of one line, or JSON with --json; with --with-tag its tag and a space come before.
+The session ends with its standard input, or with the run.
+"""
 _EXIT_CODES: Final = (
     "exit codes: 0 fine, 1 not in time (--timeout, --nowait), 2 anything else, with a message"
 )
 
 
 def use_tuples(options: argparse.Namespace) -> int:
-    """Put, get or read one tuple; return the exit code.
+    """Put, get or read a tuple, or many in a session; return the exit code.
 
     Raises
     ------
@@ -44,12 +69,33 @@ def use_tuples(options: argparse.Namespace) -> int:
         If there is no run around this process, or it refuses.
     """
     try:
+        if options.operation == "client":
+            print(_CLIENTS[options.language])
+            return 0
+        if options.operation == "session":
+            return _serve_lines()
         return _use(options)
     except KeyboardInterrupt:
         return INTERRUPTED_EXIT
 
 
 def _use(options: argparse.Namespace) -> int:
+    head, body = _request(options)
+    with _Connection() as connection:
+        answer = connection.ask(head, body)
+        if answer.head.get("status") == LATE:
+            print(f"diel: {_why_late(options)}", file=sys.stderr)
+            return LATE_EXIT
+        if options.operation != "put":
+            data = f"{spell_tag(answer.head['tag'])}\n".encode() if options.with_tag else b""
+            _print(data + answer.body + (b"\n" if answer.head["is_line"] else b""))
+            if options.operation == "get":
+                # Only now is the tuple gone: had this process died, it would be there again.
+                connection.confirm()
+    return 0
+
+
+def _request(options: argparse.Namespace) -> tuple[dict[str, Any], bytes]:
     head: dict[str, Any] = {
         "operation": options.operation,
         "tag": parse_tag(options.tag),
@@ -59,22 +105,142 @@ def _use(options: argparse.Namespace) -> int:
     body = b""
     if options.operation == "put":
         head["form"], body = _given(options.value, options.form)
-    with _connect() as connection:
-        _send(connection, pack({**head, "token": os.environ.get(TOKEN, "")}, body))
-        answer = _receive(connection)
-        status = answer.head.get("status")
-        if status == LATE:
-            what = "there was no room" if options.operation == "put" else "nothing matched"
-            print(f"diel: {options.tag}: {what} in time", file=sys.stderr)
-            return LATE_EXIT
-        if status != DONE:
-            raise TupleSocketError(str(answer.head.get("why")))
-        if options.operation != "put":
-            _print(answer, with_tag=options.with_tag)
-            if options.operation == "get":
-                # Only now is the tuple gone: had this process died, it would be there again.
-                _send(connection, pack({"received": True}))
+    return head, body
+
+
+def _why_late(options: argparse.Namespace) -> str:
+    what = "there was no room" if options.operation == "put" else "nothing matched"
+    return f"{options.tag}: {what} in time"
+
+
+# -- many, one a line -----------------------------------------------------------------------------
+
+
+class _LineParser(argparse.ArgumentParser):
+    """Raises what a parser of a command line would print before it ends the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def _serve_lines() -> int:
+    parser = _LineParser(add_help=False)
+    _add_operations(parser, add_help=False)
+    with _Connection() as connection:
+        for line in sys.stdin.buffer if sys.stdin is not None else ():
+            if not line.strip():
+                continue
+            try:
+                words = shlex.split(os.fsdecode(line))
+                code, text, is_taken = _answer_line(parser.parse_args(words), connection)
+            except (ValueError, DielError) as error:
+                code, text, is_taken = REFUSED_EXIT, str(error), False
+            _print(f"{code} {' '.join(text.splitlines())}".rstrip().encode() + b"\n")
+            if is_taken:
+                connection.confirm()
+            if connection.has_ended:
+                return REFUSED_EXIT
     return 0
+
+
+def _answer_line(options: argparse.Namespace, connection: _Connection) -> tuple[int, str, bool]:
+    """Return the exit code, what is printed, and whether a tuple is taken once it is printed."""
+    if options.operation == "put" and options.value == "-":
+        raise ValueError("standard input is the session's: diel tuple put TAG - reads its own")
+    answer = connection.ask(*_request(options))
+    if answer.head.get("status") == LATE:
+        return LATE_EXIT, _why_late(options), False
+    if options.operation == "put":
+        return 0, "", False
+    is_get = options.operation == "get"
+    if not answer.head["is_line"] or b"\n" in answer.body or b"\r" in answer.body:
+        if is_get:
+            connection.confirm(received=False)
+        raise ValueError("the value is not a line of text: say --json; it was left there")
+    text = answer.body.decode()
+    if options.with_tag:
+        tag = spell_tag(answer.head["tag"])
+        text = f"{tag if ' ' not in tag else _without_spaces(answer.head['tag'])} {text}"
+    return 0, text, is_get
+
+
+def _without_spaces(fields: Fields) -> str:
+    return json.dumps(fields, separators=(",", ":")).replace(" ", "\\u0020")
+
+
+# -- the socket -----------------------------------------------------------------------------------
+
+
+class _Connection:
+    """A connection to the rank that has started this program, or its ancestor.
+
+    Raises
+    ------
+    TupleSocketError
+        If there is no run around this process, or it is out of reach.
+    """
+
+    def __init__(self) -> None:
+        address = os.environ.get(TUPLE_SOCKET, "")
+        if not address:
+            raise TupleSocketError(
+                f"{TUPLE_SOCKET} is not set: diel tuple works in what a run's executable starts; "
+                "a function module has ctx.tuples"
+            )
+        self.has_ended = False
+        self._unpacker = Unpacker()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(address)
+        except OSError as error:
+            self._socket.close()
+            raise TupleSocketError(
+                f"{address} cannot be reached ({error.strerror or error}): the run is over, or "
+                "goes on on another node"
+            ) from None
+
+    def ask(self, head: dict[str, Any], body: bytes) -> Parcel:
+        """Return the answer to a request: done, or late.
+
+        Raises
+        ------
+        TupleSocketError
+            If the rank refuses, or is gone.
+        """
+        self._send(pack({**head, "token": os.environ.get(TOKEN, "")}, body))
+        answer = self._receive()
+        if answer.head.get("status") not in (DONE, LATE):
+            raise TupleSocketError(str(answer.head.get("why")))
+        return answer
+
+    def confirm(self, *, received: bool = True) -> None:
+        """Say that what a get has brought is safe, or that it is not wanted."""
+        self._send(pack({"received": received}))
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # what the rank has said, or its silence, tells why
+            self._socket.sendall(data)
+
+    def _receive(self) -> Parcel:
+        try:
+            while True:
+                parcel = self._unpacker.next()
+                if parcel is not None:
+                    return parcel
+                data = self._socket.recv(_RECEIVE_BYTES)
+                if not data:
+                    break
+                self._unpacker.feed(data)
+        except (OSError, NotUnderstood):
+            pass
+        self.has_ended = True
+        raise TupleSocketError("the run has ended, or is ending: it has not answered")
+
+    def __enter__(self) -> _Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
 
 
 def _given(value: str, form: str | None) -> tuple[str, bytes]:
@@ -89,49 +255,7 @@ def _given(value: str, form: str | None) -> tuple[str, bytes]:
         raise TupleSocketError(f"standard input cannot be read: {error.strerror}") from None
 
 
-def _connect() -> socket.socket:
-    address = os.environ.get(TUPLE_SOCKET, "")
-    if not address:
-        raise TupleSocketError(
-            f"{TUPLE_SOCKET} is not set: diel tuple works in what a run's executable starts; a "
-            "function module has ctx.tuples"
-        )
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(address)
-    except OSError as error:
-        connection.close()
-        raise TupleSocketError(
-            f"{address} cannot be reached ({error.strerror or error}): the run is over, or goes "
-            "on on another node"
-        ) from None
-    return connection
-
-
-def _send(connection: socket.socket, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # what the rank has said, or its silence, tells why
-        connection.sendall(data)
-
-
-def _receive(connection: socket.socket) -> Parcel:
-    unpacker = Unpacker()
-    try:
-        while True:
-            parcel = unpacker.next()
-            if parcel is not None:
-                return parcel
-            data = connection.recv(_RECEIVE_BYTES)
-            if not data:
-                break
-            unpacker.feed(data)
-    except (OSError, NotUnderstood):
-        pass
-    raise TupleSocketError("the run has ended, or is ending: it has not answered")
-
-
-def _print(answer: Parcel, *, with_tag: bool) -> None:
-    data = f"{spell_tag(answer.head['tag'])}\n".encode() if with_tag else b""
-    data += answer.body + (b"\n" if answer.head["is_line"] else b"")
+def _print(data: bytes) -> None:
     try:
         # Not through sys.stdout, which forgives what cannot be written.
         with open(1, "wb", closefd=False) as output:
@@ -146,11 +270,28 @@ def _print(answer: Parcel, *, with_tag: bool) -> None:
 
 
 def add_tuple_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the three operations."""
+    """Add the operations, the session, and the clients for other languages."""
     parser.epilog = f"{SPELLING}\n{_EXIT_CODES}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    operations = _add_operations(parser)
+    session = operations.add_parser(
+        "session",
+        help="many operations in one process: a line each, on standard input",
+        description=_SESSION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    session.set_defaults(with_tag=False)
+    client = operations.add_parser(
+        "client",
+        help="print where the clients for other languages lie",
+        description="Print the path of a file to include or to source; it says how it is used.",
+    )
+    client.add_argument("language", choices=sorted(_CLIENTS), help="C and C++, or the shell")
+
+
+def _add_operations(parser: argparse.ArgumentParser, *, add_help: bool = True) -> Any:
     operations = parser.add_subparsers(dest="operation", required=True, metavar="OPERATION")
-    put = _add(operations, "put", "put a tuple into the space")
+    put = _add(operations, "put", "put a tuple into the space", add_help)
     put.add_argument("value", metavar="VALUE", help='the value, a string; "-" reads it from stdin')
     _add_forms(
         put,
@@ -163,7 +304,7 @@ def add_tuple_arguments(parser: argparse.ArgumentParser) -> None:
         ("get", "take the oldest tuple that matches, and print its value"),
         ("read", "print the value of the oldest tuple that matches; it stays"),
     ):
-        get = _add(operations, name, words)
+        get = _add(operations, name, words, add_help)
         get.add_argument("--with-tag", action="store_true", help="print its tag too, a line before")
         _add_forms(
             get,
@@ -171,11 +312,13 @@ def add_tuple_arguments(parser: argparse.ArgumentParser) -> None:
             bytes="print text without a line end, or bytes as they are",
             npy="print an array as a .npy file",
         )
+    return operations
 
 
-def _add(operations: Any, name: str, words: str) -> argparse.ArgumentParser:
+def _add(operations: Any, name: str, words: str, add_help: bool) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = operations.add_parser(
         name,
+        add_help=add_help,
         help=words,
         description=f"{words[0].upper()}{words[1:]}.",
         epilog=f"{SPELLING}\n{_EXIT_CODES}",

@@ -1,14 +1,17 @@
-"""What ``diel tuple`` and the rank that serves it say to each other, over a Unix socket.
+"""The protocol of the tuple socket: what a program and the rank that started it say to each other.
 
 ::
 
-    command                                                     rank
+    client                                                      rank
       {"token", "operation", "tag", "form", "timeout_s"}, body   ──>
                                       <── {"status", "tag", "is_line", "why"}, body
-      {"received": true}              ──>  after a get, when it has printed the value
+      {"received": true}              ──>  after a get, when the value is safe; with false, the
+                                           tuple lies in its old place again
+      the next request                ──>
 
 Each is a parcel: a line of JSON, which says in ``size`` how many bytes follow, and these bytes.
-The command imports this file too, so it imports little.
+A client sends one request after the other; `docs/executables.md` says what the fields may hold. The
+command imports this file too, so it imports little.
 """
 
 from __future__ import annotations

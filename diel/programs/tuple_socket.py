@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.waiting import wait_for
 from diel.errors import DielError, ModuleFailed, RunStopped, TagError, TupleError, TupleTimeout
+from diel.programs.tag_spelling import parse_tag
 from diel.programs.tuple_protocol import (
     DONE,
     FORMS,
@@ -178,7 +179,7 @@ class TupleSocket:
 
 
 class _Connection:
-    """One command: what it asks, how far that is, and what it has been told."""
+    """One client: what it asks, one request after the other, and how far that is."""
 
     def __init__(
         self,
@@ -194,7 +195,7 @@ class _Connection:
         self._unpacker = Unpacker()
         self._to_send = bytearray()
         self._request: _Request | None = None
-        self._is_answered = False
+        self._is_understood = True
         self._has_left = False
         self._watch: Watch | None = None
         self._claim: Claim | None = None
@@ -217,7 +218,7 @@ class _Connection:
                 if not data:
                     self._has_left = True
                     return
-                if not self._is_answered or self._claim is not None:
+                if self._is_understood:
                     self._unpacker.feed(data)
         except BlockingIOError:
             return
@@ -242,25 +243,43 @@ class _Connection:
     # -- steps --------------------------------------------------------------------------------
 
     def advance(self, now_s: float) -> None:
-        """Take the next step, if it can be taken."""
+        """Take the steps that can be taken; a client may have sent several requests."""
+        while self._is_understood and self._step(now_s):
+            pass
+        if self._has_left:
+            self.abandon()
+
+    def _step(self, now_s: float) -> bool:
+        """Take the next step; return whether another one may follow at once."""
         try:
-            if not self._is_answered:
-                if self._request is None:
-                    self._read_request(now_s)
-                if self._request is not None:
-                    self._attempt(self._request, now_s)
-            if self._claim is not None and self._unpacker.next() is not None:
+            if self._claim is not None:
+                parcel = self._unpacker.next()
+                if parcel is None:
+                    return False
                 claim, self._claim = self._claim, None
-                claim.acknowledge()
+                if parcel.head.get("received") is False:
+                    claim.give_back()
+                else:
+                    claim.acknowledge()
+                return True
+            if self._request is None:
+                self._read_request(now_s)
+            if self._request is not None:
+                self._attempt(self._request, now_s)
+                return self._request is None
         except NotUnderstood as problem:
-            self._has_left |= self._claim is not None  # what it got has not been confirmed
-            self._refuse(f"not understood: {problem}")
+            # Where its next request begins cannot be told.
+            self._is_understood = False
+            if self._claim is None:
+                self._refuse(f"not understood: {problem}")
+            else:  # what it got has not been confirmed
+                self._has_left = True
         except RunStopped:
             raise
         except (DielError, ValueError) as error:
             self._refuse(str(error))
-        if self._has_left:
-            self.abandon()
+            return True
+        return False
 
     def abandon(self) -> None:
         """Give back what was taken, and stop waiting."""
@@ -273,7 +292,9 @@ class _Connection:
         head = self._unpacker.head()
         if head is None:
             return
-        if not hmac.compare_digest(str(head.get("token")).encode(), self._token.encode()):
+        token = str(head.get("token")).encode(errors="replace")
+        if not hmac.compare_digest(token, self._token.encode()):
+            self._is_understood = False
             self._refuse(f"{TOKEN} is not that of this program")
             return
         parcel = self._unpacker.next()
@@ -330,10 +351,9 @@ class _Connection:
         self._answer({"status": REFUSED, "why": why})
 
     def _answer(self, head: dict[str, Any], body: bytes = b"") -> None:
-        if not self._is_answered:
-            self._is_answered = True
-            self._to_send += pack(head, body)
-            self.exchange()
+        self._request, self._not_before_s = None, 0.0
+        self._to_send += pack(head, body)
+        self.exchange()
 
 
 class _Request:
@@ -341,10 +361,8 @@ class _Request:
 
     Raises
     ------
-    NotUnderstood
-        If that cannot be told.
     TupleError
-        If its tag or its value is none.
+        If that cannot be told, or its tag or its value is none.
     """
 
     def __init__(self, parcel: Parcel, now_s: float) -> None:
@@ -353,23 +371,27 @@ class _Request:
         head = parcel.head
         self.operation = head.get("operation")
         if self.operation not in ("put", "get", "read"):
-            raise NotUnderstood("an operation that is none")
+            raise TupleError("the operation is none of put, get and read")
         self.form: Any = head.get("form")
-        if self.form not in (None if self.operation != "put" else "text", *FORMS):
-            raise NotUnderstood("a form that is none")
+        forms = FORMS if self.operation == "put" else tuple({*FORMS, None} - {"text"})
+        if not isinstance(self.form, str | None) or self.form not in forms:
+            names = sorted("null" if form is None else form for form in forms)
+            raise TupleError(f"the form is none of {', '.join(names)}")
         self.tag: Any = _tag(head.get("tag"))
         timeout_s = head.get("timeout_s")
         if timeout_s is None:
             timeout_s = math.inf
         if not isinstance(timeout_s, (int, float)) or not timeout_s >= 0:
-            raise NotUnderstood("a timeout that is none")
+            raise TupleError("the timeout is no number of seconds")
         self.deadline_s = now_s + timeout_s
         self.value = value_of(str(self.form), parcel.body) if self.operation == "put" else None
 
 
 def _tag(fields: object) -> tuple[Any, ...]:
+    if isinstance(fields, str):
+        fields = parse_tag(fields)
     if not isinstance(fields, list):
-        raise NotUnderstood("a tag that is no list")
+        raise TupleError("a tag is a list, or a string such as job/3")
     for one in fields:
         if not (one is None or isinstance(one, str) or type(one) is int):
             raise TagError(f"{one!r}: a field of a tag is a string, an integer, or null for any")

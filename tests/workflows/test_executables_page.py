@@ -47,6 +47,7 @@ def test_every_file_of_the_page_is_tested() -> None:
         "render.toml",
         "parallel.toml",
         "jobs.toml",
+        "squares.toml",
     }
 
 
@@ -67,8 +68,9 @@ def test_a_program_with_a_launcher_of_its_own(folder: Path) -> None:
     assert "pi is 3.141592654 on 2 ranks" in log(folder, "area.0.0.log")
 
 
-def test_a_shell_script_works_through_the_tuple_space(folder: Path) -> None:
-    run(folder, "jobs.toml")
+@pytest.mark.parametrize("name", ["jobs.toml", "squares.toml"])
+def test_a_shell_script_works_through_the_tuple_space(name: str, folder: Path) -> None:
+    run(folder, name)
     returned = [one["returned"] for one in journal(folder) if one.get("module") == "boss"]
     assert returned == [{str(length): length**2 for length in (2, 3, 5, 7, 11, 13)}]
     assert journal(folder)[-1]["tuples_left"] == 0

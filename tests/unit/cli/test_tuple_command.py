@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diel.cli.main import main
-from diel.cli.tag_spelling import Fields, parse_tag, spell_tag
 from diel.errors import TagError
+from diel.programs.tag_spelling import Fields, parse_tag, spell_tag
 
 
 @pytest.mark.parametrize(

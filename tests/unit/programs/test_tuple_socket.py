@@ -225,6 +225,39 @@ def test_a_put_waits_for_room_without_blocking_who_makes_it() -> None:
         assert "65,536" in refused.answer().head["why"]
 
 
+def test_a_client_may_send_many_requests_at_once(server: TupleSocket, other: TupleClient) -> None:
+    token = server.facts["DIEL_TOKEN"]
+
+    def request(operation: str, tag: object, body: bytes = b"", **more: Any) -> bytes:
+        form = "text" if operation == "put" else None
+        head = {"operation": operation, "tag": tag, "token": token, "form": form, **more}
+        return pack(head, body)
+
+    client = Client(server)
+    client.send(
+        request("put", "a/1", b"one")
+        + request("read", ["a", None])
+        + request("get", "b", timeout_s=0)
+        + request("get", "a//b")
+        + request("get", "a/*")
+        + pack({"received": False})
+        + request("get", "a/1")
+        + pack({"received": True})
+        + request("get", "c")
+    )
+    said = [client.answer() for _ in range(6)]
+    assert [answer.head["status"] for answer in said] == [
+        *("done", "done", "late", "refused", "done", "done"),
+    ]
+    assert [answer.body for answer in said] == [b"", b"one", b"", b"", b"one", b"one"]
+    assert other.count("a") == 0
+    assert client.look() is None
+    other.tput("c", "at last")
+    assert client.answer().body == b"at last"
+    client.leave()
+    assert other.tget("c", timeout=0) == "at last"
+
+
 # -- those who leave ------------------------------------------------------------------------------
 
 
@@ -407,24 +440,24 @@ def test_no_place_for_a_socket_is_said(space: TupleSpace, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"operation": "take"}, "not understood: an operation"),
-        ({"operation": ["get"]}, "not understood: an operation"),
-        ({"form": "pickle"}, "not understood: a form"),
-        ({"form": []}, "not understood: a form"),
-        ({"tag": "a"}, "not understood: a tag"),
-        ({"tag": None}, "not understood: a tag"),
+        ({"operation": "take"}, "the operation is none of put, get and read"),
+        ({"operation": ["get"]}, "the operation is none of put, get and read"),
+        ({"form": "pickle"}, "the form is none of bytes, json, n"),
+        ({"form": []}, "the form is none of bytes, json, n"),
+        ({"tag": "a//b"}, "a field of a tag cannot be empty"),
+        ({"tag": None}, "a tag is a list, or a string such as job/3"),
         ({"tag": []}, "at least one field"),
         ({"tag": [1.5]}, "1.5: a field of a tag is a string, an integer, or null"),
         ({"tag": [True]}, "True: a field of a tag"),
         ({"tag": [""]}, "cannot be an empty string"),
         ({"tag": ["\ud800"]}, "not a valid Unicode string"),
-        ({"timeout_s": "soon"}, "not understood: a timeout"),
-        ({"timeout_s": -1}, "not understood: a timeout"),
-        ({"timeout_s": float("nan")}, "not understood: a timeout"),
+        ({"timeout_s": "soon"}, "the timeout is no number of seconds"),
+        ({"timeout_s": -1}, "the timeout is no number of seconds"),
+        ({"timeout_s": float("nan")}, "the timeout is no number of seconds"),
         ({"operation": "put", "form": "text", "tag": [None]}, "not in a tag to put"),
         ({"operation": "put", "form": "json"}, "the value is not JSON"),
         ({"operation": "put", "form": "npy"}, "the value is not a .npy file"),
-        ({"operation": "put"}, "not understood: a form"),
+        ({"operation": "put"}, "the form is none of bytes, json, n"),
     ],
 )
 def test_what_is_wrong_is_said(server: TupleSocket, change: dict[str, object], words: str) -> None:
