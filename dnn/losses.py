@@ -236,8 +236,11 @@ class SoftmaxCrossEntropy(Loss):
     def _weighted(self, outputs: Node, target: Node, weight: Node) -> Node:
         # Not the operation of the plain mean: its rows of targets would have to sum to 1.
         one_hot = operations.one_hot(target, outputs.shape[-1], outputs.dtype)
-        each = operations.sum(operations.log_softmax(outputs) * one_hot, -1)
-        return -operations.mean(each * weight)
+        # Chosen and not multiplied: the logarithm of another class may be -inf.
+        own = operations.where(
+            operations.greater(one_hot, 0.0), operations.log_softmax(outputs), 0.0
+        )
+        return -operations.mean(operations.sum(own, -1) * weight)
 
     def _of_class(self, outputs: Node, target: Node) -> Node:
         """Return the weight of each sample's class."""

@@ -132,6 +132,7 @@ CASES = {
     "divide": (two_shapes(), lambda a, b: a / b, positive, np.divide),
     "negative": (one_shape(), lambda x: -x, None, np.negative),
     "exp": (one_shape(), graph.exp, None, np.exp),
+    "expm1": (one_shape(), graph.expm1, None, np.expm1),
     "log": (one_shape(), graph.log, positive, np.log),
     "square": (one_shape(), graph.square, None, np.square),
     "sqrt": (one_shape(), graph.sqrt, positive, np.sqrt),
@@ -150,6 +151,24 @@ CASES = {
         lambda a, b: graph.minimum(a, b + 1e-3),
         np.round,
         lambda a, b: np.minimum(a, b + 1e-3),
+    ),
+    "clip": (
+        one_shape(),
+        lambda x: graph.clip(x, -0.5, 0.7),
+        None,
+        lambda x: np.clip(x, -0.5, 0.7),
+    ),
+    "where_greater": (
+        one_shape(),
+        lambda x: apply("where_greater", x * x, x, graph.constant(0.1, x.dtype)),
+        None,
+        lambda x: np.where(x > 0.1, x * x, 0),
+    ),
+    "where_equal": (
+        one_shape(),
+        lambda x: apply("where_equal", x * x, graph.maximum(x, 0.1), x),
+        None,
+        lambda x: np.where(x >= 0.1, x * x, 0),
     ),
     "where": (one_row_shapes(), chosen, None, chosen_numpy),
     "cast": (

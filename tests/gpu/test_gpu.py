@@ -27,6 +27,11 @@ def test_every_operation_and_its_gradient(ops, case, data):
     device_checks.check_operation(ops, expression, values, generator)
 
 
+@pytest.mark.parametrize("name", device_checks.EDGES)
+def test_kinks_and_extremes(ops, name):
+    device_checks.check_edges(ops, name)
+
+
 @pytest.mark.parametrize("optimizer", device_checks.OPTIMIZERS, ids=repr)
 def test_training(ops, optimizer):
     device_checks.check_training("cuda", optimizer)

@@ -25,7 +25,7 @@ from dnn.backend.cpu.entries import type_code
 from dnn.backend.cpu.native import Record, address_of
 from dnn.backend.ops import Array, Chain
 
-__all__ = ["EXPRESSIONS", "WITH_BOOL", "chain_record", "chain_source"]
+__all__ = ["EXPRESSIONS", "WITH_BOOL", "chain_record", "chain_source", "operand_count"]
 
 EXPRESSIONS = {
     "add": "{0} + {1}",
@@ -35,14 +35,18 @@ EXPRESSIONS = {
     "negative": "-{0}",
     "square": "{0} * {0}",
     "exp": "vector_math.exp_{type}({0})",
+    "expm1": "vector_math.expm1_{type}({0})",
     "log": "vector_math.log_{type}({0})",
     "tanh": "vector_math.tanh_{type}({0})",
     "sigmoid": "vector_math.sigmoid_{type}({0})",
     # Written so that NaN takes the branch in which it stays NaN.
     "relu": "({type}(0) if {0} < {type}(0) else {0})",
     "positive": "({type}(1) if {0} > {type}(0) else {type}(0))",
+    "where_greater": "({0} if {1} > {2} else {type}(0))",
+    "where_equal": "({0} if {1} == {2} else {type}(0))",
     "maximum": "({0} if {0} > {1} or {0} != {0} else {1})",
     "minimum": "({0} if {0} < {1} or {0} != {0} else {1})",
+    "clip": "({2} if ({1} if {0} < {1} else {0}) > {2} else {1} if {0} < {1} else {0})",
     "abs": "abs({0})",
     "sign": "({type}(1) if {0} > {type}(0) else {type}(-1) if {0} < {type}(0) else {0})",
     "sqrt": "np.sqrt({0})",
@@ -65,6 +69,11 @@ COUNTING = ("add", "copy")
 """What is done to integers: alone too."""
 
 LARGEST_AXES = 3
+
+
+def operand_count(expression: str) -> int:
+    """Return how many operands an expression of one of these tables has."""
+    return sum(f"{{{place}}}" in expression for place in range(3))
 
 
 def chain_record(chain: Chain, inputs: Sequence[Array], out: Array) -> Record | None:

@@ -165,13 +165,18 @@ def log_softmax(x, exponentials, out, exp, log, columns):
 
 @njit(**FLAGS)
 def mean_cross_entropy(log_probabilities, target, out):
-    """``-sum(target * log_probabilities) / rows``; both of shape (groups, rows, classes)."""
+    """``-sum(target * log_probabilities) / rows``; both of shape (groups, rows, classes).
+
+    Where the target is 0 the term is too, though the logarithm be -inf.
+    """
     groups, rows, classes = target.shape
+    zero = target.dtype.type(0)
     for k in range(groups):
         total = 0.0
         for i in range(rows):
             for j in range(classes):
-                total += target[k, i, j] * log_probabilities[k, i, j]
+                term = target[k, i, j] * log_probabilities[k, i, j]
+                total += term if target[k, i, j] != zero else zero
         out[k] = -total / rows
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.cpu.chains import EXPRESSIONS, WITH_BOOL, chain_record
+from dnn.backend.cpu.chains import EXPRESSIONS, WITH_BOOL, chain_record, operand_count
 from dnn.backend.cpu.entries import RowKernel, array_kernel
 from dnn.backend.cpu.interleave import interleave
 from dnn.backend.cpu.linking import link
@@ -75,24 +75,14 @@ def _split_batch(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]
 def _elementwise(name: str) -> Native:
     """Return the kernel of one operation: a chain of length 1."""
     oracle = getattr(Ops, name)
-    inputs = _operands(name)
+    inputs = operand_count(EXPRESSIONS.get(name) or WITH_BOOL[name])
 
     def record(*arguments: Any) -> Record | None:
         # Between the inputs and the result there may be workspace, which it does not need.
         chain = ((name, *range(inputs)),)
         return chain_record(chain, arguments[:inputs], arguments[-1])
 
-    return Native(record, oracle, _split_elements if inputs + 1 == _arity(name) else None)
-
-
-def _operands(name: str) -> int:
-    expression = EXPRESSIONS.get(name) or WITH_BOOL[name]
-    return sum(f"{{{place}}}" in expression for place in range(3))
-
-
-def _arity(name: str) -> int:
-    """Return how many arrays a method takes; `positive` has workspace besides."""
-    return _operands(name) + (2 if name == "positive" else 1)
+    return Native(record, oracle, _split_elements)
 
 
 def _copy() -> Native:
@@ -183,7 +173,7 @@ def _softmax_extra(code: str, arrays: Sequence[Array]) -> str:
 
 
 def _cross_entropy(
-    log_probabilities: Array, target: Array, terms: Array, out: Array
+    log_probabilities: Array, target: Array, mask: Array, terms: Array, out: Array
 ) -> Sequence[Array] | None:
     arrays = (log_probabilities, target, out)
     if log_probabilities.shape != target.shape or out.shape != target.shape[:-2]:
@@ -251,6 +241,7 @@ class CpuOps(Ops):
     divide: Any = _elementwise("divide")
     negative: Any = _elementwise("negative")
     exp: Any = _elementwise("exp")
+    expm1: Any = _elementwise("expm1")
     log: Any = _elementwise("log")
     square: Any = _elementwise("square")
     tanh: Any = _elementwise("tanh")
@@ -259,6 +250,7 @@ class CpuOps(Ops):
     sigmoid: Any = _elementwise("sigmoid")
     maximum: Any = _elementwise("maximum")
     minimum: Any = _elementwise("minimum")
+    clip: Any = _elementwise("clip")
     abs: Any = _elementwise("abs")
     sign: Any = _elementwise("sign")
     sqrt: Any = _elementwise("sqrt")
@@ -268,6 +260,8 @@ class CpuOps(Ops):
     greater_equal: Any = _elementwise("greater_equal")
     equal: Any = _elementwise("equal")
     where: Any = _elementwise("where")
+    where_greater: Any = _elementwise("where_greater")
+    where_equal: Any = _elementwise("where_equal")
 
     sum: Any = _sum()
     log_softmax: Any = array_kernel(

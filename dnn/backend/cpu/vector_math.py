@@ -1,4 +1,4 @@
-"""exp, tanh, sigmoid and log as straight lines of arithmetic, which LLVM turns into vector code.
+"""exp, expm1, tanh, sigmoid and log as straight lines of arithmetic, which become vector code.
 
 PyPI's Numba has no SVML, so `math.exp` in a loop is a call for each element: four times slower than
 these. Every function is a polynomial without a branch; a selection keeps NaN and infinity what they
@@ -24,7 +24,19 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-__all__ = ["FLAGS", "exp_f4", "exp_f8", "log_f4", "log_f8", "sigmoid_f4", "sigmoid_f8"]
+__all__ = [
+    "FLAGS",
+    "exp_f4",
+    "exp_f8",
+    "expm1_f4",
+    "expm1_f8",
+    "log_f4",
+    "log_f8",
+    "sigmoid_f4",
+    "sigmoid_f8",
+    "tanh_f4",
+    "tanh_f8",
+]
 
 # Full fastmath would make a value depend on its place; Python's errors block vectorisation.
 FLAGS = {"error_model": "numpy", "fastmath": {"contract", "nsz"}}
@@ -41,7 +53,10 @@ F8_ROUND, F8_ROUND_BITS = f8(6755399441055744), i8(0x4338000000000000)
 # Below the first exp is 0, above the second infinite.
 F4_LOWEST, F4_HIGHEST = f4(-104), f4(89)
 F8_LOWEST, F8_HIGHEST = f8(-746), f8(710)
-F4_NORMAL_LOWEST, F4_NORMAL_HIGHEST = f4(-87), f4(87)
+# A power of two that makes normal numbers of all that exp has; up to the second the product is
+# finite, and the logistic function is 1 long before.
+F4_SCALE, F4_SCALED_HIGHEST = f4(2.0**25), f4(70)
+F8_SCALE, F8_SCALED_HIGHEST = f8(2.0**54), f8(670)
 
 F4_LOG2E, F8_LOG2E = f4(1.44269504088896341), f8(1.44269504088896341)
 # ln 2 in two parts; n times the first is exact.
@@ -98,8 +113,10 @@ def _bitcast(source, target):
 
 
 @njit(**FLAGS)
-def _exp_of_rest_f4(x):
-    """Return p, and what has n in its lowest bits, of ``e^x = 2^n p``; x within some bounds."""
+def _reduced_f4(x, highest):
+    """Return q, and what has n in its lowest bits, of ``e^x = 2^n (1 + q)``; x is put in bounds."""
+    x = F4_LOWEST if x < F4_LOWEST else x
+    x = highest if x > highest else x
     rounded = x * F4_LOG2E + F4_ROUND
     n = rounded - F4_ROUND
     r = x - n * F4_LN2_HIGH
@@ -110,28 +127,60 @@ def _exp_of_rest_f4(x):
     p = p * r + F4_EXP[3]
     p = p * r + F4_EXP[4]
     p = p * r + F4_EXP[5]
-    return p * (r * r) + r + F4_ONE, rounded
+    return p * (r * r) + r, rounded
+
+
+@njit(**FLAGS)
+def _halves_f4(rounded):
+    """Return two numbers whose sum is n: 2^n is a product of what a float can hold."""
+    n = i4(bits_of(rounded) - F4_ROUND_BITS)
+    half = i4(n >> i4(1))
+    return half, i4(n - half)
+
+
+@njit(**FLAGS)
+def _power_f4(n):
+    """``2^n`` in float32, of an integer in -126 .. 127."""
+    return float_of(i4(i4(n + i4(127)) << i4(23)))
 
 
 @njit(**FLAGS)
 def exp_f4(x):
     """``e^x`` in float32."""
-    x = F4_LOWEST if x < F4_LOWEST else x
-    x = F4_HIGHEST if x > F4_HIGHEST else x
-    p, rounded = _exp_of_rest_f4(x)
-    # 2^n in two factors, each of which has an exponent that a float can have.
-    exponent = i4(bits_of(rounded) - F4_ROUND_BITS)
-    half = i4(exponent >> i4(1))
-    rest = i4(exponent - half)
-    scale = float_of(i4(i4(half + i4(127)) << i4(23)))
-    return p * scale * float_of(i4(i4(rest + i4(127)) << i4(23)))
+    q, rounded = _reduced_f4(x, F4_HIGHEST)
+    half, rest = _halves_f4(rounded)
+    return (q + F4_ONE) * _power_f4(half) * _power_f4(rest)
 
 
 @njit(**FLAGS)
-def exp_f8(x):
-    """``e^x`` in float64."""
+def expm1_f4(x):
+    """``e^x - 1`` in float32, as ``2^n q + (2^n - 1)``."""
+    q, rounded = _reduced_f4(x, F4_HIGHEST)
+    half, rest = _halves_f4(rounded)
+    first = _power_f4(half)
+    return (q * first + (first - _power_f4(i4(-rest)))) * _power_f4(rest)
+
+
+@njit(**FLAGS)
+def sigmoid_f4(x):
+    """``1 / (1 + e^-x)`` in float32, as ``s e^x / (s + s e^x)``.
+
+    The scale s keeps each number but the quotient from being subnormal, so that small values are
+    as exact as all others, and 2^n is put into the exponent by one addition.
+    """
+    q, rounded = _reduced_f4(x, F4_SCALED_HIGHEST)
+    # The bits of the constant in `rounded` are shifted out.
+    scaled = q * F4_SCALE + F4_SCALE
+    scaled = float_of(i4(bits_of(scaled) + i4(bits_of(rounded) << i4(23))))
+    y = scaled / (F4_SCALE + scaled)
+    return y if x == x else x
+
+
+@njit(**FLAGS)
+def _reduced_f8(x, highest):
+    """Return q, and what has n in its lowest bits, of ``e^x = 2^n (1 + q)``; x is put in bounds."""
     x = F8_LOWEST if x < F8_LOWEST else x
-    x = F8_HIGHEST if x > F8_HIGHEST else x
+    x = highest if x > highest else x
     rounded = x * F8_LOG2E + F8_ROUND
     n = rounded - F8_ROUND
     r = x - n * F8_LN2_HIGH
@@ -148,34 +197,48 @@ def exp_f8(x):
     p = p * r + F8_EXP[9]
     p = p * r + F8_EXP[10]
     p = p * r + F8_EXP[11]
-    p = p * (r * r) + r + F8_ONE
-    exponent = bits_of(rounded) - F8_ROUND_BITS
-    half = exponent >> i8(1)
-    rest = exponent - half
-    return p * float_of((half + i8(1023)) << i8(52)) * float_of((rest + i8(1023)) << i8(52))
+    return p * (r * r) + r, rounded
 
 
 @njit(**FLAGS)
-def _normal_exp_f4(x):
-    """``e^x`` where neither it nor its reciprocal is subnormal; beyond, what it is at the end."""
-    x = F4_NORMAL_LOWEST if x < F4_NORMAL_LOWEST else x
-    x = F4_NORMAL_HIGHEST if x > F4_NORMAL_HIGHEST else x
-    p, rounded = _exp_of_rest_f4(x)
-    # Adding n to the exponent multiplies by 2^n; the constant's own bits are shifted out.
-    return float_of(i4(bits_of(p) + i4(bits_of(rounded) << i4(23))))
+def _halves_f8(rounded):
+    """Return two numbers whose sum is n, as `_halves_f4`."""
+    n = bits_of(rounded) - F8_ROUND_BITS
+    half = n >> i8(1)
+    return half, n - half
 
 
 @njit(**FLAGS)
-def sigmoid_f4(x):
-    """``1 / (1 + e^-x)`` in float32."""
-    y = F4_ONE / (F4_ONE + _normal_exp_f4(-x))
-    return y if x == x else x
+def _power_f8(n):
+    """``2^n`` in float64, of an integer in -1022 .. 1023."""
+    return float_of((n + i8(1023)) << i8(52))
+
+
+@njit(**FLAGS)
+def exp_f8(x):
+    """``e^x`` in float64."""
+    q, rounded = _reduced_f8(x, F8_HIGHEST)
+    half, rest = _halves_f8(rounded)
+    return (q + F8_ONE) * _power_f8(half) * _power_f8(rest)
+
+
+@njit(**FLAGS)
+def expm1_f8(x):
+    """``e^x - 1`` in float64, as `expm1_f4`."""
+    q, rounded = _reduced_f8(x, F8_HIGHEST)
+    half, rest = _halves_f8(rounded)
+    first = _power_f8(half)
+    return (q * first + (first - _power_f8(-rest))) * _power_f8(rest)
 
 
 @njit(**FLAGS)
 def sigmoid_f8(x):
-    """``1 / (1 + e^-x)`` in float64."""
-    return F8_ONE / (F8_ONE + exp_f8(-x))
+    """``1 / (1 + e^-x)`` in float64, as `sigmoid_f4`."""
+    q, rounded = _reduced_f8(x, F8_SCALED_HIGHEST)
+    scaled = q * F8_SCALE + F8_SCALE
+    scaled = float_of(bits_of(scaled) + (bits_of(rounded) << i8(52)))
+    y = scaled / (F8_SCALE + scaled)
+    return y if x == x else x
 
 
 @njit(**FLAGS)

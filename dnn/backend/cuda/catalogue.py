@@ -25,12 +25,13 @@ AXES = {"f2": (1,), "f4": (1, 3), "f8": (1,)}
 def example_chain() -> Elementwise:
     """Return a chain with every operation that may be in one; what is fused depends on the graph.
 
-    Its inputs are a and b; each operation takes the result before it, and a second operand is b.
+    Its inputs are a and b; each operation takes the result before it, and a second operand is b,
+    a third a.
     """
     members = []
     for number, (name, expression) in enumerate(EXPRESSIONS.items()):
         last = number + 1 if number else 0
-        members.append((name, last, 1) if "{1}" in expression else (name, last))
+        members.append((name, last, 1, 0)[: 1 + elementwise.operand_count(expression)])
     return elementwise.chain(tuple(members), 2)
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "adam_step",
     "chain",
     "momentum_step",
+    "operand_count",
     "rmsprop_step",
     "sgd_step",
 ]
@@ -32,6 +33,7 @@ EXPRESSIONS = {
     "minimum": "{0} != {0} || {0} < {1} ? {0} : {1}",
     "negative": "-{0}",
     "exp": "exp({0})",
+    "expm1": "expm1({0})",
     "log": "log({0})",
     "log1p": "log1p({0})",
     "square": "{0} * {0}",
@@ -41,7 +43,11 @@ EXPRESSIONS = {
     "sign": "{0} != {0} ? {0} : A(({0} > A(0)) - ({0} < A(0)))",
     "relu": "{0} > A(0) || {0} != {0} ? {0} : A(0)",
     "positive": "{0} > A(0) ? A(1) : A(0)",
-    "sigmoid": "A(0.5) + A(0.5) * tanh(A(0.5) * {0})",
+    "where_greater": "{1} > {2} ? {0} : A(0)",
+    "where_equal": "{1} == {2} ? {0} : A(0)",
+    "clip": "({0} < {1} ? {1} : {0}) > {2} ? {2} : {0} < {1} ? {1} : {0}",
+    # Neither exponential overflows, and neither form cancels.
+    "sigmoid": "{0} < A(0) ? exp({0}) / (A(1) + exp({0})) : A(1) / (A(1) + exp(-{0}))",
     "copy": "{0}",
     "fill": "{0}",
 }
@@ -56,8 +62,14 @@ COMPARISONS = {
 """Like `EXPRESSIONS`; the result is of bool."""
 
 
+def operand_count(expression: str) -> int:
+    """Return how many operands an expression of one of these tables has."""
+    return sum(f"{{{place}}}" in expression for place in range(3))
+
+
 def _plain(name: str, expression: str, fixed: tuple[tuple[str, str], ...] = ()) -> Elementwise:
-    operands = ("a", "b") if "{1}" in expression else ("x",)
+    count = operand_count(expression)
+    operands = ("x",) if count == 1 else ("a", "b", "c")[:count]
     body = f"out = {expression.format(*operands)};"
     return Elementwise(name, (*operands, "out"), ("out",), body, fixed=fixed)
 
@@ -131,7 +143,8 @@ out = limit / (norm != norm || norm > limit ? norm : limit);
             ("out",),
             """
 const A size = logits < A(0) ? -logits : logits;
-out = (logits > A(0) || logits != logits ? logits : A(0)) + log1p(exp(-size)) - logits * target;
+const A linear = (logits > A(0) || logits != logits ? logits : A(0)) - logits * target;
+out = linear + log1p(exp(-size));
 """,
         ),
         Elementwise(

@@ -37,13 +37,14 @@ REDUCTIONS = {
         ),
         # 0 if every element is finite, else NaN.
         Reduction("not_finite", ("x",), "x - x", "A(0)", "total = total + value;"),
+        Reduction("sum_of_products", ("x", "y"), "x * y", "A(0)", "total = total + value;"),
+        # Of logarithms x, which may be -inf where y is 0; scaled before, so that no sum overflows.
         Reduction(
-            "sum_of_products",
+            "mean_of_products",
             ("x", "y"),
-            "x * y",
+            "y == A(0) ? A(0) : x * y * A(scale)",
             "A(0)",
             "total = total + value;",
-            "total * A(scale)",
         ),
     )
 }

@@ -189,12 +189,17 @@ class Launcher:
         over = [[*s[1:], along[-1] * length] for s, along in zip(others, steps, strict=False)]
         over.append([outer[2] * parts, parts, 1])
         pieces = ([*outer[1:], parts], over), ([1, 1, length], steps)
-        self._reduce(spec.first_stage(), [*operands, partial], *pieces, 1.0)
+        self._reduce(spec.first_stage(), [*operands, partial], *pieces, scale)
         whole = (outer, [[0, outer[2] * parts, parts], others[-1]])
-        self._reduce(spec.last_stage(), [partial, out], whole, ([1, 1, parts], [[0, 0, 1]]), scale)
+        self._reduce(spec.last_stage(), [partial, out], whole, ([1, 1, parts], [[0, 0, 1]]))
 
     def _reduce(
-        self, spec: Reduction, arrays: Sequence[Any], outer: _Loops, inner: _Loops, scale: float
+        self,
+        spec: Reduction,
+        arrays: Sequence[Any],
+        outer: _Loops,
+        inner: _Loops,
+        scale: float = 1.0,
     ) -> None:
         """Launch a reduction over loops: lengths, and for each array its strides."""
         lengths, others = outer

@@ -190,10 +190,6 @@ class CudaOps(CudaSteps):
     def _elementwise(self, name: str, *operands: Any) -> None:
         self.launcher.elementwise(ELEMENTWISE[name], operands)
 
-    def positive(self, x: Array, mask: Array, out: Array) -> None:  # type: ignore[override]
-        """1 where ``x > 0``, else 0; needs no workspace."""
-        self._elementwise("positive", x, out)
-
     # Reductions.
 
     def _reduce(self, name: str, x: Array, axes: tuple[int, ...], out: Array) -> None:
@@ -221,23 +217,17 @@ class CudaOps(CudaSteps):
             self.launcher.launch(kernel, rows, [x, out, np.int64(rows), np.int64(width)])
 
     def mean_cross_entropy(  # type: ignore[override]
-        self, log_probabilities: Array, target: Array, terms: Array, out: Array
+        self, log_probabilities: Array, target: Array, mask: Array, terms: Array, out: Array
     ) -> None:
         """``-sum(target * log_probabilities) / rows``; needs no workspace."""
         axes = (terms.ndim - 2, terms.ndim - 1)
         self.launcher.reduce(
-            REDUCTIONS["sum_of_products"],
+            REDUCTIONS["mean_of_products"],
             [log_probabilities, target],
             axes,
             out.reshape((*out.shape, 1, 1)),
             scale=-1.0 / terms.shape[-2],
         )
-
-    def binary_cross_entropy(  # type: ignore[override]
-        self, logits: Array, target: Array, terms: Array, out: Array
-    ) -> None:
-        """``log(1 + exp(logits)) - target logits``; needs no workspace."""
-        self._elementwise("binary_cross_entropy", logits, target, out)
 
     def all_finite(self, x: Array, mask: Array) -> bool:  # type: ignore[override]
         """Say whether no element is NaN or infinite; waits for the GPU."""
@@ -294,6 +284,16 @@ def _method(name: str) -> Any:
     return function
 
 
+def _method_without_workspace(name: str) -> Any:
+    def function(self: CudaOps, *operands: Any) -> None:
+        *inputs, _, out = operands
+        self._elementwise(name, *inputs, out)
+
+    function.__name__ = name
+    function.__doc__ = f"See `Ops.{name}`; needs no workspace."
+    return function
+
+
 def _reduction(name: str) -> Any:
     def function(self: CudaOps, x: Any, axes: tuple[int, ...], out: Any) -> None:
         self._reduce(name, x, axes, out)
@@ -306,15 +306,15 @@ def _reduction(name: str) -> Any:
 WITH_METHODS = {
     "adam_coefficients",
     "argmax",
-    "binary_cross_entropy",
     "clip_factor",
     "clip_value_step",
     "copy",
     "count",
     "fill",
-    "positive",
 }
+WITH_WORKSPACE = {"binary_cross_entropy", "positive", "sigmoid", "where_equal", "where_greater"}
 for _name in set(ELEMENTWISE) - WITH_METHODS:
-    setattr(CudaOps, _name, _method(_name))
+    _make = _method_without_workspace if _name in WITH_WORKSPACE else _method
+    setattr(CudaOps, _name, _make(_name))
 for _name in ("sum", "prod", "max", "min"):
     setattr(CudaOps, _name, _reduction(_name))

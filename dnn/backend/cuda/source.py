@@ -112,13 +112,11 @@ class Reduction:
     parameters : tuple of str
         Operands that are read, in the order in which they are passed; the result comes last.
     value : str
-        C++ expression: what an element contributes.
+        C++ expression: what an element contributes, with ``scale`` a double that is passed.
     first : str
         C++ expression: what `total` begins as.
     step : str
         C++ statements that take ``value`` into ``total``; the order must not matter.
-    last : str
-        C++ expression: the result, from ``total``, with ``scale`` a double that is passed.
     """
 
     name: str
@@ -126,11 +124,10 @@ class Reduction:
     value: str
     first: str
     step: str
-    last: str = "total"
 
     def first_stage(self) -> Reduction:
         """Return what makes partial results."""
-        return replace(self, name=f"{self.name}_parts", last="total")
+        return replace(self, name=f"{self.name}_parts")
 
     def last_stage(self) -> Reduction:
         """Return what makes a result from partial ones."""
@@ -320,7 +317,7 @@ def reduction_kernel(spec: Reduction, codes: Sequence[str], by_rows: bool) -> Ke
             __syncthreads();
         }}
         if (y_ == 0 && o_ < results_) {{
-            p_out[{index("out", "o", "o_")}] = {stored(result, spec.last)};
+            p_out[{index("out", "o", "o_")}] = {stored(result, "total")};
         }}
         __syncthreads();
     }}

@@ -3,9 +3,9 @@
 | module | operations |
 |---|---|
 | `arithmetic` | add, subtract, multiply, divide, negative |
-| `powers` | exp, log, log1p, square, sqrt, power |
-| `comparisons` | greater, greater_equal, equal, cast, where |
-| `extremes` | maximum, minimum (clip), abs, sign |
+| `powers` | exp, expm1, log, log1p, square, sqrt, power |
+| `comparisons` | greater, greater_equal, equal, cast, where, where_greater, where_equal |
+| `extremes` | maximum, minimum, clip, abs, sign |
 | `activations` | relu, positive, sigmoid, tanh (leaky_relu, elu, softplus, gelu) |
 | `shapes` | reshape (flatten, squeeze, expand_dims), transpose |
 | `sums` | broadcast_to (tile), sum_to (sum, mean) |
@@ -63,6 +63,7 @@ from dnn.graph.operations.noise import dropout, uniform_noise
 from dnn.graph.operations.normalisation import Normalised, normalise
 from dnn.graph.operations.powers import (
     exp,
+    expm1,
     log,
     log1p,
     power,
@@ -115,6 +116,7 @@ __all__ = [
     "equal",
     "exp",
     "expand_dims",
+    "expm1",
     "flatten",
     "gelu",
     "gemm",

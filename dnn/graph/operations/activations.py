@@ -12,25 +12,32 @@ from typing import Any
 
 import numpy as np
 
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import Node, Shape, constant
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.comparisons import greater, where
 from dnn.graph.operations.elementwise import Elementwise
-from dnn.graph.operations.extremes import abs, maximum, minimum
-from dnn.graph.operations.powers import exp, log1p
+from dnn.graph.operations.extremes import abs, clip, maximum
+from dnn.graph.operations.powers import exp, expm1, log1p
 
 __all__ = ["elu", "gelu", "leaky_relu", "positive", "relu", "sigmoid", "softplus", "tanh"]
 
 
+GELU_FLAT = 25.0
+"""`gelu` is 0 or the identity beyond."""
+
+
 @register
 class Relu(Elementwise):
-    """``y = max(x, 0)``, ``dx = dy [y > 0]``: the derivative at 0 is taken to be 0."""
+    """``y = max(x, 0)``, ``dx = dy [y > 0]``: the derivative at 0 is taken to be 0.
+
+    As in PyTorch; most units that are 0 are below it, where 0 is the derivative.
+    """
 
     name = "relu"
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return (dy * apply("positive", node),)
+        return (apply("where_greater", dy, node, constant(0.0, dy.dtype)),)
 
 
 @register
@@ -52,6 +59,9 @@ class Sigmoid(Elementwise):
 
     name = "sigmoid"
     kinds = "f"
+
+    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        return [(node.shape, node.dtype)]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         dy_y = dy * node
@@ -114,7 +124,7 @@ def sigmoid(x: Node) -> Node:
     Returns
     -------
     Node, of the shape and type of `x`
-        In 0 .. 1; it does not overflow.
+        In 0 .. 1; it does not overflow, and small values are not rounded to 0.
 
     Raises
     ------
@@ -181,6 +191,7 @@ def elu(x: Node, alpha: float = 1.0) -> Node:
     Returns
     -------
     Node, of the shape and type of `x`
+        The derivative at 0 is `alpha`, the limit from below, as in PyTorch.
 
     Raises
     ------
@@ -192,7 +203,8 @@ def elu(x: Node, alpha: float = 1.0) -> Node:
     .. [1] Clevert et al., Fast and accurate deep network learning by exponential linear units,
        2016, equation 15.
     """
-    return where(greater(x, 0.0), x, (exp(minimum(x, 0.0)) - 1.0) * alpha)
+    # Clipped, so that what is not chosen does not overflow.
+    return where(greater(x, 0.0), x, expm1(clip(x, high=0.0)) * alpha)
 
 
 def softplus(x: Node) -> Node:
@@ -224,7 +236,8 @@ def gelu(x: Node) -> Node:
     Returns
     -------
     Node, of the shape and type of `x`
-        ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``.
+        ``x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2``, as ``x sigmoid(2 ...)``, which is
+        the same and does not cancel where `x` is negative.
 
     Raises
     ------
@@ -235,5 +248,6 @@ def gelu(x: Node) -> Node:
     ----------
     .. [1] Hendrycks and Gimpel, Gaussian error linear units, 2016, section 2.
     """
-    inner = (x + x * x * x * 0.044715) * math.sqrt(2.0 / math.pi)
-    return x * (tanh(inner) + 1.0) * 0.5
+    # Beyond, the logistic function is 0 or 1 in float64 too; the cube would overflow.
+    y = clip(x, -GELU_FLAT, GELU_FLAT)
+    return x * sigmoid((y + y * y * y * 0.044715) * (2.0 * math.sqrt(2.0 / math.pi)))

@@ -65,6 +65,7 @@ class LogSoftmax(Operation):
 class SoftmaxCrossEntropy(Operation):
     """Mean over rows of ``-sum(target * log_softmax(logits))``: (..., rows, classes) to (...).
 
+    A class whose target is 0 adds nothing, though its logit be -inf: so classes are masked.
     Its inputs are logits, log_softmax(logits) and target. The second only saves the backward pass
     from computing it again: the gradient of the first is the whole one,
     ``(softmax(logits) - target) / rows``, which holds because rows of `target` sum to 1.
@@ -88,7 +89,7 @@ class SoftmaxCrossEntropy(Operation):
 
     def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         logits = node.inputs[0]
-        return [(logits.shape, logits.dtype)]
+        return [(logits.shape, np.dtype(bool)), (logits.shape, logits.dtype)]
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         _, log_probabilities, target = arrays.inputs
@@ -104,7 +105,7 @@ class SoftmaxCrossEntropy(Operation):
 
 @register
 class BinaryCrossEntropy(Elementwise):
-    """``y = log(1 + exp(logit)) - target logit``, element by element.
+    """``y = (max(x, 0) - target x) + log(1 + exp(-|x|))`` of a logit x, element by element.
 
     That is ``-target log(p) - (1 - target) log(1 - p)`` with p the logistic function of the logit,
     and its gradient ``p - target``: neither overflows, and neither is 0 / 0 anywhere.
@@ -171,7 +172,7 @@ def softmax_cross_entropy(logits: Node, target: Node) -> Node:
     ----------
     logits : Node of floats, shape (..., rows, classes)
     target : Node of the shape and type of `logits`
-        Each row sums to 1.
+        Each row sums to 1. Where it is 0, the logit may be -inf.
 
     Returns
     -------

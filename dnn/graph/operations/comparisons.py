@@ -71,6 +71,36 @@ class Cast(Elementwise):
         return (cast(dy, dtype) if dtype.kind == "f" else None,)
 
 
+class WhereCompared(Elementwise):
+    """``y = a`` where b and c compare so, else 0: what a derivative at a kink is made of.
+
+    Chosen and not multiplied by 0 or 1: where `a`, the derivative of what comes behind, is
+    infinite, 0 times it would be NaN. Unlike `where` it has operands of one type, and is fused.
+    """
+
+    kinds = "f"
+
+    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        return [(node.shape, np.dtype(bool))]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return apply(self.name, dy, *node.inputs[1:]), None, None
+
+
+@register
+class WhereGreater(WhereCompared):
+    """``y = a`` where ``b > c``, else 0."""
+
+    name = "where_greater"
+
+
+@register
+class WhereEqual(WhereCompared):
+    """``y = a`` where ``b == c``, else 0."""
+
+    name = "where_equal"
+
+
 @register
 class Where(Elementwise):
     """``y = a`` where the condition holds, else ``b``; the gradient goes the same way."""

@@ -1,12 +1,26 @@
-"""Functions with a kink: the larger and the smaller one, and the absolute value."""
+"""Functions with a kink: the larger and the smaller one, clipping, and the absolute value.
+
+At a kink any number between the slopes on either side is a subgradient. Which one is taken is
+PyTorch's choice, so that a network that is brought over trains as it did:
+
+| function | where | derivative |
+|---|---|---|
+| `maximum`, `minimum` | both are equal | half for each: neither is preferred, and the sum is 1 |
+| `clip` | at a limit | 1: `x` is still itself there; the slope on the inner side |
+| `abs` | 0 | 0 |
+| `relu` | 0 | 0 |
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
+import numpy as np
+
+from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Operand, as_nodes
 from dnn.graph.operation import apply, register
-from dnn.graph.operations.comparisons import cast, greater, greater_equal
 from dnn.graph.operations.elementwise import Elementwise
 
 __all__ = ["abs", "clip", "maximum", "minimum"]
@@ -20,8 +34,7 @@ class Maximum(Elementwise):
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         a, b = node.inputs
-        da = dy * _share(a, b)
-        return da, dy - da
+        return _share(dy, a, b), _share(dy, b, a)
 
 
 @register
@@ -32,8 +45,18 @@ class Minimum(Elementwise):
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         a, b = node.inputs
-        da = dy * _share(b, a)
-        return da, dy - da
+        return _share(dy, b, a), _share(dy, a, b)
+
+
+@register
+class Clip(Elementwise):
+    """``y = min(max(x, low), high)``, ``dx = dy [y = x]``: at a limit the derivative is 1."""
+
+    name = "clip"
+    overwrites: ClassVar[tuple[int, ...]] = (0,)  # `high` is read last
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return apply("where_equal", dy, node, node.inputs[0]), None, None
 
 
 @register
@@ -57,9 +80,9 @@ class Sign(Elementwise):
         return (None,)
 
 
-def _share(a: Node, b: Node) -> Node:
-    """1 where a > b, 1/2 where they are equal, else 0."""
-    return (cast(greater(a, b), a.dtype) + cast(greater_equal(a, b), a.dtype)) * 0.5
+def _share(dy: Node, a: Node, b: Node) -> Node:
+    """Return dy where a > b, dy / 2 where they are equal, else 0."""
+    return apply("where_greater", dy, a, b) + apply("where_equal", dy * 0.5, a, b)
 
 
 def maximum(a: Operand, b: Operand) -> Node:
@@ -120,17 +143,28 @@ def clip(x: Node, low: float | None = None, high: float | None = None) -> Node:
     Returns
     -------
     Node, of the shape and type of `x`
-        `x` itself without limits; NaN stays NaN. No gradient goes to elements outside the limits,
-        and half of it to those that equal one.
+        `x` itself without limits; NaN stays NaN. No gradient goes to elements outside the limits;
+        to those that equal one goes all of it, as in PyTorch: what begins at a limit can be
+        trained to come off it.
 
     Raises
     ------
     DtypeError
         If the type of `x` cannot hold a limit.
     """
-    if low is not None:
-        x = maximum(x, low)
-    return x if high is None else minimum(x, high)
+    if low is None and high is None:
+        return x
+    check_nodes("clip", x)
+    least, most = (-np.inf, np.inf) if x.dtype.kind == "f" else _ends(x.dtype)
+    limits = (least if low is None else low, most if high is None else high)
+    return apply("clip", *as_nodes("clip", x, *limits))
+
+
+def _ends(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Return the least and the largest number of a type of integers, or of bools."""
+    if dtype.kind == "b":
+        return 0, 1
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
 
 
 def abs(x: Node) -> Node:

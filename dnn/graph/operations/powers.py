@@ -9,11 +9,12 @@ import numpy as np
 
 from dnn.errors import DtypeError
 from dnn.graph.arguments import describe
-from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes
+from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes, constant
 from dnn.graph.operation import apply, register
+from dnn.graph.operations.comparisons import equal, greater_equal, where
 from dnn.graph.operations.elementwise import Elementwise
 
-__all__ = ["exp", "log", "log1p", "power", "sqrt", "square"]
+__all__ = ["exp", "expm1", "log", "log1p", "power", "sqrt", "square"]
 
 
 @register
@@ -25,6 +26,17 @@ class Exp(Elementwise):
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (dy * node,)
+
+
+@register
+class Expm1(Elementwise):
+    """``y = e^x - 1``, exact for small x; ``dx = dy e^x``, which ``y + 1`` would round to 0."""
+
+    name = "expm1"
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * exp(node.inputs[0]),)
 
 
 @register
@@ -73,7 +85,11 @@ class Sqrt(Elementwise):
 
 @register
 class Power(Elementwise):
-    """``y = a^b``, ``da = dy b a^(b - 1)``, ``db = dy y ln a``."""
+    """``y = a^b``, ``da = dy b a^(b - 1)``, ``db = dy y ln a``.
+
+    Where the base or the exponent is 0 these formulas are 0 times infinity, and the derivatives
+    are not: ``da = 0`` for ``b = 0``, and ``db = 0`` for ``a = 0`` and ``b >= 0``, as in PyTorch.
+    """
 
     name = "power"
     kinds = "fiu"
@@ -90,7 +106,11 @@ class Power(Elementwise):
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         a, b = node.inputs
-        return dy * b * power(a, b - 1.0), dy * node * log(a)
+        zero, one = constant(0.0, dy.dtype), constant(1.0, dy.dtype)
+        # Arguments are replaced and not results, so that nothing infinite is computed.
+        below = where(equal(b, zero), zero, b - one)
+        base = where(equal(a, zero) * greater_equal(b, zero), one, a)
+        return dy * b * apply("power", a, below), dy * node * log(base)
 
 
 def exp(x: Node) -> Node:
@@ -110,6 +130,26 @@ def exp(x: Node) -> Node:
         If `x` is not of floats.
     """
     return apply("exp", x)
+
+
+def expm1(x: Node) -> Node:
+    """Return ``e^x - 1``, without the rounding of ``e^x`` for small `x`.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        -1 at -infinity.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+    """
+    return apply("expm1", x)
 
 
 def log(x: Node) -> Node:
@@ -203,7 +243,8 @@ def power(a: Operand, b: Operand) -> Node:
     Returns
     -------
     Node, of the shape that both broadcast to and of their type
-        NaN for a power, other than an integer, of a negative number.
+        NaN for a power, other than an integer, of a negative number. The gradient of the base is
+        infinite at 0 for exponents between 0 and 1; that of the exponent is 0 at a base of 0.
 
     Raises
     ------

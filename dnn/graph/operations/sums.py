@@ -14,6 +14,7 @@ from dnn.graph.arguments import axes_of, describe, integers_of, shape_of
 from dnn.graph.inputs import check_kind, check_nodes
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register, reshaped
+from dnn.graph.operations.comparisons import cast
 
 __all__ = ["broadcast_to", "broadcasts", "mean", "mean_of", "sum", "sum_to", "tile"]
 
@@ -202,19 +203,26 @@ def mean(x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = F
         If there is no such axis, or there are no elements along it.
     DtypeError
         If `x` is not of floats.
+
+    Notes
+    -----
+    float16 is summed in float32.
     """
     return mean_of("mean", x, axis, keepdims)
 
 
 def mean_of(name: str, x: Node, axis: int | Sequence[int] | None, keepdims: bool) -> Node:
     """Return the mean over axes, for an operation that is called `name` in messages."""
-    total = _sum(name, x, axis, keepdims)
-    check_kind(name, (x,), "f")
+    check_nodes(name, x)
     axes = axes_of(name, x, axis)
+    check_kind(name, (x,), "f")
     count = math.prod(x.shape[i] for i in axes)
     if not count:
         raise ShapeError(name, f"{describe(x)} has no elements along {sorted(axes)}", x.shape)
-    return total * (1.0 / count)
+    if x.dtype == np.float16:
+        # A sum is soon beyond what it can hold, where no mean is.
+        return cast(_sum(name, cast(x, np.float32), axis, keepdims) * (1.0 / count), x.dtype)
+    return _sum(name, x, axis, keepdims) * (1.0 / count)
 
 
 def _sum(name: str, x: Node, axis: int | Sequence[int] | None, keepdims: bool) -> Node:

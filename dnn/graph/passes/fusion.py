@@ -11,10 +11,11 @@ from dnn.graph.passes.structure import dead_code
 __all__ = ["FUSIBLE", "elementwise_fusion"]
 
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "negative", "square")
-FUNCTIONS = ("exp", "log", "sqrt", "tanh", "sigmoid", "relu", "positive")
-COMPARISONS = ("maximum", "minimum", "abs", "sign")
+FUNCTIONS = ("exp", "expm1", "log", "sqrt", "tanh", "sigmoid")
+EXTREMES = ("relu", "positive", "maximum", "minimum", "clip", "abs", "sign")
+CHOICES = ("where_greater", "where_equal")
 
-FUSIBLE = frozenset((*ARITHMETIC, *FUNCTIONS, *COMPARISONS))
+FUSIBLE = frozenset((*ARITHMETIC, *FUNCTIONS, *EXTREMES, *CHOICES))
 """Operations that every generator of fused kernels knows."""
 
 # What a kernel may take: with more arrays the checks for overlaps outweigh what fusing saves.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 
+import device_checks
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,12 +26,13 @@ pytest.importorskip("numba", reason="Numba is not installed: there are no compil
 
 from dnn.backend.cpu import CpuOps, cache, linking
 from dnn.backend.cpu.cache import CACHE_VARIABLE, HEADER, entry_of
-from dnn.backend.cpu.chains import EXPRESSIONS, chain_record
+from dnn.backend.cpu.chains import EXPRESSIONS, chain_record, operand_count
 from dnn.backend.cpu.native import Native
 
 TYPES = ["f4", "f8"]
 EXACT = {"add", "subtract", "multiply", "divide", "negative", "square", "sqrt", "abs", "sign"}
-EXACT |= {"relu", "positive", "maximum", "minimum", "copy"}
+EXACT |= {"relu", "positive", "maximum", "minimum", "copy", "clip", "where_greater", "where_equal"}
+WORKSPACE = {"positive": bool, "where_greater": bool, "where_equal": bool, "sigmoid": None}
 
 
 @pytest.fixture
@@ -52,15 +54,23 @@ def ulps(found, exact):
     return np.abs(found[finite] - exact[finite]) / np.spacing(np.abs(rounded[finite]))
 
 
+def _with_workspace(name, inputs, out):
+    if name not in WORKSPACE:
+        return [*inputs, out]
+    return [*inputs, np.empty(out.shape, WORKSPACE[name] or out.dtype), out]
+
+
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("name", ["exp", "tanh", "log", "sigmoid"])
+@pytest.mark.parametrize("name", ["exp", "expm1", "tanh", "log", "sigmoid"])
 def test_own_functions_are_off_by_few_units_of_the_last_place(ops, name, dtype):
-    far = 80 if name == "sigmoid" else 110 if dtype == "f4" else 800
-    x = np.concatenate([np.linspace(-far, far, 40001), np.linspace(-1, 1, 20001)]).astype(dtype)
+    far = 110 if dtype == "f4" else 800
+    small = np.logspace(-44, 0, 1001)
+    ranges = [np.linspace(-far, far, 40001), np.linspace(-1, 1, 20001), small, -small]
+    x = np.concatenate(ranges).astype(dtype)
     if name == "log":
         x = np.abs(x[x != 0])
     out = np.empty_like(x)
-    getattr(ops, name)(x, out)
+    getattr(ops, name)(*_with_workspace(name, [x], out))
     wide = x.astype(np.longdouble)
     with np.errstate(over="ignore", under="ignore"):
         exact = 1 / (1 + np.exp(-wide)) if name == "sigmoid" else getattr(np, name)(wide)
@@ -100,15 +110,17 @@ def test_a_product_by_a_transposed_matrix_is_that_by_its_copy(ops, shape, dtype)
 @pytest.mark.parametrize("name", sorted(EXPRESSIONS))
 def test_nan_and_infinity_are_what_numpy_makes_of_them(ops, name, dtype):
     x = special(dtype)
-    inputs = [x] if "{1}" not in EXPRESSIONS[name] else [np.repeat(x, x.size), np.tile(x, x.size)]
-    workspace = [np.empty(x.size, bool)] if name == "positive" else []
+    count = operand_count(EXPRESSIONS[name])
+    inputs = [part.ravel() for part in np.meshgrid(*[x] * count)]
+    if name == "clip":  # limits that are numbers, one of them above the other one or below it
+        inputs[1:] = [np.nan_to_num(limit, nan=2.0) for limit in inputs[1:]]
     found, wanted = np.empty_like(inputs[0]), np.empty_like(inputs[0])
     kernel = getattr(ops, name)
     assert isinstance(kernel, Native)
-    assert kernel.record(*inputs, *workspace, found) is not None
+    assert kernel.record(*_with_workspace(name, inputs, found)) is not None
     with np.errstate(all="ignore"):
-        kernel(*inputs, *workspace, found)
-        getattr(Ops, name)(*inputs, *workspace, wanted)
+        kernel(*_with_workspace(name, inputs, found))
+        getattr(Ops, name)(*_with_workspace(name, inputs, wanted))
     if name in EXACT:
         np.testing.assert_array_equal(found, wanted)
     else:
@@ -187,7 +199,7 @@ def test_a_value_does_not_depend_on_its_place(ops):
     for length in (1, 7, 8, 33, 100):
         out = np.empty(length, "f4")
         for name in ("exp", "tanh", "sigmoid", "log"):
-            getattr(ops, name)(np.full(length, 0.7, "f4"), out)
+            getattr(ops, name)(*_with_workspace(name, [np.full(length, 0.7, "f4")], out))
             assert len(set(out.tolist())) == 1
 
 
@@ -225,6 +237,11 @@ def test_a_chain_is_one_node_and_may_overwrite_its_input():
     plan[x][...], plan[b][...] = 0.5, 0.75
     plan.run()
     np.testing.assert_allclose(plan[y], 2 / (1 + np.exp(-1.0)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", device_checks.EDGES)
+def test_kinks_and_extremes(ops, name):
+    device_checks.check_edges(ops, name)
 
 
 def test_what_others_read_is_not_fused_away():
@@ -267,7 +284,7 @@ def test_classification(ops, dtype):
     for functions in (ops, Ops()):
         y, loss = np.empty_like(x), np.empty(2, dtype)
         functions.log_softmax(x, column, space, y)
-        functions.mean_cross_entropy(y, target, space, loss)
+        functions.mean_cross_entropy(y, target, np.empty(y.shape, bool), space, loss)
         results.append((y, loss))
     for found, wanted in zip(*results, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

@@ -46,6 +46,11 @@ def test_every_operation_and_its_gradient(ops, case, data):
     device_checks.check_operation(ops, expression, values, generator)
 
 
+@pytest.mark.parametrize("name", device_checks.EDGES)
+def test_kinks_and_extremes(ops, name):
+    device_checks.check_edges(ops, name)
+
+
 # All of them train in `tests/gpu`; their steps are compared in `test_dnn_cuda_ops`.
 @pytest.mark.parametrize("optimizer", device_checks.OPTIMIZERS[1::4], ids=repr)
 def test_training_is_the_oracles_to_rounding(cuda, ops, optimizer):

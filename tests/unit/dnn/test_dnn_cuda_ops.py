@@ -47,7 +47,7 @@ def normal(*shape, dtype="float32", seed=0, positive=False):
     return np.asarray(np.abs(values) + 0.1 if positive else values, dtype)
 
 
-ONE = ["negative", "exp", "square", "tanh", "abs", "sign", "relu", "sigmoid"]
+ONE = ["negative", "exp", "expm1", "square", "tanh", "abs", "sign", "relu"]
 ROOTS = ["log", "sqrt", "log1p"]
 TWO = ["add", "subtract", "multiply", "divide"]
 
@@ -88,6 +88,15 @@ def test_in_place_and_with_a_number(ops):
     np.testing.assert_array_equal(ops.to_host(x), np.full(100, 3.0))
 
 
+def test_the_logistic_function_keeps_small_values(ops):
+    x = np.array([-104, -90, -20, -1, 0, 1, 20, 90, 104, np.inf, -np.inf, np.nan], "float32")
+    both(ops, "sigmoid", [x, np.empty_like(x), np.empty_like(x)], [-1])
+    out = fake_cupy.empty(x.shape, "float32")
+    ops.sigmoid(ops.asarray(x), None, out)
+    exact = 1 / (1 + np.exp(-x[:9].astype("float64")))
+    np.testing.assert_allclose(ops.to_host(out)[:9], exact, rtol=1e-6, atol=1e-45)
+
+
 def test_maximum_minimum_relu_and_comparisons_with_nan(ops):
     special = np.array([np.nan, 1, -1, np.inf, -np.inf, 0], "float32")
     a, b = (x.ravel() for x in np.meshgrid(special, special))
@@ -101,6 +110,11 @@ def test_maximum_minimum_relu_and_comparisons_with_nan(ops):
     both(ops, "where", [condition, a, b, np.empty_like(a)], [-1])
     mask = np.empty(special.shape, bool)
     both(ops, "positive", [special, mask, np.empty_like(special)], [-1])
+    for name in ("where_greater", "where_equal"):
+        both(ops, name, [a, b, a[::-1].copy(), np.empty(36, bool), np.empty_like(a)], [-1])
+    for low, high in ((-1, 1), (1, -1), (0, np.inf), (-np.inf, 0)):
+        limits = np.array(low, "float32"), np.array(high, "float32")
+        both(ops, "clip", [special, *limits, np.empty_like(special)], [-1])
 
 
 def test_power(ops):
@@ -183,8 +197,10 @@ def test_log_softmax(ops, rows, width):
 @pytest.mark.parametrize("leading", [(), (3,)])
 def test_mean_cross_entropy(ops, leading):
     log_probabilities, target = -normal(*leading, 20, 10, positive=True), normal(*leading, 20, 10)
-    terms, out = np.empty_like(target), np.empty(leading, "f4")
-    both(ops, "mean_cross_entropy", [log_probabilities, target, terms, out], [-1])
+    log_probabilities[..., 3, 4], target[..., 3, 4] = -np.inf, 0
+    mask, terms, out = np.empty(target.shape, bool), np.empty_like(target), np.empty(leading, "f4")
+    both(ops, "mean_cross_entropy", [log_probabilities, target, mask, terms, out], [-1])
+    assert np.isfinite(out).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])

@@ -91,7 +91,7 @@ def mlp_graph(batch, inputs=64, hidden=48, classes=10):
 
 def test_product_bias_and_activation_share_one_buffer():
     x, w, b = graph.placeholder((8, 4)), graph.variable((4, 3)), graph.variable((3,))
-    y = graph.sigmoid(x @ w + b)
+    y = graph.tanh(x @ w + b)
     layout = lay_out([y], external=[w, b])
     assert layout.size_bytes == node_bytes(x) + node_bytes(y)
 

@@ -3,6 +3,7 @@
 import inspect
 import tracemalloc
 
+import device_checks
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -171,8 +172,12 @@ COMPOSED = {
         lambda x: 2.5 * x.T @ x,
     ),
     "gemm transposed": (lambda x: graph.gemm(x, x, transpose_b=True), lambda x: x @ x.T),
-    "gemv": (lambda x: graph.gemv(x, x[0], x[:, 0], beta=3.0), lambda x: x @ x[0] + 3 * x[:, 0]),
-    "axpy": (lambda x: graph.axpy(3.0, x, x), lambda x: 4 * x),
+    "gemv": (
+        lambda x: graph.gemv(x, x[0], x[:, 0], alpha=2.0, beta=3.0),
+        lambda x: 2 * x @ x[0] + 3 * x[:, 0],
+    ),
+    "gemv without a sum": (lambda x: graph.gemv(x, x[0], alpha=2.0), lambda x: 2 * x @ x[0]),
+    "axpy": (lambda x: graph.axpy(3.0, x, x * x), lambda x: 3 * x + x * x),
     "scal": (lambda x: graph.scal(3.0, x), lambda x: 3 * x),
     "bias_add": (lambda x: graph.bias_add(x, x[0]), lambda x: x + x[0]),
     "linear": (lambda x: graph.linear(x, x.T, x[:, 0]), lambda x: x @ x.T + x[:, 0]),
@@ -261,6 +266,56 @@ def test_values_and_gradients_of_further_operations_against_torch():
         (expected**3).sum().backward()
         np.testing.assert_allclose(got, expected.detach().numpy(), rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(slope, t.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", device_checks.EDGES)
+def test_kinks_and_extremes(name):
+    # Compiled loops do not warn of overflow; NumPy's functions do, unless they are told not to.
+    with np.errstate(over="ignore", divide="ignore", under="ignore"):
+        device_checks.check_edges(Ops(), name)
+
+
+def test_derivatives_at_kinks_are_those_of_torch():
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    f = torch.nn.functional
+    pairs = [
+        (graph.relu, f.relu),
+        (graph.elu, f.elu),
+        (lambda x: graph.elu(x, 0.3), lambda t: f.elu(t, 0.3)),
+        (lambda x: graph.leaky_relu(x, 0.1), lambda t: f.leaky_relu(t, 0.1)),
+        (graph.gelu, lambda t: f.gelu(t, approximate="tanh")),
+        (graph.softplus, f.softplus),
+        (abs, abs),
+        (lambda x: graph.clip(x, -1.0, 2.0), lambda t: torch.clip(t, -1.0, 2.0)),
+        (lambda x: graph.clip(x, high=2.0), lambda t: torch.clip(t, max=2.0)),
+        (lambda x: graph.maximum(x, 0.0), lambda t: torch.maximum(t, torch.zeros_like(t))),
+        (lambda x: graph.minimum(x, 2.0), lambda t: torch.minimum(t, torch.full_like(t, 2.0))),
+        (lambda x: graph.max(x), torch.amax),
+        (lambda x: x**0, lambda t: t**0),
+        (lambda x: x**3, lambda t: t**3),
+        (lambda x: graph.relu(x) ** 0.7, lambda t: torch.relu(t) ** 0.7),
+    ]
+    values = np.array([-1.0, 0.0, 2.0, -2.0, 2.0, 0.5])
+    for ours, theirs in pairs:
+        x = graph.placeholder(values.shape, F8)
+        with np.errstate(divide="ignore"):
+            y, slope = graph.evaluate(
+                [ours(x), *graph.gradients(graph.sum(ours(x)), [x])], {x: values}
+            )
+        t = torch.tensor(values, requires_grad=True)
+        expected = theirs(t)
+        expected.sum().backward()
+        np.testing.assert_allclose(y, expected.detach().numpy(), rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(slope, t.grad.numpy(), rtol=1e-12, atol=1e-15)
+
+
+def test_a_mean_of_float16_is_added_up_in_float32():
+    x = graph.placeholder((1000,), np.float16)
+    y = graph.mean(x)
+    value, slope = graph.evaluate([y, *graph.gradients(y, [x])], {x: np.full(1000, 100.0)})
+    assert (value.dtype, slope.dtype) == (np.float16, np.float16)
+    assert value == 100
+    np.testing.assert_array_equal(slope, np.float16(0.001))
 
 
 def test_one_hot():
