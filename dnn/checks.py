@@ -14,7 +14,7 @@ from dnn.data.weights import class_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError
 from dnn.graph.node import Shape
 
-__all__ = ["check_count", "check_samples", "check_weights"]
+__all__ = ["check_count", "check_half", "check_samples", "check_weights"]
 
 
 def check_count(name: str, value: object) -> int:
@@ -62,12 +62,36 @@ def check_samples(
         raise ShapeError(layer, message, samples.shape, expected)
     if not len(samples):
         raise DataError(f"{name} has no rows")
-    samples = np.ascontiguousarray(samples, dtype)
+    with np.errstate(over="ignore"):  # what becomes infinite is named below
+        samples = np.ascontiguousarray(samples, dtype)
     if not np.isfinite(samples).all():
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(samples))[0])
         column = ", ".join(map(str, at[1:]))
         raise DataError(f"{name} contains {samples[at]} in row {at[0]}, column {column}")
     return samples
+
+
+HALF_OVERFLOWS = 65520.0
+"""What is smaller is rounded to at most 65504, the largest number of float16."""
+
+
+def check_half(name: str, x: Array) -> None:
+    """Raise `DataError` where float16 cannot hold numbers that mixed precision keeps in it.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    x : array, shape (n, ...)
+    """
+    if x.dtype.kind != "f" or x.ndim < 2 or 1 in x.shape[1:]:
+        return  # kept as it is, see `dnn.graph.passes.mixed_precision`
+    wrong = np.abs(x) >= HALF_OVERFLOWS
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        message = f"{name} has {x[at]:g} in row {at[0]}, column {', '.join(map(str, at[1:]))}"
+        message += ": mixed_float16 keeps them in float16, which ends at 65504; scale them, such as"
+        raise DataError(f"{message} by dnn.standardise, or take dtype='float32'")
 
 
 def check_weights(

@@ -275,7 +275,7 @@ class Ensemble:
     ) -> None:
         began = time.perf_counter()
         # A diverging network is reported in its history and not by warnings.
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             losses = trainer.epoch_of_models(order)
         took_s = (time.perf_counter() - began) / len(active)
         for k, loss in zip(active, losses, strict=True):

@@ -14,6 +14,8 @@
     ├── CheckpointError         a checkpoint that cannot be written, read or used (ValueError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
 
+and one warning, `MixedPrecisionWarning`: a loss was no number in mixed precision (RuntimeWarning).
+
 Errors cross ranks, so each survives pickling with its fields.
 """
 
@@ -35,10 +37,15 @@ __all__ = [
     "DtypeError",
     "LabelError",
     "MissingDependencyError",
+    "MixedPrecisionWarning",
     "NonFiniteError",
     "OutOfRangeError",
     "ShapeError",
 ]
+
+
+class MixedPrecisionWarning(RuntimeWarning):
+    """A loss was NaN or infinite in mixed precision; the message says what helps."""
 
 
 class DnnError(Exception):

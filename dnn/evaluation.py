@@ -30,7 +30,7 @@ def evaluate(network: Network, samples: Array, targets: Array) -> dict[str, floa
     """
     outputs = np.empty((len(samples), *network.output_shape), network.dtype)
     total = 0.0
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         for rows, step in _slices(network, "evaluation", len(samples)):
             step.ops.load(samples[rows], step.x)
             step.ops.load(targets[rows], step.target)
@@ -62,7 +62,7 @@ def evaluate_models(
     models, count = rows.shape
     outputs = np.empty((models, count, *network.output_shape), network.dtype)
     totals = np.zeros(models)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         for part, step in _slices(network, "evaluation", count):
             step.load(samples, targets, None, step.ops.asarray(rows[:, part]))
             step.plan.run()
@@ -85,7 +85,7 @@ def outputs_of_models(network: Network, samples: Array, rows: Array, kind: Kind)
     """Return the outputs of K networks for their rows, of shape (K, m, ...); see `outputs_of`."""
     models, count = rows.shape
     outputs = np.empty((models, count, *network.output_shape), network.dtype)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         for part, step in _slices(network, kind, count):
             network.ops.take_rows(samples, network.ops.asarray(rows[:, part]), step.x)
             step.target[...] = 0
@@ -110,7 +110,7 @@ def outputs_of(network: Network, samples: Array, kind: Kind) -> Array:
     array, shape (n, ...)
     """
     parts: list[Array] = []
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         for rows, step in _slices(network, kind, len(samples)):
             step.ops.load(samples[rows], step.x)
             step.target[...] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -12,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.checks import check_samples, check_weights
+from dnn.checks import check_half, check_samples, check_weights
 from dnn.data.batches import epoch_order
 from dnn.data.split import split_rows
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, MixedPrecisionWarning
 from dnn.evaluation import evaluate
 from dnn.history import History
 from dnn.network import BatchPlan, Network
@@ -30,7 +31,11 @@ __all__ = ["Fit", "FitData", "checked_pair", "checked_samples", "fit_data"]
 
 def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
     """Return samples as the network takes them; `name` is the argument's, for messages."""
-    return check_samples(name, x, network.layers[0].name, network.input_shape, network.dtype)
+    layer, expected = network.layers[0].name, network.input_shape
+    samples = check_samples(name, x, layer, expected, network.dtype)
+    if network.keeps_half:
+        check_half(name, samples)
+    return samples
 
 
 def checked_pair(
@@ -39,6 +44,8 @@ def checked_pair(
     """Return samples and targets as network and loss take them; `name` is that of the samples."""
     samples = checked_samples(network, name, x)
     targets = network.loss.check(y, len(samples), network.output_shape, network.dtype)
+    if network.keeps_half:
+        check_half("targets", targets)
     return samples, targets
 
 
@@ -155,6 +162,13 @@ class Fit:
                 history.stopped = self._model.history.stopped = stopped
                 if history.diverged or stopped:
                     break
+        if history.diverged and self._network.keeps_half:
+            message = (
+                f"the loss is {history.loss[-1]} in epoch {len(self._model.history)}: "
+                "mixed_float16 keeps what layers compute in float16, which ends at 65504; "
+                "standardise samples and targets, take a smaller learning rate, or dtype='float32'"
+            )
+            warnings.warn(message, MixedPrecisionWarning, stacklevel=3)
         return history
 
     def _epoch(self, history: History) -> None:
@@ -162,7 +176,7 @@ class Fit:
         order = epoch_order(trainer.rows, model.seed, len(model.history))
         began = time.perf_counter()
         # A diverging network is reported in the history and not by warnings.
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             loss = trainer.epoch(order, self._inspect)
         took_s = time.perf_counter() - began
         held_out = self._held_out

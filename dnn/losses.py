@@ -312,7 +312,8 @@ class MeanSquaredError(Loss):
         targets = array_of("targets", y)
         if targets.dtype.kind not in "fiub":
             raise DataError(f"targets must be numbers, not {targets.dtype}")
-        targets = targets.astype(dtype)
+        with np.errstate(over="ignore"):  # what becomes infinite is named below
+            targets = targets.astype(dtype)
         if targets.shape == (samples,) and outputs == (1,):
             targets = targets.reshape(samples, 1)
         if targets.shape != (samples, *outputs):

@@ -115,6 +115,8 @@ class Network:
 
     Attributes
     ----------
+    keeps_half : bool
+        The passes keep matrices in float16.
     states : dict of str to array
         What training changes besides the parameters, by name: running statistics, and the seed and
         the step that random numbers depend on.
@@ -135,6 +137,7 @@ class Network:
         self.loss = loss
         self.ops = ops
         self.passes = passes
+        self.keeps_half = "mixed_precision" in (passes or ())
         self.dtype = dtype
         self.input_shape = layers[0].shape
         self.summaries = self._build()

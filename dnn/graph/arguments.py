@@ -96,20 +96,28 @@ def numbers_of(
 ) -> Array:
     """Return values as an array of a type of elements.
 
-    Floats are rounded to other floats; integers and bools have to hold the values as they are.
+    Floats are rounded to other floats, but a finite number does not become infinite; integers and
+    bools have to hold the values as they are.
 
     Raises
     ------
     DataError
         If they have no shape, such as rows that differ in length.
     DtypeError
-        If they are no real numbers, or an integer type cannot hold them.
+        If they are no real numbers, or the type cannot hold them.
     """
     given = array_of(where, values)
     if given.dtype.kind not in "fiub":
         raise DtypeError(f"{where}: values must be real numbers, not {given.dtype}")
     if dtype.kind == "f" or given.dtype == dtype:
-        return given.astype(dtype, copy=copy)
+        try:
+            with np.errstate(over="raise", under="ignore"):
+                return given.astype(dtype, copy=copy)
+        except FloatingPointError:
+            largest = float(np.finfo(dtype).max)
+            shown = given.item() if given.size == 1 else f"one of the values {given.shape}"
+            message = f"{where}: {dtype} cannot hold {shown}: it ends at {largest:.4g}"
+            raise DtypeError(message) from None
     with np.errstate(invalid="ignore"):
         array = given.astype(dtype)
     if not np.array_equal(given, array):

@@ -24,7 +24,8 @@ class Dropout(Layer):
     Raises
     ------
     ConfigurationError
-        If the rate is out of its range.
+        If the rate is out of its range; when the network is built, if it is 1 in the network's
+        type of elements.
 
     References
     ----------
@@ -41,6 +42,9 @@ class Dropout(Layer):
 
     def build(self, shape: Shape) -> None:
         """Declare the rate."""
+        if self.dtype.type(self.rate) >= 1:
+            message = f"a rate of {self.rate!r} is 1 in {self.dtype}: it must be below"
+            raise ConfigurationError(f"{self.name}: {message}")
         self.dropped = self.state("rate", (), constant(self.rate))
 
     def forward(self, x: Node) -> Node:

@@ -117,6 +117,7 @@ class Optimizer:
         clip_norm: Hyperparameter | None = None,
     ) -> None:
         self.hyperparameters: dict[str, float | tuple[float, ...]] = {}
+        self._bounds: dict[str, tuple[float, float, float]] = {}
         self.hyperparameter("learning_rate", learning_rate, above=0.0)
         self.hyperparameter("weight_decay", weight_decay, 0.0)
         self.no_decay = tuple(no_decay)
@@ -153,17 +154,25 @@ class Optimizer:
             values = np.atleast_1d(np.asarray(value, np.float64))
         except (TypeError, ValueError):
             values = np.full(1, np.nan)
-        fits = np.isfinite(values) & (values >= least) & (values > above) & (values < below)
-        if values.ndim != 1 or not values.size or not fits.all():
-            bounds = {"at least": least, "above": above, "below": below}
-            limits = [f"{word} {x:g}" for word, x in bounds.items() if math.isfinite(x)]
-            allowed = " and ".join(limits) or "a finite number"
+        self._bounds[name] = (least, above, below)
+        if values.ndim != 1 or not values.size or not self._fit(name, values).all():
             raise ConfigurationError(
-                f"{type(self).__name__}: {name} must be {allowed}, not {value!r}"
+                f"{type(self).__name__}: {name} must be {self._allowed(name)}, not {value!r}"
             )
         # Python floats: a float64 scalar of NumPy would promote the arrays it meets.
         numbers = tuple(float(number) for number in values)
         self.hyperparameters[name] = numbers[0] if np.ndim(value) == 0 else numbers
+
+    def _fit(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return which values are finite and in the range of a hyperparameter."""
+        least, above, below = self._bounds[name]
+        fits = np.isfinite(values) & (values >= least) & (values > above) & (values < below)
+        return np.asarray(fits)
+
+    def _allowed(self, name: str) -> str:
+        bounds = zip(("at least", "above", "below"), self._bounds[name], strict=True)
+        limits = [f"{word} {x:g}" for word, x in bounds if math.isfinite(x)]
+        return " and ".join(limits) or "a finite number"
 
     def is_on(self, name: str) -> bool:
         """Say whether a hyperparameter differs from 0, in any network."""
@@ -198,10 +207,16 @@ class Optimizer:
         Returns
         -------
         Update
+
+        Raises
+        ------
+        ConfigurationError
+            If a hyperparameter is there for another number of networks, or is out of its range
+            once it is rounded to the parameters' type of elements.
         """
         models, dtype = parameters.models, parameters.flat.dtype
         scalars = {
-            name: ops.asarray(self._per_model(name, value, models).astype(dtype))
+            name: ops.asarray(self._per_model(name, value, models, dtype))
             for name, value in self.hyperparameters.items()
         }
         columns = {name: x if models is None else x[:, None] for name, x in scalars.items()}
@@ -270,15 +285,27 @@ class Optimizer:
         return self.is_on("weight_decay") and segment.name.rsplit(".", 1)[-1] not in self.no_decay
 
     def _per_model(
-        self, name: str, value: float | tuple[float, ...], models: int | None
-    ) -> npt.NDArray[np.float64]:
+        self,
+        name: str,
+        value: float | tuple[float, ...],
+        models: int | None,
+        dtype: np.dtype[Any],
+    ) -> npt.NDArray[Any]:
         given = np.asarray(value, np.float64)
         shape = () if models is None else (models,)
         if given.shape not in ((), shape):
             networks = "one network" if models is None else f"{models} networks"
             kind = type(self).__name__
             raise ConfigurationError(f"{kind}: {name} has {given.size} values for {networks}")
-        return np.broadcast_to(given, shape)
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = np.broadcast_to(given, shape).astype(dtype)
+        wrong = ~self._fit(name, rounded)
+        if wrong.any():
+            number = float(np.broadcast_to(given, shape)[wrong][0])
+            message = f"{name} must be {self._allowed(name)}, but {number!r} is"
+            message += f" {rounded[wrong][0]:g} in {dtype}"
+            raise ConfigurationError(f"{type(self).__name__}: {message}")
+        return rounded
 
 
 def _width(flat: Array, dtype: np.dtype[Any]) -> int:

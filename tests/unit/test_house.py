@@ -270,6 +270,7 @@ def test_the_public_names_of_dnn() -> None:
         "MeanSquaredError",
         "MemoryManager",
         "MissingDependencyError",
+        "MixedPrecisionWarning",
         "NeuralNetwork",
         "NonFiniteError",
         "Optimizer",

@@ -129,7 +129,7 @@ def dropout(x: Node, noise: Node, rate: float | Node) -> Node:
     Raises
     ------
     ConfigurationError
-        If `rate` is neither a node nor a number in its range.
+        If `rate` is neither a node nor a number in its range, in the type of `x` too.
     ShapeError
         If the noise does not broadcast to the shape of `x`.
     DtypeError
@@ -145,6 +145,8 @@ def dropout(x: Node, noise: Node, rate: float | Node) -> Node:
         isinstance(rate, int | float | np.floating) and 0 <= rate < 1
     ):
         raise ConfigurationError(f"dropout: the rate must be at least 0 and below 1, not {rate!r}")
+    if not isinstance(rate, Node) and x.dtype.kind == "f" and x.dtype.type(rate) >= 1:
+        raise ConfigurationError(f"dropout: a rate of {rate!r} is 1 in {x.dtype}: it must be below")
     if not broadcasts(noise.shape, x.shape):
         message = f"noise {describe(noise)} does not broadcast to {describe(x)}"
         raise ShapeError("dropout", message, noise.shape, x.shape)

@@ -178,6 +178,17 @@ def test_rates_out_of_range(rate):
 # -- flatten, output, residual --------------------------------------------------------------------
 
 
+def test_a_rate_that_is_1_in_the_type_of_elements():
+    almost = float(np.nextafter(1, 0))
+    layers = [Input(3), Dropout(almost), FullyConnected(2)]
+    with pytest.raises(ConfigurationError, match=r"dropout_1: a rate of 0\.99.* is 1 in float32"):
+        NeuralNetwork(layers)
+    NeuralNetwork([Input(3), Dropout(almost), FullyConnected(2)], dtype="float64")
+    x = graph.placeholder((4, 3))
+    with pytest.raises(ConfigurationError, match="is 1 in float32"):
+        graph.dropout(x, x, almost)
+
+
 def test_flatten():
     x = np.random.default_rng(0).normal(size=(6, 2, 3)).astype("f4")
     model = NeuralNetwork([Input(2, 3), Flatten(), FullyConnected(2)], "mean_squared_error")

@@ -292,3 +292,13 @@ def test_an_array_may_stand_on_the_left_of_a_product():
     values = np.arange(6.0, dtype=np.float32).reshape(2, 3)
     left = np.array([[1.0, 2.0], [3.0, 4.0]])
     np.testing.assert_allclose((left @ x).eval({x: values}), left @ values)
+
+
+def test_a_number_that_a_type_of_floats_cannot_hold():
+    x = graph.placeholder((2,))
+    for values in (1e39, [0.0, -1e39]):
+        with pytest.raises(DtypeError, match=r"float32 cannot hold .*: it ends at 3\.403e"):
+            x * np.array(values)
+    with pytest.raises(DtypeError, match="cannot hold"):
+        graph.evaluate([x + 1.0], {x: np.array([1.0, 1e39])})
+    assert np.isinf(graph.constant(np.inf).attributes["value"])

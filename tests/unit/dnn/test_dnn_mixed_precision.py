@@ -6,7 +6,7 @@ import pytest
 import dnn
 from dnn import graph
 from dnn.backend import Ops
-from dnn.errors import ConfigurationError
+from dnn.errors import ConfigurationError, DataError, MixedPrecisionWarning
 from dnn.graph.passes import mixed_precision_passes, optimise
 from dnn.loss_scaling import LossScaling
 from dnn.optimizers import SGD
@@ -127,3 +127,27 @@ def test_a_network_learns_in_mixed_precision_as_in_float32():
 def test_looking_for_nan_and_looking_away_exclude_each_other():
     with pytest.raises(ConfigurationError, match="on purpose"):
         dnn.NeuralNetwork(dnn.mlp(2, [], 2), dtype="mixed_float16", check_finite=True)
+
+
+def test_samples_and_targets_that_float16_cannot_hold_are_refused():
+    x, y = np.ones((8, 3)), np.zeros(8, int)
+    x[5, 1] = -7e4
+    model = dnn.NeuralNetwork(dnn.mlp(3, [4], 2), dtype="mixed_float16")
+    for call in (lambda: model.fit(x, y), lambda: model.predict(x), lambda: model.evaluate(x, y)):
+        with pytest.raises(DataError, match=r"x has -70000 in row 5, column 1: .*standardise"):
+            call()
+    line = dnn.NeuralNetwork(dnn.mlp(3, [4], 2), "mean_squared_error", dtype="mixed_float16")
+    with pytest.raises(DataError, match="targets has -70000 in row 5, column 1"):
+        line.fit(np.ones((8, 3)), x[:, :2])
+    dnn.NeuralNetwork(dnn.mlp(3, [4], 2)).predict(x)  # float32 holds them
+    x[5, 1] = 65504
+    model.predict(x)
+
+
+def test_a_loss_that_is_no_number_in_mixed_precision_is_a_warning_that_says_why():
+    x = np.full((64, 50), 60000.0)
+    model = dnn.NeuralNetwork(dnn.mlp(50, [4], 2, "relu"), dtype="mixed_float16", seed=1)
+    model.parameters["fully_connected_1.weight"][...] = 1.0
+    with pytest.warns(MixedPrecisionWarning, match="epoch 1: mixed_float16.*65504.*float32"):
+        history = model.fit(x, np.zeros(64, int))
+    assert history.diverged

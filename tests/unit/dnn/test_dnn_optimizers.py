@@ -1,6 +1,7 @@
 """Optimizers against their formulas in float64, against torch, and K networks against one."""
 
 import math
+import re
 import tracemalloc
 
 import numpy as np
@@ -10,7 +11,7 @@ from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp, graph
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.optimizers import BLOCK
-from dnn.parameters import FlatBuffer, segments_of
+from dnn.parameters import FlatBuffer, Segment, segments_of
 
 # Each optimizer with and without its options, and the same in torch.
 SETTINGS = {
@@ -292,6 +293,27 @@ def test_float32_stays_float32(rate):
 def test_hyperparameters_out_of_range(kind, settings):
     with pytest.raises(ConfigurationError, match=next(iter(settings))):
         kind(**settings)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (SGD(1e39), "SGD: learning_rate must be above 0, but 1e+39 is inf in float32"),
+        (SGD(1e-50), "learning_rate must be above 0, but 1e-50 is 0 in float32"),
+        (SGD(0.1, 0.999999999), "momentum must be at least 0 and below 1, but 0.999999999 is 1 in"),
+        (Adam(epsilon=1e-60), "epsilon must be above 0, but 1e-60 is 0 in float32"),
+        (SGD([0.1, 1e39]), "but 1e+39 is inf in float32"),
+    ],
+    ids=repr,
+)
+def test_hyperparameters_that_the_type_of_elements_cannot_hold(optimizer, message):
+    models = 2 if np.ndim(optimizer.hyperparameters["learning_rate"]) else None
+    buffers = [FlatBuffer([Segment("w", (3,), 0)], np.float32, Ops(), models) for _ in range(2)]
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        optimizer.bind(Ops(), *buffers)
+    if models is None:
+        wide = [FlatBuffer([Segment("w", (3,), 0)], np.float64, Ops()) for _ in range(2)]
+        optimizer.bind(Ops(), *wide)
 
 
 def test_hyperparameters_for_another_number_of_networks():
