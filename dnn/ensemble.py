@@ -192,6 +192,7 @@ class Ensemble:
         epochs: int | Sequence[int] = 1,
         batch_size: int = 32,
         validation_rows: Sequence[npt.ArrayLike] | None = None,
+        validation_epochs: Collection[int] | None = None,
         on_epoch: OnEpoch | None = None,
     ) -> list[History]:
         """Train all networks, each on rows of its own in an order of its own.
@@ -209,6 +210,8 @@ class Ensemble:
         batch_size : int, at least 1
         validation_rows : sequence of K arrays of int, all of one length, optional
             Samples to evaluate each network on after each epoch.
+        validation_epochs : collection of int, optional
+            After which epochs of this call, counted from 1, to do that; after all if left out.
         on_epoch : function (epoch, networks, histories) -> collection of int, optional
             Called after each epoch with its number from 0, the indices of the networks that were
             trained in it, and their histories in this call. The networks that it returns end.
@@ -253,7 +256,9 @@ class Ensemble:
             staying = active
             while len(staying) == len(active):
                 self._epoch(trainer, active, next(orders), histories)
-                if held_out is not None:
+                if held_out is not None and (
+                    validation_epochs is None or len(histories[active[0]]) in validation_epochs
+                ):
                     self._validate(data, held_out, active, histories)
                 self._call(on_epoch, active, histories)
                 staying = [k for k in active if _goes_on(histories[k], wanted[k])]

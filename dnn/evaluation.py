@@ -41,8 +41,8 @@ def evaluate(network: Network, samples: Array, targets: Array) -> dict[str, floa
     result = {"loss": total / len(samples)}
     if network.loss.classifies:
         predicted = network.loss.predicted(outputs)
-        result["accuracy"] = metrics.accuracy(targets, predicted)
-        result["mcc"] = metrics.matthews_correlation(targets, predicted)
+        classes = 1 + int(max(np.max(targets, initial=0), np.max(predicted, initial=0)))
+        result |= metrics.of_counts(metrics.confusion_matrix(targets, predicted, classes))
     return result
 
 
@@ -69,15 +69,18 @@ def evaluate_models(
             assert step.outputs is not None
             outputs[:, part] = step.ops.to_host(step.outputs)
             totals += step.ops.to_host(step.loss).astype(np.float64) * (part.stop - part.start)
-    results = []
-    targets = network.ops.to_host(targets)
-    for k in range(models):
-        result = {"loss": float(totals[k]) / count}
-        if network.loss.classifies:
-            truth, predicted = targets[rows[k]], network.loss.predicted(outputs[k])
-            result["accuracy"] = metrics.accuracy(truth, predicted)
-            result["mcc"] = metrics.matthews_correlation(truth, predicted)
-        results.append(result)
+    results = [{"loss": total / count} for total in totals.tolist()]
+    if network.loss.classifies:
+        truth = network.ops.to_host(targets)[rows].astype(np.int64)
+        predicted = network.loss.predicted(outputs)
+        classes = 1 + int(max(truth.max(initial=0), predicted.max(initial=0)))
+        # Of all at once: a model's pairs of classes are counted in a range of their own.
+        shifted = np.arange(models)[:, None] * classes**2
+        pairs = (truth * classes + predicted + shifted).ravel()
+        counts = np.bincount(pairs, minlength=models * classes**2)
+        scores = metrics.of_many_counts(counts.reshape(models, classes, classes))
+        for result, score in zip(results, scores, strict=True):
+            result |= score
     return results
 
 

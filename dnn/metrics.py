@@ -62,9 +62,7 @@ def accuracy(y: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
     DataError
         If there is no sample.
     """
-    classes = 1 + int(max(np.max(y, initial=0), np.max(predicted, initial=0)))
-    counts = confusion_matrix(y, predicted, classes)
-    return float(np.trace(counts) / counts.sum())
+    return of_counts(_counted(y, predicted))["accuracy"]
 
 
 def matthews_correlation(y: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
@@ -84,15 +82,42 @@ def matthews_correlation(y: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
     .. [1] Gorodkin, Comparing two K-category assignments by a K-category correlation
        coefficient, Computational Biology and Chemistry 28, 2004, equation 8.
     """
+    return of_counts(_counted(y, predicted))["mcc"]
+
+
+def _counted(y: npt.ArrayLike, predicted: npt.ArrayLike) -> Array:
     classes = 1 + int(max(np.max(y, initial=0), np.max(predicted, initial=0)))
-    # Python integers: the products below overflow 64 bits at some three billion samples.
-    counts = confusion_matrix(y, predicted, classes)
-    samples, right = int(counts.sum()), int(np.trace(counts))
-    of_class = [int(count) for count in counts.sum(axis=1)]
-    of_guess = [int(count) for count in counts.sum(axis=0)]
-    covariance = right * samples - sum(t * p for t, p in zip(of_class, of_guess, strict=True))
-    spread_class = samples**2 - sum(t * t for t in of_class)
-    spread_guess = samples**2 - sum(p * p for p in of_guess)
-    if spread_class == 0 or spread_guess == 0:
-        return 0.0
-    return covariance / math.sqrt(spread_class * spread_guess)
+    return confusion_matrix(y, predicted, classes)
+
+
+def of_counts(counts: Array) -> dict[str, float]:
+    """Return ``"accuracy"`` and ``"mcc"``, as the functions above, from a confusion matrix."""
+    return of_many_counts(counts[None])[0]
+
+
+def of_many_counts(counts: Array) -> list[dict[str, float]]:
+    """Return of each of K confusion matrices, shape (K, classes, classes), what `of_counts` does.
+
+    All are of the same number of samples.
+    """
+    samples = int(counts[0].sum())
+    right = np.trace(counts, axis1=1, axis2=2)
+    of_class, of_guess = counts.sum(axis=2), counts.sum(axis=1)
+    sums = (
+        right,
+        right * samples - (of_class * of_guess).sum(axis=1),
+        samples**2 - (of_class * of_class).sum(axis=1),
+        samples**2 - (of_guess * of_guess).sum(axis=1),
+    )
+    return [
+        # Python integers: the product of both spreads overflows 64 bits at some 50,000 samples.
+        {
+            "accuracy": right / samples,
+            "mcc": covariance / math.sqrt(spread_class * spread_guess)
+            if spread_class and spread_guess
+            else 0.0,
+        }
+        for right, covariance, spread_class, spread_guess in zip(
+            *(one.tolist() for one in sums), strict=True
+        )
+    ]

@@ -3,21 +3,26 @@
 A step of a small network is mostly the overhead of many short calls. So trainings, of different
 trials and of different folds, go through `dnn.Ensemble` together where layers, batch size, kind of
 optimizer, schedule and numbers of rows agree; what else differs between them is an input. Each
-result is that of the network trained alone, bit for bit, so however trials are grouped.
+result is that of the network trained alone, bit for bit, so however trials are grouped. How long it
+takes does depend on that, so its training time is what it would take alone: an epoch of one such
+network is timed once, by itself.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from .evaluation import Job, Rounds
 from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimizer_of
+from .sweep.trying import Report
+from .trial import marked
 
 if TYPE_CHECKING:
-    from dnn import Dataset, Ensemble, RoutineTable
+    from dnn import Dataset, Ensemble, History, RoutineTable
 
 MOST_NETWORKS: Final = 64
 """In one plan: with more of them what a step needs no longer stays in a core's cache."""
@@ -26,6 +31,19 @@ WIDE: Final = 128
 MOST_KEPT: Final = 4
 """Compiled groups that wait for the next networks of their kind."""
 _AT_ONCE: Final = 2 * MOST_NETWORKS
+_TIMED_EPOCHS: Final = 5
+_LONG_S: Final = 0.1
+"""An epoch that takes longer is timed once, and not so often."""
+
+
+def curve_epochs(epochs: int) -> frozenset[int]:
+    """Return after which epochs to evaluate a network for its curve: 1, 2, 4, 8, 16, 32, 48, ...
+
+    That takes a small network as long as a third of an epoch, so it is not done after each; the
+    end is evaluated anyway.
+    """
+    early = (1, 2, 4, 8)
+    return frozenset((*(one for one in early if one <= epochs), *range(16, epochs + 1, 16)))
 
 
 @dataclass(frozen=True)
@@ -40,12 +58,15 @@ class _Training:
         Of the split.
     wanted : Hyperparameters
     seed : int
+    report : Report
+        Of the trial.
     """
 
     trial: int
     number: int
     wanted: Hyperparameters
     seed: int
+    report: Report
 
     def key(self, job: Job) -> tuple[Any, ...]:
         """Return what has to agree in one plan."""
@@ -68,30 +89,26 @@ class Together:
     Parameters
     ----------
     rounds : Rounds
-    metrics : sequence of str
-        Which to return.
     table : RoutineTable, optional
         Of the run.
     """
 
-    def __init__(
-        self, rounds: Rounds, metrics: Sequence[str], table: RoutineTable | None = None
-    ) -> None:
+    def __init__(self, rounds: Rounds, table: RoutineTable | None = None) -> None:
         self._rounds = rounds
         self._table = table
-        self._metrics = tuple(metrics)
         self._versions: _Versions | None = None
         self._kept: OrderedDict[tuple[Any, ...], Ensemble] = OrderedDict()
+        self._epoch_alone_s: dict[tuple[Any, ...], float] = {}
 
     def __call__(
-        self, trials: Sequence[tuple[Hyperparameters, Sequence[int]]]
-    ) -> list[list[dict[str, float]]]:
+        self, trials: Sequence[tuple[Hyperparameters, Sequence[int], Report]]
+    ) -> list[list[dict[str, Any]]]:
         """Train.
 
         Parameters
         ----------
-        trials : sequence of (Hyperparameters, sequence of int)
-            And the seed of each split.
+        trials : sequence of (Hyperparameters, sequence of int, Report)
+            With the seed of each split. Of a single split the report gets the learning curve.
 
         Returns
         -------
@@ -99,48 +116,92 @@ class Together:
             For each trial, what each split gave.
         """
         trainings = [
-            _Training(trial, number, wanted, seed)
-            for trial, (wanted, seeds) in enumerate(trials)
+            _Training(trial, number, wanted, seed, report)
+            for trial, (wanted, seeds, report) in enumerate(trials)
             for number, seed in enumerate(seeds)
         ]
         groups: dict[tuple[Any, ...], list[_Training]] = {}
         for training in trainings:
             key = training.key(self._rounds.jobs[training.number])
             groups.setdefault(key, []).append(training)
-        results: list[list[dict[str, float]]] = [[{}] * len(self._rounds) for _ in trials]
+        results: list[list[dict[str, Any]]] = [[{}] * len(self._rounds) for _ in trials]
         for key, group in groups.items():
             # In parts of about one size: the last one is no better than a few alone.
             parts = -(-len(group) // MOST_NETWORKS)
             for part in range(parts):
                 some = group[part::parts]
                 for training, found in zip(some, self._train(key, some), strict=True):
-                    chosen = {name: found[name] for name in self._metrics}
-                    results[training.trial][training.number] = chosen
+                    results[training.trial][training.number] = found
         return results
 
-    def _train(
-        self, key: tuple[Any, ...], trainings: Sequence[_Training]
-    ) -> list[Mapping[str, float]]:
+    def _train(self, key: tuple[Any, ...], trainings: Sequence[_Training]) -> list[dict[str, Any]]:
         if self._versions is None:
             self._versions = _Versions(self._rounds)
         data = self._versions
         wanted = [training.wanted for training in trainings]
+        alone_s = self._epoch_s(key, trainings[0], data)
         jobs = [data.jobs[training.number] for training in trainings]
         offsets = [training.number * data.count for training in trainings]
         networks = self._networks((*key, len(trainings)), trainings, data, len(jobs[0].train))
+        held_out = [job.test + offset for job, offset in zip(jobs, offsets, strict=True)]
+        most = max(one.epochs for one in wanted)
+        points = curve_epochs(most) if len(self._rounds) == 1 else frozenset()
+
+        def on_epoch(
+            epoch: int, active: Sequence[int], histories: Sequence[History]
+        ) -> Collection[int]:
+            done = epoch + 1
+            many = f"{len(active)} networks" if len(active) > 1 else "a network"
+            text = f"{many}, epoch {done} of {most}"
+            trainings[0].report.progress(done, most, text)
+            if done in points:
+                for k, history in zip(active, histories, strict=True):
+                    metrics = _metrics(history.validation[-1], done * alone_s)
+                    trainings[k].report.curve.add(done, metrics)
+            return ()
+
         histories = networks.fit(
             data.x,
             data.y,
             rows=[job.train + offset for job, offset in zip(jobs, offsets, strict=True)],
             epochs=[one.epochs for one in wanted],
             batch_size=wanted[0].batch_size,
+            validation_rows=held_out if points else None,
+            validation_epochs=points,
+            on_epoch=on_epoch,
         )
-        held_out = [job.test + offset for job, offset in zip(jobs, offsets, strict=True)]
         scores = networks.evaluate(data.x, data.y, rows=held_out)
-        return [
-            {**score, "training_time_s": history.training_time_s}
-            for score, history in zip(scores, histories, strict=True)
-        ]
+        found = []
+        for training, score, history in zip(trainings, scores, histories, strict=True):
+            metrics = _metrics(score, len(history) * alone_s)
+            if points:
+                training.report.curve.add(len(history), metrics)
+            found.append(marked(metrics, is_diverged=history.diverged))
+        return found
+
+    def _epoch_s(self, key: tuple[Any, ...], training: _Training, data: _Versions) -> float:
+        """Return what an epoch of a network takes that is trained alone, timed the first time."""
+        if key not in self._epoch_alone_s:
+            from dnn import NeuralNetwork
+
+            job = data.jobs[training.number]
+            at = job.train + training.number * data.count
+            x, y = data.x[at], data.y[at]
+            # Of rates that a network diverges with nothing can be learned about time.
+            wanted = training.wanted.model_copy(update={"learning_rate": None})
+            model = NeuralNetwork(
+                layers_of(wanted, data.features, data.classes),
+                optimizer=optimizer_of(wanted, len(at)),
+                routines=self._table,
+            )
+            batch_size = wanted.batch_size
+            times_s = model.fit(x, y, batch_size=batch_size, progress=False).epoch_times_s
+            if times_s[0] < _LONG_S:
+                times_s = model.fit(
+                    x, y, epochs=_TIMED_EPOCHS, batch_size=batch_size, progress=False
+                ).epoch_times_s
+            self._epoch_alone_s[key] = median(times_s)
+        return self._epoch_alone_s[key]
 
     def _networks(
         self, key: tuple[Any, ...], trainings: Sequence[_Training], data: _Versions, rows: int
@@ -162,6 +223,13 @@ class Together:
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         return networks
+
+
+def _metrics(score: Mapping[str, float], training_time_s: float) -> dict[str, Any]:
+    return {
+        **{name: score[name] for name in ("accuracy", "loss", "mcc")},
+        "training_time_s": training_time_s,
+    }
 
 
 class _Versions:

@@ -13,6 +13,7 @@ A sweep is resumed by telling a new one what was recorded, then asking for the t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +32,32 @@ from .strategies import (
     make_strategy,
     with_rule,
 )
+from .trial import DIVERGED
 
 _FRONT_LINES = 20
 
 
 class StrategyError(ValueError):
     """A user's strategy does not do what a strategy does."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether metrics are a result.
+
+    Attributes
+    ----------
+    reason : str
+        Why they are none; empty if they are.
+    is_diverged : bool
+        Whether numbers are lost, rather than missing: the trial diverged, and did not fail.
+    """
+
+    reason: str = ""
+    is_diverged: bool = False
+
+
+_SOUND = Judgement()
 
 
 @dataclass(frozen=True)
@@ -204,14 +225,22 @@ class Search:
             self._best_score, self.best = (score, -trial), (trial, parameters, values)
         return Told(values, score, is_best)
 
-    def what_is_wrong(self, metrics: Mapping[str, Any]) -> str:
-        """Return why the objectives cannot be had from metrics; nothing if they can."""
+    def judge(self, metrics: Mapping[str, Any]) -> Judgement:
+        """Say whether the metrics at the end of a trial are a result that can be ranked.
+
+        They are none if they lack what an objective needs, if an objective is NaN or infinite, or
+        if ``diverged`` is true among them, which a trainer says of itself.
+        """
+        if metrics.get(DIVERGED) is True:
+            return Judgement("the training diverged", is_diverged=True)
         try:
             for objective in self.objectives:
-                objective.value(metrics)
+                value = objective.value(metrics)
+                if not math.isfinite(value):
+                    return Judgement(f"{objective.text} is {value}", is_diverged=True)
         except ObjectiveError as error:
-            return str(error)
-        return ""
+            return Judgement(str(error))
+        return _SOUND
 
     def clock(self, elapsed_s: float) -> None:
         """Take the time since the sweep began, in seconds."""

@@ -9,14 +9,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
 from .sweep.tabular import load_split
 from .sweep.trying import Report
+from .trial import marked
 
 
-def train(parameters: dict[str, Any], report: Report) -> dict[str, float]:
+def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:
     """Train one network, and report after each epoch.
 
     Parameters
@@ -29,8 +31,9 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, float]:
 
     Returns
     -------
-    dict of str to float
-        ``accuracy`` and ``loss`` on the validation rows, and ``training_time_s``.
+    dict of str to float or bool
+        ``accuracy`` and ``loss`` on the validation rows, ``training_time_s``, and ``diverged`` if
+        the training did.
     """
     import torch
     from torch import nn
@@ -61,9 +64,10 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, float]:
                 "loss": float(loss_of(scores, held_y)),
                 "training_time_s": seconds,
             }
-        if not report(epoch, **metrics):
+        # What has come to NaN or infinity will not come back.
+        if not report(epoch, **metrics) or not math.isfinite(metrics["loss"]):
             break
-    return metrics
+    return marked(metrics)
 
 
 def _network(nn: Any, features: int, parameters: dict[str, Any], classes: int) -> Any:

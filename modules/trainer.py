@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
-from .fused import Together, is_wide, trials_at_once
+from .fused import Together, curve_epochs, is_wide, trials_at_once
 from .hyperparameters import Hyperparameters, layers_of, optimizer_of
 from .option_problems import at
 from .sweep.limits import Limits, parse_memory
@@ -30,7 +30,7 @@ from .sweep.routines import routines_of_run
 from .sweep.tabular import place_of_data
 from .sweep.task import Task, comm_of, serve_group
 from .sweep.trying import SPLITS, Report
-from .trial import trial_seed
+from .trial import DIVERGED, marked, trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
@@ -234,7 +234,7 @@ class OurTrain:
     def __init__(self, rounds: Rounds, table: RoutineTable | None = None) -> None:
         self._rounds = rounds
         self._table = table
-        self._together = Together(rounds, METRICS, table)
+        self._together = Together(rounds, table)
         self.at_once = trials_at_once(len(rounds))
         if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
             self.keep = self._keep
@@ -242,28 +242,31 @@ class OurTrain:
     def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
         """Train once for each split, and report after each that takes part in the choice.
 
-        Of a single split, report after each epoch, if anybody listens.
+        Of a single split, report after each epoch, or some if none of them can end the trial.
         """
         rounds = self._rounds
-        heard = report if len(rounds) == 1 and report.is_heard else None
-        results: list[dict[str, float]] = []
+        report.total = None if len(rounds) == 1 else len(rounds)
+        heard = report if len(rounds) == 1 else None
+        results: list[dict[str, Any]] = []
         seeds = self._seeds(report.seed)
         for number, (training, scored) in enumerate(rounds):
             results.append(train(parameters, seeds[number], training, scored, heard, self._table))
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
                 chosen = zip(rounds.jobs, results, strict=False)
-                so_far = means([result for job, result in chosen if not job.is_test])
+                so_far = _means([result for job, result in chosen if not job.is_test])
                 if not report(number + 1, **so_far):
                     return so_far
         return self._evaluated(results)
 
-    def together(self, trials: Sequence[tuple[dict[str, Any], int]]) -> list[dict[str, Any] | None]:
+    def together(
+        self, trials: Sequence[tuple[dict[str, Any], Report]]
+    ) -> list[dict[str, Any] | None]:
         """Train several trials at once.
 
         Parameters
         ----------
-        trials : sequence of (dict, int)
-            The parameters and the seed of each.
+        trials : sequence of (dict, Report)
+            The parameters and the report of each.
 
         Returns
         -------
@@ -274,11 +277,26 @@ class OurTrain:
         narrow = [place for place, one in enumerate(wanted) if not is_wide(one)]
         if len(narrow) * len(self._rounds) < 2:
             return [None] * len(trials)
-        given = [(wanted[place], self._seeds(trials[place][1])) for place in narrow]
+        given = []
+        for place in narrow:
+            report = trials[place][1]
+            given.append((wanted[place], self._seeds(report.seed), report))
         found: list[dict[str, Any] | None] = [None] * len(trials)
         for place, results in zip(narrow, self._together(given), strict=True):
+            self._report_splits(results, trials[place][1])
             found[place] = self._evaluated(results)
         return found
+
+    def _report_splits(self, results: Sequence[Mapping[str, Any]], report: Report) -> None:
+        """Give a report what a trial on several splits would have said after each."""
+        jobs = self._rounds.jobs
+        if len(jobs) == 1:
+            return
+        for number, job in enumerate(jobs):
+            if not job.is_test:
+                chosen = zip(jobs[: number + 1], results, strict=False)
+                so_far = _means([result for job, result in chosen if not job.is_test])
+                report.curve.add(number + 1, so_far)
 
     def _keep(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
         """Train a trial's network once more, the same to the last bit, and write it."""
@@ -303,9 +321,20 @@ class OurTrain:
             return [seed]
         return [trial_seed(seed, number) for number in range(len(self._rounds))]
 
-    def _evaluated(self, results: list[dict[str, float]]) -> dict[str, Any]:
-        evaluated = collect(self._rounds.jobs, results)
-        return {**evaluated.metrics, SPLITS: evaluated.splits()}
+    def _evaluated(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        evaluated = collect(self._rounds.jobs, [_numbers(one) for one in results])
+        metrics = marked(evaluated.metrics, is_diverged=any(DIVERGED in one for one in results))
+        return {**metrics, SPLITS: evaluated.splits()}
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name != DIVERGED}
+
+
+def _means(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of each metric, and that one of the trainings diverged if it did."""
+    is_diverged = any(DIVERGED in one for one in results)
+    return marked(means([_numbers(one) for one in results]), is_diverged=is_diverged)
 
 
 def train(
@@ -315,7 +344,7 @@ def train(
     validation: Dataset,
     report: Report | None = None,
     table: RoutineTable | None = None,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Train one network.
 
     Parameters
@@ -326,15 +355,16 @@ def train(
     training, validation : Dataset
         Prepared rows.
     report : Report, optional
-        Hears the metrics after each epoch, and may end the training.
+        Gets the metrics after each epoch, and may end the training; where it cannot, after those
+        of `curve_epochs`.
     table : RoutineTable, optional
         Of the run.
 
     Returns
     -------
-    dict of str to float
+    dict of str to float or bool
         `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
-        and the time spent in training, in seconds.
+        and the time spent in training, in seconds; and ``diverged`` if it did.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
     model = _model(wanted, seed, training, table)
@@ -343,13 +373,15 @@ def train(
         training.y,
         epochs=wanted.epochs,
         batch_size=wanted.batch_size,
-        validation=None if report is None else (validation.x, validation.y),
-        callbacks=[] if report is None else [_epoch_reports(report)],
+        callbacks=[] if report is None else [_epoch_reports(report, wanted.epochs, validation)],
         progress=False,
     )
     metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
     metrics["training_time_s"] = history.training_time_s
-    return {name: metrics[name] for name in METRICS}
+    metrics = {name: metrics[name] for name in METRICS}
+    if report is not None:
+        report.curve.add(len(history), metrics)
+    return marked(metrics, is_diverged=history.diverged)
 
 
 def _model(
@@ -365,14 +397,22 @@ def _model(
     )
 
 
-def _epoch_reports(report: Report) -> Callback:
-    """Return what tells `report` how a training stands after each epoch."""
+def _epoch_reports(report: Report, epochs: int, validation: Dataset) -> Callback:
+    """Return what tells `report` how a training stands after each epoch, or some of them."""
     from dnn import Callback
+
+    report.total = epochs
+    chosen = range(1, epochs + 1) if report.is_heard else curve_epochs(epochs)
 
     class EpochReports(Callback):
         def on_epoch_end(self, epoch: Epoch) -> str | None:
-            metrics = {**epoch.validation, "training_time_s": epoch.history.training_time_s}
-            goes_on = report(len(epoch.history), **{name: metrics[name] for name in METRICS})
+            done = len(epoch.history)
+            if done not in chosen:
+                report.show(done)
+                return None
+            metrics: dict[str, Any] = epoch.model.evaluate(validation.x, validation.y)
+            metrics["training_time_s"] = epoch.history.training_time_s
+            goes_on = report(done, **{name: metrics[name] for name in METRICS})
             return None if goes_on else "stopped by the sweep"
 
     return EpochReports()

@@ -1,8 +1,14 @@
-"""What every trial of a sweep has: a seed of its own."""
+"""What every trial of a sweep has: a seed of its own, and a way to say that it diverged."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Any, Final
+
+DIVERGED: Final = "diverged"
+"""The metric by which a trainer says that a training has come to NaN or infinity."""
 
 
 def trial_seed(sweep_seed: int, index: int) -> int:
@@ -19,3 +25,11 @@ def trial_seed(sweep_seed: int, index: int) -> int:
     """
     digest = blake2b(f"{sweep_seed}/{index}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little")
+
+
+def marked(metrics: Mapping[str, Any], *, is_diverged: bool = False) -> dict[str, Any]:
+    """Return metrics that say so if the training diverged, or one of them is NaN or infinite."""
+    numbers = (value for value in metrics.values() if isinstance(value, float))
+    if is_diverged or not all(map(math.isfinite, numbers)):
+        return {**metrics, DIVERGED: True}
+    return dict(metrics)

@@ -122,7 +122,7 @@ def print_conclusion(
 def print_rankings(
     view: RunView, directory: RunDirectory, rows: int = TABLE_ROWS, *, on_terminal: bool = False
 ) -> bool:
-    """Print the best rows of each table of results; return whether there were any.
+    """Print the best rows of each table of results; return whether there was anything to say.
 
     Parameters
     ----------
@@ -143,15 +143,19 @@ def print_rankings(
             ranked = best_of_table(file, results.objective, results.maximise, rows)
         name = results.module if len(tables) > 1 else ""
         _print_ranking(name, results, ranked[:rows], on_terminal=on_terminal)
-    return bool(tables)
+    without = [one for one in view.results.values() if one.unranked and not one.rows]
+    for results in without:
+        print(f"\n{results.module}: no result among {results.count:,}: {results.unranked_text}")
+    return bool(tables or without)
 
 
 def describe_best(results: ResultsView) -> str:
-    """Say in a few words how good the best row is."""
+    """Say in a few words how good the best row is, and how many rows are no results."""
+    unranked = f" ({results.unranked_text})" if results.unranked else ""
     if not results.rows:
-        return "none yet"
+        return f"none yet{unranked}"
     best = best_row(results.rows, results.objective, results.maximise)
-    return f"best {results.objective} {_text(best[results.objective])}"
+    return f"best {results.objective} {_text(best[results.objective])}{unranked}"
 
 
 def _print_returned(view: RunView) -> None:
@@ -208,7 +212,10 @@ def _print_ranking(
     for place, row in enumerate(shown, start=1):
         table.add_row(str(place), *(_text(row.get(column, "")) for column in columns))
     whose = f"{name}: " if name else ""
-    print(f"\n{whose}{len(shown)} best of {results.count} by {direction} {results.objective}")
+    by = f"by {direction} {results.objective}"
+    if results.unranked:
+        by += f"; of {results.count:,}: {results.unranked_text}"
+    print(f"\n{whose}{len(shown)} best of {results.ranked} {by}")
     if on_terminal:
         Console(markup=False, emoji=False).print(table)
     else:

@@ -16,6 +16,7 @@ from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, pri
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader, Record
 from diel.run.results import TableName
+from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from diel.executive.lead import Face
 
 _PLAIN_PROGRESS_EVERY_S: Final = 2.0
+_PLAIN_SILENCE_S: Final = 10.0
+"""After so long without a line, copies that tell how far they are get one each, a few of them."""
+_PLAIN_COPIES: Final = 4
 
 
 class Display(Protocol):
@@ -111,6 +115,7 @@ class PlainDisplay:
         self._journal = JournalReader(directory.journal)
         self._view = RunView()
         self._progress_shown_s = 0.0
+        self._printed_s = time.monotonic()
         self._rows_shown: dict[TableName, int] = {}
         self._failure_shown = False
         self._iterations_shown_s: dict[str, float] = {}
@@ -169,9 +174,25 @@ class PlainDisplay:
                 self._print(
                     f"{results.module}: {results.count}{of} results, {describe_best(results)}"
                 )
+        self._show_copies(now_s)
+
+    def _show_copies(self, now_s: float) -> None:
+        """Say how far copies are that tell, where nothing else has been said for a while."""
+        if now_s - self._printed_s < _PLAIN_SILENCE_S:
+            return
+        told = [
+            one for one in read_status(self._directory).progress if one.copy in self._view.running
+        ]
+        for one in told[:_PLAIN_COPIES]:
+            of = "" if one.total is None else f" of {one.total:g}"
+            self._print(f"{one.copy}: {one.text or f'{one.done:g}{of}'}")
+        if len(told) > _PLAIN_COPIES:
+            self._print(f"... and {len(told) - _PLAIN_COPIES} more copies")
+        self._printed_s = now_s
 
     def _print(self, text: str, time_s: float | None = None) -> None:
         seconds = (time_s or time.time()) - self._view.started_s if self._view.started_s else 0.0
+        self._printed_s = time.monotonic()
         print(f"[{seconds:7.1f} s] {text}", flush=True)
 
 
@@ -265,6 +286,7 @@ class LiveDisplay:
         self._table_rows = table_rows
         self._journal = JournalReader(directory.journal)
         self._view = RunView()
+        self._status = StatusView()
         self._changing = Lock()  # Rich draws from a thread of its own
         # What modules say is shown as it is: brackets and colons are theirs, not Rich's.
         self._live = Live(
@@ -289,6 +311,7 @@ class LiveDisplay:
         with self._changing:
             for record in _after_resumption(records, self._view):
                 self._view.apply(record)
+            self._status = read_status(self._directory)
         for level, who, text in self._view.messages[self._shown_messages :]:
             self._live.console.print(f"{level.lower()} from {who}: {text}")
         self._shown_messages = len(self._view.messages)
@@ -315,4 +338,4 @@ class LiveDisplay:
             return Text("starting the MPI ranks ...", style="dim")
         with self._changing:
             view = self._view
-            return Group(panels.head(view), panels.groups(view), *panels.bars(view))
+            return Group(panels.head(view), panels.groups(view), *panels.bars(view, self._status))

@@ -68,7 +68,7 @@ def _depth(group: GroupView, view: RunView) -> int:
     return 1 + _depth(view.groups[group.inside], view) if group.inside else 0
 
 
-def bars(view: RunView) -> list[RenderableType]:
+def bars(view: RunView, status: StatusView) -> list[RenderableType]:
     """Draw how far results and copies are, where they tell."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -83,7 +83,10 @@ def bars(view: RunView) -> list[RenderableType]:
             f"{done}/{total}" if total is not None else str(done),
             Text(describe_best(results)),
         )
-    for who, (reached, whole, text) in view.progress.items():
+    # What the status file says is of a moment ago, the journal may be behind.
+    latest = {one.copy: (one.done, one.total, one.text) for one in status.progress}
+    running = {who: said for who, said in latest.items() if who in view.running}
+    for who, (reached, whole, text) in {**view.progress, **running}.items():
         bar = ProgressBar(total=whole, completed=reached, width=40)
         table.add_row(who, bar, f"{reached:g}/{whole:g}" if whole else f"{reached:g}", text)
     return [table] if table.row_count else []

@@ -138,7 +138,7 @@ class Watched:
             ]
             if not self.has_ended:
                 parts += panels.servers(self._status)
-            parts += panels.bars(view)
+            parts += panels.bars(view, StatusView() if self.has_ended else self._status)
             if self.has_ended:
                 parts += [Text(line) for line in account_lines(view)]
             return Group(*parts)

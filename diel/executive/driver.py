@@ -358,6 +358,7 @@ class Driver:
     def _note_copy_finished(self, note: NoteCopyFinished) -> None:
         self._alarms.call_off(("limit", note.plan.serial))
         self._ended[note.plan.name] = None
+        self._status.forget_progress(note.plan.name)
         self._chronicle.copy_finished(note)
 
     def _note_copy_failed(self, note: NoteCopyFailed) -> None:
@@ -369,6 +370,7 @@ class Driver:
 
     def _note_copy_given_up(self, note: NoteCopyGivenUp) -> None:
         self._ended[note.plan.name] = None
+        self._status.forget_progress(note.plan.name)
         self._chronicle.copy_given_up(note)
 
     def _save_checkpoint(self) -> None:

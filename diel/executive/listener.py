@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from diel.executive import messages
 from diel.executive.copies import policy_for
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from diel.executive.status import Status
     from diel.executive.timesheet import Timesheet
     from diel.run.recorder import Recorder
+
+
+_PROGRESS_EVERY_S: Final = 1.0
+_PROGRESS_SHARE: Final = 0.01
 
 
 class Listener:
@@ -67,6 +71,8 @@ class Listener:
         self._waits = waits
         self._status = status
         self._timesheet = timesheet
+        self._started_s = time.monotonic()
+        self._due_s: dict[str, float] = {}
         self.present = set(ranks)
         self.tuples_left = 0
 
@@ -74,7 +80,8 @@ class Listener:
         """Take in a report; return what the scheduler has to be told, if anything."""
         self._note_times(rank, report)
         if isinstance(report, messages.Recorded):
-            self._recorder.record(report.event, **report.fields)
+            if report.event != "ProgressMade" or self._is_due(report.fields):
+                self._recorder.record(report.event, **report.fields)
         elif isinstance(report, messages.RankFinished):
             self._waits.note_end(rank, report.serial, report.account)
             if report.leftover_messages:
@@ -116,6 +123,21 @@ class Listener:
             self._timesheet.note_total(rank, report.times)
         elif isinstance(report, messages.COPY_ENDED):
             self._timesheet.note_copy(rank, report.serial, report.times)
+
+    def _is_due(self, progress: Mapping[str, Any]) -> bool:
+        """Note how far a copy is; whether the journal is to have it as well.
+
+        The status file has the last word of each copy. The journal, which only grows, has the end
+        and what comes at times ever further apart: a hundred records in which the run grows e-fold.
+        """
+        copy = f"{progress.get('module')}.{progress.get('copy')}"
+        self._status.note_progress(copy, progress)
+        now_s = time.monotonic()
+        is_due = progress.get("done") == progress.get("total") or now_s >= self._due_s.get(copy, 0)
+        if is_due:
+            every_s = max(_PROGRESS_EVERY_S, _PROGRESS_SHARE * (now_s - self._started_s))
+            self._due_s[copy] = now_s + every_s
+        return is_due
 
     def _note_wait(self, rank: int, report: messages.Waiting) -> None:
         plan = self._plan_of(report.serial)

@@ -1,12 +1,13 @@
-"""What rank 0 knows at this moment and the journal does not hold, for whoever watches a run."""
+"""What rank 0 knows at this moment, for whoever watches a run."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from diel.run.journal import plain
 from diel.run.status import write_status
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _EVERY_S: Final = 0.4
 
 
 class Status:
-    """Writes who waits and what the servers hold, where that has changed.
+    """Writes who waits, what the servers hold and how far copies are, where that has changed.
 
     Parameters
     ----------
@@ -30,12 +31,22 @@ class Status:
         self._directory = directory
         self._waits = waits
         self._servers: dict[int, ServerStatus] = {}
-        self._written: dict[str, Any] = {"waiting": [], "servers": []}
+        self._progress: dict[str, dict[str, Any]] = {}
+        self._written: dict[str, Any] = {"waiting": [], "servers": [], "progress": []}
         self._next_s = 0.0
 
     def note_server(self, rank: int, status: ServerStatus) -> None:
         """Take in what a tuple server holds."""
         self._servers[rank] = status
+
+    def note_progress(self, copy: str, progress: Mapping[str, Any]) -> None:
+        """Record how far a copy is: ``done``, ``total`` and ``text``."""
+        kept = plain({name: progress.get(name) for name in ("done", "total", "text")})
+        self._progress[copy] = {"copy": copy, **kept}
+
+    def forget_progress(self, copy: str) -> None:
+        """Record that a copy has ended."""
+        self._progress.pop(copy, None)
 
     def write_if_due(self, now_s: float, unix_time: Callable[[], float] = time.time) -> None:
         """Write, if something has changed and the last time is a while ago.
@@ -71,6 +82,7 @@ class Status:
                 }
                 for rank, status in sorted(self._servers.items())
             ],
+            "progress": list(self._progress.values()),
         }
         if status != self._written:
             self._written = status

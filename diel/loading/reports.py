@@ -5,6 +5,7 @@ The module is imported when there is a report to write: it takes NumPy.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from diel.run.journal import JournalReader, Record
 from diel.run.view import RunView
 
 _SHIPPED: Final = "report"
+_EXPORT: Final = "sweep.export"
 _NEITHER: Final = frozenset({"trial", "trainer", "seed", "state", "reason"})
 """Columns that are neither parameters nor metrics."""
 _FACTS: Final = {
@@ -149,12 +151,31 @@ def _write(directory: RunDirectory, run: _Run, declared: Record, table: Path, re
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
         accounts=[shipped.RankAccount.of(account) for account in run.accounts],
     )
-    shipped.write_report(report, sweep, _rows(table), moment)
+    shipped.write_report(report, sweep, _with_curves(directory, table), moment)
 
 
 def _state(directory: RunDirectory) -> str:
     """Return how a run ended, or that it goes on."""
     return summarize(directory.path, time.time()).state
+
+
+def _with_curves(directory: RunDirectory, table: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table; with learning curves, if it is of a sweep that has some.
+
+    A ledger has its records in the order of the rows.
+    """
+    curves: Iterator[tuple[int, Any]] = iter(())
+    export = import_shipped(_EXPORT)
+    for ledger in sorted((directory.path / "sweeps").glob("*/trials.jsonl")):
+        with contextlib.suppress(OSError, ValueError):  # raised by one that is damaged
+            if export.about_of(ledger).get("table") == table.name:
+                curves = export.curves_of(ledger, directory.path)
+    trial, curve = None, None
+    for row in _rows(table):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            while trial != row.get("trial"):
+                trial, curve = next(curves, (row.get("trial"), None))
+        yield {**row, "learning curve": curve} if curve else row
 
 
 def _rows(table: Path) -> Iterator[dict[str, Any]]:

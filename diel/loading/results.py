@@ -84,6 +84,7 @@ class Results:
         best: Sequence[Mapping[str, Any]] | None = None,
         constants: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
+        unranked: Mapping[str, int] | None = None,
     ) -> None:
         """Say how a table stands that the module writes itself.
 
@@ -97,6 +98,8 @@ class Results:
             Columns that are the same in all rows, not the best alone.
         notes : sequence of str, optional
             Lines to print below the table at the end; the last ones given count.
+        unranked : mapping of str to int, optional
+            How many of the rows are no result to be ranked, by why: ``{"diverged": 2}``.
 
         Raises
         ------
@@ -110,6 +113,8 @@ class Results:
             fields |= {"best": [dict(row) for row in best], "constants": dict(constants or {})}
         if notes:
             fields["notes"] = list(notes)
+        if unranked:
+            fields["unranked"] = dict(unranked)
         self._record("ResultsShown", **fields)
 
     def add(self, row: Mapping[str, Any]) -> None:

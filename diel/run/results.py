@@ -118,7 +118,8 @@ def best_of_table(
     def numbered() -> Iterator[dict[str, Any]]:
         with open(path, encoding="utf-8", errors="replace", newline="") as file:
             for row in csv.DictReader(file):
-                if row.get(objective):
+                # Of sweeps, trials that were stopped or diverged have one too, and no rank.
+                if row.get(objective) and row.get("state") in (None, "", "finished"):
                     yield {name: _number_or_text(text) for name, text in row.items()}
 
     return heapq.nsmallest(count, numbered(), key=_badness(objective, maximise))

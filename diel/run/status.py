@@ -3,7 +3,8 @@
 ::
 
     {"waiting": [{"rank", "copy", "what", "since_s"}, ...],
-     "servers": [{"rank", "tuples", "size_bytes", "capacity_bytes"}, ...]}
+     "servers": [{"rank", "tuples", "size_bytes", "capacity_bytes"}, ...],
+     "progress": [{"copy", "done", "total", "text"}, ...]}
 
 It is replaced as a whole, so a reader finds the old one or the new one. `since_s` counts from 1970.
 """
@@ -39,11 +40,22 @@ class ServerView:
 
 
 @dataclass(frozen=True)
+class ProgressView:
+    """How far a copy is, as it says itself; `total` is None where that is not known."""
+
+    copy: str
+    done: float
+    total: float | None
+    text: str
+
+
+@dataclass(frozen=True)
 class StatusView:
     """What `status.json` says."""
 
     waiting: list[WaitView] = field(default_factory=list)
     servers: list[ServerView] = field(default_factory=list)
+    progress: list[ProgressView] = field(default_factory=list)
 
 
 def write_status(directory: RunDirectory, status: dict[str, Any]) -> None:
@@ -60,6 +72,7 @@ def read_status(directory: RunDirectory) -> StatusView:
         return StatusView(
             [WaitView(**one) for one in status["waiting"]],
             [ServerView(**one) for one in status["servers"]],
+            [ProgressView(**one) for one in status.get("progress", [])],
         )
     except (OSError, ValueError, TypeError, KeyError):
         return StatusView()

@@ -67,6 +67,8 @@ class ResultsView:
         Columns of such a table that are the same in all its rows.
     notes : list of str
         What its module says of it: lines to stand below.
+    unranked : dict of str to int
+        How many rows of such a table are no result to be ranked, by why.
     """
 
     module: str
@@ -79,11 +81,22 @@ class ResultsView:
     shown: int = 0
     constants: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unranked: dict[str, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
         """How many rows there are."""
         return self.shown if self.file else len(self.rows)
+
+    @property
+    def ranked(self) -> int:
+        """How many of them are results."""
+        return max(0, self.count - sum(self.unranked.values()))
+
+    @property
+    def unranked_text(self) -> str:
+        """The others in words: ``2 diverged, 1 failed``."""
+        return ", ".join(f"{count:,} {why}" for why, count in self.unranked.items())
 
 
 @dataclass
@@ -267,6 +280,7 @@ class RunView:
         if "best" in record:
             table.rows, table.constants = record["best"], record["constants"]
         table.notes = record.get("notes", table.notes)
+        table.unranked = record.get("unranked", table.unranked)
 
     def _on_ResultAdded(self, record: Record) -> None:
         self.results[table_name(record["module"], record["row"])].rows.append(record["row"])

@@ -7,13 +7,14 @@ from typing import Final
 from .importance import Effect, Importance
 from .picture import SHADES, Picture
 from .plot import Plot, dots, line, stairs, text
-from .scales import Linear, Log, Named, Scale, focus, is_logarithmic, scale_for
+from .scales import Linear, Log, Named, Scale, focus, is_logarithmic, scale_for, spread
 from .wording import Markup, as_number, join, place, shortened, show, tag, words
 
 HALF: Final = 560.0
 _FULL: Final = 1140.0
 _HEIGHT: Final = 320.0
 _AXIS_ROOM: Final = 104.0
+_FAR_ON_THE_WAY: Final = 8.0
 _FEW: Final = 100
 _MANY: Final = 500
 
@@ -37,7 +38,7 @@ def history(picture: Picture) -> Markup:
         line(plot.across((order + 1) / count), plot.down(0.0) - 7, plot.across((order + 1) / count),
              plot.down(0.0), "failed")
         for order, _ in picture.gathered.failures
-        if len(picture.gathered.failures) == picture.gathered.failed
+        if len(picture.gathered.failures) == picture.gathered.lost
     ]  # fmt: skip
     return plot.draw(
         dots(cloud, "cloud"),
@@ -90,6 +91,36 @@ def against_cost(picture: Picture) -> Markup | None:
         dots(front, "front-dots"),
         label=f"{words(sweep.quality)} against {words(sweep.cost)}, with the Pareto front",
         style=_crowd(len(cloud)),
+    )
+
+
+def curves(picture: Picture) -> Markup | None:
+    """Draw the learning curves of the best and the stopped trials; None if there are none."""
+    if not picture.curves:
+        return None
+    points = {row: picture.curve_of(row) for row in picture.curves}
+    steps = [x for curve in points.values() for x, _ in curve]
+    values = [y for curve in points.values() for _, y in curve]
+    # Where training begins is far off: of all points a twentieth may lie on the edge.
+    shown = sorted(values, reverse=not picture.sweep.maximise)[len(values) // 20 :]
+    plot = Plot(
+        _FULL, _HEIGHT, spread(steps), focus(shown, picture.sweep.maximise, far=_FAR_ON_THE_WAY),
+        "step", words(picture.sweep.objective),
+    )  # fmt: skip
+    drawn, top = [], set(picture.top)
+    for row in reversed(picture.curves):  # the best is drawn over the others
+        style = "stopped" if row not in top else "best" if row == picture.top[0] else "good"
+        places = [at for x, y in points[row] if (at := plot.at(x, y)) is not None]
+        text = " ".join(f"{place(x)},{place(y)}" for x, y in places)
+        drawn.append(tag("polyline", points=text, class_=style, data_i=row))
+    # Where each ends: there it was stopped, or done.
+    ends = [(row, *at) for row in picture.curves if (at := plot.at(*points[row][-1])) is not None]
+    stopped = [one for one in ends if one[0] not in top]
+    return plot.draw(
+        tag("g", *drawn, class_="curves"),
+        dots(stopped, "stopped-dots"),
+        dots([one for one in ends if one[0] in top], "end-dots"),
+        label=f"{words(picture.sweep.objective)} of the best and the stopped trials, step by step",
     )
 
 

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any, Final, TypeAlias
 
 from .pareto import Front
-from .sweep import DONE, STOPPED, Sweep
+from .sweep import DIVERGED, DONE, STOPPED, Sweep
 from .wording import LARGEST, as_number, shortened, show
 
 Row: TypeAlias = Mapping[str, Any]
@@ -63,14 +63,15 @@ class Gatherer:
 
     Attributes
     ----------
-    count, failed, stopped, good : int
-        Rows so far; how many of them failed: they say so, or their objective is no finite number;
-        were stopped early, which can be neither best nor on the front; have an objective.
+    count, failed, diverged, stopped, good : int
+        Rows so far; how many of them failed; diverged: they say so, or their objective is no
+        finite number; were stopped early, which can be neither best nor on the front; have an
+        objective.
     steps : list of Kept
         The rows that were better than all before them; every second one of the early ones is
         dropped where there are very many.
     reasons : Counter
-        Why trials failed, by their number.
+        Why trials failed or diverged, by their number.
     failures : list of (int, Row)
         The first of them.
     trainers : dict
@@ -81,6 +82,7 @@ class Gatherer:
         self.sweep = sweep
         self.count = 0
         self.failed = 0
+        self.diverged = 0
         self.stopped = 0
         self.good = 0
         self.steps: list[Kept] = []
@@ -111,7 +113,11 @@ class Gatherer:
             stopped = state in STOPPED
             if stopped:
                 self.stopped += 1
-            elif score != score or state not in DONE:
+            elif state in DIVERGED or (score != score and state in DONE):
+                self.diverged += 1
+                self._note_failure(order, row)
+            elif state not in DONE:
+                self.failed += 1
                 self._note_failure(order, row)
             if score != score or not (stopped or state in DONE):
                 continue
@@ -164,8 +170,12 @@ class Gatherer:
         elif entry[:2] > self._top[0][:2]:
             heapreplace(self._top, entry)
 
+    @property
+    def lost(self) -> int:
+        """How many rows have no result: they failed, or diverged."""
+        return self.failed + self.diverged
+
     def _note_failure(self, order: int, row: Row) -> None:
-        self.failed += 1
         reason = row.get(self.sweep.reason) or row.get(self.sweep.status)
         text = shortened(" ".join(str(reason or "").split()), 200)
         if not text or text.lower() in DONE:

@@ -76,6 +76,7 @@ def page(picture: Picture, found: Importance | None) -> str:
         between("live", _live(moment.reload_s)),
         sections.history(picture),
         sections.cost(picture),
+        sections.curves(picture),
         sections.parallel(picture),
         sections.importance(picture, found),
         between("bias", tables.bias(evaluation) if evaluation is not None else Markup("")),

@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from .gather import Gatherer, Kept, Row
 from .scales import Linear, focus
-from .sweep import Moment, Sweep
+from .sweep import STOPPED, Moment, Sweep
 from .wording import as_number, show
 
 SHADES: Final = 7
 """Steps of the colour scale, from the worst to the best."""
 _LINES: Final = 700
+BEST_CURVES: Final = 10
+STOPPED_CURVES: Final = 40
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,27 @@ class Picture:
     def trials_text(self) -> str:
         """How many trials have an objective, in words."""
         return f"{self.gathered.good:,} trial{'s' if self.gathered.good != 1 else ''}"
+
+    def curve_of(self, place: int) -> list[tuple[float, float]]:
+        """Return the points of a row's learning curve that can be drawn, if there are several."""
+        points = []
+        for step, value in self.rows[place].get(self.sweep.curve) or ():
+            x, y = as_number(step), as_number(value)
+            if x is not None and y is not None:
+                points.append((x, y))
+        return points if len(points) > 1 else []
+
+    @cached_property
+    def curves(self) -> list[int]:
+        """The rows whose learning curves are drawn: the best, best first, then stopped ones."""
+        best = [place for place in self.top if self.curve_of(place)][:BEST_CURVES]
+        stopped = [
+            place
+            for place in self.sampled
+            if str(self.rows[place].get(self.sweep.status)).lower() in STOPPED
+            and self.curve_of(place)
+        ]
+        return [*best, *stopped[:: -(-len(stopped) // STOPPED_CURVES) or 1]]
 
     @property
     def best(self) -> Row | None:

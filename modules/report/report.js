@@ -42,6 +42,7 @@
   const lineOf = new Map(lines.map(line => [Number(line.dataset.i), line]));
   const placesOf = new Map(lines.map(line => [Number(line.dataset.i), new Map(
     line.getAttribute("points").split(" ").map(point => point.split(",").map(Number)))]));
+  const curveOf = new Map(all(".curves polyline").map(line => [Number(line.dataset.i), line]));
   const tableRows = all("tr[data-i]"), rowOf = new Map(tableRows.map(row => [Number(row.dataset.i), row]));
 
   /* -- pointing at a trial: it is shown everywhere -- */
@@ -50,6 +51,7 @@
     if (i !== lit) {
       for (const { over } of plots) over.querySelector(".ring")?.remove();
       parallel?.querySelector(".over").replaceChildren();
+      curveOf.get(lit)?.classList.remove("lit");
       rowOf.get(lit)?.classList.remove("lit");
       lit = i;
       if (i !== null) {
@@ -59,6 +61,7 @@
         }
         const line = lineOf.get(i);
         if (line) make("polyline", { points: line.getAttribute("points") }, parallel.querySelector(".over"));
+        curveOf.get(i)?.classList.add("lit");
         rowOf.get(i)?.classList.add("lit");
         tip.replaceChildren(...data.names.flatMap((name, column) => {
           const label = document.createElement("span"), value = document.createElement("b");
@@ -93,7 +96,7 @@
     });
     svg.addEventListener("pointerleave", () => light(null));
   }
-  for (const line of lines) {
+  for (const line of [...lines, ...curveOf.values()]) {
     line.addEventListener("pointerenter", event => { if (!brushing) light(Number(line.dataset.i), event); });
     line.addEventListener("pointerleave", () => light(null));
   }

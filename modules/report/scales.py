@@ -182,7 +182,7 @@ def spread(numbers: Sequence[float]) -> Linear:
     return Linear(min(numbers), max(numbers))
 
 
-def focus(numbers: Sequence[float], maximise: bool) -> Linear:
+def focus(numbers: Sequence[float], maximise: bool, far: float = _FAR) -> Linear:
     """Return a linear scale over the results that matter, with a little room at both ends.
 
     Results that are worse than the median by more than a few times the way from there to the best
@@ -190,7 +190,7 @@ def focus(numbers: Sequence[float], maximise: bool) -> Linear:
     """
     ordered = sorted(numbers, reverse=not maximise)  # the best last
     best, median = ordered[-1], ordered[(len(ordered) - 1) // 2]
-    limit = median - _FAR * (best - median)
+    limit = median - far * (best - median)
     worst = ordered[0]
     if best != median:
         worst = max(worst, limit) if maximise else min(worst, limit)

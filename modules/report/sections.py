@@ -37,6 +37,8 @@ def headline(picture: Picture) -> Markup:
     figures.append(figure("trials", f"{gathered.count:,}", done))
     if gathered.failed:
         figures.append(figure("failed", f"{gathered.failed:,}", "see below", "bad"))
+    if gathered.diverged:
+        figures.append(figure("diverged", f"{gathered.diverged:,}", "see below", "bad"))
     if gathered.stopped:
         figures.append(figure("stopped", f"{gathered.stopped:,}", "early"))
     if moment.elapsed_s:
@@ -108,6 +110,36 @@ def cost(picture: Picture) -> Markup:
         f"trial{'s' if len(picture.front) != 1 else ''}: none is both better and cheaper.{thinned}"
     )
     return section("cost", title, tag("figure", drawn), note=note)
+
+
+def curves(picture: Picture) -> Markup | None:
+    """Show learning curves, where trials have reported some."""
+    drawn = charts.curves(picture)
+    if drawn is None:
+        return None
+    best = sum(row in set(picture.top) for row in picture.curves)
+    stopped = len(picture.curves) - best
+    note = (
+        f"What the {best} best trials have reported on their way"
+        if best > 1
+        else ("What the best trial has reported on its way")
+    )
+    if stopped:
+        of = f" of {picture.gathered.stopped:,}" if stopped < picture.gathered.stopped else ""
+        note += f", and, dashed, {stopped}{of} that were stopped early, up to there"
+    keys = [tag("span", tag("i", class_="key"), "the best")]
+    if best > 1:
+        keys.append(tag("span", tag("i", class_="key good"), "others among the best"))
+    if stopped:
+        keys.append(tag("span", tag("i", class_="key stopped"), "stopped early"))
+    return section(
+        "curves",
+        "Learning curves",
+        tag("div", *keys, class_="keys"),
+        tag("figure", drawn),
+        note=f"{note}.",
+        wide=True,
+    )
 
 
 def parallel(picture: Picture) -> Markup:

@@ -9,6 +9,8 @@ from typing import Any, Final
 _LARGER_IS_BETTER: Final = frozenset({"accuracy", "mcc"})
 DONE: Final = frozenset({"", "ok", "done", "finished", "complete", "completed"})
 """States of a trial whose objective counts."""
+DIVERGED: Final = frozenset({"diverged"})
+"""States of a trial whose numbers were lost: it came to its end, and has no result."""
 STOPPED: Final = frozenset({"stopped", "pruned"})
 """States of a trial that was stopped early: its objective is of a training that is not over."""
 
@@ -35,8 +37,11 @@ class Sweep:
         The column of what a trial costs: its training time in seconds.
     trial, trainer, status, reason : str
         The columns of a trial's number, of who trained it, of how it ended and why; rows need not
-        have them. A state that is in neither `DONE` nor `STOPPED` is a failure, and says
-        why if `reason` does not.
+        have them. A state that is in neither `DONE` nor `STOPPED` nor `DIVERGED` is a failure, and
+        says why if `reason` does not.
+    curve : str
+        The column of a trial's learning curve: a sequence of step and objective. It is drawn, and
+        in no table.
     workflow : str
         The text of the workflow file.
     command : str
@@ -58,6 +63,7 @@ class Sweep:
     trainer: str = "trainer"
     status: str = "state"
     reason: str = "reason"
+    curve: str = "learning curve"
     workflow: str = ""
     command: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -65,8 +71,8 @@ class Sweep:
 
     def metrics_of(self, row: Mapping[str, Any]) -> list[str]:
         """Return the columns of a row that came out of the trial."""
-        others = {*self.parameters, self.trial, self.trainer, self.status, self.reason, "seed"}
-        return [name for name in row if name not in others]
+        others = {self.trial, self.trainer, self.status, self.reason, self.curve, "seed"}
+        return [name for name in row if name not in others and name not in self.parameters]
 
     @property
     def direction(self) -> str:

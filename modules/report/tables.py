@@ -77,16 +77,23 @@ def _sortable(value: Any) -> Any:
 def failures(picture: Picture) -> Markup | None:
     """Show trials without a result, by reason."""
     gathered = picture.gathered
-    if not gathered.failed:
+    if not gathered.lost:
         return None
     reasons = [[f"{many:,}", reason] for reason, many in gathered.reasons.most_common()]
     names = [picture.sweep.trial, *picture.varying, picture.sweep.reason]
     known = [name for name in names if any(name in row for _, row in gathered.failures)]
     examples = [[show(row.get(name)) for name in known] for _, row in gathered.failures]
-    of = f"{gathered.failed:,} of {gathered.count:,} trials have no result."
+    of = f"{gathered.lost:,} of {gathered.count:,} trials have no result."
+    if gathered.diverged:
+        of += (
+            f" Of {gathered.diverged:,} the training, or the objective, came to NaN or infinity: "
+            "they diverged."
+        )
+    kinds = [("failed", gathered.failed), ("diverged", gathered.diverged)]
+    title = f"Trials that {' or '.join(kind for kind, many in kinds if many)}"
     return section(
         "failures",
-        "Trials that failed",
+        title,
         table(["trials", "reason"], reasons),
         tag(
             "details",

@@ -120,7 +120,7 @@ class _Sweep:
             file = ctx.results.new_file()
         self._recording = Recording(plan.search, plan.seed)
         self._standing = self._recording.standing
-        self._showing = Showing(ctx, plan.search, self._book, self._standing, plan.seed, file)
+        self._showing = Showing(ctx, plan.search, self._book, self._recording, plan.seed, file)
         self._ledger = Ledger(self._path, {**plan.about, "table": file.name})
 
     def recall(self) -> None:
@@ -289,13 +289,19 @@ class _Sweep:
                 self._path,
                 self._ctx.run_dir / "logs",
             )
-        if self._recording.succeeded and not self._standing.best_is_a_number:
+        if self._recording.diverged:
             self._ctx.log.warning(
-                "no trial has a number as its %s", self._search.objectives[0].text
+                "%d of %d trials diverged: their training, or %s, came to NaN or infinity, and "
+                "they are not ranked",
+                self._recording.diverged,
+                len(self._book.recorded),
+                " or ".join(objective.text for objective in self._search.objectives),
             )
-        if not self._recording.succeeded:
+        if not self._standing.best:
+            unranked = self._recording.unranked
+            counts = ", ".join(f"{count} {why}" for why, count in unranked.items())
             reason = next(
                 (one["reason"] for one in records_of(self._path) if "reason" in one), "none was run"
             )
-            raise SweepFailed(f"no trial has succeeded; the first: {reason}")
+            raise SweepFailed(f"no trial has succeeded ({counts or 'none'}); the first: {reason}")
         return self._standing.best[0]

@@ -7,15 +7,18 @@ since they want to know the type of each column first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from ..objective import Objective
-from .ledger import FAILED, FINISHED, STOPPED, about_of, encode, records_of
+from ..objective import Objective, ObjectiveError
+from .ledger import DIVERGED, FAILED, FINISHED, STOPPED, about_of, as_numbers, encode, records_of
 from .table import Table, cell
+
+Rows: TypeAlias = "Callable[[], Iterator[dict[str, Any]]]"
 
 _BATCH: Final = 10_000
 _NEEDED: Final = {"parquet": "pyarrow", "optuna": "optuna"}
@@ -46,7 +49,7 @@ def export(ledger: Path, formats: list[str], folder: Path) -> list[Path]:
         If a format is unknown, or what it needs is not installed.
     """
     check_formats(formats)
-    return [FORMATS[one](ledger, folder) for one in formats]
+    return [path for one in formats for path in FORMATS[one](ledger, folder)]
 
 
 def check_formats(formats: list[str]) -> None:
@@ -69,10 +72,10 @@ def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a flat row for each record: trial, parameters, metrics, objectives, and the rest."""
     objectives = objectives_of(ledger, folder)
     for record in records_of(ledger):
-        metrics = {name: _number(value) for name, value in record["metrics"].items()}
+        metrics = as_numbers(record["metrics"])
         own = {"trial": record["trial"], **record["parameters"]}
         row = {**own, **metrics, **own}
-        if record["state"] != FAILED:
+        if record["state"] in (FINISHED, STOPPED):
             for objective in objectives:
                 if objective.text not in row:
                     row[objective.text] = objective.value(metrics)
@@ -80,6 +83,31 @@ def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
             if name in record:
                 row[name] = record[name]
         yield row
+
+
+def reports_of(ledger: Path) -> Iterator[dict[str, Any]]:
+    """Yield a flat row for each point of a learning curve: trial, step, and what was reported."""
+    for record in records_of(ledger):
+        for step, metrics in record.get("reports", ()):
+            own = {"trial": record["trial"], "step": step}
+            yield {**own, **as_numbers(metrics), **own}
+
+
+def curves_of(ledger: Path, folder: Path) -> Iterator[tuple[int, list[tuple[int, float]]]]:
+    """Yield of each record its trial and its learning curve: steps, and the first objective there.
+
+    Raises
+    ------
+    ValueError
+        If the ledger is damaged, or there is no such objective.
+    """
+    objective = objectives_of(ledger, folder)[0]
+    for record in records_of(ledger):
+        points = []
+        for step, metrics in record.get("reports", ()):
+            with suppress(ObjectiveError):
+                points.append((step, objective.value(as_numbers(metrics))))
+        yield record["trial"], points
 
 
 def objectives_of(ledger: Path, folder: Path) -> list[Objective]:
@@ -90,59 +118,73 @@ def objectives_of(ledger: Path, folder: Path) -> list[Objective]:
     return [Objective.parse(text, one, folder) for text, one in zip(texts, directions, strict=True)]
 
 
-def _columns(ledger: Path, folder: Path) -> list[str]:
+def _columns(rows: Iterable[dict[str, Any]]) -> list[str]:
     """Return the columns of all rows, in the order in which they first occur."""
     names: dict[str, None] = {}
-    for row in rows_of(ledger, folder):
+    for row in rows:
         if not row.keys() <= names.keys():
             names.update(dict.fromkeys(row))
     return [*(name for name in names if name not in _OWN), *(n for n in _OWN if n in names)]
 
 
-def _to_csv(ledger: Path, folder: Path) -> Path:
-    path = ledger.with_name("trials.csv")
-    table = Table(path, _columns(ledger, folder))
-    rows = rows_of(ledger, folder)
-    while batch := list(islice(rows, _BATCH)):
-        table.write(batch)
-    table.close()
-    return path
+def _tables(ledger: Path, folder: Path) -> Iterator[tuple[str, Rows]]:
+    """Yield the name of each table and what goes through its rows: the trials, and their curves."""
+    yield "trials", lambda: rows_of(ledger, folder)
+    if next(reports_of(ledger), None) is not None:
+        yield "curves", lambda: reports_of(ledger)
 
 
-def _to_json(ledger: Path, folder: Path) -> Path:
+def _to_csv(ledger: Path, folder: Path) -> list[Path]:
+    paths = []
+    for name, all_rows in _tables(ledger, folder):
+        paths.append(ledger.with_name(f"{name}.csv"))
+        table = Table(paths[-1], _columns(all_rows()))
+        rows = all_rows()
+        while batch := list(islice(rows, _BATCH)):
+            table.write(batch)
+        table.close()
+    return paths
+
+
+def _to_json(ledger: Path, folder: Path) -> list[Path]:
     path = ledger.with_name("trials.json")
+    rows = zip(rows_of(ledger, folder), records_of(ledger), strict=True)
     with path.open("w", encoding="utf-8", errors="replace") as file:
         file.write("[")
-        for number, row in enumerate(rows_of(ledger, folder)):
+        for number, (row, record) in enumerate(rows):
+            if "reports" in record:
+                row["reports"] = record["reports"]
             file.write(("," if number else "") + "\n" + encode(row))
         file.write("\n]\n")
-    return path
+    return [path]
 
 
-def _to_parquet(ledger: Path, folder: Path) -> Path:
+def _to_parquet(ledger: Path, folder: Path) -> list[Path]:
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
-    columns = _columns(ledger, folder)
-    kinds: dict[str, type] = {}
-    for row in rows_of(ledger, folder):
-        for name, value in row.items():
-            kinds[name] = _wider(kinds.get(name), _kind_of(value))
+    paths = []
     types = {int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_(), str: arrow.string()}
-    schema = arrow.schema([(name, types[kinds[name]]) for name in columns])
-    path = ledger.with_name("trials.parquet")
-    rows = rows_of(ledger, folder)
-    with parquet.ParquetWriter(path, schema) as writer:
-        while batch := list(islice(rows, _BATCH)):
-            arrays = [
-                arrow.array(
-                    [_as(kinds[name], row[name]) if name in row else None for row in batch],
-                    schema.field(name).type,
-                )
-                for name in columns
-            ]
-            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
-    return path
+    for name, all_rows in _tables(ledger, folder):
+        columns = _columns(all_rows())
+        kinds: dict[str, type] = {}
+        for row in all_rows():
+            for column, value in row.items():
+                kinds[column] = _wider(kinds.get(column), _kind_of(value))
+        schema = arrow.schema([(column, types[kinds[column]]) for column in columns])
+        paths.append(ledger.with_name(f"{name}.parquet"))
+        rows = all_rows()
+        with parquet.ParquetWriter(paths[-1], schema) as writer:
+            while batch := list(islice(rows, _BATCH)):
+                arrays = [
+                    arrow.array(
+                        [_as(kinds[one], row[one]) if one in row else None for row in batch],
+                        schema.field(one).type,
+                    )
+                    for one in columns
+                ]
+                writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+    return paths
 
 
 def _kind_of(value: Any) -> type:
@@ -162,7 +204,7 @@ def _as(kind: type, value: Any) -> Any:
     return str(cell(value)) if kind is str else kind(value)
 
 
-def _to_optuna(ledger: Path, folder: Path) -> Path:
+def _to_optuna(ledger: Path, folder: Path) -> list[Path]:
     """Write a journal storage, which ``optuna-dashboard FILE`` shows."""
     import optuna
     from optuna.storages import JournalStorage
@@ -178,9 +220,9 @@ def _to_optuna(ledger: Path, folder: Path) -> Path:
         study_name=ledger.parent.name,
         directions=["maximize" if one.maximise else "minimize" for one in objectives],
     )
-    states = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL"}
-    for record in records_of(ledger):
-        metrics = {name: _number(value) for name, value in record["metrics"].items()}
+    states = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL", DIVERGED: "FAIL"}
+    for record, (_, curve) in zip(records_of(ledger), curves_of(ledger, folder), strict=True):
+        metrics = as_numbers(record["metrics"])
         parameters = record["parameters"]
         state = states[record["state"]]
         values = None
@@ -195,14 +237,10 @@ def _to_optuna(ledger: Path, folder: Path) -> Path:
                 params={name: _categorical(value) for name, value in parameters.items()},
                 distributions={name: distributions[name] for name in parameters},
                 user_attrs={**metrics, **{name: record[name] for name in _OWN if name in record}},
-                intermediate_values={
-                    step: objectives[0].value(one)
-                    for step, one in record.get("reports", ())
-                    if len(objectives) == 1
-                },
+                intermediate_values=dict(curve) if len(objectives) == 1 else {},
             )
         )
-    return path
+    return [path]
 
 
 def _distributions(ledger: Path, kinds: Any) -> dict[str, Any]:
@@ -235,12 +273,7 @@ def _categorical(value: Any) -> Any:
     return str(cell(value)) if isinstance(value, (list, tuple, dict)) else value
 
 
-def _number(value: Any) -> Any:
-    """Return a metric as it was: NaN and infinities are text in a ledger."""
-    return float(value) if value in ("nan", "inf", "-inf") else value
-
-
-FORMATS: Final[Mapping[str, Callable[[Path, Path], Path]]] = {
+FORMATS: Final[Mapping[str, Callable[[Path, Path], list[Path]]]] = {
     "csv": _to_csv,
     "json": _to_json,
     "parquet": _to_parquet,

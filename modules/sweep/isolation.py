@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .limits import Limits
 from .messages import Tags
-from .trying import Hear, Report, Tried, reason_of, try_here
+from .trying import Hear, LearningCurve, Report, ShowProgress, Tried, reason_of, try_here
 
 if TYPE_CHECKING:
     from diel import Context
@@ -65,12 +65,15 @@ class Apart:
     ctx : Context
     task : Task
     limits : Limits
+    progress : function
+        Shows how far a trial is.
     """
 
-    def __init__(self, ctx: Context, task: Task, limits: Limits) -> None:
+    def __init__(self, ctx: Context, task: Task, limits: Limits, progress: ShowProgress) -> None:
         self._ctx = ctx
         self._task = task
         self._limits = limits
+        self._progress = progress
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Connection | None = None
 
@@ -80,7 +83,7 @@ class Apart:
         """Try a point; `hear` takes what the trial says meanwhile."""
         if self._process is None:
             self._start()
-        last: dict[str, Any] = {}
+        curve = LearningCurve()
         deadline_s = None
         if self._limits.time_s is not None:
             deadline_s = time.monotonic() + self._limits.time_s
@@ -91,10 +94,13 @@ class Apart:
                 if kind == "tried":
                     tried: Tried = rest[0]
                     return tried
-                step, last = rest
-                self._send(hear(trial, step, last) if hear is not None else True)
+                step, metrics = rest
+                curve.add(step, metrics)
+                self._progress(step, None, f"trial {trial}, step {step}")
+                self._send(hear(trial, step, metrics) if hear is not None else True)
         except _Died as death:
-            return Tried(last, str(death), has_died=True)
+            _, last = curve.last or (0, {})
+            return Tried(last, str(death), has_died=True, reports=curve.points)
 
     def _start(self) -> None:
         """Start a process and wait until it is ready.

@@ -28,6 +28,8 @@ FORMAT: Final = 1
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
 STOPPED: Final = "stopped"
+DIVERGED: Final = "diverged"
+"""It came to its end, and its training or its objective did not: NaN or infinity."""
 
 _SYNC_EVERY_S: Final = 1.0
 _SYNC_SHARE: Final = 0.05
@@ -185,6 +187,14 @@ def encode(record: dict[str, Any]) -> str:
         return "".join(_encode(record, 0))
     except ValueError:
         return "".join(_encode(_finite(record), 0))
+
+
+def as_numbers(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return metrics of a ledger as they were: NaN and infinities are text there."""
+    return {
+        name: float(value) if value in ("nan", "inf", "-inf") else value
+        for name, value in metrics.items()
+    }
 
 
 def plain(value: Any) -> Any:

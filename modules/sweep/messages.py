@@ -142,6 +142,8 @@ class Outcome:
         How many trials this trainer likes to be given at once.
     keeps : bool
         Whether it can keep the model of a trial.
+    reports : dict of int to list of (int, dict)
+        The learning curves of trials that have reported something.
     """
 
     session: str
@@ -156,6 +158,7 @@ class Outcome:
     stopped: set[int] = field(default_factory=set)
     at_once: int = 1
     keeps: bool = False
+    reports: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,11 @@ def preview(options: Any, folder: Path, points: int = 5) -> Preview:
             break
         first.append(point)
     return Preview(
-        options.strategy["name"], search.size, first, options.trainer, search.what_is_wrong
+        options.strategy["name"],
+        search.size,
+        first,
+        options.trainer,
+        lambda metrics: search.judge(metrics).reason,
     )
 
 

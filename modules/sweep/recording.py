@@ -6,6 +6,7 @@ A trial counts when its line is in the ledger; the strategy and the best rows he
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,16 +16,22 @@ from ..objective import ObjectiveError
 from ..space import Choices
 from ..trial import trial_seed
 from .bitmap import Bitmap
-from .ledger import FAILED, FINISHED, STOPPED, plain, records_of
+from .ledger import DIVERGED, FAILED, FINISHED, STOPPED, as_numbers, plain, records_of
 from .messages import Outcome, Report
 from .standing import Standing
-from .trying import SPLITS
+from .trying import SPLITS, Reports, thinned
 
 if TYPE_CHECKING:
     from ..search import Search
     from ..space import Space
 
 _RECALLED_AT_ONCE: Final = 1000
+_CURVES: Final = 20_000
+"""Learning curves in a ledger, but for those of trials that are among the best when they end."""
+_MOST_HEARD: Final = 10_000
+"""Reports of a trial that a rule may stop: to go on after a crash it needs to know all of them."""
+CURVE: Final = "learning curve"
+"""In a row: steps and the objective at each. No column of the table, and no parameter's name."""
 
 
 class Recording:
@@ -41,8 +48,8 @@ class Recording:
     ----------
     standing : Standing
         The best rows.
-    succeeded, failed : int
-        How many trials.
+    succeeded, failed, stopped, diverged : int
+        How many trials; those that were stopped early count as succeeded too.
     """
 
     def __init__(self, search: Search, seed: int) -> None:
@@ -54,7 +61,8 @@ class Recording:
         self._reports: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         objective = search.objectives[0]
         self.standing = Standing(objective.text, maximise=objective.maximise)
-        self.succeeded = self.failed = 0
+        self._curves = 0
+        self.succeeded = self.failed = self.stopped = self.diverged = 0
 
     def recall(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
         """Take in what a ledger holds that is not recorded yet; yield the rows, many at a time."""
@@ -65,8 +73,12 @@ class Recording:
             yield batch
 
     def _recalled(self, record: dict[str, Any]) -> dict[str, Any]:
+        if "reports" in record:
+            self._curves += 1
+            record["reports"] = [(step, as_numbers(one)) for step, one in record["reports"]]
         for step, metrics in record.get("reports", ()):
-            self._search.report(record["trial"], step, metrics)
+            with suppress(ObjectiveError):  # of a curve that no rule has heard
+                self._search.report(record["trial"], step, metrics)
         parameters = record["parameters"]
         for name, values in self._told_as_text.items():
             if name in parameters:
@@ -80,7 +92,10 @@ class Recording:
             goes_on = not self._search.report(report.trial, report.step, report.metrics)
         except ObjectiveError:
             return True  # that is found out and said at its end
-        self._reports.setdefault(report.trial, []).append((report.step, report.metrics))
+        heard = self._reports.setdefault(report.trial, [])
+        heard.append((report.step, report.metrics))
+        if len(heard) > _MOST_HEARD:
+            del heard[1::2]
         return goes_on
 
     def records_of(self, outcome: Outcome, attempt: int) -> list[dict[str, Any]]:
@@ -96,12 +111,13 @@ class Recording:
             strict=True,
         ):
             reason = outcome.reasons.get(trial, "") if outcome.reasons else ""
+            state = FAILED
             if not reason:
-                reason = self._search.what_is_wrong(metrics)
-            state = FINISHED
-            if reason:
-                state = FAILED
-            elif trial in outcome.stopped:
+                judgement = self._search.judge(metrics)
+                reason, state = judgement.reason, FINISHED
+                if reason:
+                    state = DIVERGED if judgement.is_diverged else FAILED
+            if state == FINISHED and trial in outcome.stopped:
                 state = STOPPED
             record = {
                 "trial": trial,
@@ -121,8 +137,19 @@ class Recording:
                 record[SPLITS] = metrics.pop(SPLITS)
             if trial in self._reports:
                 record["reports"] = self._reports.pop(trial)
+            elif trial in outcome.reports and self._keeps_curve(state, metrics):
+                record["reports"] = outcome.reports[trial]
             records.append(record)
         return records
+
+    def _keeps_curve(self, state: str, metrics: Mapping[str, Any]) -> bool:
+        """Whether the ledger gets the learning curve of a trial: after very many, of good ones."""
+        self._curves += 1
+        if self._curves <= _CURVES:
+            return True
+        return state == FINISHED and self.standing.would_keep(
+            self._search.objectives[0].value(metrics)
+        )
 
     def take_in(self, record: dict[str, Any]) -> dict[str, Any]:
         """Let everybody know of a trial whose line is in the ledger; return its row."""
@@ -140,17 +167,38 @@ class Recording:
             is_stopped = state == STOPPED
             self._search.tell(trial, record["parameters"], None, is_stopped=is_stopped)
             values = ()
+        if "reports" in record:
+            row[CURVE] = self._curve_of(record["reports"])
         if state == FAILED:
             self.failed += 1
             row["state"] = record["reason"]
             return row
+        if state == DIVERGED:
+            self.diverged += 1
+            row["state"] = state
+            return row
         self.succeeded += 1
+        self.stopped += state == STOPPED
         for objective, value in zip(self._search.objectives, values, strict=False):
             row.setdefault(objective.text, value)
         if state == FINISHED:
-            self.standing.add(row)
+            self.standing.add({name: value for name, value in row.items() if name != CURVE})
         row["state"] = state
         return row
+
+    def _curve_of(self, reports: Reports) -> list[tuple[int, float]]:
+        """Return the objective at the steps where what was reported gives it."""
+        objective, points = self._search.objectives[0], []
+        for step, metrics in thinned(reports):
+            with suppress(ObjectiveError):
+                points.append((step, objective.value(metrics)))
+        return points
+
+    @property
+    def unranked(self) -> dict[str, int]:
+        """How many trials are not ranked, by why."""
+        counts = {"failed": self.failed, "diverged": self.diverged, "stopped early": self.stopped}
+        return {why: count for why, count in counts.items() if count}
 
     def parameters_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters that are there in the point of a row."""

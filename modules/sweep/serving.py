@@ -125,6 +125,8 @@ def _try_lease(
         add_metrics(tried.metrics)
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)
+        if tried.reports and hear is None:  # else the master has heard them
+            outcome.reports[trial] = tried.reports
         if tried.reason:
             outcome.reasons[trial] = tried.reason
             details.append((trial, tried.detail))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .leases import LeaseBook
 from .ledger import FINISHED, STOPPED
-from .standing import Standing
+from .recording import Recording
 from .table import Table
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ class Showing:
     search : Search
     book : LeaseBook
         Says how many trials there are and how many are recorded.
-    standing : Standing
-        The best rows.
+    recording : Recording
+        Knows the best rows, and how many are none.
     seed : int
         Of the sweep.
     file : Path
@@ -44,7 +44,7 @@ class Showing:
         ctx: Context,
         search: Search,
         book: LeaseBook,
-        standing: Standing,
+        recording: Recording,
         seed: int,
         file: Path,
     ) -> None:
@@ -54,7 +54,8 @@ class Showing:
         self._search = search
         self._objective = search.objectives[0]
         self._book = book
-        self._standing = standing
+        self._recording = recording
+        self._standing = recording.standing
         self._file = file
         self._report = open_report(ctx, file, search, seed)
         self._table: Table | None = None
@@ -112,12 +113,13 @@ class Showing:
         if not at_once and now_s - self._shown_s < _SHOW_EVERY_S:
             return
         self._shown_s = now_s
-        count = len(self._book.recorded)
+        count, unranked = len(self._book.recorded), self._recording.unranked
         if self._standing.version == self._shown_version:
-            self._ctx.results.show(count)
+            self._ctx.results.show(count, unranked=unranked)
             return
         self._shown_version = self._standing.version
-        self._ctx.results.show(count, best=self._standing.best, constants=self._standing.constants)
+        best, constants = self._standing.best, self._standing.constants
+        self._ctx.results.show(count, best=best, constants=constants, unranked=unranked)
 
     def show_notes(self, more: Sequence[str] = ()) -> None:
         """Say which trials none other beats, how far to believe the best score, and `more`."""

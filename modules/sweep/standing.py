@@ -50,6 +50,12 @@ class Standing:
         """A number that grows when `best` or `constants` change."""
         return self._version
 
+    def would_keep(self, value: float) -> bool:
+        """Whether a row with this objective may be among the best."""
+        if value != value or self._worst_kept is None:
+            return value == value
+        return self._sign * value <= self._worst_kept[1]
+
     def add(self, row: Mapping[str, Any]) -> None:
         """Take a row into account: ``trial``, the objective and any other columns."""
         if self._constants is None:

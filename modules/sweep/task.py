@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .limits import Limits
 from .messages import Tags
 from .serving import Trier, serve
 from .together import Followers, follow
-from .trying import Hear, Report, Train, Tried, check_metrics, try_here
+from .trying import Hear, Report, ShowProgress, Train, Tried, check_metrics, try_here
 from .under_way import UnderWay
 
 if TYPE_CHECKING:
     from diel import Context
+
+_SHOW_EVERY_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,19 @@ class Here:
     note : function, optional
         Is told of the trials that begin, from which to before which, and of none, as 0 and 0:
         a trial may be the last thing that this process does.
+    progress : function, optional
+        Shows how far they are.
     """
 
     def __init__(
-        self, task: Task, comm: Any = None, note: Callable[[int, int], None] | None = None
+        self,
+        task: Task,
+        comm: Any = None,
+        note: Callable[[int, int], None] | None = None,
+        progress: ShowProgress | None = None,
     ) -> None:
         self._train = task.load()
+        self._progress = progress
         self._note = note or (lambda start, stop: None)
         self.at_once: int = getattr(self._train, "at_once", 1)
         self.keeps: bool = hasattr(self._train, "keep")
@@ -81,7 +92,13 @@ class Here:
         self, trial: int, parameters: dict[str, Any], seed: int, attempt: int, hear: Hear | None
     ) -> Tried:
         """Try a point; `hear` takes what the trial says meanwhile."""
-        report = Report(
+        self._note(trial, trial + 1)
+        tried = try_here(self._train, parameters, self._report(trial, seed, attempt, hear))
+        self._note(0, 0)
+        return tried
+
+    def _report(self, trial: int, seed: int, attempt: int = 1, hear: Hear | None = None) -> Report:
+        return Report(
             trial,
             seed,
             attempt,
@@ -89,11 +106,8 @@ class Here:
             folder=self._folder,
             comm=self._comm,
             hear=hear,
+            progress=self._progress,
         )
-        self._note(trial, trial + 1)
-        tried = try_here(self._train, parameters, report)
-        self._note(0, 0)
-        return tried
 
     def keep(self, trial: int, parameters: dict[str, Any], seed: int, path: Path) -> Path:
         """Have the model of a trial written; return its file.
@@ -103,7 +117,7 @@ class Here:
         Exception
             Whatever the code of the task raises.
         """
-        report = Report(trial, seed, options=self._options, folder=self._folder, comm=self._comm)
+        report = self._report(trial, seed)
         file: Path = self._train.keep(parameters, report, path)  # type: ignore[attr-defined]
         return file
 
@@ -118,15 +132,44 @@ class Here:
         from diel.errors import RunStopped
 
         self._note(first, first + len(trials))
+        reports = [self._report(first + place, seed) for place, (_, seed) in enumerate(trials)]
         try:
-            found = self._train.together(trials)  # type: ignore[attr-defined]
+            found = self._train.together(  # type: ignore[attr-defined]
+                [(point, report) for (point, _), report in zip(trials, reports, strict=True)]
+            )
         except RunStopped:
             raise
         except Exception:
             return [None] * len(trials)
         finally:
             self._note(0, 0)
-        return [None if one is None else Tried(check_metrics(one)) for one in found]
+        return [
+            None if one is None else Tried(check_metrics(one), reports=report.curve.points)
+            for one, report in zip(found, reports, strict=True)
+        ]
+
+
+class Progress:
+    """Shows how far a trainer is, now and then, where its trials take long enough to be looked at.
+
+    Parameters
+    ----------
+    show : function
+        As `Context.progress`.
+    clock : function, optional
+        Seconds from anywhere.
+    """
+
+    def __init__(self, show: ShowProgress, clock: Callable[[], float] = time.monotonic) -> None:
+        self._show, self._clock = show, clock
+        self._due_s = clock() + _SHOW_EVERY_S
+
+    def __call__(self, done: float, total: float | None, text: str) -> None:
+        """Show it, if it is time for that and there is more to come."""
+        now_s = self._clock()
+        if now_s >= self._due_s and done != total:
+            self._due_s = now_s + _SHOW_EVERY_S
+            self._show(done, total, text)
 
 
 def serve_group(ctx: Context, task: Task, limits: Limits) -> int:
@@ -138,17 +181,18 @@ def serve_group(ctx: Context, task: Task, limits: Limits) -> int:
         If trials shall have a process of their own, and the trainer several ranks.
     """
     tags = Tags(ctx.group, ctx.module)
+    progress = Progress(ctx.progress)
     if limits.needs_process:
         from .isolation import Apart
 
-        with closing(Apart(ctx, task, limits)) as apart:
+        with closing(Apart(ctx, task, limits, progress)) as apart:
             return serve(ctx, tags, apart)
     comm = comm_of(ctx)
     rank = 0 if comm is None else comm.rank
     with UnderWay(ctx.run_dir, tags, ctx.copy_index, rank) as under_way:
-        here = Here(task, comm, under_way.note)
+        here = Here(task, comm, under_way.note, progress)
         if comm is None or comm.size == 1:
-            return serve(ctx, tags, here, lambda suspects: _beside(ctx, task, here, suspects))
+            return serve(ctx, tags, here, partial(_beside, ctx, task, here, progress))
         if rank > 0:
             return follow(ctx, tags, here)
         followers = Followers(ctx, tags, here)
@@ -158,14 +202,16 @@ def serve_group(ctx: Context, task: Task, limits: Limits) -> int:
 
 
 @contextmanager
-def _beside(ctx: Context, task: Task, here: Trier, suspects: Collection[int]) -> Iterator[Trier]:
+def _beside(
+    ctx: Context, task: Task, here: Trier, progress: ShowProgress, suspects: Collection[int]
+) -> Iterator[Trier]:
     """Give what tries suspects in another process first, which may die of them.
 
     A function may want what only a rank has: what fails there without dying is tried here too.
     """
     from .isolation import Apart, NotReady
 
-    with closing(Apart(ctx, task, Limits(isolated=True))) as apart:
+    with closing(Apart(ctx, task, Limits(isolated=True), progress)) as apart:
 
         def beside(
             trial: int, parameters: dict[str, Any], seed: int, attempt: int, hear: Hear | None

@@ -21,11 +21,65 @@ Metrics: TypeAlias = "dict[str, Any]"
 Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
 Hear: TypeAlias = "Callable[[int, int, Metrics], bool]"
 """Takes a trial, a step and metrics; returns whether the trial shall go on."""
+ShowProgress: TypeAlias = "Callable[[float, float | None, str], None]"
+"""Takes how far something is, of how much, and what is being done; as `Context.progress` does."""
+Reports: TypeAlias = "list[tuple[int, Metrics]]"
+"""Steps and what was reported at each."""
+
+MOST_REPORTS: Final = 64
+"""A trial's learning curve has at most so many points."""
 
 SPLITS = "splits"
 """Among metrics: what an evaluation on several splits gave in each, see `modules.evaluation`."""
 _LARGEST: Final = 2**1023
 """Whole numbers beyond this are no floats, and those of some thousand digits no text either."""
+
+
+class LearningCurve:
+    """The reports of a trial, of very many some at equal distances, and the last one.
+
+    Attributes
+    ----------
+    last : tuple of (int, dict) or None
+        Step and metrics that were reported last.
+    """
+
+    def __init__(self) -> None:
+        self.last: tuple[int, Metrics] | None = None
+        self._kept: Reports = []
+        self._every = 1
+        self._count = 0
+
+    def add(self, step: int, metrics: Metrics) -> None:
+        """Take a report: of the same step again, the later one counts."""
+        if self.last is not None and self.last[0] == step:
+            if self._kept and self._kept[-1][0] == step:
+                self._kept[-1] = (step, metrics)
+            self.last = (step, metrics)
+            return
+        self.last = (step, metrics)
+        if self._count % self._every == 0:
+            self._kept.append((step, metrics))
+            if len(self._kept) == MOST_REPORTS:
+                del self._kept[1::2]
+                self._every *= 2
+        self._count += 1
+
+    @property
+    def points(self) -> Reports:
+        """Steps and what was reported there, in order, as plain numbers and text."""
+        points = list(self._kept)
+        if self.last is not None and points[-1][0] != self.last[0]:
+            points.append(self.last)
+        return [(step, _sound_metrics(metrics)) for step, metrics in points]
+
+
+def thinned(reports: Iterable[tuple[int, Metrics]]) -> Reports:
+    """Return some of very many reports, as a `LearningCurve` keeps them."""
+    curve = LearningCurve()
+    for step, metrics in reports:
+        curve.add(step, metrics)
+    return curve.points
 
 
 class Report:
@@ -47,10 +101,16 @@ class Report:
         The communicator of the trainer's copy; None in a process of the trial's own.
     metrics : dict
         What was reported last.
+    curve : LearningCurve
+        What was reported at which step.
+    progress : function
+        Shows how far something is that takes long: ``progress(done, total, text)``.
+    total : int or None
+        How many steps there will be, where the function says so: for those who watch.
     """
 
-    __slots__ = ("_hear", "_is_stopped", "attempt", "comm", "folder", "metrics", "options", "seed",
-                 "trial")  # fmt: skip
+    __slots__ = ("_hear", "_is_stopped", "attempt", "comm", "curve", "folder", "metrics", "options",
+                 "progress", "seed", "total", "trial")  # fmt: skip
 
     def __init__(
         self,
@@ -62,6 +122,7 @@ class Report:
         folder: Path,
         comm: Any = None,
         hear: Hear | None = None,
+        progress: ShowProgress | None = None,
     ) -> None:
         self.trial = trial
         self.seed = seed
@@ -70,6 +131,9 @@ class Report:
         self.folder = folder
         self.comm = comm
         self.metrics: Metrics = {}
+        self.curve = LearningCurve()
+        self.progress: ShowProgress = progress or _show_nothing
+        self.total: int | None = None
         self._hear = hear
         self._is_stopped = False
 
@@ -96,13 +160,20 @@ class Report:
         if type(step) is not int:
             step = _whole(step)
         self.metrics = metrics
+        self.curve.add(step, metrics)
+        self.show(step)
         if self._hear is not None and not self._is_stopped:
             self._is_stopped = not self._hear(self.trial, step, metrics)
         return not self._is_stopped
 
+    def show(self, step: int) -> None:
+        """Show how far the trial is, without a report."""
+        of = "" if self.total is None else f" of {self.total}"
+        self.progress(step, self.total, f"trial {self.trial}, step {step}{of}")
+
     @property
     def is_heard(self) -> bool:
-        """Whether anybody listens: if not, a report that takes time may be left out."""
+        """Whether the trial may be stopped early: if not, some reports will do for its curve."""
         return self._hear is not None
 
     @property
@@ -127,6 +198,8 @@ class Tried:
         Whether it was stopped early.
     has_died : bool
         Whether the process that tried it is no more.
+    reports : list of (int, dict)
+        Its learning curve.
     """
 
     metrics: Metrics = field(default_factory=dict)
@@ -134,6 +207,7 @@ class Tried:
     detail: str = ""
     is_stopped: bool = False
     has_died: bool = False
+    reports: Reports = field(default_factory=list)
 
 
 def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
@@ -150,7 +224,8 @@ def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
 
     try:
         given = train(_copy_of(parameters), report)
-        return Tried(check_metrics(given), is_stopped=report.is_stopped)
+        metrics = check_metrics(given)
+        return Tried(metrics, is_stopped=report.is_stopped, reports=report.curve.points)
     except RunStopped:
         raise
     except (Exception, SystemExit) as error:
@@ -158,7 +233,12 @@ def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
             _sound_metrics(report.metrics),
             reason_of(error),
             "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+            reports=report.curve.points,
         )
+
+
+def _show_nothing(done: float, total: float | None, text: str) -> None:
+    """Stand in where nobody looks."""
 
 
 class NoSuchParameter(KeyError):

@@ -55,6 +55,33 @@ def test_columns_that_say_the_same_everywhere_go_below_the_table(
     assert "accuracy 0.5" not in out  # the objective stays a column
 
 
+@pytest.mark.parametrize("lost", [2, 3])
+def test_rows_that_are_no_results_are_counted(
+    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str], lost: int
+) -> None:
+    journal.start()
+    journal.declare(3, file="results.csv")
+    best = [{"trial": 2, "note": "a", "accuracy": 0.9}] if lost == 2 else []
+    unranked = {"failed": 1, "diverged": lost - 1}
+    (directory.path / "results.csv").write_text("trial,note,accuracy,state\n2,a,0.9,finished\n")
+    journal.add(
+        "ResultsShown", module="master", copy=0, file="results.csv", count=3, best=best,
+        constants={}, unranked=unranked,
+    )  # fmt: skip
+    shown = PlainDisplay(directory)
+    shown.refresh()
+    text = f"1 failed, {lost - 1} diverged"
+    best_so_far = "best accuracy 0.9" if best else "none yet"
+    assert f"master: 3 of 3 results, {best_so_far} ({text})" in capsys.readouterr().out
+    journal.end(0)
+    _, out = conclude(directory, capsys)
+    if best:
+        assert f"1 best of 1 by highest accuracy; of 3: {text}" in out
+    else:
+        assert f"master: no result among 3: {text}" in out
+        assert "best of" not in out
+
+
 def test_each_table_is_shown(
     directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:

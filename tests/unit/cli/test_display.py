@@ -10,6 +10,7 @@ from unit.cli.journals import RUDE, Journal
 from diel.cli import display
 from diel.cli.display import LiveDisplay, PlainDisplay, PlainFace, SilentFace, face_for_rank_0
 from diel.run.directory import RunDirectory
+from diel.run.status import write_status
 
 
 def lines(text: str) -> list[str]:
@@ -83,6 +84,36 @@ def test_results_are_told_now_and_then_and_when_complete(
         ["master: 4 results, best accuracy 3", "other: 4 of 5 results, best accuracy 0"],
         ["other: 5 of 5 results, best accuracy 0"],
     ]
+
+
+def test_copies_that_tell_are_heard_where_nothing_else_is_said(
+    directory: RunDirectory,
+    journal: Journal,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now_s[0])
+    shown = PlainDisplay(directory)
+    journal.start()
+    placement = {f"trainer.{copy}": [copy + 2] for copy in range(6)}
+    journal.add("GroupStarted", group="h", copies={"trainer": 6}, placement=placement)
+    progress = [
+        {"copy": f"trainer.{copy}", "done": copy, "total": 9, "text": "18 networks" * (copy > 0)}
+        for copy in range(6)
+    ]
+    write_status(directory, {"waiting": [], "servers": [], "progress": progress})
+    shown.refresh()
+    now_s[0] += 9.0
+    shown.refresh()
+    assert "18 networks" not in capsys.readouterr().out
+    for _ in range(2):
+        now_s[0] += 2.0
+        shown.refresh()
+    assert lines(capsys.readouterr().out) == [
+        "trainer.0: 0 of 9", "trainer.1: 18 networks", "trainer.2: 18 networks",
+        "trainer.3: 18 networks", "... and 2 more copies",
+    ]  # fmt: skip
 
 
 def test_a_failure_is_told_once_with_its_place(

@@ -12,6 +12,7 @@ from unit.cli.journals import RUDE, Journal
 
 from diel.cli.display import LiveDisplay
 from diel.run.directory import RunDirectory
+from diel.run.status import write_status
 
 
 class Screen(Console):
@@ -38,6 +39,20 @@ def drawn(live: LiveDisplay) -> str:
     with console.capture() as capture:
         console.print(live._render())
     return capture.get()
+
+
+def test_the_status_knows_more_than_the_journal(
+    live: LiveDisplay, journal: Journal, directory: RunDirectory
+) -> None:
+    journal.start()
+    journal.add("GroupStarted", group="h", copies={"t": 1}, placement={"trainer.0": [2]})
+    journal.progress(done=3)
+    progress = {"copy": "trainer.0", "done": 7, "total": 10, "text": "18 networks, epoch 7 of 10"}
+    write_status(directory, {"waiting": [], "servers": [], "progress": [progress]})
+    live.refresh()
+    text = " ".join(drawn(live).split())
+    assert "7/10 18 networks, epoch 7 of 10" in text
+    assert "3/10" not in text
 
 
 def test_before_the_run_starts(live: LiveDisplay) -> None:

@@ -106,6 +106,10 @@ def test_a_run_that_goes_on(run: Run, capsys: pytest.CaptureFixture[str]) -> Non
             "servers": [
                 {"rank": 1, "tuples": 1234, "size_bytes": 3 * 2**19, "capacity_bytes": 2**30}
             ],
+            "progress": [
+                {"copy": "trainer.1", "done": 120, "total": 200, "text": f"18 networks {RUDE}"},
+                {"copy": "gone.7", "done": 1, "total": 2, "text": "of a copy that has ended"},
+            ],
         },
     )
     assert diel("watch", "--once", str(run.directory.path)) == 0
@@ -122,7 +126,9 @@ def test_a_run_that_goes_on(run: Run, capsys: pytest.CaptureFixture[str]) -> Non
     assert "attempt 2" in text
     assert "tuple server on rank 1: 1,234 tuples, 1.5 MiB of 1.0 GiB" in text
     assert "1/36 best accuracy 0.5" in text
-    assert f"3/10 {RUDE}" in text
+    assert f"120/200 18 networks {RUDE}" in text  # later than what the journal has
+    assert "3/10" not in text
+    assert "gone.7" not in text
 
 
 def test_a_copy_that_has_ended_is_not_shown(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -355,3 +355,22 @@ def test_one_without_decay_beside_one_that_decays(kind):
         model = dnn.NeuralNetwork(layers(), optimizer=optimizer(rate, decay), seed=k + 1)
         history = model.fit(X, LABELS, epochs=4, batch_size=16, progress=False)
         assert history.loss == losses[k]
+
+
+def test_validation_may_follow_some_epochs_alone() -> None:
+    networks = dnn.Ensemble(dnn.mlp(6, [4], 3), optimizer=dnn.SGD(0.5), seeds=[1, 2])
+    seen: list[tuple[int, int]] = []
+    histories = networks.fit(
+        X,
+        LABELS,
+        epochs=[5, 3],
+        batch_size=8,
+        validation_rows=[range(10)] * 2,
+        validation_epochs={2, 3, 5},
+        on_epoch=lambda epoch, ks, all_: (
+            seen.extend((k, len(one.validation)) for k, one in zip(ks, all_, strict=True)) or ()
+        ),
+    )
+    assert [len(one.validation) for one in histories] == [3, 2]
+    assert seen == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2), (0, 2), (0, 3)]
+    assert histories[0].validation[-1] == networks.evaluate(X[:10], LABELS[:10])[0]

@@ -35,13 +35,14 @@ class Heard:
         recorder: Any = SimpleNamespace(
             record=lambda event, **fields: self.records.append((event, fields))
         )
+        self.status = Status(RunDirectory(folder), self.waits)
         self.listener = Listener(
             recorder,
             (SERVER, FIRST, SECOND),
             plan_of={7: PLAN}.__getitem__,
             modules={("g", "a"): ModulePlan("a", 1, 2, **policy)},
             waits=self.waits,
-            status=Status(RunDirectory(folder), self.waits),
+            status=self.status,
             timesheet=self.timesheet,
         )
 
@@ -73,6 +74,25 @@ def test_what_is_only_noted(heard: Heard) -> None:
     assert heard.hear(messages.ServerStatus(1, 2, 3), SERVER) is None
     assert heard.hear(messages.RankStopped(7)) is None
     assert heard.records == [("ProgressMade", {"done": 1})]
+
+
+def test_progress_goes_to_the_status_and_now_and_then_to_the_journal(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("diel.executive.listener.time.monotonic", lambda: now_s[0])
+    for tenth in range(1, 36_000 * 2):  # two hours
+        now_s[0] = heard.listener._started_s + tenth / 10
+        fields = {"module": "a", "copy": tenth % 2, "done": tenth, "total": None, "text": "t"}
+        heard.hear(messages.Recorded("ProgressMade", fields))
+    done = [fields["done"] for _, fields in heard.records]
+    assert done[:4] == [1, 2, 11, 12]  # each copy at first, and again after a second
+    assert 300 < len(done) < 2000
+    heard.hear(messages.Recorded("ProgressMade", {**fields, "done": 5, "total": 5}))
+    assert heard.records[-1][1]["done"] == 5  # its end at once
+    assert sorted(heard.status._progress) == ["a.0", "a.1"]
+    heard.status.forget_progress("a.1")
+    assert [one["done"] for one in heard.status._progress.values()] == [71_998]
 
 
 def test_messages_that_nobody_received_are_a_warning_of_their_copy(heard: Heard) -> None:

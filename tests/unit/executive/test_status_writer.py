@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
+
 from diel.executive.deadlock import WaitWatch
 from diel.executive.messages import ServerStatus, Waiting
 from diel.executive.plans import CopyPlan
 from diel.executive.status import Status
 from diel.run.directory import RunDirectory
-from diel.run.status import ServerView, WaitView, read_status
+from diel.run.status import ProgressView, ServerView, WaitView, read_status
 
 PLAN = CopyPlan(1, "g", "m", 2, 3, (4,), 9, (4,))
 WAITING = Waiting(
@@ -43,6 +45,21 @@ def test_what_has_changed_is_written_now_and_then(tmp_path: Path) -> None:
     waits.forget(4)
     status.write_if_due(13.0, lambda: 1013.0)
     assert read_status(directory).waiting == []
+
+
+def test_progress_is_in_the_status_until_its_copy_ends(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    status = Status(directory, WaitWatch())
+    status.note_progress("m.0", {"done": np.float32(120), "total": 200, "text": "18 networks"})
+    status.note_progress("m.1", {"done": 3, "total": None, "text": ""})
+    status.write_if_due(1.0)
+    assert read_status(directory).progress == [
+        ProgressView("m.0", 120.0, 200, "18 networks"),
+        ProgressView("m.1", 3, None, ""),
+    ]
+    status.forget_progress("m.0")
+    status.write_if_due(2.0)
+    assert [one.copy for one in read_status(directory).progress] == ["m.1"]
 
 
 def test_a_folder_that_is_gone_does_not_end_a_run(tmp_path: Path) -> None:

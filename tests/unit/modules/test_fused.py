@@ -26,6 +26,15 @@ def alone(train: trainer.OurTrain, parameters: dict[str, Any], seed: int) -> dic
     return tried.metrics
 
 
+def all_of(
+    train: trainer.OurTrain, trials: list[tuple[dict[str, Any], int]]
+) -> tuple[list[dict[str, Any] | None], list[Report]]:
+    """Train together; return metrics, and the reports with the learning curves."""
+    reports = [Report(0, seed, options={}, folder=Path()) for _, seed in trials]
+    given = [(point, report) for (point, _), report in zip(trials, reports, strict=True)]
+    return train.together(given), reports
+
+
 def timeless(metrics: dict[str, Any]) -> Any:
     """Without the times: those are never the same."""
     if isinstance(metrics, dict):
@@ -48,7 +57,7 @@ def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any, rows: 
                                               (0.1, 0.5, 0.0, 1))
     ]  # fmt: skip
     trials = [(point, trial_seed(3, number)) for number, point in enumerate(points)]
-    together = train.together(trials)
+    together, _ = all_of(train, trials)
     assert len(together) == 6
     for (point, seed), metrics in zip(trials, together, strict=True):
         assert metrics is not None
@@ -56,7 +65,7 @@ def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any, rows: 
         assert metrics["training_time_s"] > 0
         assert SPLITS in metrics
     # However they are put together.
-    again = train.together(trials[::-2])
+    again, _ = all_of(train, trials[::-2])
     assert [timeless(one) for one in again] == [timeless(one) for one in together[::-2]]
 
 
@@ -77,19 +86,97 @@ def test_whatever_the_hyperparameters_are_nobody_can_tell_from_a_result() -> Non
     points = [{"hidden": [6, 5], "epochs": 2, "batch_size": 64, **kind} for kind in kinds]
     for again in range(2):  # the second time in plans that are kept
         trials = [(point, trial_seed(again, number)) for number, point in enumerate(points)]
-        together = train.together(trials)
+        together, _ = all_of(train, trials)
         for (point, seed), metrics in zip(trials, together, strict=True):
             assert metrics is not None
             assert timeless(metrics) == timeless(alone(train, point, seed)), point
 
 
+def test_a_network_that_diverges_says_so_and_its_neighbours_do_not() -> None:
+    for evaluation in ({}, {"evaluation": FOLDS}):
+        train = trainer.prepare({"dataset": "breast_cancer", **evaluation}, Path())
+        points = [{"hidden": [8], "epochs": 3, "learning_rate": rate} for rate in (0.1, 1e30, 0.2)]
+        found, _ = all_of(train, [(one, 7) for one in points])
+        for metrics, point in zip(found, points, strict=True):
+            assert metrics is not None
+            assert metrics.get("diverged", False) == (point["learning_rate"] > 1)
+            assert repr(timeless(metrics)) == repr(timeless(alone(train, point, 7)))
+
+
+def test_a_training_time_does_not_depend_on_the_neighbours() -> None:
+    """It is what the network takes alone: epochs times an epoch, timed once for its kind."""
+    train = trainer.prepare({"dataset": "breast_cancer"}, Path())
+    point = {"hidden": [8], "epochs": 4}
+    seen = []
+    for neighbours in (1, 7, 40):
+        found, _ = all_of(train, [({**point, "epochs": 8}, one) for one in range(neighbours)])
+        found, _ = all_of(
+            train, [(point, 9), *(({**point, "epochs": 8}, one) for one in range(neighbours))]
+        )
+        times_s = [one["training_time_s"] for one in found if one is not None]
+        assert len(times_s) == neighbours + 1
+        assert times_s[1:] == pytest.approx([2 * times_s[0]] * neighbours, rel=1e-12)
+        seen.append(times_s[0])
+    assert seen == [seen[0]] * 3
+    times_s = [alone(train, point, 9)["training_time_s"] for _ in range(5)]
+    assert 0.2 < seen[0] / min(times_s) < 20  # the machine may be busy
+
+
+@pytest.mark.parametrize("evaluation", [{}, {"evaluation": FOLDS}])
+def test_a_learning_curve_is_the_same_alone_and_together(evaluation: Any) -> None:
+    train = trainer.prepare({"dataset": "breast_cancer", **evaluation}, Path())
+    rates = {"learning_rate": 0.05}
+    points = [
+        {"hidden": [8], "epochs": 7, **rates}, {"hidden": [8], "epochs": 3},
+        {"hidden": [8], "epochs": 9, "learning_rate": 1e30},
+    ]  # fmt: skip
+    found, reports = all_of(train, [(point, 5) for point in points])
+    for point, metrics, report in zip(points, found, reports, strict=True):
+        one = Report(0, 5, options={}, folder=Path())
+        tried = try_here(train, point, one)
+        curve = [(step, timeless(said)) for step, said in report.curve.points]
+        assert repr(curve) == repr([(step, timeless(said)) for step, said in tried.reports])
+        steps = [step for step, _ in curve]
+        if evaluation:
+            assert steps == [1, 2, 3, 4]  # after each fold
+        else:
+            wanted = {7: [1, 2, 4, 7], 3: [1, 2, 3]}
+            assert steps == wanted.get(point["epochs"], steps)
+            assert len(steps) < 9  # the one that diverges ends
+        assert metrics is not None
+        assert repr(curve[-1][1]) == repr(
+            {name: metrics[name] for name in ("accuracy", "loss", "mcc")}
+            | ({"diverged": True} if evaluation and "diverged" in metrics else {})
+        )
+
+
+def test_progress_counts_epochs() -> None:
+    train = trainer.prepare({"dataset": "breast_cancer"}, Path())
+    said: list[tuple[float, float | None, str]] = []
+    reports = [
+        Report(trial, trial, options={}, folder=Path(), progress=lambda *how: said.append(how))
+        for trial in range(3)
+    ]
+    train.together([({"hidden": [8], "epochs": 2 + one.trial}, one) for one in reports])
+    assert said == [
+        (1, 4, "3 networks, epoch 1 of 4"),
+        (2, 4, "3 networks, epoch 2 of 4"),
+        (3, 4, "2 networks, epoch 3 of 4"),
+        (4, 4, "a network, epoch 4 of 4"),
+    ]
+    said.clear()
+    train({"hidden": [8], "epochs": 5}, reports[2])
+    assert [how[:2] for how in said] == [(done, 5) for done in range(1, 6)]
+    assert said[-1] == (5, 5, "trial 2, step 5 of 5")
+
+
 def test_wide_networks_are_trained_alone() -> None:
     train = trainer.prepare({"dataset": "breast_cancer"}, Path())
     narrow, wide = ({"hidden": [units], "epochs": 1} for units in (8, 128))
-    found = train.together([(narrow, 1), (wide, 2), (narrow, 3)])
+    found, _ = all_of(train, [(narrow, 1), (wide, 2), (narrow, 3)])
     assert [one is None for one in found] == [False, True, False]
-    assert train.together([(wide, 1), (wide, 2)]) == [None, None]
-    assert train.together([(narrow, 1)]) == [None]  # one alone is no crowd
+    assert all_of(train, [(wide, 1), (wide, 2)])[0] == [None, None]
+    assert all_of(train, [(narrow, 1)])[0] == [None]  # one alone is no crowd
 
 
 @pytest.mark.parametrize("routines", ["fixed", "measured"])

@@ -105,10 +105,10 @@ def test_memory_is_bounded_and_the_sample_is_uniform() -> None:
 
 
 @pytest.mark.parametrize("accuracy", [math.nan, math.inf, -math.inf, None, "", "none"])
-def test_a_row_without_a_number_has_failed(accuracy: Any) -> None:
+def test_a_row_without_a_number_has_diverged(accuracy: Any) -> None:
     gathered = Gatherer(SWEEP)
     gathered.add([row(0, accuracy), row(1, 0.5)])
-    assert (gathered.count, gathered.failed, gathered.good) == (2, 1, 1)
+    assert (gathered.count, gathered.failed, gathered.diverged, gathered.good) == (2, 0, 1, 1)
     assert [one.row["trial"] for one in gathered.top] == [1]
     (reason,) = gathered.reasons
     assert reason.startswith("accuracy is ")
@@ -123,7 +123,7 @@ def test_reasons_of_failures_are_counted() -> None:
     assert gathered.good == 2
     gathered.add(row(5 + one, math.nan, state=f"reason {one}") for one in range(100))
     assert len(gathered.reasons) <= 21
-    assert sum(gathered.reasons.values()) == gathered.failed == 103
+    assert sum(gathered.reasons.values()) == gathered.lost == 103
     assert len(gathered.failures) == 50
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from base64 import b64encode
+from collections import Counter
 from hashlib import sha256
 from html.parser import HTMLParser
 from random import Random
@@ -303,6 +304,33 @@ def test_the_best_score_stands_beside_its_caution() -> None:
     again = with_bias_of(document(rows(41)), text)
     assert "bias" in Parsed(again).ids()
     assert "they chose it." not in again.partition("</header>")[0]
+
+
+def test_learning_curves_of_the_best_and_the_stopped_trials() -> None:
+    of = rows(40)
+    for row in of:
+        row["state"] = "stopped" if row["trial"] % 4 == 0 else "finished"
+        last = 3 if row["trial"] % 4 == 0 else 20
+        row["learning curve"] = [
+            (step, row["accuracy"] * (1 - 1 / (step + 1))) for step in range(1, last)
+        ]
+        if row["trial"] == 8:
+            row["learning curve"] = [(1, math.nan), (2, 0.5), (3, math.inf)]  # nothing to draw
+    parsed = Parsed(document(of))
+    assert "curves" in parsed.ids()
+    lines = [about for tag, about in parsed.tags if tag == "polyline"]
+    styles = Counter(about["class"] for about in lines if about["class"] in STYLES)
+    assert styles == {"best": 1, "good": 9, "stopped": 9}
+    (note,) = [text for text in parsed.inside("p") if "have reported" in text]
+    assert note == (
+        "What the 10 best trials have reported on their way, and, dashed, 9 of 10 that were "
+        "stopped early, up to there."
+    )
+    assert "learning curve" not in data_of(parsed)["keys"]
+    assert "curves" not in Parsed(document(rows(40))).ids()
+
+
+STYLES = ("best", "good", "stopped")
 
 
 def test_a_forest_that_knows_nothing_is_not_shown_as_one_that_does() -> None:

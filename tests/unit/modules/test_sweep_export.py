@@ -40,7 +40,8 @@ def ledger(tmp_path: Path) -> Path:
 
 
 def test_csv(ledger: Path) -> None:
-    (path,) = export(ledger, ["csv"], ledger.parent)
+    path, curves = export(ledger, ["csv"], ledger.parent)
+    assert curves.read_text() == "trial,step,loss\n5,1,3.0\n5,2,2.5\n"
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [int(row["trial"]) for row in rows] == list(range(8))
@@ -64,6 +65,7 @@ def test_a_metric_called_like_a_parameter_does_not_hide_it(tmp_path: Path) -> No
 def test_json(ledger: Path) -> None:
     (path,) = export(ledger, ["json"], ledger.parent)
     rows = json.loads(path.read_text())
+    assert rows[5]["reports"] == [[1, {"loss": 3.0}], [2, {"loss": 2.5}]]
     assert [row["trial"] for row in rows] == list(range(8))
     assert rows[1]["hidden"] == [8, 1]
     assert "beta" not in rows[0]
@@ -72,7 +74,11 @@ def test_json(ledger: Path) -> None:
 
 def test_parquet(ledger: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    (path,) = export(ledger, ["parquet"], ledger.parent)
+    path, curves = export(ledger, ["parquet"], ledger.parent)
+    assert parquet.read_table(curves).to_pylist() == [
+        {"trial": 5, "step": 1, "loss": 3.0},
+        {"trial": 5, "step": 2, "loss": 2.5},
+    ]
     rows = parquet.read_table(path).to_pylist()
     assert [row["trial"] for row in rows] == list(range(8))
     assert rows[2]["rate"] == 0.2

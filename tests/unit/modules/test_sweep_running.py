@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from datetime import date, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 from diel.errors import CopyStopped, ModuleFailed
 from diel.testing import Module, ModuleRun, TupleSpace, run_modules
 from modules import master, trainer
+from modules.sweep import recording
 from modules.sweep.conducting import SweepFailed
 from modules.sweep.ledger import LedgerError, ledger_path, records_of
 from modules.sweep.messages import End, Lease, Tags
+from modules.sweep.trying import MOST_REPORTS, LearningCurve
 from modules.trial import trial_seed
 
 MINE = """
@@ -45,8 +48,12 @@ def steps(parameters, report):
             return {"score": parameters["x"] * step, "steps": step}
     return {"score": parameters["x"] * 9, "steps": 9}
 
-def odd(parameters, report):
-    return {"other": 1.0} if parameters["x"] == 3 else {"score": float("nan")}
+def loses_numbers(parameters, report):
+    return [
+        {"score": 0.0}, {"score": float("nan")}, {"score": float("inf")}, {"other": 1.0},
+        {"score": 9.0, "diverged": True}, {"diverged": True}, {"score": 6.0, "diverged": False},
+        {"score": 7.0},
+    ][parameters["x"]]
 
 def clashes(parameters, report):
     return {"score": parameters["x"], "x": -1, "trial": -1, "splits": 5, "state": "odd"}
@@ -77,6 +84,18 @@ def endless(parameters, report):
 
 def dated(parameters, report):
     return {"score": parameters["day"].toordinal()}
+
+def many_steps(parameters, report):
+    for step in range(1, report.options["steps"] + 1):
+        report(step, score=parameters["x"] * step)
+    return {"score": parameters["x"]}
+
+def dies(parameters, report):
+    report(1, score=0.5)
+    if parameters["x"] == 2:
+        report(2, score=0.75)
+        os._exit(1)
+    return {"score": 1.0}
 
 def misspelt(parameters, report):
     if parameters["learning_rate"] == 1:
@@ -238,20 +257,111 @@ def test_a_sweep_in_which_everything_failed_goes_on_once_its_function_is_mended(
     assert sum(one["state"] == "failed" for one in sweep.records) == failed
 
 
-def test_metrics_without_the_objective_are_a_failure_and_nan_is_last(sweep: Sweep) -> None:
-    done = sweep.run({"space": {"x": [1, 2, 3]}}, train="odd")
-    (failed,) = [one for one in sweep.records if one["state"] == "failed"]
-    assert failed["trial"] == 2
-    assert "reported no 'score'" in failed["reason"]
-    assert done.returned["trial"] == 0
-    assert done.returned["score"] != done.returned["score"]
+def test_metrics_without_the_objective_are_a_failure_and_lost_numbers_diverge(
+    sweep: Sweep,
+) -> None:
+    done = sweep.run({"space": {"x": {"from": 0, "to": 7, "step": 1}}}, train="loses_numbers")
+    states = {one["trial"]: (one["state"], one.get("reason")) for one in sweep.records}
+    assert states == {
+        0: ("finished", None),
+        1: ("diverged", "score is nan"),
+        2: ("diverged", "score is inf"),
+        3: ("failed", states[3][1]),
+        4: ("diverged", "the training diverged"),
+        5: ("diverged", "the training diverged"),
+        6: ("finished", None),
+        7: ("finished", None),
+    }
+    assert "reported no 'score'" in str(states[3][1])
+    # A score of a training that diverged does not rank, however good it is.
+    assert (done.returned["trial"], done.returned["score"]) == (7, 7.0)
+    table = {row["trial"]: row["state"] for row in sweep.rows}
+    assert [table[str(trial)] for trial in (0, 1, 2, 4, 5)] == ["finished"] + ["diverged"] * 4
+    (shown,) = [one for one in done.records if one["event"] == "ResultsShown" and one["count"] == 8]
+    assert shown["unranked"] == {"failed": 1, "diverged": 4}
+    assert [row["trial"] for row in shown["best"]] == [7, 6, 0]
+    assert any(text.startswith("4 of 8 trials diverged") for text in done.warnings)
+    report = (sweep.run_dir / "report.html").read_text()
+    assert "Trials that failed or diverged" in report
+    assert "5 of 8 trials have no result. Of 4 the training, or the objective" in report
+    # And once more from the ledger alone.
+    again = sweep.run({"space": {"x": {"from": 0, "to": 7, "step": 1}}}, train="loses_numbers")
+    assert again.returned["trial"] == 7
+    assert {row["trial"]: row["state"] for row in sweep.rows} == table
 
 
-def test_that_no_trial_has_a_number_is_said(sweep: Sweep) -> None:
-    options = {**GRID, "space": {"x": [1, 2]}}
-    done = sweep.run(options, train="odd")
-    said = [one["text"] for one in done.records if one["event"] == "MessageLogged"]
-    assert "no trial has a number as its score" in said
+def test_a_sweep_in_which_everything_diverges_has_no_best(sweep: Sweep) -> None:
+    with pytest.raises(SweepFailed, match=r"\(1 failed, 2 diverged\); the first: score is nan"):
+        sweep.run({"space": {"x": [1, 3, 2]}}, trainers=1, train="loses_numbers")
+
+
+def curves_of(file: Path) -> int:
+    """Count the learning curves that a report draws."""
+    _, _, section = file.read_text().partition('<section id="curves"')
+    return section.partition("</section>")[0].count("<polyline")
+
+
+def test_learning_curves_are_kept_drawn_and_survive_a_resume(sweep: Sweep) -> None:
+    options = {"space": {"x": {"from": 1, "to": 12, "step": 1}}}
+    sweep.run(options, train="steps")
+    for record in sweep.records:
+        x = record["parameters"]["x"]
+        assert record["reports"] == [[step, {"score": x * step}] for step in range(1, 10)]
+    report = sweep.run_dir / "report.html"
+    assert curves_of(report) == 10  # those of the best
+    assert "learning curve" not in (sweep.run_dir / "results.csv").read_text()
+    path = ledger_path(sweep.run_dir, "group", "master", (0,))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:9]))
+    done = sweep.run(options, train="steps")
+    assert all(len(record["reports"]) == 9 for record in sweep.records)
+    assert curves_of(report) == 10
+    assert all("learning curve" not in row for row in done.records[-1].get("best", ()))
+
+
+def test_learning_curves_are_bounded_in_each_trial_and_in_all(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_CURVES", 30)
+    options = {"space": {"x": {"from": 1, "to": 100, "step": 1}}, "order": "shuffled"}
+    sweep.run(options, train="many_steps", options={"steps": 1000})
+    kept = [record for record in sweep.records if "reports" in record]
+    assert all("reports" in record for record in sweep.records[:30])
+    best = {record["trial"] for record in sorted(sweep.records, key=_score)[-20:]}
+    assert best <= {record["trial"] for record in kept}
+    assert len(kept) < 90
+    for record in kept:
+        steps = [step for step, _ in record["reports"]]
+        assert len(steps) <= MOST_REPORTS
+        assert (steps[0], steps[-1]) == (1, 1000)
+        assert len({later - step for step, later in pairwise(steps[:-1])}) == 1
+
+
+def _score(record: dict[str, Any]) -> float:
+    return float(record["metrics"]["score"])
+
+
+@pytest.mark.parametrize("reports", [0, 1, 2, 63, 64, 65, 127, 128, 1000, 12345])
+def test_a_learning_curve_keeps_some_points_and_the_last(reports: int) -> None:
+    curve = LearningCurve()
+    for step in range(reports):
+        curve.add(step, {"score": step})
+        curve.add(step, {"score": -step})  # said again: the later one counts
+    points = curve.points
+    assert len(points) == reports if reports < MOST_REPORTS else 32 <= len(points) <= MOST_REPORTS
+    assert points == [(step, {"score": -step}) for step, _ in points]
+    steps = [step for step, _ in points]
+    assert steps == sorted(set(steps))
+    if reports:
+        assert (steps[0], steps[-1]) == (0, reports - 1)
+
+
+def test_a_trial_that_dies_leaves_its_learning_curve(sweep: Sweep) -> None:
+    options = {"space": {"x": [1, 2]}}
+    sweep.run(options, trainers=1, train="dies", isolated=True)
+    first, second = sorted(sweep.records, key=lambda one: one["trial"])
+    assert (first["state"], second["state"]) == ("finished", "failed")
+    assert first["reports"] == [[1, {"score": 0.5}]]
+    assert second["reports"] == [[1, {"score": 0.5}], [2, {"score": 0.75}]]
 
 
 def test_a_metric_that_is_called_like_a_parameter_takes_no_place(sweep: Sweep) -> None:

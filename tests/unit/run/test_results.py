@@ -181,6 +181,15 @@ def test_the_best_rows_of_a_file(tmp_path: Path) -> None:
     assert [row["trial"] for row in best_of_table(path, "x", maximise=False, count=9)][:2] == [0, 3]
 
 
+def test_rows_that_are_no_results_are_not_among_the_best_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(
+        "trial,x,state\n0,0.5,finished\n1,0.9,diverged\n2,0.8,stopped\n"
+        "3,0.7,ValueError: x\n4,0.6,\n"
+    )
+    assert [row["trial"] for row in best_of_table(path, "x", maximise=True, count=9)] == [4, 0]
+
+
 def test_a_resumed_run_leaves_the_tables_of_modules_alone(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     own = new_results_file(tmp_path)
