@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .leases import LeaseBook
 from .ledger import FINISHED, STOPPED
-from .recording import Recording
+from .recording import CURVE, Recording
 from .table import Table
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Showing:
             good = next((row for row in self._untabled if row["state"] in (FINISHED, STOPPED)), {})
             if not good:
                 return
-            known = {"trial", *self._search.space.names, *AFTER_METRICS}
+            known = {"trial", CURVE, *self._search.space.names, *AFTER_METRICS}
             self._make_table([name for name in good if name not in known])
             rows, self._untabled = self._untabled, []
         assert self._table is not None

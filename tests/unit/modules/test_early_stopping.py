@@ -112,6 +112,56 @@ def test_the_median_rule_stops_what_optuna_prunes(seed: int, startup: int, warmu
     assert len(expected) > 10
 
 
+def test_halving_by_hand() -> None:
+    """Rungs at steps 2, 6 and 18; of those that have reached one, a third goes on, one at least."""
+    strategy = EarlyStopping(Random(SPACE, 0), Halving(min_steps=2, reduction=3))
+    for trial, step, score, stops in [
+        (0, 1, 0.1, False),  # before the first rung
+        (0, 2, 0.5, False),  # the first one there is the best so far
+        (1, 2, 0.4, True),
+        (2, 2, 0.6, False),
+        (3, 2, 0.55, True),  # of four, one goes on
+        (4, 2, 0.6, False),  # as good as the best
+        (5, 2, 0.57, True),  # of six, two go on: 0.6 and 0.6
+        (6, 2, 0.6, False),
+        (7, 3, 0.59, True),  # a rung that was stepped over is reached
+        (8, 2, 0.6, False),  # of nine, three
+        (0, 6, 0.7, False),
+        (2, 6, 0.69, True),
+        (4, 7, 0.71, False),
+        (4, 8, 0.0, False),  # no rung since the last report
+        (6, 20, 0.8, False),  # two rungs at once
+        (9, 20, 0.7, True),  # enough for the first rung, not for the second
+        (8, 18, 0.75, True),  # enough for the second, where two of six go on, not for the third
+        (10, 18, 0.9, False),
+    ]:
+        assert strategy.report(trial, step, score) == stops, (trial, step)
+    rungs: Any = strategy.rule
+    assert {step: len(window) for step, window in rungs._rungs.items()} == {2: 11, 6: 7, 18: 3}
+
+
+def test_the_median_rule_by_hand() -> None:
+    strategy = EarlyStopping(Random(SPACE, 0), Median(startup_trials=2, warmup_steps=3))
+    for step, score in ((1, 0.25), (3, 0.5), (4, 0.625)):
+        assert not strategy.report(0, step, score)
+    strategy.tell(0, {}, 0.625)
+    assert not strategy.report(1, 3, 0.125)  # one trial is completed, which is too few
+    strategy.tell(1, {}, None)  # failed: it does not count
+    for step, score in ((1, 0.0), (3, 0.75), (4, 0.875)):
+        assert not strategy.report(2, step, score)
+    strategy.tell(2, {}, 0.875)
+    # The medians are 0.625 at step 3 and 0.75 at step 4.
+    for trial, step, score, stops in [
+        (3, 1, 0.0, False), (3, 2, 0.0, False),  # still warming up
+        (3, 3, 0.5, True),
+        (4, 3, 0.625, False),  # as good as the median
+        (4, 4, 0.0, True),  # the best so far, 0.625, is below that of this step
+        (5, 1, 0.75, False), (5, 4, 0.0, False),  # the best so far counts
+        (6, 5, 0.0, False),  # nobody was here
+    ]:  # fmt: skip
+        assert strategy.report(trial, step, score) == stops, (trial, step)
+
+
 def test_halving_lets_one_in_reduction_go_on() -> None:
     reports = Reports(0, trials=900, steps=30, window=20)
     reached = dict.fromkeys((1, 3, 9, 27), 0)
