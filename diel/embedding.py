@@ -111,14 +111,14 @@ class Executive:
 
         parent = Parent(comm if comm is not None else world())
         provided = provide(self._functions)
-        if parent.rank != parent.EXECUTIVE_RANK:
-            from diel.executive.worker import follow
-
-            return follow(parent)
-        from diel.cli.display import face_for_rank_0
-        from diel.executive.lead import lead
-
         try:
+            if parent.rank != parent.EXECUTIVE_RANK:
+                from diel.executive.worker import follow
+
+                return follow(parent)
+            from diel.cli.display import face_for_rank_0
+            from diel.executive.lead import lead
+
             return lead(
                 parent,
                 self._file,
@@ -132,3 +132,5 @@ class Executive:
         except DielError as error:
             print(f"diel: {error}", file=sys.stderr, flush=True)
             return BAD_INPUT
+        finally:
+            parent.close()

@@ -143,6 +143,7 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
             traceback.print_exc()
         parent.abort(_INTERNAL_ERROR)
         raise
+    parent.close()
     finalize_and_exit(exit_code)
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from diel.comm import tags
 from diel.comm.mpi import is_gpu_aware
+from diel.comm.wakeup import Wakeup, wakeup_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -56,6 +57,7 @@ class Port(Protocol):
 
     rank: int
     gpu_aware: bool
+    wakeup: Wakeup | None
 
     def send(self, destination: int, head: bytes) -> None:
         """Send a head."""
@@ -92,6 +94,9 @@ class MpiPort:
         self._comm = comm
         self.rank: int = comm.Get_rank()
         self.gpu_aware = is_gpu_aware()
+        self.wakeup: Wakeup | None = wakeup_of(comm)
+        self._wake = self.wakeup.wake
+        self.wakeup.sending.append(self._is_sending)
         self._leaving: deque[tuple[MPI.Request, bytes]] = deque()
         self._status = MPI.Status()
         self._buffer = bytearray(HEAD_BYTES)
@@ -111,6 +116,12 @@ class MpiPort:
         request = self._comm.Isend([head, self._byte], destination, tags.DIRECT_HEAD)
         if not request.Test():
             self._leaving.append((request, head))
+        self._wake(destination)
+
+    def _is_sending(self) -> bool:
+        while self._leaving and self._leaving[0][0].Test():
+            self._leaving.popleft()
+        return bool(self._leaving)
 
     def offer(self, destination: int, ticket: int, payload: Memory) -> Transfer:
         """Begin to send a payload, whose memory stays as it is until it has been received."""
@@ -126,12 +137,12 @@ class MpiPort:
             self._comm.Ssend_init([piece, self._byte], to, tag) for piece in _chunks(payload)
         ]
         requests.append(self._comm.Send_init([head, self._byte], to, tags.DIRECT_HEAD))
-        return _MpiLane(requests)
+        return _MpiLane(requests, lambda: self._wake(destination))
 
     def poll(self) -> tuple[int, bytes] | None:
         """Return (source, head) of the next message, or None."""
-        while self._leaving and self._leaving[0][0].Test():
-            self._leaving.popleft()
+        if self._leaving:
+            self._is_sending()
         status = self._status
         if not self._head.Test(status):
             return None
@@ -161,14 +172,16 @@ class MpiPort:
 class _MpiLane:
     """A payload and its head as persistent requests."""
 
-    def __init__(self, requests: list[MPI.Prequest]) -> None:
+    def __init__(self, requests: list[MPI.Prequest], wake: Callable[[], None]) -> None:
         self._requests = requests
+        self._wake = wake
         self._starts = [request.Start for request in requests]
         self._tests = [request.Test for request in requests]
 
     def start(self) -> None:
         for start in self._starts:
             start()
+        self._wake()
 
     def test(self) -> bool:
         # One after the other: Testall of what is mostly done costs more than it saves.
@@ -223,6 +236,7 @@ class LocalPort:
         self._exchange = exchange
         self.rank = rank
         self.gpu_aware = False
+        self.wakeup: Wakeup | None = None
 
     def send(self, destination: int, head: bytes) -> None:
         """Send a head."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from diel.comm.waiting import wait_for
+from diel.comm.wakeup import wakeup_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,6 +50,8 @@ class Mailbox(Generic[Incoming]):
 
         self._mpi = MPI
         self._comm = comm
+        self._wakeup = wakeup_of(comm)
+        self._wakeup.sending.append(self._is_under_way)
         self._send_tag = sends
         self._receive_tag = receives
         self._sending: deque[tuple[MPI.Request, bytes]] = deque()
@@ -66,6 +69,7 @@ class Mailbox(Generic[Incoming]):
             request = self._comm.Isend([data, self._mpi.BYTE], destination, self._send_tag)
             self._sending.append((request, data))
             self._kept_bytes += len(data)
+            self._wakeup.wake(destination)
         if len(self._sending) > _KEPT_MESSAGES or self._kept_bytes > _KEPT_BYTES:
             self._forget_sent()
 
@@ -83,11 +87,14 @@ class Mailbox(Generic[Incoming]):
         self, timeout_s: float | None = None, safe_point: Callable[[], None] | None = None
     ) -> tuple[int, Incoming] | None:
         """Wait politely for the next message; None after the timeout."""
-        return wait_for(self.poll, timeout_s, safe_point)
+        return wait_for(self.poll, timeout_s, safe_point, wakeup=self._wakeup)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was sent has left; False after `timeout_s` seconds."""
         return wait_for(lambda: self._forget_sent() or None, timeout_s) is not None
+
+    def _is_under_way(self) -> bool:
+        return bool(self._arriving) or not self._forget_sent()
 
     def _next_whole(self) -> tuple[int, Any] | None:
         unfinished_sources = set()

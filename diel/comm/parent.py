@@ -6,6 +6,8 @@ so that a smaller communicator can take its place when a rank is lost.
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 from diel.comm import tags
 from diel.comm.devices import visible_gpus
 from diel.comm.waiting import wait_for
+from diel.comm.wakeup import Wakeup, attach
 from diel.errors import RunStopped
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ class Parent:
     host : str
     roster : list of (str, tuple of str)
         On rank 0: for each rank its host and the GPUs that it sees; empty elsewhere.
+    wakeup : Wakeup
+        Attached to the communicator.
     """
 
     EXECUTIVE_RANK = 0
@@ -49,8 +54,19 @@ class Parent:
         self.host: str = MPI.Get_processor_name()
         # Beside the duplication the only collective, and here for the same reason: nobody can be
         # missing yet.
-        gathered = self.comm.gather((self.host, visible_gpus()), root=self.EXECUTIVE_RANK)
-        self.roster: list[tuple[str, tuple[str, ...]]] = gathered or []
+        token = secrets.token_hex(8) if self.rank == self.EXECUTIVE_RANK else ""
+        gathered = self.comm.allgather((self.host, visible_gpus(), token))
+        self.roster: list[tuple[str, tuple[str, ...]]] = (
+            [one[:2] for one in gathered] if self.rank == self.EXECUTIVE_RANK else []
+        )
+        self.wakeup = Wakeup(self.rank, self.size)
+        attach(self.wakeup, self.comm)
+        with contextlib.suppress(OSError):  # it polls more often then
+            self.wakeup.open(gathered[self.EXECUTIVE_RANK][2])
+
+    def close(self) -> None:
+        """Give back what the rank has outside of MPI."""
+        self.wakeup.close()
 
     def create_communicator(self, ranks: Sequence[int], serial: int) -> MPI.Intracomm:
         """Make a communicator of some ranks; collective over these alone.
@@ -125,4 +141,5 @@ class Parent:
         """End all ranks at once; what MPI's launcher prints about it comes after our own words."""
         sys.stdout.flush()
         sys.stderr.flush()
+        self.wakeup.remove()
         self.comm.Abort(exit_code)

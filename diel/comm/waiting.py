@@ -3,16 +3,20 @@
 MPI's own blocking calls poll without a pause. On a machine with fewer cores than ranks they
 halve the speed of the ranks that compute. Every wait of diel therefore polls a non-blocking
 call through this file. The spin keeps the round trip of an idle pair of ranks at the speed of
-the hardware; the sleeps keep a rank that waits for minutes under one percent of a core.
+the hardware; the sleeps leave the core to others. Where whoever is waited for can wake this rank
+(`diel.comm.wakeup`), or a file descriptor can, sleeps are long; elsewhere they are as short as the
+delay may be.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import select
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
+
+from diel.comm.wakeup import Wakeup, sleep_on
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -26,6 +30,12 @@ _FIRST_SLEEP_S: Final = 20e-6
 _LONG_SLEEP_S: Final = 1e-3
 _IDLE_AFTER_S: Final = 1.0
 _IDLE_SLEEP_S: Final = 5e-3
+# A rank that can be woken polls for about as long as waking it takes. By the clock: where others
+# want the core, MPI gives it away at each poll, and comes back milliseconds later.
+_WAKEABLE_SPIN_S: Final = 60e-6
+# It sleeps for a tenth of the wait so far too, in case that this once goes wrong.
+_FIRST_WAKEABLE_SLEEP_S: Final = 5e-3
+_SLEEP_SHARE: Final = 0.1
 # While a payload of one's own is under way: MPI moves it only while it is called.
 _BRISK_SPIN_POLLS: Final = 5000
 _BRISK_SLEEP_S: Final = 50e-6
@@ -43,81 +53,132 @@ class Patience:
     brisk : bool, optional
         Whether a payload may be under way meanwhile: yields for some milliseconds, then sleeps of
         50 us only.
+    wakeup : Wakeup, optional
+        By which the ranks that are waited for wake this one.
     wakes : sequence of int or of objects with a fileno, optional
-        What ends a sleep at once when it can be read. There are no yields then: who is woken need
-        not look.
+        What ends a sleep at once when it can be read; the poll has to read it then. There are no
+        yields then: who is woken need not look.
     """
 
     __slots__ = (
+        "_announced",
         "_brisk",
         "_next_check_s",
         "_polls",
         "_sleep_s",
         "_sleeping_since_s",
         "_spin_polls",
-        "_waker",
+        "_spins_until_s",
+        "_wakes",
+        "_wakeup",
     )
 
-    def __init__(self, brisk: bool = False, wakes: Sequence[FileDescriptorLike] = ()) -> None:
+    def __init__(
+        self,
+        brisk: bool = False,
+        wakeup: Wakeup | None = None,
+        wakes: Sequence[FileDescriptorLike] = (),
+    ) -> None:
         self._brisk = brisk
-        self._spin_polls = _BRISK_SPIN_POLLS if brisk else _SPIN_POLLS
-        self._waker: select.poll | None = None
-        if wakes:
-            self._waker = select.poll()
-            for file in wakes:
-                self._waker.register(file, select.POLLIN)
+        self._wakeup = wakeup
+        self._wakes = wakes
+        self._announced = False
         self.reset()
 
     def reset(self) -> None:
         """Start over: something arrived, and more may follow at once."""
+        self.end()
         self._polls = 0
+        self._spin_polls = _BRISK_SPIN_POLLS if self._brisk else _SPIN_POLLS
+        self._spins_until_s = 0.0
         self._sleep_s = _FIRST_SLEEP_S
         self._sleeping_since_s = 0.0
         self._next_check_s = 0.0
 
-    def pause(self) -> bool:
+    def end(self) -> None:
+        """End the wait: nobody has to wake this rank any more."""
+        if self._announced:
+            assert self._wakeup is not None
+            self._announced = False
+            self._wakeup.call_off()
+
+    def pause(self, limit_s: float = math.inf) -> bool:
         """Pause before the next poll.
+
+        Parameters
+        ----------
+        limit_s : float, seconds, optional
+            The longest pause.
 
         Returns
         -------
         bool
             Whether this is the moment for a caller's slower checks: it slept, and the last such
-            moment is a while ago.
+            moment is a while ago; or it was woken.
         """
         self._polls += 1
-        sleep_s = _BRISK_SLEEP_S
-        if self._waker is None:
-            if self._polls < _EAGER_POLLS:
-                return False
-            if self._polls < self._spin_polls:
-                os.sched_yield()
-                return False
-        if not self._brisk:
-            sleep_s = self._next_sleep_s()
-        if self._waker is None:
-            time.sleep(sleep_s)
-        else:  # the kernel takes milliseconds
-            self._waker.poll(max(1, round(1e3 * sleep_s)))
-        now_s = time.perf_counter()
-        if now_s < self._next_check_s:
+        if self._is_spinning():
             return False
+        woken = False
+        if self._announced:
+            assert self._wakeup is not None
+            self._announced = False
+            woken = self._wakeup.sleep(min(self._sleep_s, limit_s), self._wakes)
+        else:
+            wakeup = self._wakeup if not self._brisk else None
+            if wakeup is not None and not wakeup.can_sleep():
+                wakeup = None
+            sleep_s = self._next_sleep_s(wakeup)
+            if wakeup is not None and sleep_s >= _LONG_SLEEP_S:
+                self._announced = True
+                wakeup.announce()
+                return False  # one more poll: a message may have come before this
+            if self._wakes:
+                sleep_on(self._wakes, min(sleep_s, limit_s))
+            else:
+                time.sleep(max(0.0, min(sleep_s, limit_s)))
+        now_s = time.perf_counter()
         if not self._sleeping_since_s:
             self._sleeping_since_s = now_s
+        if woken:
+            # Its message may take MPI a few polls more.
+            self._spins_until_s = now_s + _WAKEABLE_SPIN_S
+        elif now_s < self._next_check_s:
+            return False
         least_s, most_s = _CHECK_EVERY_S
         share_s = _CHECK_SHARE * (now_s - self._sleeping_since_s)
         self._next_check_s = now_s + min(max(least_s, share_s), most_s)
         return True
 
-    def _next_sleep_s(self) -> float:
-        # A tenth more each time: whoever is waited for is noticed a tenth of the wait late.
+    def _is_spinning(self) -> bool:
+        """Give the core to others or not; say whether it is too early for a sleep."""
+        if self._wakeup is not None and not self._brisk and self._wakeup.wakes_all:
+            now_s = time.perf_counter()
+            if not self._spins_until_s:
+                self._spins_until_s = now_s + _WAKEABLE_SPIN_S
+            return now_s < self._spins_until_s
+        if self._wakes:
+            return False
+        if self._polls < _EAGER_POLLS:
+            return True
+        if self._polls < self._spin_polls:
+            os.sched_yield()
+            return True
+        return False
+
+    def _next_sleep_s(self, wakeup: Wakeup | None) -> float:
         if not self._sleeping_since_s:
             self._sleeping_since_s = time.perf_counter()
+        waited_s = time.perf_counter() - self._sleeping_since_s
+        if wakeup is not None and wakeup.wakes_all:
+            share_s = _SLEEP_SHARE * waited_s
+            self._sleep_s = min(max(share_s, _FIRST_WAKEABLE_SLEEP_S), wakeup.longest_sleep_s)
         elif self._sleep_s >= _LONG_SLEEP_S:
-            idle = time.perf_counter() - self._sleeping_since_s > _IDLE_AFTER_S
-            self._sleep_s = _IDLE_SLEEP_S if idle else _LONG_SLEEP_S
+            self._sleep_s = _IDLE_SLEEP_S if waited_s > _IDLE_AFTER_S else _LONG_SLEEP_S
         else:
-            self._sleep_s = min(1.1 * self._sleep_s, _LONG_SLEEP_S)
-        return self._sleep_s
+            # A tenth more each time: whoever is waited for is noticed a tenth of the wait late.
+            self._sleep_s = min((1 + _SLEEP_SHARE) * self._sleep_s, _LONG_SLEEP_S)
+        return _BRISK_SLEEP_S if self._brisk else self._sleep_s
 
 
 def wait_for(
@@ -126,6 +187,7 @@ def wait_for(
     safe_point: Callable[[], None] | None = None,
     *,
     brisk: bool = False,
+    wakeup: Wakeup | None = None,
     wakes: Sequence[FileDescriptorLike] = (),
 ) -> Found | None:
     """Poll until something is found, politely.
@@ -141,6 +203,8 @@ def wait_for(
         the middle of a wait learns that the run is stopping.
     brisk : bool, optional
         Whether a payload of one's own may be under way meanwhile, as in `Patience`.
+    wakeup : Wakeup, optional
+        By which the ranks that are waited for wake this one.
     wakes : sequence of int or of objects with a fileno, optional
         Files that end a pause at once when they can be read, as in `Patience`.
 
@@ -152,14 +216,20 @@ def wait_for(
     found = poll()
     if found is not None:
         return found
-    patience = Patience(brisk, wakes)
-    deadline_s = None if timeout_s is None else time.perf_counter() + timeout_s
-    while True:
-        slept = patience.pause()
-        found = poll()
-        if found is not None:
-            return found
-        if slept and safe_point is not None:
-            safe_point()
-        if deadline_s is not None and time.perf_counter() >= deadline_s:
-            return None
+    patience = Patience(brisk, wakeup, wakes)
+    deadline_s = math.inf if timeout_s is None else time.perf_counter() + timeout_s
+    left_s = math.inf
+    try:
+        while True:
+            if deadline_s < math.inf:
+                left_s = deadline_s - time.perf_counter()
+            slept = patience.pause(left_s)
+            found = poll()
+            if found is not None:
+                return found
+            if slept and safe_point is not None:
+                safe_point()
+            if left_s <= 0:
+                return None
+    finally:
+        patience.end()

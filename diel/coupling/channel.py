@@ -72,6 +72,8 @@ class Channel:
         self._roster = Roster("", {})
         self._inbox = Inbox(port, warn)
         self._outbox = Outbox(port)
+        if port.wakeup is not None:
+            port.wakeup.sending.append(self._is_under_way)
         self._landing: object = None
 
     # -- the copy that it is open for ---------------------------------------------------------
@@ -99,6 +101,9 @@ class Channel:
         self.await_receipt(self._all_has_left, self._awaited(), None)
         self._outbox.close()
         self._inbox.tell_of_dropped()
+
+    def _is_under_way(self) -> bool:
+        return self._inbox.is_dropping or self._outbox.is_under_way
 
     def _all_has_left(self) -> Literal[True] | None:
         self.poll()
@@ -338,7 +343,13 @@ class Channel:
                     return found
         since_s = self._meter.clock()
         try:
-            return wait_for(poll, timeout, self._safe_point, brisk=self._outbox.is_under_way)
+            return wait_for(
+                poll,
+                timeout,
+                self._safe_point,
+                brisk=self._outbox.is_under_way,
+                wakeup=self._port.wakeup,
+            )
         finally:
             self._meter.waited(since_s)
 

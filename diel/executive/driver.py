@@ -238,7 +238,7 @@ class Driver:
             if self._noticed:
                 return self._noticed.popleft()
             # One wait for as long as nothing happens, so that its pauses grow.
-            arrival = wait_for(self._poll, safe_point=self._keep_house)
+            arrival = wait_for(self._poll, safe_point=self._keep_house, wakeup=self._parent.wakeup)
             event = self._listener.hear(*arrival) if isinstance(arrival, tuple) else None
             if event is not None:
                 return event

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from diel.comm import tags
 from diel.comm.meter import Meter
 from diel.comm.waiting import Patience
+from diel.comm.wakeup import LINE, wakeup_of
 from diel.errors import TupleError
 from diel.tuples.protocol import (
     MESSAGE_BYTES,
@@ -75,6 +76,10 @@ class MpiTransport(Inbox):
         self._transfer_safe_point = transfer_safe_point or safe_point
         self._meter = meter if meter is not None else Meter()
         self._sending: deque[tuple[MPI.Request, bytes]] = deque()
+        self._wakeup = wakeup_of(comm)
+        self._wakeup.sending.append(lambda: bool(self._sending) and not self._have_left())
+        self._wake, self._flags = self._wakeup.wake, self._wakeup.flags
+        self._lines = [LINE * rank for rank in self._ranks]
         self._buffer = bytearray(MESSAGE_BYTES)
         self._view = memoryview(self._buffer)
         self._byte = MPI.BYTE
@@ -100,6 +105,8 @@ class MpiTransport(Inbox):
             self._comm.Send(message, rank, tags.CLIENT_TO_SERVER)
         else:
             self._start_sending(message, rank)
+        if self._flags[LINE * rank]:
+            self._wake(rank)
         if payload is not None:
             since_s = self._meter.clock()
             self._finish(self._start_payload(payload, rank))
@@ -124,9 +131,13 @@ class MpiTransport(Inbox):
             for piece in chunks(payload)
         ]
 
-    def _start_sending(self, message: bytes, rank: int) -> None:
+    def _have_left(self) -> bool:
         while self._sending and self._sending[0][0].Test():
             self._sending.popleft()
+        return not self._sending
+
+    def _start_sending(self, message: bytes, rank: int) -> None:
+        self._have_left()
         sending = self._comm.Isend(message, rank, tags.CLIENT_TO_SERVER)
         if not sending.Test():
             self._sending.append((sending, message))
@@ -134,9 +145,12 @@ class MpiTransport(Inbox):
     def sender(self, server: int) -> Callable[[bytes], None]:
         """Return what sends to a server messages of a few kibibytes without a payload."""
         send, rank = self._send, self._ranks[server]
+        flags, line, wake = self._flags, self._lines[server], self._wake
 
         def send_small(message: bytes) -> None:
             send(message, rank, _TO_SERVER)
+            if flags[line]:
+                wake(rank)
 
         return send_small
 
@@ -145,6 +159,8 @@ class MpiTransport(Inbox):
         self._serial = serial = self._serial % LARGEST_SERIAL + 1
         message = question_head(operation, 0, PLAIN, serial) + rest
         self._send(message, self._ranks[server], _TO_SERVER)
+        if self._flags[self._lines[server]]:
+            self._wake(self._ranks[server])
         test, status = self._test, self._status
         for _ in _QUICK_POLLS:
             if test(status):
@@ -222,7 +238,7 @@ class MpiTransport(Inbox):
         for _ in _QUICK_POLLS:
             if test(status):
                 return
-        patience = Patience()
+        patience = Patience(wakeup=self._wakeup)
         deadline_s = time.monotonic() + timeout_s + _SERVER_GRACE_S if timeout_s < math.inf else 0
         since_s = self._meter.clock()
         try:
@@ -233,6 +249,7 @@ class MpiTransport(Inbox):
                         ranks = ", ".join(map(str, self._ranks))
                         raise TupleError(f"the tuple server (rank {ranks}) does not answer")
         finally:
+            patience.end()
             self._meter.waited(since_s)
 
     def _take_reply(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from diel.comm import tags
 from diel.comm.meter import ServerMeter
 from diel.comm.waiting import Patience
+from diel.comm.wakeup import LINE, wakeup_of
 from diel.tuples.blocks import BlockPool
 from diel.tuples.protocol import (
     MESSAGE_BYTES,
@@ -78,6 +79,7 @@ class TupleServer:
         self._pool = BlockPool()
         self._transfers: dict[int, _Transfer] = {}
         self._sending: deque[tuple[MPI.Request, Payload]] = deque()
+        self._wakeup = wakeup_of(comm)
         self.store = store if store is not None else TupleStore()
 
     def serve(
@@ -98,7 +100,8 @@ class TupleServer:
         handle, clock, test, start = self.store.handle, self._clock, receive.Test, receive.Start
         count_of, source_of, isend = status.Get_count, status.Get_source, self._comm.Isend
         transfers = self._transfers
-        patience = Patience()
+        patience = Patience(wakeup=self._wakeup)
+        flags, wake = self._wakeup.flags, self._wakeup.wake
         polls, handled, now_s = _POLLS, 0, clock()
         try:
             while True:
@@ -113,7 +116,7 @@ class TupleServer:
                         meter.move()
                     else:
                         meter.wait(now_s)
-                        if patience.pause():
+                        if patience.pause(self.store.next_deadline_s() - clock()):
                             now_and_then()
                             if should_leave():
                                 return
@@ -128,6 +131,8 @@ class TupleServer:
                         sending = isend(reply, receiver, reply_tag)
                         if not sending.Test():
                             self._sending.append((sending, reply))
+                        if flags[LINE * receiver]:
+                            wake(receiver)
                         if payload is not None:
                             self._send_payload(receiver, payload)
                             del payload  # its block is free when it has been sent
@@ -144,6 +149,7 @@ class TupleServer:
                     self._expire()
                     now_and_then()
         finally:
+            patience.end()
             meter.work()
             receive.Cancel()
             receive.Wait()
@@ -207,6 +213,7 @@ class TupleServer:
             request = self._comm.Isend(message, client, tags.SERVER_TO_CLIENT)
             if not request.Test():
                 self._sending.append((request, message))
+            self._wakeup.wake(client)
             if payload is not None:
                 self._send_payload(client, payload)
 

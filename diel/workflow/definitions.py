@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +62,15 @@ def names_in(file: Path) -> Names:
     FunctionNotFound
         If it cannot be read, or is no Python.
     """
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError) as error:
+        raise FunctionNotFound(f"cannot read {file}: {error}") from None
+    return _names_in(file, found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=256)  # the functions of a thousand modules often lie in one file
+def _names_in(file: Path, _mtime_ns: int, _size_bytes: int) -> Names:
     try:
         with warnings.catch_warnings():
             # Python warns of dubious escapes while parsing; that is between it and the author.

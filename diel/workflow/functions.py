@@ -16,6 +16,7 @@ The distribution ships a package called ``modules``, a name that users choose to
 
 from __future__ import annotations
 
+import functools
 import importlib
 import keyword
 import sys
@@ -152,6 +153,7 @@ def _locate_in_module(
     )
 
 
+@functools.lru_cache(maxsize=256)
 def _is_shipped(file: Path) -> bool:
     return file.resolve().is_relative_to((SHIPPED_ROOT / SHIPPED).resolve())
 

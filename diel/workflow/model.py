@@ -17,9 +17,8 @@ does not exist) is checked in `load`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import Field
 
@@ -60,11 +59,19 @@ class Workflow(StrictTable):
 
     def module(self, name: str) -> Module:
         """Return the module of this name, or raise KeyError."""
-        return _named(self.modules, name)
+        return self._modules_by_name[name]
 
     def group(self, name: str) -> Group:
         """Return the group of this name, or raise KeyError."""
-        return _named(self.groups, name)
+        return self._groups_by_name[name]
+
+    @cached_property
+    def _modules_by_name(self) -> dict[str, Module]:
+        return {module.name: module for module in self.modules}
+
+    @cached_property
+    def _groups_by_name(self) -> dict[str, Group]:
+        return {group.name: group for group in self.groups}
 
 
 class WorkflowTable(StrictTable):
@@ -81,13 +88,3 @@ def folder_name(stem: str) -> str:
     """Make a file's stem safe as a workflow's name: ``my study (2)`` becomes ``my-study-2``."""
     safe = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
     return safe[:LONGEST_NAME] or "workflow"
-
-
-_Named = TypeVar("_Named", Module, Group)
-
-
-def _named(tables: Sequence[_Named], name: str) -> _Named:
-    for table in tables:
-        if table.name == name:
-            return table
-    raise KeyError(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from diel.errors import Problem
@@ -33,7 +34,7 @@ class _Entries:
     entries: list[tuple[int, dict[str, Any]]]
     are_all_named: bool
 
-    @property
+    @cached_property
     def names(self) -> dict[str, int]:
         """Each name, with the index of the first entry that has it."""
         names: dict[str, int] = {}

@@ -37,4 +37,5 @@ def parent() -> Iterator[object]:
     parent = Parent(MPI.COMM_WORLD)
     yield parent
     MPI.COMM_WORLD.Barrier()
+    parent.close()
     parent.comm.Free()

@@ -36,6 +36,7 @@ MPI_FILES = {
     "diel/comm/mailbox.py",
     "diel/comm/mpi.py",
     "diel/comm/parent.py",
+    "diel/comm/wakeup.py",
     "diel/executive/lead.py",
     "diel/tuples/server.py",
     "diel/tuples/mpi_transport.py",
