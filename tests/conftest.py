@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -13,6 +14,11 @@ from hypothesis import settings
 for _name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"):
     os.environ.setdefault(_name, "1")
     os.environ.setdefault(f"{_name}_CONFIRM", "1")
+
+# Whoever starts the tests in the background of a script has SIGINT ignored, which every process
+# inherits that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -177,8 +177,9 @@ def _sbatch_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--partition", metavar="NAME", help="the partition (default: the site's)")
     parser.add_argument(
-        "--launcher", choices=("srun", "mpiexec"), default="srun",
-        help="who starts the ranks: Slurm itself (default), or the mpiexec beside diel",
+        "--launcher", choices=("srun", "mpiexec"),
+        help="who starts the ranks: Slurm itself, or diel by mpiexec (default: mpiexec where it "
+        "lies beside diel, as with MPI from PyPI, which Slurm may not know; else srun)",
     )  # fmt: skip
 
 

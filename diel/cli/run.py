@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
-from diel.comm.mpi import finalize_and_exit, under_mpi, world
+from diel.comm.mpi import check_that_tasks_are_ranks, finalize_and_exit, under_mpi, world
 from diel.errors import DielError, LaunchError
 from diel.loading.reports import conclude_reports
 from diel.run.directory import RunDirectory
@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
         raise LaunchError("say what to run: a workflow file, or --resume and a run's directory")
     if under_mpi():
         _run_as_rank(options)
+    check_that_tasks_are_ranks(os.environ)
     directory = None
     if options.resume is not None:
         directory = RunDirectory(options.resume)
@@ -132,10 +133,13 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
     parent = Parent(world())
     signals = StopSignals()
     try:
+        check_that_tasks_are_ranks(os.environ, parent.size)
         exit_code = _lead_or_follow(parent, options, signals)
     except DielError as error:
         print(f"diel: {error}", file=sys.stderr, flush=True)
         exit_code = _BAD_INPUT
+    except SystemExit as ended:
+        exit_code = int(ended.code or 0)
     except BaseException as error:  # ours: no rank may be left waiting for this one
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             print(f"diel: {error.strerror}: {error.filename or options.run_dir}", file=sys.stderr)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from diel.errors import LaunchError
+from diel.executive.launch import own_mpiexec
 from diel.executive.sbatch import job_for, sbatch_script
 from diel.loading.checking import finish
 from diel.loading.threads import set_thread_environment
@@ -35,7 +36,7 @@ def sbatch(options: argparse.Namespace) -> int:
         job,
         # Absolute: the script may be submitted from anywhere, without this environment.
         [_diel(), "run", os.path.abspath(options.file)],
-        launcher=options.launcher,
+        launcher=options.launcher or ("mpiexec" if own_mpiexec() else "srun"),
         time_limit=options.time,
         partition=options.partition,
     )

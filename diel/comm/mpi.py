@@ -44,12 +44,46 @@ _OPEN_MPI_SETTINGS: Final = ".openmpi/mca-params.conf"
 # Open MPI's launcher.
 _FINALIZE_TIMEOUT_S: Final = 9.0
 
+_BAD_INPUT: Final = 2
 _GPU_AWARE_VARIABLE: Final = "DIEL_GPU_AWARE_MPI"
 
 
 def under_mpi() -> bool:
     """Whether an MPI launcher started this process."""
     return any(name in os.environ for name in _RANK_VARIABLES)
+
+
+def check_that_tasks_are_ranks(environment: Mapping[str, str], ranks: int = 1) -> None:
+    """Refuse to be one of several processes that srun has started and MPI knows nothing of.
+
+    Each would run the whole workflow. The first of them says so, the others end without a word.
+
+    Parameters
+    ----------
+    environment : mapping
+        Of this process. What counts are Slurm's variables of a step: a batch script has those of
+        the whole job too.
+    ranks : int, optional
+        How many ranks MPI knows of; 1 without MPI.
+
+    Raises
+    ------
+    LaunchError
+        In the first process.
+    SystemExit
+        In the others.
+    """
+    said = environment.get("SLURM_STEP_NUM_TASKS", "")
+    tasks = int(said) if said.isdecimal() else 1
+    if ranks > 1 or tasks == 1:
+        return
+    if environment.get("SLURM_PROCID") != "0":
+        sys.exit(_BAD_INPUT)
+    raise LaunchError(
+        f"srun has started {tasks} processes that do not know each other, so each would run all "
+        "of it: say srun --mpi=pmix, if this MPI and Slurm have that (srun --mpi=list), or let "
+        "mpiexec start the ranks, by diel sbatch --launcher mpiexec or by diel run without srun"
+    )
 
 
 def world() -> MPI.Intracomm:

