@@ -20,6 +20,7 @@ EXAMPLES = [
     errors.OutOfRangeError("index 3"),
     errors.MissingDependencyError("e"),
     errors.NonFiniteError("log of x (2, 3)", "log"),
+    errors.MixedPrecisionWarning("the loss is nan"),
 ]
 
 
