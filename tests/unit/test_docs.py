@@ -16,6 +16,7 @@ from support import ROOT
 
 from diel.testing import TupleSpace
 from diel.workflow.boundary import Boundary
+from dnn.backend.ops import has_numba
 from dnn.graph.operation import OPERATIONS
 from dnn.graph.passes import PASSES
 
@@ -31,6 +32,7 @@ STEP_PAGE = ROOT / "docs" / "training-step.md"
 DNN_PAGES = [DNN_PAGE, GPU_PAGE, STEP_PAGE]
 FENCE = re.compile(r"^```python(?: raises=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXCERPT = re.compile(r"^```py (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CALLS = re.compile(r"^With Numba the calls .*?^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -88,6 +90,15 @@ def test_the_snippets_of_the_training_core(
     with patch.dict(OPERATIONS), patch.dict(PASSES):
         for snippet in snippets(page):
             snippet.run(names)
+    if page == STEP_PAGE and has_numba():
+        check_calls(page, str(names["plan"].plan))
+
+
+def check_calls(page: Path, calls: str) -> None:
+    """Fail unless the page shows these calls, each perhaps with a note behind it."""
+    (shown,) = CALLS.findall(page.read_text(encoding="utf-8"))
+    for line, call in zip(shown.splitlines(), calls.splitlines(), strict=True):
+        assert line == call or line.startswith(f"{call}  "), f"{page.name} shows {line!r}: {call!r}"
 
 
 def definitions(tree: ast.AST, prefix: str = "") -> Iterator[str]:

@@ -243,7 +243,10 @@ def sigmoid_f8(x):
 
 @njit(**FLAGS)
 def tanh_f4(x):
-    """``tanh x`` in float32, as ``x P(x^2) / Q(x^2)`` [2]_; the relative error is below 3.1e-7."""
+    """``tanh x`` in float32, as ``x P(x^2) / Q(x^2)`` [2]_.
+
+    The relative error is at most 3.23e-7, at 8.19: of every float32 above 2^-20 that was tried.
+    """
     y = -F4_TANH_HIGHEST if x < -F4_TANH_HIGHEST else x
     y = F4_TANH_HIGHEST if y > F4_TANH_HIGHEST else y
     z = y * y

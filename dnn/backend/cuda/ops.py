@@ -45,8 +45,8 @@ class CudaOps(CudaSteps):
 
     Notes
     -----
-    Everything runs in CuPy's current stream. Sums are taken in a fixed order, so the same input
-    gives the same bits.
+    Everything runs in CuPy's current stream. Sums are taken in a fixed order, so that the same
+    input gives the same bits on one kind of GPU; no GPU has run it yet.
     """
 
     description = "CUDA kernels"

@@ -79,6 +79,15 @@ def test_own_functions_are_off_by_few_units_of_the_last_place(ops, name, dtype):
         assert np.abs(out).max() == 1
 
 
+def test_the_relative_error_of_tanh_is_what_its_docstring_says(ops):
+    ends = np.array([4, 8.7], "f4").view(np.int32)  # where it is largest
+    x = np.arange(*ends, dtype=np.int32).view("f4")
+    out = np.empty_like(x)
+    ops.tanh(x, out)
+    exact = np.tanh(x.astype("f8"))
+    assert 3.2e-7 < np.abs(out / exact - 1).max() < 3.23e-7
+
+
 @pytest.mark.parametrize("classes", [2, 3, 10, 40])
 def test_the_logarithm_of_a_probability_near_one_is_exact(ops, classes):
     generator = np.random.default_rng(classes)
