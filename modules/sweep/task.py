@@ -190,7 +190,7 @@ def serve_group(ctx: Context, task: Task, limits: Limits) -> int:
     comm = comm_of(ctx)
     rank = 0 if comm is None else comm.rank
     with UnderWay(ctx.run_dir, tags, ctx.copy_index, rank) as under_way:
-        here = Here(task, comm, under_way.note, progress)
+        here = Here(task, comm, under_way.note, progress if rank == 0 else None)
         if comm is None or comm.size == 1:
             return serve(ctx, tags, here, partial(_beside, ctx, task, here, progress))
         if rank > 0:

@@ -11,6 +11,7 @@ from diel.testing import Module, run_modules
 from dnn import RoutineTable
 from modules import master, trainer
 from modules.fused import MOST_NETWORKS
+from modules.sweep import task
 from modules.sweep.ledger import ledger_path, records_of
 from modules.sweep.trying import SPLITS, Report, Tried, try_here
 from modules.trial import trial_seed
@@ -191,14 +192,15 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
         return here(self, trials)
 
     monkeypatch.setattr(trainer.OurTrain, "together", counting)
+    monkeypatch.setattr(task, "_SHOW_EVERY_S", 0.0)
     given = {"dataset": "breast_cancer", "routines": routines}
     options = {
-        "space": {"epochs": 1, "hidden": [[4], [200]], "learning_rate": {"from": 0.01, "to": 0.5}},
+        "space": {"epochs": 2, "hidden": [[4], [200]], "learning_rate": {"from": 0.01, "to": 0.5}},
         "strategy": "random",
         "trials": 120,
         "seed": 4,
     }
-    run_modules(
+    runs = run_modules(
         {
             "master": Module(master.run, master.Options.model_validate(options)),
             "trainer": Module(trainer.run, trainer.Options.model_validate(given), copies=2),
@@ -210,6 +212,15 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
     assert sorted(one["trial"] for one in records) == list(range(120))
     assert all(one["state"] == "finished" and one["seconds"] > 0 for one in records)
     assert max(sizes) > 20
+    said = [
+        one["text"]
+        for copy in runs["trainer"]
+        for one in copy.records
+        if one["event"] == "ProgressMade"
+    ]
+    assert any(text.endswith(" networks, epoch 1 of 2") for text in said)
+    assert any(text.startswith("trial ") for text in said)  # a wide one, alone
+    assert not any("2 of 2" in text for text in said)  # what is done is not shown
     file = tmp_path / "routines.json"
     assert file.exists() == (routines == "measured")
     table = {"table": file.read_text()} if file.exists() else {}
