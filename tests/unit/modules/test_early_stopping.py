@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.space import Space
-from modules.strategies import EarlyStopping, Halving, Lagged, Median, Random, Rule
+from modules.strategies import (
+    RULES,
+    EarlyStopping,
+    Halving,
+    Lagged,
+    Median,
+    Random,
+    Rule,
+    make_rule,
+)
 from modules.strategies.protocol import Wait
 from modules.strategies.window import Window
 
@@ -203,6 +212,38 @@ def test_a_trial_that_starts_again_counts_once() -> None:
     for trial in range(2, 30):
         for point in Reports(0).curve(trial):
             assert once.report(trial, *point) == twice.report(trial, *point)
+
+
+def test_a_step_that_is_reported_again_counts_once_and_the_later_score_holds() -> None:
+    halving = EarlyStopping(Random(SPACE, 0), Halving(1, 2))
+    for score in (0.25, 0.5, 0.75):
+        assert not halving.report(0, 1, score)
+    rule: Any = halving.rule
+    assert len(rule._rungs[1]) == 1
+    median = EarlyStopping(Random(SPACE, 0), Median(startup_trials=1))
+    for step, score in ((1, 0.25), (2, 0.5), (1, 0.75), (2, 0.75), (2, 0.875)):
+        median.report(0, step, score)
+    median.tell(0, {}, 1.0)
+    assert [median.rule.cutoff(step) for step in (1, 2)] == [0.75, 0.875]
+
+
+def test_a_rule_makes_no_strategy_stateless_that_does_not_say_so() -> None:
+    class Mine:
+        def ask(self, trial: int) -> dict[str, Any]:
+            return {"a": 0.5}
+
+        def tell(self, trial: int, parameters: Any, score: float | None) -> None: ...
+
+    assert not EarlyStopping(Mine(), Median()).is_stateless
+    assert EarlyStopping(Mine(), Median()).size is None
+    assert EarlyStopping(Random(SPACE, 0), Median()).is_stateless
+
+
+@pytest.mark.parametrize("name", ["halving", "median"])
+def test_a_rule_has_the_defaults_of_its_options(name: str) -> None:
+    options = RULES[name]().model_dump(exclude={"name"})
+    made, plain = make_rule(options), {"halving": Halving, "median": Median}[name]()
+    assert vars(made) == vars(plain)
 
 
 # -- with a lag, the same trials are stopped whoever is faster ------------------------------------

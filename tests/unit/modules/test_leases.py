@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from modules.sweep import ledger
 from modules.sweep.bitmap import Bitmap
 from modules.sweep.leases import MOST_TRIALS, TARGET_S, LeaseBook, Pace
-from modules.sweep.ledger import Ledger, LedgerError, about_of, records_of
+from modules.sweep.ledger import Ledger, LedgerError, about_of, ledger_path, records_of
 from modules.sweep.limits import parse_memory
 from modules.sweep.standing import Standing
 from modules.sweep.table import Table
@@ -189,8 +189,27 @@ def test_the_best_rows_are_those_of_sorting_all(values: list[float], kept: int) 
     if not any(value != value for value in values):
         assert [row["trial"] for row in standing.best] == order[:kept]
     assert len(standing.best) == min(kept, len(values))
-    assert standing.constants.get("same", 1) == 1
-    assert ("other" in standing.constants) == (len(values) == 1)
+    constants = {"trial": 0, "same": 1, "other": 0} if len(values) == 1 else {"same": 1}
+    assert standing.constants == (constants if values else {})
+
+
+def test_a_column_that_a_row_lacks_is_no_constant() -> None:
+    standing = Standing("x", maximise=True)
+    standing.add({"trial": 0, "x": 1.0, "same": 1, "lacks": 2})
+    standing.add({"trial": 1, "x": 1.0, "same": 1, "more": 3})
+    assert standing.constants == {"same": 1}
+
+
+@pytest.mark.parametrize("maximise", [True, False])
+def test_which_rows_would_be_kept(maximise: bool) -> None:
+    sign = 1 if maximise else -1
+    standing = Standing("x", maximise=maximise, kept=2)
+    for trial, value in enumerate((3.0, 5.0, 1.0)):
+        assert standing.would_keep(sign * value) == (value > 1)
+        standing.add({"trial": trial, "x": sign * value})
+    assert [standing.would_keep(sign * value) for value in (2.9, 3.0, 9.0)] == [False, True, True]
+    assert not standing.would_keep(math.nan)
+    assert not Standing("x", maximise=maximise).would_keep(math.nan)
 
 
 # -- the ledger -----------------------------------------------------------------------------------
@@ -217,6 +236,21 @@ def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
     assert third["metrics"] == {"a": [0, 1]}
     for line in path.read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_each_iteration_of_a_group_has_a_ledger_of_its_own(tmp_path: Path) -> None:
+    names = [ledger_path(tmp_path, "g", "m", one).parent.name for one in ((), (0,), (0, 0), (0, 2))]
+    assert names == ["g.m", "g.m", "g.m", "g.m-1.3"]
+
+
+def test_a_ledger_of_the_first_format_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    path.write_text('{"format": 1, "sweep": {"seed": 1}}\n{"trial": 7}\n{"trial": 8')
+    assert about_of(path) == {"seed": 1}
+    assert list(records_of(path)) == [{"trial": 7}]
+    path.write_text('{"format": 2, "sweep": {}}\n')
+    with pytest.raises(LedgerError, match="no ledger"):
+        about_of(path)
 
 
 def test_half_a_line_is_cut_off_and_the_rest_kept(tmp_path: Path) -> None:

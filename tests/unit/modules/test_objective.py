@@ -167,6 +167,11 @@ def test_whether_a_threshold_can_be_reached(text: str, threshold: float, possibl
     assert Objective.parse(text, True if "*" in text else None).reaches(threshold) == possible
 
 
+@pytest.mark.parametrize("maximise", [True, False])
+def test_any_threshold_of_an_unknown_metric_may_be_reached(maximise: bool) -> None:
+    assert all(Objective.parse("rows", maximise).reaches(one) for one in (-1e300, 0.0, 1e300))
+
+
 # -- functions of a user's ------------------------------------------------------------------------
 
 CODE = """

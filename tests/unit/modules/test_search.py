@@ -36,6 +36,23 @@ def run(head: Search, order: Any = None) -> list[dict[str, Any]]:
     return trials
 
 
+def test_what_is_a_result_and_what_is_none() -> None:
+    head = search(objective=["accuracy", "loss"])
+    for given, reason, is_diverged in [
+        (metrics(3), "", False),
+        ({**metrics(3), "diverged": False}, "", False),
+        ({**metrics(3), "diverged": True}, "the training diverged", True),
+        ({"diverged": True}, "the training diverged", True),
+        ({**metrics(3), "accuracy": float("nan")}, "accuracy is nan", True),
+        ({**metrics(3), "loss": float("inf")}, "loss is inf", True),
+    ]:
+        judgement = head.judge(given)
+        assert (judgement.reason, judgement.is_diverged) == (reason, is_diverged)
+    missing = head.judge({"accuracy": 0.5})
+    assert "reported no 'loss'" in missing.reason
+    assert not missing.is_diverged
+
+
 def test_a_grid_has_a_best_whatever_the_order() -> None:
     for order in itertools.islice(itertools.permutations(range(10)), 0, 4000, 97):
         head = search()

@@ -30,7 +30,6 @@ from modules.strategies import (
 )
 from modules.strategies.cross_entropy import Frequencies, Normal
 from modules.strategies.draws import Draws
-from modules.strategies.pareto import dominates
 
 SPACE = Space.parse(
     {
@@ -425,6 +424,13 @@ def test_until_a_time_that_passes_only_when_told() -> None:
     assert until.reason == "time"
 
 
+def test_choices_are_drawn_as_often_as_they_were_seen_and_once_more() -> None:
+    drawn = Frequencies.fit([1, 3, 1], 4)
+    choices = [int(drawn((place + 0.5) / 7) * 4) for place in range(7)]
+    assert choices == [1, 1, 3, 0, 1, 2, 3]
+    assert [int(drawn(place / 7) * 4) for place in range(7)] == choices
+
+
 # -- several objectives ---------------------------------------------------------------------------
 
 
@@ -437,7 +443,8 @@ def test_the_front_is_what_nothing_dominates(scores: list[Any], shuffle: Any) ->
     expected = [
         trial
         for trial, own in trials
-        if not any(dominates(other, own) for other in scores) and own not in scores[:trial]
+        if own not in scores[:trial]
+        and all(other == own or any(a < b for a, b in zip(other, own)) for other in scores)  # noqa: B905
     ]
     shuffle.shuffle(trials)
     front: ParetoFront[int] = ParetoFront()
