@@ -155,7 +155,7 @@ class Patience:
         if self._wakeup is not None and not self._brisk and self._wakeup.wakes_all:
             now_s = time.perf_counter()
             if not self._spins_until_s:
-                self._spins_until_s = now_s + _WAKEABLE_SPIN_S
+                self._spins_until_s = now_s + (0 if self._wakes else _WAKEABLE_SPIN_S)
             return now_s < self._spins_until_s
         if self._wakes:
             return False

@@ -368,7 +368,7 @@ class _Worker:
         from diel.programs.executables import ProgramRunner
 
         if self._programs is None:
-            self._programs = ProgramRunner(self._tuples)
+            self._programs = ProgramRunner(self._tuples, self._parent.wakeup)
         spec = self._specs[order.plan.module]
         left_behind = run_program(
             order, spec, self._directory, self._folder, self._programs, self._raise_if_told

@@ -18,6 +18,7 @@ from diel.workflow.placeholders import fill
 from diel.workflow.programs import search_path
 
 if TYPE_CHECKING:
+    from diel.comm.wakeup import Wakeup
     from diel.tuples.client import TupleClient
 
 # With these of its parent rank in its environment, an MPI program hangs or aborts.
@@ -121,10 +122,13 @@ class ProgramRunner:
     ----------
     tuples : TupleClient
         What ``diel tuple`` in a program reaches.
+    wakeup : Wakeup, optional
+        By which other ranks wake this one while it waits.
     """
 
-    def __init__(self, tuples: TupleClient) -> None:
+    def __init__(self, tuples: TupleClient, wakeup: Wakeup | None = None) -> None:
         self._tuples = tuples
+        self._wakeup = wakeup
         self._tuple_socket: TupleSocket | None = None
         self._supervisor: Supervisor | None = None
 
@@ -186,7 +190,12 @@ class ProgramRunner:
             return program.poll()
 
         try:
-            ending = wait_for(poll, safe_point=safe_point, wakes=[program, tuple_socket])
+            ending = wait_for(
+                poll,
+                safe_point=safe_point,
+                wakeup=self._wakeup,
+                wakes=[program, tuple_socket],
+            )
             assert ending is not None  # without a timeout there is always one
         except BaseException:
             program.end()
