@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -144,6 +145,7 @@ def lead(
         specs=specs,
         boundaries=workflow.boundaries,
         traces_all=traces_all,
+        session=secrets.token_hex(4),
     )
     try:
         exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups, nodes))

@@ -45,6 +45,8 @@ class Welcome:
         All that the file declares.
     traces_all : bool
         Whether every single call of the tuple space is to be kept for the trace.
+    session : str
+        Different each time that a run is begun or resumed.
     """
 
     run_dir: str
@@ -58,6 +60,7 @@ class Welcome:
     gpus: tuple[str, ...] | None = None
     boundaries: tuple[Boundary, ...] = ()
     traces_all: bool = False
+    session: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,85 +1,173 @@
-"""A copy of a module that is an executable: what it is told."""
+"""Copies of modules that are executables: what their programs are told, and which tasks they do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from diel.comm.devices import VISIBLE_GPUS
+from diel.errors import ModuleFailed
 from diel.loading.threads import thread_environment
-from diel.programs.executables import command_of
+from diel.programs.executables import ProgramRunner, command_of
 
 if TYPE_CHECKING:
+    from diel.comm.wakeup import Wakeup
     from diel.executive.messages import RunCopy
+    from diel.executive.plans import CopyPlan
     from diel.loading.spec import ModuleSpec
-    from diel.programs.executables import ProgramRunner
     from diel.run.directory import RunDirectory
+    from diel.tuples.client import TupleClient
+
+_PROGRESS_EVERY_S: Final = 0.5
+_SHARE_S: Final = 0.01
+# More than all tasks: what a copy adds to their counter when it finds none.
+_ALL_DONE: Final = 2**40
 
 
-def run_program(
-    order: RunCopy,
-    spec: ModuleSpec,
-    directory: RunDirectory,
-    folder: Path,
-    runner: ProgramRunner,
-    safe_point: Callable[[], None],
-) -> int:
-    """Run the program of a copy to its end, on the copy's first rank.
+class ExecutableCopies:
+    """Runs the copies of executables on a rank: once each, or once for each of their tasks.
 
     Parameters
     ----------
-    order : RunCopy
-    spec : ModuleSpec
-        Of an executable.
     directory : RunDirectory
     folder : Path
         Of the workflow file.
-    runner : ProgramRunner
-        This rank's.
-    safe_point : callable
-        Called while it runs; what it raises ends the program.
-
-    Returns
-    -------
-    int
-        Processes that it had left behind, and that were ended.
-
-    Raises
-    ------
-    ModuleFailed
-        If it cannot be started, or does not end well.
+    tuples : TupleClient
+        What ``diel tuple`` in a program reaches; it counts the tasks too.
+    wakeup : Wakeup
+        Of this rank.
+    session : str
+        As in `Welcome`: tasks are counted anew when a run is resumed.
     """
-    assert spec.executable is not None
-    plan = order.plan
-    places: dict[str, object] = {
-        "copy": plan.copy_index,
-        "copies": plan.copies,
-        "iteration": ".".join(map(str, plan.iteration)),
-        "run_dir": directory.path,
-        "folder": folder,
-        "processes": len(plan.ranks),
-        "threads": spec.threads,
-        "module": plan.module,
-        "group": plan.group,
-    }
-    facts = {
-        "DIEL_RUN_DIR": places["run_dir"],
-        "DIEL_WORKFLOW_DIR": places["folder"],
-        "DIEL_GROUP": plan.group,
-        "DIEL_MODULE": plan.module,
-        "DIEL_COPY": plan.copy_index,
-        "DIEL_COPIES": plan.copies,
-        "DIEL_ITERATION": places["iteration"],
-        "DIEL_PROCESSES": len(plan.ranks),
-        "DIEL_THREADS": spec.threads,
-        **thread_environment(spec.threads),
-    }
-    if order.gpus is not None:
-        facts[VISIBLE_GPUS] = ",".join(order.gpus)
-    return runner.run(
-        command_of(spec.executable, places, facts),
-        run_dir=directory.path,
-        log=directory.module_log(plan.module, plan.copy_index, 0),
-        safe_point=safe_point,
-    ).left_behind
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        folder: Path,
+        tuples: TupleClient,
+        wakeup: Wakeup,
+        session: str,
+    ) -> None:
+        self._directory = directory
+        self._folder = folder
+        self._tuples = tuples
+        self._runner = ProgramRunner(tuples, wakeup)
+        self._session = session
+        self._unfinished: dict[tuple[int, int], list[int]] = {}
+
+    def run(
+        self,
+        order: RunCopy,
+        spec: ModuleSpec,
+        safe_point: Callable[[], None],
+        record: Callable[..., None],
+    ) -> None:
+        """Run a copy to its end, on its first rank.
+
+        Parameters
+        ----------
+        order : RunCopy
+        spec : ModuleSpec
+            Of an executable.
+        safe_point : callable
+            Called while a program runs; what it raises ends it.
+        record : callable
+            Given the name of an event and its fields, for the journal.
+
+        Raises
+        ------
+        ModuleFailed
+            If a program cannot be started, or does not end well.
+        """
+        assert spec.executable is not None
+        plan, tasks = order.plan, spec.executable.tasks
+        places: dict[str, object] = {
+            "copy": plan.copy_index,
+            "copies": plan.copies,
+            "task": 0,
+            "tasks": tasks or 1,
+            "iteration": ".".join(map(str, plan.iteration)),
+            "run_dir": self._directory.path,
+            "folder": self._folder,
+            "processes": len(plan.ranks),
+            "threads": spec.threads,
+            "module": plan.module,
+            "group": plan.group,
+        }
+        facts = {
+            "DIEL_RUN_DIR": places["run_dir"],
+            "DIEL_WORKFLOW_DIR": places["folder"],
+            "DIEL_GROUP": plan.group,
+            "DIEL_MODULE": plan.module,
+            "DIEL_COPY": plan.copy_index,
+            "DIEL_COPIES": plan.copies,
+            "DIEL_TASK": 0,
+            "DIEL_TASKS": places["tasks"],
+            "DIEL_ITERATION": places["iteration"],
+            "DIEL_PROCESSES": len(plan.ranks),
+            "DIEL_THREADS": spec.threads,
+            **thread_environment(spec.threads),
+        }
+        if order.gpus is not None:
+            facts[VISIBLE_GPUS] = ",".join(order.gpus)
+        left_behind = 0
+        recorded_s = time.monotonic()
+        for share in [[0]] if tasks is None else self._shares(plan, tasks):
+            failure: ModuleFailed | None = None
+            for task in tuple(share):
+                places["task"] = facts["DIEL_TASK"] = task
+                try:
+                    left_behind += self._runner.run(
+                        command_of(spec.executable, places, facts),
+                        run_dir=self._directory.path,
+                        log=self._directory.module_log(plan.module, plan.copy_index, 0),
+                        safe_point=safe_point,
+                    ).left_behind
+                except ModuleFailed as error:
+                    # The rest of the share first: if the copy is given up, nobody else does it.
+                    named = error if tasks is None else ModuleFailed(f"task {task}: {error}")
+                    failure = failure or named
+                else:
+                    share.remove(task)
+            if failure is not None:
+                raise failure
+            if time.monotonic() - recorded_s > _PROGRESS_EVERY_S:
+                recorded_s = time.monotonic()
+                record("ProgressMade", done=task + 1, total=tasks, text="")
+        if left_behind:
+            text = f"{left_behind} process(es) that it had left behind were ended"
+            record("MessageLogged", level="WARNING", text=text)
+
+    def _shares(self, plan: CopyPlan, tasks: int) -> Iterator[list[int]]:
+        """Yield the tasks of a copy, some at a time; each task goes to one copy.
+
+        A share is a few milliseconds of work, since the counter is in the tuple space. What is
+        still in it when the copy fails or is left is what it begins with when it starts again.
+        """
+        tag = ("diel tasks", self._session, plan.group, plan.module, plan.module_serial)
+        key = (plan.module_serial, plan.copy_index)
+        share = self._unfinished.pop(key, [])
+        given, task_s = 0, math.inf
+        while True:
+            if not share:
+                fair = (tasks - given) // (2 * plan.copies)
+                wanted = max(1, min(int(_SHARE_S / task_s), fair))
+                given = self._tuples.increment(tag, wanted)
+                share = list(range(given - wanted, min(given, tasks)))
+            if not share:
+                break
+            self._unfinished[key] = share
+            began_s, count = time.perf_counter(), len(share)
+            yield share
+            task_s = (time.perf_counter() - began_s) / count
+            del self._unfinished[key]
+            share = []
+        if self._tuples.increment(tag, _ALL_DONE) // _ALL_DONE == plan.copies:
+            self._tuples.tget(tag)  # the last copy that asked
+
+    def close(self) -> None:
+        """End the supervisor of programs."""
+        self._runner.close()

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from diel.comm.parent import Parent
+    from diel.executive.programs import ExecutableCopies
     from diel.loading.spec import ModuleSpec
-    from diel.programs.executables import ProgramRunner
     from diel.tuples.client import TupleClient
 
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
@@ -173,7 +173,8 @@ class _Worker:
         self._port = MpiPort(parent.comm)
         self._channel = Channel(self._port, self._safe_point, self._warn, self._meter)
         self._teller = Teller(self._tuples, transport, self._channel, self._meter, self._report)
-        self._programs: ProgramRunner | None = None
+        self._session = welcome.session
+        self._executables: ExecutableCopies | None = None
         self._serial = 0
         self._has_to_leave = False
 
@@ -202,8 +203,8 @@ class _Worker:
                 order = _next_order(self._mailbox, self._parent, self._between_copies)
             if isinstance(order, Leave):
                 self._channel.poll()  # what nobody received is said before this rank leaves
-                if self._programs is not None:
-                    self._programs.close()
+                if self._executables is not None:
+                    self._executables.close()
                 self._port.close()
                 self._transport.close()
                 return order
@@ -363,19 +364,16 @@ class _Worker:
         return None, 0
 
     def _run_program(self, order: RunCopy) -> None:
-        # Imported where a program is run: ranks that run none start sooner.
-        from diel.executive.programs import run_program
-        from diel.programs.executables import ProgramRunner
+        if self._executables is None:
+            # Imported where a program is run: ranks that run none start sooner.
+            from diel.executive.programs import ExecutableCopies
 
-        if self._programs is None:
-            self._programs = ProgramRunner(self._tuples, self._parent.wakeup)
-        spec = self._specs[order.plan.module]
-        left_behind = run_program(
-            order, spec, self._directory, self._folder, self._programs, self._raise_if_told
+            self._executables = ExecutableCopies(
+                self._directory, self._folder, self._tuples, self._parent.wakeup, self._session
+            )
+        self._executables.run(
+            order, self._specs[order.plan.module], self._raise_if_told, self._recorder_for(order)
         )
-        if left_behind:
-            text = f"{left_behind} process(es) that it had left behind were ended"
-            self._recorder_for(order)("MessageLogged", level="WARNING", text=text)
 
     def _warn(self, module: str, copy_index: int, text: str) -> None:
         if self._parent.stop_was_announced():

@@ -30,6 +30,7 @@ class ExecutableSpec:
     directory: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     stdin: str = ""
+    tasks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,4 +78,5 @@ def _executable(module: Module) -> ExecutableSpec | None:
         directory=module.directory,
         environment={name: str(value) for name, value in module.environment.items()},
         stdin=module.stdin,
+        tasks=module.tasks,
     )

@@ -45,6 +45,7 @@ _OF_EXECUTABLES: Final = {
     "directory": "a working directory",
     "environment": "an environment",
     "stdin": "a standard input",
+    "tasks": "tasks",
 }
 Word = Annotated[str, AfterValidator(_word)]
 Variable = Annotated[
@@ -120,6 +121,16 @@ class Module(StrictTable):
             "stand in it."
         ),
         examples=["input.{copy}.txt"],
+    )
+    tasks: Count | None = Field(
+        default=None,
+        description=(
+            "How many times the program runs, each time with another {task}, from 0: the copies "
+            "share these tasks, and each takes the next one when it has done its last; executables "
+            "only. A task that fails fails its copy."
+        ),
+        examples=[1000],
+        json_schema_extra={"unit": "tasks"},
     )
     processes: Count = Field(
         default=1,

@@ -9,6 +9,8 @@ from typing import Final
 PLACEHOLDERS: Final = {
     "copy": "which copy of the module this is, from 0",
     "copies": "how many copies there are",
+    "task": "which of the module's tasks this is, from 0",
+    "tasks": "how many tasks there are; 1 where the module has none",
     "iteration": 'which iteration of its groups, outermost first, from 0, such as "2.0"',
     "run_dir": "the run directory",
     "folder": "the workflow file's folder",

@@ -21,6 +21,8 @@ FACTS: Final = (
     "DIEL_COPY",
     "DIEL_COPIES",
     "DIEL_ITERATION",
+    "DIEL_TASK",
+    "DIEL_TASKS",
     "DIEL_PROCESSES",
     "DIEL_THREADS",
     "DIEL_TUPLE_SOCKET",

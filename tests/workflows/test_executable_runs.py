@@ -175,6 +175,24 @@ diel tuple get --nowait "over $DIEL_COPY" || echo "exit code $?"
     assert journal(tmp_path)[-1]["tuples_left"] == 0
 
 
+def test_copies_share_tasks_and_one_that_failed_is_done_again(tmp_path: Path) -> None:
+    script = (
+        "echo $DIEL_TASK >> done; echo task {task} of $DIEL_TASKS; "
+        "[ {task} != 3 ] || [ -e failed ] || {{ touch failed; exit 5; }}"
+    )
+    entry = program("t", "sh", "-c", script, tasks="10", copies="2", retries="1")
+    workflow(tmp_path, one_group(entry))
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    done = map(int, (tmp_path / "done").read_text().split())
+    assert sorted(done) == sorted([*range(10), 3])
+    logs = (run_dir(tmp_path) / "logs").glob("t.*.0.log")
+    assert "task 9 of 10\n" in "".join(file.read_text() for file in logs)
+    (failure,) = [one for one in journal(tmp_path) if one["event"] == "ModuleFailed"]
+    assert failure["error"].startswith("ModuleFailed: task 3: sh -c ")
+    assert journal(tmp_path)[-1]["tuples_left"] == 0
+
+
 def test_what_a_program_leaves_behind_is_ended_with_a_warning(tmp_path: Path) -> None:
     entry = program("careless", sys.executable, "daemon.py", "pid")
     workflow(tmp_path, one_group(entry), daemon=DAEMON)

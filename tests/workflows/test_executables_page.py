@@ -48,6 +48,7 @@ def test_every_file_of_the_page_is_tested() -> None:
         "parallel.toml",
         "jobs.toml",
         "squares.toml",
+        "cases.toml",
     }
 
 
@@ -58,6 +59,12 @@ def test_each_copy_has_arguments_a_folder_and_an_input_of_its_own(folder: Path) 
         assert log(folder, f"frame.{copy}.0.log") == said
         place = run_dir(folder) / "frames" / str(copy)
         assert (place / "where.txt").read_text() == f"{place}\n"
+
+
+def test_copies_share_the_tasks(folder: Path) -> None:
+    run(folder, "cases.toml")
+    for task in range(20):
+        assert (run_dir(folder) / f"{task}.txt").read_text() == f"{task}: {task**2}\n"
 
 
 def test_a_program_with_a_launcher_of_its_own(folder: Path) -> None:
@@ -81,7 +88,7 @@ def test_the_tables_are_complete() -> None:
         assert f"`{{{name}}}`" in TEXT, name
     for fact in FACTS:
         assert f"`{fact}`" in TEXT, fact
-    for key in ("executable", "launcher", "directory", "environment", "stdin"):
+    for key in ("executable", "launcher", "directory", "environment", "stdin", "tasks"):
         assert key in Module.model_fields
         assert f"| `{key}` |" in TEXT
     tuple_levels = [one for one in levels(build_parser()) if one.words[:1] == ("tuple",)]

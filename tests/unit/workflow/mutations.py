@@ -28,7 +28,17 @@ VALUES = (
     *('"\u202e"', '"\\u001b[31m"', '"\U0010ffff"', '"e\u0301"', '"ﬁ"', '"名前"'),
 )
 _KEYS = (
-    *("name", "function", "executable", "launcher", "directory", "environment", "stdin", "options"),
+    *(
+        "name",
+        "function",
+        "executable",
+        "launcher",
+        "directory",
+        "environment",
+        "stdin",
+        "tasks",
+        "options",
+    ),
     *("processes", "copies", "threads", "gpus", "placement", "on_failure", "retries", "time_limit"),
     *("modules", "groups", "depends", "iterations", "until", "servers", "memory", "when_full"),
     *("spill", "dtype", "shape", "owners", "readers", "section", "split", "module", "copy", "rank"),

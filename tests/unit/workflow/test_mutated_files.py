@@ -68,6 +68,7 @@ launcher = ["env"]
 directory = "{run_dir}/{module}.{copy}"
 environment = { SEED = "{copy}", WIDTH = 64 }
 stdin = "hello.py"
+tasks = 3
 copies = 2
 [[group]]
 name = "work"

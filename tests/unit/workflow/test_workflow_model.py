@@ -35,7 +35,7 @@ def test_every_example_is_valid(model: type[BaseModel]) -> None:
             values = {**required, "modules": ["a"], name: example}
             if model is not Group:
                 del values["modules"]
-            if name in ("executable", "launcher", "directory", "environment", "stdin"):
+            if name in ("executable", "launcher", "directory", "environment", "stdin", "tasks"):
                 del values["function"]
                 values.setdefault("executable", ("x",))
             if name == "groups":
