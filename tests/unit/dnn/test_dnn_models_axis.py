@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from operation_cases import CASES, drawn
 
 from dnn import graph
+from dnn.backend import Ops
 from dnn.errors import ConfigurationError
 from dnn.graph.models import with_models
 from dnn.graph.operation import OPERATIONS, Operation, apply
@@ -94,3 +95,44 @@ def test_models_that_cannot_be():
     y = x * 2.0
     with pytest.raises(ConfigurationError, match="is computed"):
         with_models([y], 2, {y})
+
+
+def reshape_plan(array, new, expression=graph.reshape):
+    """Return the plan of a reshape of a parameter, and its result."""
+    w = graph.variable(array.shape, array.dtype)
+    y = expression(w, new)
+    plan = graph.Plan([y, y * 2.0], Ops(), {w: array}, passes=[])
+    plan.run()
+    return plan, plan[y]
+
+
+@pytest.mark.parametrize("new", [(12,), (2, 6), (3, 4), (4, 1, 3), (1, 4, 3)])
+def test_a_reshape_of_one_models_parameter_is_a_view(new):
+    array = np.arange(12, dtype=F4).reshape(4, 3)
+    plan, result = reshape_plan(array, new)
+    assert len(plan) == 1  # the product alone
+    assert np.shares_memory(result, array)
+    np.testing.assert_array_equal(result, array.reshape(new))
+
+
+@pytest.mark.parametrize(
+    ("new", "steps"), [((3, 2, 4), 1), ((3, 1, 8), 1), ((3, 2, 1, 4), 1), ((24,), 2), ((6, 4), 2)]
+)
+def test_a_reshape_along_the_axis_of_models_is_a_view_within_each_model(new, steps):
+    buffer = np.arange(3 * 20, dtype=F4).reshape(3, 20)  # a row for each model, and padding
+    array = buffer[:, 4:12]
+    plan, result = reshape_plan(array, new)
+    assert len(plan) == steps  # a copy besides where rows of two models would be neighbours
+    assert np.shares_memory(result, array) == (steps == 1)
+    np.testing.assert_array_equal(result, array.reshape(new))
+    twice, again = reshape_plan(array, new, lambda w, shape: graph.reshape(w[:, None], shape))
+    assert len(twice) == steps  # a view of a view
+    np.testing.assert_array_equal(again, array.reshape(new))
+
+
+def test_a_reshape_of_a_transpose_is_a_view_where_only_axes_of_length_1_change():
+    array = np.arange(12, dtype=F4).reshape(4, 3)
+    for new, steps in (((3, 1, 4), 1), ((1, 3, 4), 1), ((12,), 2), ((4, 3), 2)):
+        plan, result = reshape_plan(array, new, lambda w, shape: graph.reshape(w.T, shape))
+        assert len(plan) == steps
+        np.testing.assert_array_equal(result, array.T.reshape(new))
