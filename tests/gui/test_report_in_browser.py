@@ -37,6 +37,7 @@ ACCOUNTS = [
 SECTIONS = {
     "history": 1,
     "cost": 1,
+    "curves": 1,
     "parallel": 1,
     "importance": 3,
     "bias": 0,
@@ -67,6 +68,7 @@ def rows(count: int = 60) -> list[dict[str, Any]]:
                 "trainer": trial % 2,
                 "seed": trial,
                 "state": "finished" if trial != 7 else "out of memory <b>",
+                "learning curve": [(step, accuracy - 0.5 / step) for step in range(1, 20)],
             }
         )
     return found
@@ -134,14 +136,18 @@ def test_pointing_at_a_trial_shows_it_everywhere(page: Any, file: Path) -> None:
     page.mouse.move(*page.locator("section#history path.best-dots").evaluate(LAST_DOT))
     assert page.locator("#tip").is_visible()
     assert f"{best_trial()['accuracy']:.4g}" in page.locator("#tip").inner_text()
-    assert page.locator("circle.ring").count() == 2
+    assert page.locator("circle.ring").count() == 3
+    assert page.locator("section#curves polyline.lit.best").count() == 1
     assert page.locator("section#parallel .over polyline").count() == 1
     assert page.locator("tr.lit td").nth(1).inner_text() == str(best_trial()["trial"])
     page.mouse.move(2, 2)
     assert page.locator("#tip").is_hidden()
-    assert page.locator("circle.ring, tr.lit, .over polyline").count() == 0
+    assert page.locator("circle.ring, tr.lit, .over polyline, polyline.lit").count() == 0
     page.locator("section#trials tbody tr").nth(3).hover()
-    assert page.locator("circle.ring").count() == 2
+    assert page.locator("circle.ring").count() == 3
+    assert page.locator("section#curves polyline.lit.good").count() == 1
+    page.locator("section#curves polyline.best").hover(force=True)
+    assert page.locator("tr.lit td").nth(1).inner_text() == str(best_trial()["trial"])
 
 
 def test_choosing_a_range_filters_lines_and_table(page: Any, file: Path) -> None:

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from modules.sweep import ledger
 from modules.sweep.bitmap import Bitmap
 from modules.sweep.leases import MOST_TRIALS, TARGET_S, LeaseBook, Pace
-from modules.sweep.ledger import Ledger, LedgerError, about_of, ledger_path, records_of
+from modules.sweep.ledger import (
+    Ledger,
+    LedgerError,
+    about_of,
+    has_begun,
+    ledger_path,
+    records_of,
+)
 from modules.sweep.limits import parse_memory
 from modules.sweep.standing import Standing
 from modules.sweep.table import Table
@@ -146,6 +153,45 @@ def test_what_gains_by_being_together_goes_out_in_few_sizes() -> None:
         assert 1 <= pace.size(7, 3) <= max(at_once, 50)
 
 
+@pytest.mark.parametrize(
+    ("to_give", "trainers", "trial_s", "size"),
+    [
+        (1000, 2, 0.05, 128),  # a share of 250 trials is more than what is liked best
+        (256, 2, 0.05, 64),
+        (256, 3, 0.05, 32),
+        (100, 2, 0.05, 32),  # a third more than the share of 25
+        (20, 2, 0.05, 4),
+        (20, 2, 0.001, 16),  # so short that an eighth of what is liked best is soon done
+        (20, 2, 1.0, 4),
+        (1, 2, 1.0, 1),
+    ],
+)
+def test_how_many_go_out_that_gain_by_being_together(
+    to_give: int, trainers: int, trial_s: float, size: int
+) -> None:
+    pace = Pace()
+    pace.at_once = 128
+    pace.observe(0, 7.0)  # nothing was tried
+    assert pace.trial_s is None
+    pace.observe(1, trial_s)
+    assert pace.trial_s == trial_s
+    assert pace.size(to_give, trainers) == size
+
+
+def test_what_a_trial_takes_follows_slower_ones_at_once_and_faster_ones_by_halves() -> None:
+    pace = Pace()
+    for trials, seconds, expected in ((2, 2.0, 1.0), (1, 4.0, 4.0), (2, 4.0, 3.0), (4, 4.0, 2.0)):
+        pace.observe(trials, seconds)
+        assert pace.trial_s == expected
+
+
+def test_the_first_leases_grow_eightfold_and_the_last_are_shared() -> None:
+    pace = Pace()
+    pace.observe(1, TARGET_S / 1000)
+    assert [pace.size(None, 2) for _ in range(5)] == [8, 64, 512, 1000, 1000]
+    assert [pace.size(to_give, 2) for to_give in (80, 16, 8, 7, 0)] == [10, 2, 1, 1, 1]
+
+
 def test_a_slow_trial_counts_at_once() -> None:
     pace = Pace()
     for _ in range(20):
@@ -226,16 +272,28 @@ def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a" / "trials.jsonl"
     file = Ledger(path, {"seed": 1})
     numpy = {"trial": 4, "metrics": {"a": np.float32(0.5), "b": np.float64("nan")}}
+    nested = {"a": np.array([math.nan, 0.5]), "b": [(math.inf,)]}
     file.write([RECORD, numpy, {"trial": 5, "metrics": {"a": np.arange(2)}}])
+    file.write([{"trial": 6, "metrics": nested}])
     file.close()
-    first, second, third = records_of(path)
+    first, second, third, fourth = records_of(path)
     assert first["parameters"] == RECORD["parameters"]
     assert first["metrics"] == {"loss": "nan", "other": "-inf", "third": 0.1 + 0.2}
     assert math.isnan(float(first["metrics"]["loss"]))
     assert second["metrics"] == {"a": 0.5, "b": "nan"}
     assert third["metrics"] == {"a": [0, 1]}
+    assert fourth["metrics"] == {"a": ["nan", 0.5], "b": [["inf"]]}
     for line in path.read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_a_ledger_has_begun_with_its_first_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "trials.jsonl"
+    assert not has_begun(path)
+    path.write_text('{"format": 1, "sweep": {}}')
+    assert not has_begun(path)
+    path.write_text('{"format": 1, "sweep": {}}\n{"trial"')
+    assert has_begun(path)
 
 
 def test_each_iteration_of_a_group_has_a_ledger_of_its_own(tmp_path: Path) -> None:

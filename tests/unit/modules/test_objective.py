@@ -157,6 +157,7 @@ def test_an_expression_needs_a_metric() -> None:
         ("accuracy", 1.0, True),
         ("accuracy", 1.01, False),
         ("mcc", -0.5, True),
+        ("mcc", 1.01, False),
         ("loss", 0.0, True),
         ("loss", -0.1, False),
         ("training_time_s", -1.0, False),

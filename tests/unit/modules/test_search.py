@@ -231,3 +231,23 @@ def test_a_strategy_that_is_none_is_told(tmp_path: Path, name: str, words: str) 
     (tmp_path / "f_wrong_strategies.py").write_text(WRONG)
     with pytest.raises(StrategyError, match=words):
         search(tmp_path, strategy=f"./f_wrong_strategies.py:{name}").ask(0)
+
+
+def test_trials_that_were_stopped_have_had_a_part_in_the_choice() -> None:
+    head = search()
+    head.tell(0, {"x": 0}, metrics(0), Evaluated(metrics(0), (metrics(0),), rows=10))
+    head.tell(1, {"x": 1}, None)
+    assert head.bias.trials == 1
+    head.tell(2, {"x": 2}, None, is_stopped=True)
+    assert head.bias.trials == 2
+
+
+def test_a_front_writes_layers_as_the_table_does() -> None:
+    space = {"hidden": [[], [64, 32]], "rate": 0.00012345, "kind": "a"}
+    head = search(space=space, objective=["accuracy", "training_time_s"])
+    for trial in (0, 1):
+        head.tell(trial, head.parameters(trial), metrics(5 + trial))
+    assert head.front_lines()[1:] == [
+        "  trial 1: accuracy 1, training_time_s 6 (hidden 64x32, rate 0.0001234, kind a)",
+        "  trial 0: accuracy 0.9, training_time_s 5 (hidden none, rate 0.0001234, kind a)",
+    ]
