@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import signal
 import subprocess
@@ -99,9 +98,14 @@ def run_dir(folder: Path) -> Path:
 
 
 def journal(folder: Path) -> list[dict[str, object]]:
-    """Return the records of the only run in a folder."""
-    text = (run_dir(folder) / "journal.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    """Return the records of the only run in a folder; each is as its event should be."""
+    from diel.run.journal import JournalReader
+
+    reader = JournalReader(run_dir(folder) / "journal.jsonl")
+    records = reader.new_records()
+    assert not reader.complaint, reader.complaint
+    assert records[0]["event"] == "RunCreated"
+    return list(records[1:])
 
 
 def results(folder: Path) -> list[dict[str, str]]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from diel.cli.accounts import account_lines
+from diel.cli.output import warn
+from diel.errors import RunDirectoryError
 from diel.loading.functions import import_shipped
 from diel.run.directory import RunDirectory
 from diel.run.journal import Record
@@ -140,7 +142,12 @@ def print_rankings(
         # Of a run that was killed, or goes on, the journal may lack the last rows.
         if results.file and (view.exit_code is None or len(ranked) < min(rows, results.count)):
             file = directory.path / results.file
-            ranked = best_of_table(file, results.objective, results.maximise, rows)
+            try:
+                ranked = best_of_table(file, results.objective, results.maximise, rows)
+            except RunDirectoryError as error:
+                warn(f"what the journal has is shown: {error}")
+        if not ranked:
+            continue
         name = results.module if len(tables) > 1 else ""
         _print_ranking(name, results, ranked[:rows], on_terminal=on_terminal)
     without = [one for one in view.results.values() if one.unranked and not one.rows]
@@ -246,10 +253,8 @@ def _constants(results: ResultsView) -> dict[str, str]:
 def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> None:
     """Say what is known of a run whose ranks were killed."""
     crashes = _crashes(directory)
-    log = ""
-    if directory.launcher_log.exists():
-        log = directory.launcher_log.read_text(errors="replace")
-    if shutil.disk_usage(directory.path).free < _FULL_BYTES:
+    log = directory.launcher_words()
+    if _is_full(directory):
         print(f"\ndiel: the disk is full, so the run has ended: {directory.path}", file=sys.stderr)
     elif crashes:
         rank, why, frames = crashes[0]
@@ -283,6 +288,13 @@ def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) ->
     print(f"everything about it: {directory.path}", file=sys.stderr, flush=True)
 
 
+def _is_full(directory: RunDirectory) -> bool:
+    try:
+        return shutil.disk_usage(directory.path).free < _FULL_BYTES
+    except OSError:  # somebody has removed the folder
+        return False
+
+
 def _crashes(directory: RunDirectory) -> list[tuple[int, str, list[str]]]:
     """Return which ranks have crashed, why, and where in the module: the innermost frame first."""
     found = []
@@ -300,6 +312,8 @@ def _crashes(directory: RunDirectory) -> list[tuple[int, str, list[str]]]:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, bool) or not isinstance(value, float):
         text = "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
         return text if len(text) <= _CELL_CHARACTERS else f"{text[: _CELL_CHARACTERS - 1]}…"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from diel.cli import panels
 from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, print_failure
+from diel.cli.output import warn
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader, Record
 from diel.run.results import TableName
@@ -147,6 +148,8 @@ class PlainDisplay:
     def conclude(self, launcher_status: int = 0) -> int:
         """Print how the run ended; return the exit code."""
         self.refresh()
+        if self._journal.complaint:
+            warn(self._journal.complaint)
         return print_conclusion(
             self._view, self._directory, launcher_status, table_rows=self._table_rows
         )
@@ -237,7 +240,7 @@ def _line_for(record: Record, view: RunView) -> str:
 
 def _line_for_start(record: Record, view: RunView) -> str:
     name = record["group"]
-    if "groups" in record:
+    if record.get("groups"):
         inside = ", ".join(record["groups"])
     else:
         inside = ", ".join(f"{module} x {count}" for module, count in record["copies"].items())
@@ -320,6 +323,8 @@ class LiveDisplay:
     def conclude(self, launcher_status: int = 0) -> int:
         """Print how the run ended; return the exit code."""
         self.refresh()
+        if self._journal.complaint:
+            warn(self._journal.complaint)
         if self._view.failure is not None:
             print_failure(self._view.failure)
         return print_conclusion(

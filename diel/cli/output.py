@@ -60,6 +60,11 @@ def protect_standard_streams() -> None:
             setattr(sys, name, _ForgivingStream(stream))
 
 
+def warn(text: str) -> None:
+    """Print something that a person should know, beside what was asked for."""
+    print(f"diel: {text}", file=sys.stderr, flush=True)
+
+
 def why_output_was_lost() -> str | None:
     """Return why standard output did not take all that was printed, None if it did."""
     sys.stdout.flush()

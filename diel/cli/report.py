@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from diel.cli.output import warn
 from diel.loading.reports import write_reports
 from diel.run.directory import RunDirectory
 
@@ -16,6 +17,6 @@ def report(options: argparse.Namespace) -> int:
     RunDirectoryError
         If there is no such run, it has no results, or its directory cannot be written.
     """
-    for path in write_reports(RunDirectory(options.run_dir)):
+    for path in write_reports(RunDirectory(options.run_dir), warn):
         print(path)
     return 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diel.cli.conclusion import FAILED, TABLE_ROWS, print_rankings
-from diel.cli.output import aligned
+from diel.cli.output import aligned, warn
 from diel.cli.runs import show_duration
 from diel.errors import LaunchError
 from diel.loading.checking import OPTIONS_CLASS, finish, parse_options
@@ -62,7 +62,9 @@ def sweep(options: argparse.Namespace) -> int:
         view = _view(directory)
         if not print_rankings(view, directory, options.top or TABLE_ROWS):
             print(f"{options.file}: no results yet")
-        return _export(directory, options.export, _workflow_file(directory))
+        there = [directory.workflow] if not view.file else [Path(view.file), directory.workflow]
+        file = next((one for one in there if one.is_file()), directory.workflow)
+        return _export(directory, options.export, file)
     if options.dry_run:
         return _preview(options)
     from diel.cli.run import run
@@ -148,18 +150,12 @@ def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainer
 
 
 def _view(directory: RunDirectory) -> RunView:
-    view = RunView()
-    for record in JournalReader(directory.journal).new_records():
+    view, reader = RunView(), JournalReader(directory.journal)
+    for record in reader.new_records():
         view.apply(record)
+    if reader.complaint:
+        warn(reader.complaint)
     return view
-
-
-def _workflow_file(directory: RunDirectory) -> Path:
-    """Return the file that a run was started with; its copy, if that is no more."""
-    for record in JournalReader(directory.journal).new_records():
-        if record["event"] == "RunStarted" and Path(record.get("file", "")).is_file():
-            return Path(record["file"])
-    return directory.workflow
 
 
 def _export(directory: RunDirectory, formats: list[str], file: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from diel.cli.output import warn
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
 from diel.run.trace import merge_trace
@@ -18,7 +19,7 @@ def trace(options: argparse.Namespace) -> int:
         If there is no such run, or its directory cannot be written.
     """
     try:
-        path = merge_trace(RunDirectory(options.run_dir))
+        path = merge_trace(RunDirectory(options.run_dir), warn)
     except RunDirectoryError:
         raise
     except OSError as error:

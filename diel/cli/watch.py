@@ -90,20 +90,17 @@ class Watched:
         Raises
         ------
         RunDirectoryError
-            If the journal is damaged.
+            If the run's directory cannot be read.
         """
         # Before the journal is read: what a run writes last is then read, however it ends.
         self._check()
-        try:
-            records = self._journal.new_records()
-            with self._changing:
-                for record in records:
-                    self.view.apply(record)
-                self._status = read_status(self.directory)
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunDirectoryError(
-                f"{self.directory.journal} is no journal, or damaged"
-            ) from error
+        records = self._journal.new_records()
+        with self._changing:
+            for record in records:
+                self.view.apply(record)
+            self._status = read_status(self.directory)
+        if self.state == "damaged" and not self.view.started_s:
+            raise RunDirectoryError(summarize(self.directory.path, time.time()).reason)
         if self.view.exit_code is not None:
             self.state = summarize(self.directory.path, time.time()).state
 
@@ -114,7 +111,12 @@ class Watched:
             return
         self._next_check_s = now_s + _CHECK_EVERY_S
         state = summarize(self.directory.path, now_s).state
-        is_young = now_s - self.directory.path.stat().st_mtime < _STARTING_S
+        try:
+            is_young = now_s - self.directory.path.stat().st_mtime < _STARTING_S
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{self.directory.path} cannot be read any more: {error.strerror}"
+            ) from error
         self.state = "running" if state == "never started" and is_young else state
 
     def draw(self, *, is_lively: bool = True) -> RenderableType:
@@ -123,11 +125,11 @@ class Watched:
         from rich.text import Text
 
         with self._changing:
-            view, now_s = self.view, time.time()
+            view, now_s, damage = self.view, time.time(), self._journal.complaint
             if not view.started_s:
                 waits = self.state == "running"
                 words = "starting the MPI ranks ..." if waits else view.refusal or self.state
-                return Text(words, style="dim")
+                return Text(f"{words}\n{damage}".rstrip(), style="dim")
             if self.state == "killed":  # then nothing goes on since its last sign of life
                 now_s = view.started_s + (summarize(self.directory.path, now_s).duration_s or 0.0)
             parts = [
@@ -141,6 +143,8 @@ class Watched:
             parts += panels.bars(view, StatusView() if self.has_ended else self._status)
             if self.has_ended:
                 parts += [Text(line) for line in account_lines(view)]
+            if damage:
+                parts.append(Text(damage, style="yellow"))
             return Group(*parts)
 
 

@@ -8,11 +8,10 @@ tuples already: they are repeated, with the tuples as they were.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from diel.executive.nest import Finished
     from diel.run.recorder import Recorder
     from diel.tuples.client import TupleClient
 
@@ -52,13 +51,8 @@ class Checkpoints:
         """Whether a checkpoint at this moment leaves all of them within their share of the time."""
         return self._clock() >= self._next_s
 
-    def save(self, finished: Mapping[str, Finished]) -> None:
-        """Save the run as it is.
-
-        Parameters
-        ----------
-        finished : mapping of str to Finished
-            What is behind at this moment.
+    def save(self) -> None:
+        """Save the run as it is; what is finished is in the journal already.
 
         Raises
         ------
@@ -80,7 +74,6 @@ class Checkpoints:
             "CheckpointSaved",
             number=self._number,
             file=None if is_empty else file.name,
-            finished=finished,
         )
         self._recorder.sync()
         # The one before stays: this one may yet be found to be unreadable.

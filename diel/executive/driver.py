@@ -375,7 +375,7 @@ class Driver:
 
     def _save_checkpoint(self) -> None:
         try:
-            self._checkpoints.save(self._scheduler.finished)
+            self._checkpoints.save()
         except OSError as error:
             self._recorder.record(
                 "MessageLogged",

@@ -21,6 +21,7 @@ from diel.executive.gpus import Node
 from diel.loading.threads import thread_environment
 from diel.programs.supervised import Supervisor
 from diel.run.directory import RunDirectory
+from diel.run.journal import JournalReader
 
 _ROOT_VARIABLES: Final = (
     "OMPI_ALLOW_RUN_AS_ROOT",
@@ -62,11 +63,10 @@ _SPAWNS: Final = (
 
 def started_nothing(directory: RunDirectory) -> bool:
     """Whether mpiexec ended by bad luck before it had started a rank, and may be tried again."""
-    if directory.stop_requested() or (
-        directory.journal.exists() and directory.journal.stat().st_size
-    ):
+    if directory.stop_requested() or _BAD_LUCK not in directory.launcher_words():
         return False
-    return _BAD_LUCK in directory.launcher_log.read_text(errors="replace")
+    records = JournalReader(directory.journal).new_records()
+    return not records or records[-1]["event"] in ("RunCreated", "RunResumed")
 
 
 def available_cores() -> int:

@@ -1,16 +1,13 @@
 """From the journal of a run back to its scheduler.
 
-Pure. Two questions can be asked of the records of a run, complete or cut short anywhere:
+Pure. Of the records of a run, complete or cut short anywhere, `replay` tells in which state the
+scheduler was: the same events give the same state, and the journal has them all, down to whole
+copies; which ranks of a copy had finished while others had not is not in it.
 
-`replay(records, groups, pool)`
-    In which state was the scheduler? The same events give the same state, and the journal has them
-    all, down to whole copies: which ranks of a copy had finished while others had not is not in it.
-
-`finished_in(records)`
-    Which iterations of which groups are behind it? ``Scheduler(groups, pool, finished)`` goes on
-    from there, on any pool: every iteration that had begun without having finished is run again, so
-    each is run at least once. The answer for the records up to a checkpoint of the tuple space is
-    what was behind at that checkpoint.
+`diel.run.resuming.finished_in` tells which iterations of which groups were behind it.
+``Scheduler(groups, pool, finished)`` goes on from there, on any pool: every iteration that had
+begun without having finished is run again, so each is run at least once. The answer for the records
+up to a checkpoint of the tuple space is what was behind at that checkpoint.
 """
 
 from __future__ import annotations
@@ -38,25 +35,6 @@ from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Choose, Scheduler, in_order
 
 Records = Iterable[Mapping[str, Any]]
-
-
-def finished_in(records: Records) -> dict[str, Finished]:
-    """Return what a run has behind it.
-
-    Parameters
-    ----------
-    records : iterable of mapping
-        From its journal, in order. Where it was resumed, what the last resumption started from
-        counts, and what has finished since.
-    """
-    finished: dict[str, Finished] = {}
-    for record in records:
-        if record["event"] == "RunStarted":
-            finished = _finished_before(record)
-        elif record["event"] == "GroupFinished":
-            is_last = record["ended_by"] is not None
-            finished[record["group"]] = Finished(tuple(record["iteration"]), is_last)
-    return finished
 
 
 def replay(

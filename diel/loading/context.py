@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import numbers
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import BoundaryError, CouplingError
 from diel.loading.logger import logger_of
-from diel.loading.results import Results
+from diel.loading.results import Results, as_number
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -312,10 +312,15 @@ class Context:
         Raises
         ------
         ValueError
-            If `done` or `total` is no number.
+            If `done` or `total` is no number, or an infinite one.
         """
-        given: tuple[object, ...] = (done, total or 0)
-        if not all(isinstance(number, numbers.Real) and number == number for number in given):
+        try:
+            done = as_number(done)
+            total = None if total is None else as_number(total)
+            is_finite = math.isfinite(done) and (total is None or math.isfinite(total))
+        except ValueError:
+            is_finite = False
+        if not is_finite:
             raise ValueError(f"progress is two numbers: got {done!r} of {total!r}")
         now_s = time.monotonic()
         if done != total and now_s - self._progress_recorded_s < _PROGRESS_EVERY_S:

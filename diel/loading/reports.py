@@ -6,24 +6,25 @@ The module is imported when there is a report to write: it takes NumPy.
 from __future__ import annotations
 
 import contextlib
-import csv
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from diel.errors import RunDirectoryError
 from diel.loading.functions import import_shipped
-from diel.run.directory import RunDirectory
+from diel.run.directory import RunDirectory, open_regular
 from diel.run.history import summarize
 from diel.run.journal import JournalReader, Record
+from diel.run.results import read_rows
 from diel.run.view import RunView
 
 _SHIPPED: Final = "report"
 _EXPORT: Final = "sweep.export"
 _NEITHER: Final = frozenset({"trial", "trainer", "seed", "state", "reason"})
 """Columns that are neither parameters nor metrics."""
+_LONGEST_WORKFLOW_BYTES: Final = 2**22
 _FACTS: Final = {
     "diel": "diel",
     "Python": "python",
@@ -42,11 +43,14 @@ class _Run:
     tables : dict
         By the name of each table's file, the record that declares it last, with the time at which
         it was declared first.
+    complaint : str
+        What is damaged; empty if nothing is.
     """
 
     view: RunView = field(default_factory=RunView)
     started: Record = field(default_factory=dict)
     tables: dict[str, Record] = field(default_factory=dict)
+    complaint: str = ""
 
     @classmethod
     def read(cls, directory: RunDirectory) -> _Run:
@@ -55,23 +59,21 @@ class _Run:
         Raises
         ------
         RunDirectoryError
-            If it is none.
+            If it cannot be read at all.
         """
-        run = cls()
+        run, reader = cls(), JournalReader(directory.journal)
         numbers: dict[tuple[str, frozenset[str]], int] = {}
-        try:
-            for record in JournalReader(directory.journal).new_records():
-                run.view.apply(record)
-                if record["event"] == "RunStarted":
-                    run.started = record
-                elif record["event"] == "ResultsDeclared":
-                    name = record["module"], frozenset(record["columns"])
-                    number = numbers.setdefault(name, len(numbers) + 1)
-                    file = record.get("file") or directory.results_table(number).name
-                    first = run.tables.get(file, record)
-                    run.tables[file] = {**record, "time_s": first["time_s"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunDirectoryError(f"{directory.journal} is no journal, or damaged") from error
+        for record in reader.new_records():
+            run.view.apply(record)
+            if record["event"] == "RunStarted":
+                run.started = record
+            elif record["event"] == "ResultsDeclared":
+                name = record["module"], frozenset(record["columns"])
+                number = numbers.setdefault(name, len(numbers) + 1)
+                file = record["file"] or directory.results_table(number).name
+                first = run.tables.get(file, record)
+                run.tables[file] = {**record, "time_s": first["time_s"]}
+        run.complaint = reader.complaint
         return run
 
     @property
@@ -105,25 +107,39 @@ def conclude_reports(directory: RunDirectory) -> str:
     return ""
 
 
-def write_reports(directory: RunDirectory) -> list[Path]:
+def write_reports(
+    directory: RunDirectory, warn: Callable[[str], None] = lambda _: None
+) -> list[Path]:
     """Write a report on each table of results in a run directory.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    warn : callable, optional
+        Told what is damaged and had to be left out.
 
     Raises
     ------
     RunDirectoryError
-        If it is no run's directory, there are no results, or a file cannot be read or written.
+        If it is no run's directory, there are no results, or no report could be written.
     """
     run = _Run.read(directory)
     if not run.tables:
-        raise RunDirectoryError(f"{directory.path} holds no results to report on")
+        raise RunDirectoryError(run.complaint or f"{directory.path} holds no results to report on")
+    complaints = [run.complaint] if run.complaint else []
     written = []
     for file, declared in run.tables.items():
         report = directory.report_of(file)
         try:
             _write(directory, run, declared, directory.path / file, report)
         except OSError as error:
-            raise RunDirectoryError(f"no report on {file}: {error}") from error
-        written.append(report)
+            complaints.append(f"no report on {file}: {error}")
+        else:
+            written.append(report)
+    if not written:
+        raise RunDirectoryError("\n".join(complaints))
+    for complaint in complaints:
+        warn(complaint)
     return written
 
 
@@ -139,7 +155,7 @@ def _write(directory: RunDirectory, run: _Run, declared: Record, table: Path, re
         parameters=parameters,
         metrics=[name for name in declared["columns"] if name not in chosen],
         expected=declared["expected"],
-        workflow=workflow.read_text(encoding="utf-8") if workflow.exists() else "",
+        workflow=_text_of(workflow),
         command="diel run workflow.toml",
         facts={"run": directory.path.name, **run.facts},
         about=f"module {declared['module']}",
@@ -171,27 +187,17 @@ def _with_curves(directory: RunDirectory, table: Path) -> Iterator[dict[str, Any
             if export.about_of(ledger).get("table") == table.name:
                 curves = export.curves_of(ledger, directory.path)
     trial, curve = None, None
-    for row in _rows(table):
+    for row in read_rows(table):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             while trial != row.get("trial"):
                 trial, curve = next(curves, (row.get("trial"), None))
         yield {**row, "learning curve": curve} if curve else row
 
 
-def _rows(table: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table, one after another: there may be very many."""
-    with table.open(encoding="utf-8", errors="replace", newline="") as file:
-        for row in csv.DictReader(file):
-            yield {name: _value(cell) for name, cell in row.items() if name is not None}
-
-
-def _value(cell: str | None) -> Any:
-    """Return what a cell stood for: a number where it reads as one."""
-    if not cell:
-        return None
-    for kind in (int, float):
-        try:
-            return kind(cell)
-        except ValueError:
-            continue
-    return cell
+def _text_of(file: Path) -> str:
+    """Return what a file says; nothing if it is not there, or nothing to read."""
+    try:
+        with open_regular(file) as source:
+            return source.read(_LONGEST_WORKFLOW_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

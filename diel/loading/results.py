@@ -10,6 +10,23 @@ from typing import Any
 from diel.run.directory import new_results_file
 
 
+def as_number(value: Any) -> int | float:
+    """Return a real number as one of Python's own: what the journal can hold.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or an integer beyond all floats.
+    """
+    if not isinstance(value, numbers.Real):
+        raise ValueError(f"{value!r} is no number")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError("it is larger than any float") from None
+    return int(value) if isinstance(value, numbers.Integral) else number
+
+
 class Results:
     """A table of results: ``results.csv``, and the ranked table at the end.
 
@@ -54,10 +71,14 @@ class Results:
         Raises
         ------
         ValueError
-            If the objective is not among the columns.
+            If the objective is not among the columns, or they are no different names.
         """
         if objective not in columns:
             raise ValueError(f"the objective {objective!r} is not among {', '.join(columns)}")
+        if len({*columns}) < len(columns) or not all(isinstance(one, str) for one in columns):
+            raise ValueError(f"columns are names, each once: not {', '.join(map(repr, columns))}")
+        if expected is not None and int(expected) < 0:
+            raise ValueError(f"there cannot be {expected} rows")
         self._columns = frozenset(columns)
         self._objective = objective
         self._file = "" if file is None else file.name
@@ -65,8 +86,8 @@ class Results:
             "ResultsDeclared",
             columns=list(columns),
             objective=objective,
-            maximise=maximise,
-            expected=expected,
+            maximise=bool(maximise),
+            expected=None if expected is None else int(expected),
             **({} if file is None else {"file": file.name}),
             **({"parameters": list(parameters)} if parameters else {}),
         )
@@ -138,7 +159,8 @@ class Results:
         if self._columns != set(row):
             odd = ", ".join(sorted(map(str, self._columns.symmetric_difference(row))))
             raise ValueError(f"a row has a value for each declared column and no other: see {odd}")
-        value = row[self._objective]
-        if not isinstance(value, numbers.Real):
-            raise ValueError(f"the objective {self._objective!r} is a number, not {value!r}")
-        self._record("ResultAdded", row=dict(row))
+        try:
+            value = as_number(row[self._objective])
+        except ValueError as error:
+            raise ValueError(f"the objective {self._objective!r} is a number: {error}") from None
+        self._record("ResultAdded", row={**row, self._objective: value})

@@ -26,13 +26,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
+import re
+import stat
 import time
 from pathlib import Path
+from typing import IO, BinaryIO, Final
 
 from diel.errors import RunDirectoryError
 
-_STOP = "a stop was asked for"
+_STOP: Final = "a stop was asked for"
+_LONGEST_REASON: Final = 1000
+_LAST_WORDS_BYTES: Final = 256 * 1024
+_FOLDERS: Final = frozenset({"logs", "sweeps", "trace", "checkpoints", "spill", "returned"})
+_OWN_FILE: Final = re.compile(
+    r"journal\.jsonl|workflow\.toml|stop|results(-\d+)?\.csv"
+    r"|(report(-\d+)?\.html|status\.json|trace\.json)(\.part)?"
+)
 
 
 class RunDirectory:
@@ -79,6 +90,13 @@ class RunDirectory:
             run = cls(_make_unused(Path(parent), stem))
             run.logs.mkdir()
             run.workflow.write_bytes(workflow_file.read_bytes())
+            # A run that is killed before its first record can be resumed all the same.
+            created = {
+                "time_s": time.time(),
+                "event": "RunCreated",
+                "file": str(workflow_file.absolute()),
+            }
+            run.journal.write_text(json.dumps(created) + "\n", encoding="utf-8")
         except OSError as error:
             raise RunDirectoryError(
                 f"cannot make a run directory in {parent}: {error.strerror or error}; "
@@ -96,7 +114,7 @@ class RunDirectory:
 
     def reports(self) -> list[Path]:
         """Return the reports that are there, that of the first table first."""
-        found = self.path.glob("report*.html")
+        found = (one for one in self.path.glob("report*.html") if one.is_file())
         return sorted(found, key=lambda path: (len(path.name), path.name))
 
     def module_log(self, module: str, copy_index: int, copy_rank: int) -> Path:
@@ -120,6 +138,18 @@ class RunDirectory:
         """Return the file of what one rank did and when."""
         return self.trace_parts / f"rank-{rank}.jsonl"
 
+    def launcher_words(self) -> str:
+        """Return the last of what mpiexec and the ranks wrote by themselves; nothing, if nothing.
+
+        A folder that somebody has removed has no such file.
+        """
+        try:
+            with open_regular(self.launcher_log) as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
     def request_stop(self, why: str = _STOP) -> None:
         """Ask the run to stop; rank 0 looks for this now and then. The first reason counts."""
         with (
@@ -132,6 +162,25 @@ class RunDirectory:
         """Return the file of the first, second, ... checkpoint."""
         return self.checkpoints / f"{number:06d}.tuples"
 
+    def refuse_links(self) -> None:
+        """Find out whether a run that goes on here writes into its own files alone.
+
+        Raises
+        ------
+        RunDirectoryError
+            If a file or folder of ours is a link or anything else.
+        """
+        for place in sorted(self.path.iterdir()):
+            is_folder = place.name in _FOLDERS
+            if not is_folder and not _OWN_FILE.fullmatch(place.name):
+                continue
+            _refuse_unless(place, is_folder=is_folder)
+            for folder, folders, files in os.walk(place) if is_folder else ():
+                for name in folders:
+                    _refuse_unless(Path(folder, name), is_folder=True)
+                for name in files:
+                    _refuse_unless(Path(folder, name), is_folder=False)
+
     def withdraw_stop(self) -> None:
         """Forget that somebody asked the run to stop."""
         self.stop_request.unlink(missing_ok=True)
@@ -142,8 +191,51 @@ class RunDirectory:
 
     def why_stop(self) -> str:
         """Return the reason that `request_stop` was given."""
-        # Empty if it is just being written, or if somebody has made the file by hand.
-        return self.stop_request.read_text(encoding="utf-8") or _STOP
+        # Empty if it is just being written; and somebody may have made anything of that name.
+        try:
+            with open_regular(self.stop_request) as file:
+                text = file.read(_LONGEST_REASON).decode(errors="replace")
+        except OSError:
+            return _STOP
+        return " ".join(text.split()) or _STOP
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file to read it, but nothing that is none: a pipe would make its reader wait.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RunDirectoryError(f"{os.fspath(path)} is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def open_anew(path: Path) -> IO[str]:
+    """Open a file of ours to write it from its beginning; a link of its name is replaced.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("x", encoding="utf-8", errors="replace")
+
+
+def _refuse_unless(path: Path, *, is_folder: bool) -> None:
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        raise RunDirectoryError(
+            f"{path} is a link: a run that goes on would write through it. Put a "
+            f"{'folder' if is_folder else 'file'} in its place, or remove it"
+        )
+    if not (stat.S_ISDIR(mode) if is_folder else stat.S_ISREG(mode)):
+        raise RunDirectoryError(f"{path} is no {'folder' if is_folder else 'file'}: remove it")
 
 
 def new_results_file(run_dir: Path) -> Path:

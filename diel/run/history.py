@@ -6,23 +6,28 @@ A journal may hold a million records; how a run began and ended stands in its fi
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import BinaryIO, Final, Literal, TypeAlias
 
 from diel.errors import RunDirectoryError
-from diel.run.directory import RunDirectory
-from diel.run.journal import Record
+from diel.run.directory import RunDirectory, open_regular
+from diel.run.records import DamagedRecord, Record, checked
 
-State: TypeAlias = Literal["running", "finished", "failed", "stopped", "killed", "never started"]
+State: TypeAlias = Literal[
+    "running", "finished", "failed", "stopped", "killed", "never started", "damaged"
+]
 
 _ENDS: Final[dict[int, State]] = {0: "finished", 1: "failed", 130: "stopped"}
+_FIRST_LINES: Final = 100
+"""Among so many lines stands the record of a run's start, or nowhere."""
+_BEFORE_START: Final = ("RunCreated", "RunResumed")
 _TAIL_BYTES: Final = 256 * 1024
+_LONGEST_TAIL_BYTES: Final = 2**26
 _STAMP: Final = re.compile(r"-(\d{8}-\d{6})(-\d+)?$")
 
 
@@ -44,7 +49,7 @@ class RunSummary:
         started.
     ranks : int or None
     reason : str
-        Why it failed or stopped, in one line; empty if that is not known.
+        Why it failed or stopped, or what is damaged, in one line; empty if that is not known.
     """
 
     path: Path
@@ -75,7 +80,7 @@ def list_runs(folder: Path, now_s: float | None = None) -> list[RunSummary]:
     if is_run(folder):
         return [summarize(folder, now_s)]
     try:
-        places = [one for one in folder.iterdir() if is_run(one)]
+        places = [one for one in folder.iterdir() if _may_be_run(one)]
     except OSError as error:
         raise RunDirectoryError(
             f"{folder} cannot be read: {error.strerror}; runs are in the folder that diel run was "
@@ -86,95 +91,131 @@ def list_runs(folder: Path, now_s: float | None = None) -> list[RunSummary]:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is a run directory."""
+    """Whether a folder is a run directory.
+
+    Raises
+    ------
+    RunDirectoryError
+        If that cannot be found out.
+    """
     directory = RunDirectory(folder)
-    return directory.journal.is_file() or (directory.workflow.is_file() and directory.logs.is_dir())
+    try:
+        return directory.journal.is_file() or (
+            directory.workflow.is_file() and directory.logs.is_dir()
+        )
+    except OSError as error:
+        raise RunDirectoryError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+def _may_be_run(folder: Path) -> bool:
+    try:
+        return is_run(folder)
+    except RunDirectoryError:  # somebody else's, say
+        return False
 
 
 def summarize(folder: Path, now_s: float) -> RunSummary:
     """Return the summary of one run directory, whatever state it is in."""
     journal = RunDirectory(folder).journal
-    first, last = _ends_of(journal)
-    start = next((one for one in first if one.get("event") == "RunStarted"), None)
-    end = last[-1] if last else None
     name = _STAMP.sub("", folder.name)
-    if start is None or end is None:
-        made_s = folder.stat().st_mtime
-        state: State = "running" if _is_written(journal) else "never started"
-        reason = "" if state == "running" else _last_words(folder)
-        return RunSummary(folder, name, state, made_s, None, None, reason)
-    started_s = _number(start.get("time_s"))
-    if end.get("event") in ("RunEnded", "RunRefused"):
-        state = _ENDS.get(end.get("exit_code", 1), "failed")
-        ended_s = _number(end.get("time_s"))
-    elif _is_written(journal):
+    is_running = _is_written(journal)
+    try:
+        start, last, problem = _ends_of(journal)
+    except OSError as error:
+        start, last = None, []
+        problem = "" if isinstance(error, FileNotFoundError) else str(error)
+    if start is None or not last:
+        state: State = "running" if is_running else "damaged" if problem else "never started"
+        reason = problem or ("" if is_running else _last_words(folder))
+        return RunSummary(folder, name, state, _made_s(folder), None, None, reason)
+    end, started_s = last[-1], start["time_s"]
+    ended_s = end["time_s"]
+    if end["event"] in ("RunEnded", "RunRefused"):
+        state = _ENDS.get(end["exit_code"], "failed")
+    elif is_running:
         state, ended_s = "running", now_s
     else:
-        state, ended_s = "killed", _number(end.get("time_s"))
+        state = "killed"
     return RunSummary(
         path=folder,
-        workflow=str(start.get("workflow", name)),
+        workflow=start["workflow"],
         state=state,
         started_s=started_s,
         duration_s=max(0.0, ended_s - started_s),
-        ranks=start.get("ranks"),
+        ranks=start["ranks"],
         reason=_reason(last) if state in ("failed", "stopped", "killed") else "",
     )
 
 
-def _ends_of(journal: Path) -> tuple[list[Record], list[Record]]:
-    """Return the first record, in a list, and the last ones, as far as they are whole."""
-    try:
-        with journal.open("rb") as file:
-            first = list(_records(file.readline()))
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            if size > _TAIL_BYTES:
+def _ends_of(journal: Path) -> tuple[Record | None, list[Record], str]:
+    """Return the record of the start, the last ones, and what is wrong if there is no start."""
+    with open_regular(journal) as file:
+        start, problem = _start_in(file, journal.name)
+        size_bytes, tail_bytes = os.fstat(file.fileno()).st_size, _TAIL_BYTES
+        while True:  # the last record may be a long one
+            begin = max(0, size_bytes - tail_bytes)
+            file.seek(begin)
+            if begin:
                 file.readline()  # the rest of a line
-            return first, list(_records(file.read()))
-    except OSError:
-        return [], []
+            last = list(_records(file.read()))
+            if last or not begin or tail_bytes >= _LONGEST_TAIL_BYTES:
+                return start, last, problem
+            tail_bytes *= 16
+
+
+def _start_in(file: BinaryIO, name: str) -> tuple[Record | None, str]:
+    problem = ""
+    for number in range(1, _FIRST_LINES):
+        line = file.readline(_LONGEST_TAIL_BYTES)
+        if not line.endswith(b"\n"):
+            break
+        try:
+            record = checked(line)
+        except DamagedRecord as error:
+            problem = problem or f"{name}, line {number}: no record: {error}"
+            continue
+        if record["event"] == "RunStarted":
+            return record, ""
+        if record["event"] not in _BEFORE_START:
+            problem = problem or f"{name} has no record of the start"
+    return None, problem
 
 
 def _records(data: bytes) -> Iterator[Record]:
     """Yield what can be read; a rank that is killed may leave half a line."""
-    for line in data.splitlines():
+    for line in data.split(b"\n"):
         try:
-            record = json.loads(line)
-        except ValueError:
+            yield checked(line)
+        except DamagedRecord:
             continue
-        if isinstance(record, dict):
-            yield record
+
+
+def _made_s(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:  # it has just been removed
+        return 0.0
 
 
 def _reason(records: list[Record]) -> str:
     """Return the root cause among the last records: the first failure that stopped the run."""
-    resumed = [at for at, record in enumerate(records) if record.get("event") == "RunResumed"]
+    resumed = [at for at, record in enumerate(records) if record["event"] == "RunResumed"]
     records = records[resumed[-1] :] if resumed else records
     for record in records:
-        if record.get("event") == "ModuleFailed" and record.get("policy", "stop") == "stop":
-            return f"{record.get('module')}.{record.get('copy')}: {record.get('error')}"
-        if record.get("event") == "DeadlockFound":
+        if record["event"] == "ModuleFailed" and record["policy"] == "stop":
+            return f"{record['module']}.{record['copy']}: {record['error']}"
+        if record["event"] == "DeadlockFound":
             return "deadlock: every module waits for a tuple that nobody puts"
-        if record.get("event") == "RunRefused":
-            return str(record.get("error"))
-    stops = (record for record in records if record.get("event") == "StopOrdered")
-    return str(next((record.get("reason") for record in stops), ""))
+        if record["event"] == "RunRefused":
+            return str(record["error"])
+    stops = (record["reason"] for record in records if record["event"] == "StopOrdered")
+    return next(stops, "")
 
 
 def _last_words(folder: Path) -> str:
     """Return the last line that the launcher wrote, for a run that came to no record."""
-    try:
-        with RunDirectory(folder).launcher_log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").split("\n")
-    except OSError:
-        return ""
+    lines = RunDirectory(folder).launcher_words().split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def _is_written(journal: Path) -> bool:
@@ -183,7 +224,7 @@ def _is_written(journal: Path) -> bool:
     A run whose file system has no locks counts as killed until its last record is there.
     """
     try:
-        with journal.open("rb") as file:
+        with open_regular(journal) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

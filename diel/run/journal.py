@@ -9,20 +9,28 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, Any, BinaryIO, Final
 
 from diel.errors import RunDirectoryError
+from diel.run.directory import open_regular
+from diel.run.records import DEEPEST, Consistency, DamagedRecord, Record, checked
 
 # Python refuses to write longer integers as decimals (sys.set_int_max_str_digits).
 _LONGEST_INTEGER_BITS: Final = 10_000
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
+# A record lays its fields around a value.
+_DEEPEST_VALUE: Final = DEEPEST - 10
+
 # Whoever only looks whether a journal is written holds the lock for a moment.
 _LOCK_S: Final = 0.5
 
-Record: TypeAlias = "dict[str, Any]"
+_LONGEST_LINE_BYTES: Final = 2**28
+
+__all__ = ["Damage", "JournalReader", "JournalWriter", "Record", "plain"]
 
 
 class JournalWriter:
@@ -98,8 +106,18 @@ class JournalWriter:
         self._file.close()
 
 
+@dataclass(frozen=True)
+class Damage:
+    """A line of a journal that is no record: which it is, from 1, and what is wrong with it."""
+
+    line: int
+    problem: str
+
+
 class JournalReader:
-    """Reads the records of a journal that may still grow.
+    """Reads the records of a journal that may still grow, and passes over what is damaged.
+
+    Whoever has begun to read goes on doing so when the file is removed.
 
     Parameters
     ----------
@@ -109,22 +127,106 @@ class JournalReader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
+        self._file: BinaryIO | None = None
         self._offset = 0
+        self._line = 0
+        self._is_in_long_line = False
+        self._consistency = Consistency()
+        self._damaged = 0
+        self._first: Damage | None = None
+        self._happened = ""
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    @property
+    def complaint(self) -> str:
+        """What was wrong with the journal so far, in a line; empty if nothing was."""
+        if self._first is None:
+            return f"{self._path} {self._happened}" if self._happened else ""
+        many = f", and {self._damaged - 1:,} more lines" if self._damaged > 1 else ""
+        return (
+            f"{self._path}, line {self._first.line}{many}: no record, left out: "
+            f"{self._first.problem}"
+        )
 
     def new_records(self) -> list[Record]:
         """Return the records that were added since the last call.
 
         A last line that is not finished yet is left for the next call.
+
+        Raises
+        ------
+        RunDirectoryError
+            If the file cannot be read at all.
+        """
+        return [entry for entry in self.new_entries() if not isinstance(entry, Damage)]
+
+    def new_entries(self) -> Iterator[Record | Damage]:
+        """Iterate over the records that were added since the last call, and what is damaged.
+
+        Raises
+        ------
+        RunDirectoryError
+            If the file cannot be read at all.
         """
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+            file = self._open()
+            if file is None:
+                return
+            for line in self._new_lines(file):
+                try:
+                    record = checked(line)
+                    self._consistency.add(record)
+                except DamagedRecord as error:
+                    self._damaged += 1
+                    damage = Damage(self._line, str(error))
+                    self._first = self._first or damage
+                    yield damage
+                else:
+                    yield record
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{self._path} cannot be read: {error.strerror or error}"
+            ) from error
+
+    def _open(self) -> BinaryIO | None:
+        """Open the file anew, which other machines need to see that it has grown."""
+        try:
+            file = open_regular(self._path)
+        except OSError as error:
+            if self._file is None:
+                if isinstance(error, FileNotFoundError):
+                    return None
+                raise
+            self._happened = "was removed while it was read"
+            return self._file
+        if self._file is not None:
+            if not os.path.sameopenfile(file.fileno(), self._file.fileno()):
+                file.close()
+                self._happened = "was replaced while it was read"
+                return self._file
+            self._file.close()
+        self._file = file
+        return file
+
+    def _new_lines(self, file: BinaryIO) -> Iterator[bytes]:
+        """Iterate over whole lines; one that is too long is given as nothing."""
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes < self._offset:
+            self._happened = "was cut short while it was read"
+            self._offset = size_bytes  # its writer appends whole lines there
+        file.seek(self._offset)
+        while line := file.readline(_LONGEST_LINE_BYTES):
+            is_whole, was_long = line.endswith(b"\n"), self._is_in_long_line
+            self._is_in_long_line = not is_whole and (was_long or len(line) == _LONGEST_LINE_BYTES)
+            if not is_whole and not self._is_in_long_line:
+                return
+            self._offset += len(line)
+            if is_whole:
+                self._line += 1
+                yield b"" if was_long else line
 
 
 def _lock(file: IO[str]) -> bool:
@@ -153,11 +255,11 @@ def _drop_unfinished_line(path: Path) -> None:
         os.truncate(path, keep_bytes)
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, _depth: int = 0) -> Any:
     """Return a value in JSON's own types.
 
     NumPy's numbers and arrays become numbers and lists, NaN and infinities text, since JSON has
-    neither, and whatever else there is its ``repr``.
+    neither, and whatever else there is its ``repr``, as is what is nested more than 100 deep.
     """
     if value is None or type(value) is str or isinstance(value, bool):
         return value
@@ -169,10 +271,19 @@ def plain(value: Any) -> Any:
         return str.__str__(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else repr(float(value))
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+    if isinstance(value, (dict, list, tuple)):
+        if _depth >= _DEEPEST_VALUE:
+            return _repr(value)
+        if isinstance(value, dict):
+            return {str(key): plain(item, _depth + 1) for key, item in value.items()}
+        return [plain(item, _depth + 1) for item in value]
     if hasattr(value, "tolist") and not isinstance(value, type):
-        return plain(value.tolist())
-    return repr(value)
+        return plain(value.tolist(), _depth)
+    return _repr(value)
+
+
+def _repr(value: Any) -> str:
+    try:
+        return repr(value)
+    except RecursionError:
+        return f"<{type(value).__name__} nested too deeply>"

@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import csv
 import heapq
+import io
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from diel.errors import RunDirectoryError
+from diel.run.directory import open_regular
 
 TableName: TypeAlias = "tuple[str, frozenset[str]]"
 """A table of results: the module that fills it, and its columns."""
+
+
+_LONGEST_FIELD: Final = 16 * 2**20
+_NO_NUMBERS: Final = ("nan", "inf", "-inf")
+"""As the journal has them, since JSON has none of them."""
+
+
+def is_score(value: Any) -> bool:
+    """Whether rows can be ranked by a value: a number, or the word for one that JSON lacks."""
+    if isinstance(value, str):
+        return value in _NO_NUMBERS
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def table_name(module: str, columns: Iterable[str]) -> TableName:
@@ -82,7 +100,7 @@ def _badness(
 ) -> Callable[[Mapping[str, Any]], tuple[bool, float, float]]:
     def badness(row: Mapping[str, Any]) -> tuple[bool, float, float]:
         first = next(iter(row.values()))
-        tie = float(first) if isinstance(first, (int, float)) else 0.0
+        tie = float(first) if isinstance(first, (int, float)) and is_score(first) else 0.0
         value = float(row[objective])
         if math.isnan(value):
             return True, 0.0, tie
@@ -113,25 +131,62 @@ def best_of_table(
     maximise : bool
     count : int
         How many rows at most.
+
+    Raises
+    ------
+    RunDirectoryError
+        If the file cannot be read as a table.
     """
-
-    def numbered() -> Iterator[dict[str, Any]]:
-        with open(path, encoding="utf-8", errors="replace", newline="") as file:
-            for row in csv.DictReader(file):
-                # Of sweeps, trials that were stopped or diverged have one too, and no rank.
-                if row.get(objective) and row.get("state") in (None, "", "finished"):
-                    yield {name: _number_or_text(text) for name, text in row.items()}
-
-    return heapq.nsmallest(count, numbered(), key=_badness(objective, maximise))
+    scored = (
+        row
+        for row in read_rows(path)
+        # Of sweeps, trials that were stopped or diverged have one too, and no rank.
+        if is_score(row.get(objective)) and row.get("state") in (None, "finished")
+    )
+    return heapq.nsmallest(count, scored, key=_badness(objective, maximise))
 
 
-def _number_or_text(text: str) -> Any:
+def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table, one after another: there may be very many.
+
+    A cell is a number where it reads as one, and None where it is empty or missing.
+
+    Raises
+    ------
+    RunDirectoryError
+        If the file cannot be read as a table.
+    """
+    csv.field_size_limit(max(_LONGEST_FIELD, csv.field_size_limit()))
+    try:
+        with io.TextIOWrapper(
+            open_regular(path), encoding="utf-8", errors="replace", newline=""
+        ) as file:
+            # Lines may be without an end: what is no field by far is not read as a whole.
+            lines = iter(lambda: file.readline(2 * _LONGEST_FIELD), "")
+            rows = csv.reader(line.replace("\0", "") for line in lines)
+            columns = next(rows, [])
+            for row in rows:
+                if row:
+                    yield {
+                        **dict.fromkeys(columns),
+                        **dict(zip(columns, map(_value, row), strict=False)),
+                    }
+    except csv.Error as error:
+        raise RunDirectoryError(f"{path}, line {rows.line_num}: no table: {error}") from error
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _value(cell: str) -> Any:
+    """Return what a cell stood for: a number where it reads as one."""
+    if not cell:
+        return None
     for kind in (int, float):
         try:
-            return kind(text)
+            return kind(cell)
         except ValueError:
             continue
-    return text
+    return cell
 
 
 def _cell(value: Any) -> Any:

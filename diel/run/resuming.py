@@ -2,7 +2,9 @@
 
 A checkpoint is a record of the journal and, where the tuple space was not empty, a file::
 
-    CheckpointSaved   number, file (null: the tuple space was empty), finished
+    CheckpointSaved   number, file (null: the tuple space was empty)
+
+What is finished at that moment follows from the records before it.
 
 Everything returns to that moment: the tuples, the iterations that were finished, and the rows of
 results. What began later is repeated.
@@ -10,13 +12,17 @@ results. What began later is repeated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
-from diel.run.journal import JournalReader, JournalWriter, Record
+from diel.run.journal import Damage, JournalReader, JournalWriter, Record
+
+Ended: TypeAlias = "tuple[tuple[int, ...], bool]"
+"""The last iteration that a group has finished, and whether it was the last of its pass."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +42,15 @@ class Resumption:
     """
 
     file: str
-    finished: dict[str, tuple[tuple[int, ...], bool]]
+    finished: dict[str, Ended]
     checkpoint: Path | None
     number: int
 
 
 def order_resumption(directory: RunDirectory) -> Resumption | None:
     """Note in the journal that the run goes on from its last checkpoint.
+
+    A run that was killed before anything was recorded begins in its directory.
 
     Returns
     -------
@@ -52,23 +60,19 @@ def order_resumption(directory: RunDirectory) -> Resumption | None:
     Raises
     ------
     RunDirectoryError
-        If it is no run's directory, somebody writes there, or its workflow file has changed.
+        If it is no run's directory, somebody writes there, its workflow file has changed, its
+        journal is damaged where it matters, or it holds links that would be written through.
     """
-    records = read_records(directory)
-    if records and _has_finished(records):
+    past = _Past.read(directory)
+    if past.has_finished:
         return None
-    started = next((one for one in records if one["event"] == "RunStarted"), None)
-    if started is None:
-        raise RunDirectoryError(f"{directory.path} holds no run that has started")
-    _check_unchanged(Path(started["file"]), directory)
+    _check_unchanged(past.file, directory)
+    directory.refuse_links()
+    directory.logs.mkdir(exist_ok=True)
     with JournalWriter(directory.journal) as journal:
         directory.withdraw_stop()
-        saved = _last_checkpoint(records)
         journal.write(
-            "RunResumed",
-            checkpoint=saved["number"] if saved else 0,
-            file=saved["file"] if saved else None,
-            finished=saved["finished"] if saved else {},
+            "RunResumed", checkpoint=past.number, file=past.checkpoint, finished=past.finished
         )
     return resumption(directory)
 
@@ -81,54 +85,130 @@ def resumption(directory: RunDirectory) -> Resumption:
     RunDirectoryError
         If it was not.
     """
-    records = read_records(directory)
-    resumed = next((one for one in reversed(records) if one["event"] == "RunResumed"), None)
-    if resumed is None:
+    past = _Past.read(directory)
+    if past.resumed is None:
         raise RunDirectoryError(f"nobody has asked to resume {directory.path}")
-    started = next(one for one in records if one["event"] == "RunStarted")
-    finished = {
-        group: (tuple(iteration), bool(is_last))
-        for group, (iteration, is_last) in resumed["finished"].items()
-    }
-    name = resumed["file"]
-    checkpoint = None if name is None else directory.checkpoints / Path(name).name
-    return Resumption(started["file"], finished, checkpoint, resumed["checkpoint"])
+    name = past.resumed["file"]
+    checkpoint = None if name is None else directory.checkpoints / name
+    finished = _finished_in(past.resumed)
+    return Resumption(str(past.file), finished, checkpoint, past.resumed["checkpoint"])
 
 
-def read_records(directory: RunDirectory) -> list[Record]:
-    """Return the whole records of a run's journal.
+def finished_in(records: Iterable[Mapping[str, Any]]) -> dict[str, Ended]:
+    """Return what a run has behind it.
 
-    Raises
-    ------
-    RunDirectoryError
-        If there is no journal, or what it holds is none.
+    Parameters
+    ----------
+    records : iterable of mapping
+        From its journal, in order. Where it was resumed, what the last resumption started from
+        counts, and what has finished since.
     """
-    if not directory.journal.is_file():
-        raise RunDirectoryError(f"{directory.path} is no run's directory: it has no journal.jsonl")
-    try:
-        records = JournalReader(directory.journal).new_records()
-        if all(isinstance(record["event"], str) for record in records):
-            return records
-    except (ValueError, TypeError, KeyError):
-        pass
-    raise RunDirectoryError(f"{directory.journal} is no journal, or damaged")
-
-
-def _last_checkpoint(records: list[Record]) -> dict[str, Any] | None:
-    """Return the last checkpoint that counts: not those that a resumption has left behind."""
-    numbers = {}
-    last: dict[str, Any] | None = None
+    finished: dict[str, Ended] = {}
     for record in records:
-        if record["event"] == "CheckpointSaved":
-            last = numbers[record["number"]] = record
-        elif record["event"] == "RunResumed":
-            last = numbers.get(record["checkpoint"])
-    return last
+        _take_in(finished, record)
+    return finished
 
 
-def _has_finished(records: list[Record]) -> bool:
-    ended = [one for one in records if one["event"] in ("RunEnded", "RunResumed")]
-    return bool(ended) and ended[-1].get("exit_code") == 0
+def _take_in(finished: dict[str, Ended], record: Mapping[str, Any]) -> None:
+    event = record["event"]
+    if event == "GroupFinished":
+        is_last = record["ended_by"] is not None
+        finished[record["group"]] = tuple(record["iteration"]), is_last
+    elif event == "RunStarted" or (event == "CheckpointSaved" and record.get("finished")):
+        finished.clear()
+        finished.update(_finished_in(record))
+
+
+def _finished_in(record: Mapping[str, Any]) -> dict[str, Ended]:
+    return {
+        group: (tuple(iteration), is_last)
+        for group, (iteration, is_last) in record.get("finished", {}).items()
+    }
+
+
+@dataclass
+class _Past:
+    """What a journal says of a run that is to go on.
+
+    Attributes
+    ----------
+    file : Path
+        The workflow file.
+    number : int
+        Of the last checkpoint that counts: not of those that a resumption has left behind; 0 if
+        there is none.
+    checkpoint : str or None
+        Its file.
+    finished : dict
+        What was behind at that moment, by group.
+    resumed : dict or None
+        The last resumption.
+    """
+
+    file: Path
+    number: int = 0
+    checkpoint: str | None = None
+    finished: dict[str, Ended] = field(default_factory=dict)
+    resumed: Record | None = None
+    has_finished: bool = False
+
+    @classmethod
+    def read(cls, directory: RunDirectory) -> _Past:
+        """Read a journal to its end.
+
+        Raises
+        ------
+        RunDirectoryError
+            If there is none, or what the run would go on from is damaged.
+        """
+        reader = JournalReader(directory.journal)
+        past: _Past | None = None
+        now: dict[str, Ended] = {}
+        damage: list[Damage] = []  # since when there is nothing that counts
+        damage_saved: list[Damage] = []  # before the last checkpoint
+        for entry in reader.new_entries():
+            if isinstance(entry, Damage):
+                damage.append(entry)
+                continue
+            event = entry["event"]
+            if event in ("RunCreated", "RunStarted") and entry["file"]:
+                past = past or cls(Path(entry["file"]))
+            if past is None:
+                continue
+            _take_in(now, entry)
+            if event == "CheckpointSaved":
+                past.number, past.checkpoint = entry["number"], entry["file"]
+                past.finished, damage_saved = dict(now), list(damage)
+            elif event == "RunResumed":
+                if entry["checkpoint"] != past.number:
+                    past.number, past.checkpoint = entry["checkpoint"], entry["file"]
+                    damage_saved = list(damage) if past.number else []
+                past.finished = _finished_in(entry)
+                past.resumed, past.has_finished = entry, False
+                damage = list(damage_saved)
+            elif event == "RunEnded":
+                past.has_finished = entry["exit_code"] == 0
+        if past is None:
+            raise RunDirectoryError(_why_nothing(directory, reader))
+        if damage_saved and not past.has_finished:
+            first = damage_saved[0]
+            raise RunDirectoryError(
+                f"{directory.journal}, line {first.line}: no record: {first.problem}. It is "
+                "damaged before its last checkpoint, so the run cannot go on from there: "
+                f"diel run {past.file}"
+            )
+        return past
+
+
+def _why_nothing(directory: RunDirectory, reader: JournalReader) -> str:
+    if reader.complaint:
+        return reader.complaint
+    if directory.workflow.is_file():
+        return (
+            f"{directory.path} was made by an earlier version of diel, or not to its end: it does "
+            "not say of which workflow file it is. Start a new run"
+        )
+    return f"{directory.path} is no run's directory: it has no journal.jsonl"
 
 
 def _check_unchanged(file: Path, directory: RunDirectory) -> None:

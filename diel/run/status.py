@@ -14,9 +14,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from diel.run.directory import RunDirectory
+from diel.run.directory import RunDirectory, open_anew, open_regular
+from diel.run.records import PROGRESS, SERVER, WAIT, DamagedRecord, parsed
+
+_LONGEST_BYTES: Final = 2**26
 
 
 @dataclass(frozen=True)
@@ -61,18 +64,38 @@ class StatusView:
 def write_status(directory: RunDirectory, status: dict[str, Any]) -> None:
     """Replace the status of a run."""
     unfinished = directory.status.with_suffix(".json.part")
-    unfinished.write_text(json.dumps(status), encoding="utf-8")
+    with open_anew(unfinished) as file:
+        file.write(json.dumps(status))
     os.replace(unfinished, directory.status)
 
 
 def read_status(directory: RunDirectory) -> StatusView:
     """Return the status of a run; an empty one if there is none that can be read."""
     try:
-        status = json.loads(directory.status.read_text(encoding="utf-8"))
-        return StatusView(
-            [WaitView(**one) for one in status["waiting"]],
-            [ServerView(**one) for one in status["servers"]],
-            [ProgressView(**one) for one in status.get("progress", [])],
-        )
-    except (OSError, ValueError, TypeError, KeyError):
+        with open_regular(directory.status) as file:
+            status = parsed(file.read(_LONGEST_BYTES))
+    except (OSError, DamagedRecord):
         return StatusView()
+    if not isinstance(status, dict):
+        return StatusView()
+    return StatusView(
+        [
+            WaitView(one["rank"], one["copy"], one["what"], one["since_s"])
+            for one in _items(status.get("waiting"))
+            if WAIT.fits(one)
+        ],
+        [
+            ServerView(one["rank"], one["tuples"], one["size_bytes"], one["capacity_bytes"])
+            for one in _items(status.get("servers"))
+            if SERVER.fits(one)
+        ],
+        [
+            ProgressView(one["copy"], one["done"], one["total"], one["text"])
+            for one in _items(status.get("progress"))
+            if PROGRESS.fits(one)
+        ],
+    )
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

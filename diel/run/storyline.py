@@ -22,6 +22,8 @@ _NOTES: Final = {
     "StopOrdered": "stop: {reason}",
     "RunResumed": "resumed",
 }
+_UNNAMED_RANKS: Final = 2**16
+"""Of so many ranks at most the lines are named where their nodes are not known."""
 _HIDDEN: Final = ("time_s", "event", "detail", "explanation", "finished", "returned")
 
 
@@ -133,8 +135,8 @@ class Storyline:
         lines = {EXECUTIVE: self._names[EXECUTIVE]}
         for lane in range(1, len(self._lanes)):
             lines[self._line_of(lane)] = "executive: groups side by side"
-        for rank in range(1, self._ranks):
-            lines[rank] = self._names.get(rank, f"rank {rank}")
+        lines |= {rank: f"rank {rank}" for rank in range(1, min(self._ranks, _UNNAMED_RANKS))}
+        lines |= self._names
         for place, (line, name) in enumerate(lines.items()):
             yield {"ph": "M", "name": "thread_name", "tid": line, "args": {"name": name}}
             order = {"sort_index": place}
@@ -142,13 +144,13 @@ class Storyline:
 
     def note(self, event: Event) -> None:
         """Take in an event that a rank has written."""
-        rank, start_ns = event["tid"], event["ts"]
+        rank, start_ns = event["tid"], event.get("ts", 0)
         for copy in self._cut_on.get(rank, ()):
             if not copy.life_ns <= start_ns <= copy.end_ns:
                 continue
             end_ns = start_ns + event.get("dur", 0)
             copy.told_ns[rank] = max(end_ns, copy.told_ns.get(rank, 0))
-            about = event["args"]
+            about = event.get("args", {})
             if event["name"] == copy.name and copy.about().items() <= about.items():
                 copy.told_of.add(rank)
 

@@ -13,17 +13,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from diel.errors import RunDirectoryError
-from diel.run.directory import RunDirectory
-from diel.run.journal import JournalReader
+from diel.run.directory import RunDirectory, open_anew, open_regular
+from diel.run.journal import JournalReader, plain
+from diel.run.records import EVENT_OF_A_RANK, DamagedRecord, parsed
 from diel.run.storyline import Storyline
 
 Event: TypeAlias = "dict[str, Any]"
 
+_ENCODER: Final = json.JSONEncoder(allow_nan=False)
+_LONGEST_EVENT_BYTES: Final = 2**20
 _PID: Final = 0
 """All ranks are lines of one process, so that they stand below each other."""
 
@@ -54,8 +57,14 @@ class TracePart:
         self._file.close()
 
 
-def merge_trace(directory: RunDirectory) -> Path:
+def merge_trace(directory: RunDirectory, warn: Callable[[str], None] = lambda _: None) -> Path:
     """Write ``trace.json`` from the parts and the journal, as far as they are there.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    warn : callable, optional
+        Told what is damaged and had to be left out.
 
     Returns
     -------
@@ -68,15 +77,16 @@ def merge_trace(directory: RunDirectory) -> Path:
     OSError
         If it cannot be written.
     """
-    try:
-        records = JournalReader(directory.journal).new_records()
-        story = Storyline(records)
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunDirectoryError(f"{directory.journal} is no journal, or damaged") from error
+    reader = JournalReader(directory.journal)
+    story = Storyline(reader.new_records())
     if not story.has_started:
-        raise RunDirectoryError(f"{directory.path} holds no run that has started")
+        raise RunDirectoryError(
+            reader.complaint or f"{directory.path} holds no run that has started"
+        )
+    if reader.complaint:
+        warn(reader.complaint)
     unfinished = directory.trace.with_suffix(".json.part")
-    with unfinished.open("w", encoding="utf-8") as file:
+    with open_anew(unfinished) as file:
         about = {"workflow": story.workflow, "runs": len(story.starts)}
         file.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}')
         file.write(', "traceEvents": [')
@@ -86,32 +96,46 @@ def merge_trace(directory: RunDirectory) -> Path:
                 event["ts"] = (event["ts"] - story.origin_ns) / 1000
             if "dur" in event:
                 event["dur"] /= 1000
-            file.write(between + json.dumps({**event, "pid": _PID}))
+            file.write(between + _encoded({**event, "pid": _PID}))
             between = ",\n"
         file.write("\n]}\n")
     os.replace(unfinished, directory.trace)
     return directory.trace
 
 
+def _encoded(event: Event) -> str:
+    try:
+        return _ENCODER.encode(event)
+    except ValueError:  # a number that JSON does not have
+        return _ENCODER.encode(plain(event))
+
+
 def _all_events(directory: RunDirectory, story: Storyline) -> Iterator[Event]:
-    yield from story.names()
+    named = set()
+    for event in story.names():
+        named.add(event["tid"])
+        yield event
     for part in sorted(directory.trace_parts.glob("rank-*.jsonl")):
         for event in _events_of(part):
-            story.note(event)
-            yield event
+            if event["tid"] in named:
+                story.note(event)
+                yield event
     yield from story.events()
 
 
 def _events_of(part: Path) -> Iterator[Event]:
     """Yield the whole events of a part; a rank that is killed may leave half a line."""
-    with part.open("rb") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict):
-                yield event
+    try:
+        with open_regular(part) as file:
+            while line := file.readline(_LONGEST_EVENT_BYTES):
+                try:
+                    event = parsed(line)
+                except DamagedRecord:
+                    continue
+                if EVENT_OF_A_RANK.fits(event):
+                    yield event
+    except RunDirectoryError:  # no file: nothing of ours
+        return
 
 
 def save_trace(directory: RunDirectory) -> str:

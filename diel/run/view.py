@@ -114,15 +114,23 @@ class CopyView:
 class _Saved:
     """What a view held at a checkpoint: of each table, the rows expected and those there."""
 
+    number: int
     tables: dict[TableName, tuple[int | None, int]]
     returned: dict[tuple[str, str], Any]
 
 
 @dataclass
 class RunView:
-    """A run, as far as its journal has been read."""
+    """A run, as far as its journal has been read.
+
+    Attributes
+    ----------
+    file : str
+        The workflow file that it was started with; empty if that is not known.
+    """
 
     name: str = ""
+    file: str = ""
     ranks: int = 0
     started_s: float = 0.0
     ended_s: float = 0.0
@@ -140,7 +148,7 @@ class RunView:
     refusal: str = ""
     own_files: set[str] = field(default_factory=set)
     _returned: dict[tuple[str, str], Any] = field(default_factory=dict)
-    _at_checkpoints: dict[int, _Saved] = field(default_factory=dict)
+    _saved: _Saved = field(default_factory=lambda: _Saved(0, {}, {}))
 
     @property
     def returned(self) -> list[tuple[str, Any]]:
@@ -166,8 +174,12 @@ class RunView:
 
     # Each method below is named after the event of the journal that it handles.
 
+    def _on_RunCreated(self, record: Record) -> None:
+        self.file = record["file"]
+
     def _on_RunStarted(self, record: Record) -> None:
         self.name, self.ranks = record["workflow"], record["ranks"]
+        self.file = record.get("file") or self.file
         self.started_s = record["time_s"]
         iterations, inside = record.get("iterations", {}), record.get("inside", {})
         until = record.get("until", [])
@@ -182,11 +194,14 @@ class RunView:
 
     def _on_CheckpointSaved(self, record: Record) -> None:
         tables = {name: (table.expected, len(table.rows)) for name, table in self.results.items()}
-        self._at_checkpoints[record["number"]] = _Saved(tables, dict(self._returned))
+        # A resumption goes back to the last one, so no other is kept.
+        self._saved = _Saved(record["number"], tables, dict(self._returned))
 
     def _on_RunResumed(self, record: Record) -> None:
         """Return to a checkpoint: what came later will come again."""
-        saved = self._at_checkpoints.get(record["checkpoint"], _Saved({}, {}))
+        saved = self._saved
+        if saved.number != record["checkpoint"]:
+            saved = _Saved(0, {}, {})
         self.results = {name: self.results[name] for name in saved.tables}
         for name, (expected, rows) in saved.tables.items():
             if not self.results[name].file:  # whoever writes its own knows what is in it
@@ -277,13 +292,15 @@ class RunView:
         if table is None:
             return
         table.shown = record["count"]
-        if "best" in record:
+        if record.get("best") is not None:
             table.rows, table.constants = record["best"], record["constants"]
-        table.notes = record.get("notes", table.notes)
-        table.unranked = record.get("unranked", table.unranked)
+        table.notes = record.get("notes") or table.notes
+        table.unranked = record.get("unranked") or table.unranked
 
     def _on_ResultAdded(self, record: Record) -> None:
-        self.results[table_name(record["module"], record["row"])].rows.append(record["row"])
+        table = self.results.get(table_name(record["module"], record["row"]))
+        if table is not None:
+            table.rows.append(record["row"])
 
     def _on_ProgressMade(self, record: Record) -> None:
         who = f"{record['module']}.{record['copy']}"

@@ -168,7 +168,7 @@ def write_report(
     picture = Picture.of(gathered, moment)
     document = page(picture, analyse(picture))
     file = Path(path)
-    if moment.evaluation is None and file.exists():
+    if moment.evaluation is None and file.is_file():
         with contextlib.suppress(ValueError):  # raised if it is no report of ours
             document = with_bias_of(document, file.read_text(encoding="utf-8"))
     replace_file(file, document)
@@ -202,7 +202,9 @@ def conclude_report(
 def replace_file(path: Path, text: str) -> None:
     """Write a file as a whole: whoever reads it finds the old one or the new one."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8", errors="replace")
+    part.unlink(missing_ok=True)  # a link of that name, say
+    with part.open("x", encoding="utf-8", errors="replace") as page:
+        page.write(text)
     os.replace(part, path)
 
 

@@ -11,7 +11,9 @@ import pytest
 from diel.cli.main import main
 from diel.cli.runs import show_duration
 
-STARTED = '{"time_s": 1000.0, "event": "RunStarted", "workflow": "study", "ranks": 4}\n'
+STARTED = (
+    '{"time_s": 1000.0, "event": "RunStarted", "workflow": "study", "ranks": 4, "groups": []}\n'
+)
 FAILED = (
     '{"time_s": 1001.0, "event": "ModuleFailed", "module": "m", "copy": 0, '
     f'"error": "E: {"long " * 40}[red]"}}\n'

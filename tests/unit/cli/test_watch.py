@@ -237,7 +237,7 @@ def test_a_journal_that_is_damaged(run: Run, capsys: pytest.CaptureFixture[str],
     run.directory.journal.write_text(text)
     for command in ("watch", "trace"):
         assert diel(command, str(run.directory.path)) == 2
-        assert "journal.jsonl is no journal, or damaged" in capsys.readouterr().err
+        assert "journal.jsonl, line 1: no record" in capsys.readouterr().err
 
 
 def test_it_ends_with_the_run_in_plain_lines(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from diel.executive.checkpoints import Checkpoints
-from diel.executive.nest import Finished
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.recorder import Recorder
@@ -37,13 +36,12 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 def test_tuples_and_what_is_finished_are_saved(recorder: Recorder) -> None:
     tuples = TupleClient(LocalTransport())
     checkpoints = Checkpoints(recorder, lambda: tuples, number=4)
-    checkpoints.save({"a": Finished((0,), False)})
+    checkpoints.save()
     tuples.tput("x", 7)
-    checkpoints.save({"a": Finished((1,), True)})
-    first, second = JournalReader(recorder.directory.journal).new_records()
+    checkpoints.save()
+    _, first, second = JournalReader(recorder.directory.journal).new_records()
     assert (first["number"], first["file"]) == (5, None)  # there was nothing to save
     assert (second["number"], second["file"]) == (6, "000006.tuples")
-    assert second["finished"] == {"a": [[1], True]}
     other = TupleClient(LocalTransport())
     assert other.restore(recorder.directory.checkpoint_file(6)) == 1
     assert other.tget("x", timeout=0) == 7
@@ -54,7 +52,7 @@ def test_the_last_two_are_kept(recorder: Recorder) -> None:
     tuples.tput("x", 7)
     checkpoints = Checkpoints(recorder, lambda: tuples)
     for _ in range(4):
-        checkpoints.save({})
+        checkpoints.save()
     names = sorted(file.name for file in recorder.directory.checkpoints.iterdir())
     assert names == ["000003.tuples", "000004.tuples"]
 
@@ -65,7 +63,7 @@ def test_they_take_a_twentieth_of_the_time_at_most(recorder: Recorder) -> None:
     checkpoints = Checkpoints(recorder, lambda: tuples, clock=clock)
     assert checkpoints.is_due()
     clock.step_s = 0.5
-    checkpoints.save({})
+    checkpoints.save()
     clock.step_s = 0.0
     ended_s = clock.now_s
     clock.now_s = ended_s + 9.4
@@ -87,8 +85,9 @@ def test_a_full_disk_is_asked_again_later(
 
     monkeypatch.setattr(tuples, "checkpoint", fail)
     with pytest.raises(OSError, match="No space"):
-        checkpoints.save({})
+        checkpoints.save()
     assert not checkpoints.is_due()
     clock.now_s += 61
     assert checkpoints.is_due()
-    assert JournalReader(recorder.directory.journal).new_records() == []
+    records = JournalReader(recorder.directory.journal).new_records()
+    assert [one["event"] for one in records] == ["RunCreated"]

@@ -15,6 +15,7 @@ from diel.errors import LaunchError
 from diel.executive import launch
 from diel.programs.supervisor import descendants
 from diel.run.directory import RunDirectory
+from diel.run.journal import JournalWriter
 
 ALLOWED = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -270,8 +271,11 @@ def test_only_bad_luck_before_any_rank_is_tried_again(directory: RunDirectory) -
     with directory.launcher_log.open("a") as log:
         log.write("The PMIx server's listener thread failed to start. We cannot\ncontinue.\n")
     assert launch.started_nothing(directory)
-    directory.journal.write_text("{}\n")
-    assert not launch.started_nothing(directory)
+    with JournalWriter(directory.journal) as journal:
+        journal.write("RunResumed", checkpoint=0, file=None, finished={})
+        assert launch.started_nothing(directory)
+        journal.write("RunStarted", workflow="w", ranks=3, groups=[])
+        assert not launch.started_nothing(directory)
     directory.journal.unlink()
     directory.request_stop()
     assert not launch.started_nothing(directory)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.executive.simulation import Case, Simulation, cases
 
 from diel.executive.events import EndRun, StartGroup, StopAsked, StopRun
-from diel.executive.replay import finished_in, replay
+from diel.executive.nest import Finished
+from diel.executive.replay import replay
+from diel.run import resuming
+
+
+def finished_in(records: list[dict[str, Any]]) -> dict[str, Finished]:
+    return {name: Finished(*what) for name, what in resuming.finished_in(records).items()}
 
 
 def leaves_begun(simulation: Simulation) -> list[tuple[str, tuple[int, ...]]]:

@@ -129,7 +129,7 @@ def test_what_cannot_be_reported_on(directory: RunDirectory, tmp_path: Path) -> 
     with pytest.raises(RunDirectoryError, match="holds no results to report on"):
         write_reports(RunDirectory(tmp_path / "nowhere"))
     directory.journal.write_text("no journal\n")
-    with pytest.raises(RunDirectoryError, match="is no journal, or damaged"):
+    with pytest.raises(RunDirectoryError, match="line 1: no record, left out: it is no JSON"):
         write_reports(directory)
 
 

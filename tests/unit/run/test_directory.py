@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -29,7 +30,8 @@ def test_a_run_gets_a_directory_with_its_workflow(tmp_path: Path, workflow: Path
     assert run.logs.is_dir()
     assert run.module_log("trainer", 3, 1) == run.path / "logs" / "trainer.3.1.log"
     assert run.launcher_log.parent == run.logs
-    assert not run.journal.exists()
+    created = json.loads(run.journal.read_text())
+    assert (created["event"], created["file"]) == ("RunCreated", str(workflow))
 
 
 @pytest.mark.usefixtures("_stopped_clock")

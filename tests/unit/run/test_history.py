@@ -77,7 +77,7 @@ def test_a_run_that_was_stopped(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_ranks_were_killed(tmp_path: Path) -> None:
-    group = {"time_s": 107.0, "event": "GroupStarted"}
+    group = {"time_s": 107.0, "event": "GroupStarted", "group": "g"}
     assert summary(run(tmp_path, "a", STARTED, group)) == ("killed", 7.0, "")
 
 
@@ -120,7 +120,9 @@ def test_a_run_that_came_to_no_record(tmp_path: Path, journal: str) -> None:
 
 
 def test_a_long_journal_is_not_read_whole(tmp_path: Path) -> None:
-    rows = [{"time_s": 101.0, "event": "ResultAdded", "row": "x" * 1000}] * 1000
+    rows = [
+        {"time_s": 101.0, "event": "ResultAdded", "row": {"x": "x" * 1000}, "module": "m"}
+    ] * 1000
     path = run(tmp_path, "a", STARTED, *rows, FAILED, ended(1))
     assert summary(path) == ("failed", 10.0, "solver.2: ValueError: no")
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import math
+import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diel.run.journal import JournalReader, JournalWriter
+from diel.errors import RunDirectoryError
+from diel.run import journal
+from diel.run.journal import Damage, JournalReader, JournalWriter
 
 
 @pytest.fixture
@@ -64,7 +70,8 @@ def test_only_new_records_are_read(writer: JournalWriter, path: Path) -> None:
 def test_a_torn_line_is_read_once_it_is_whole(
     records: list[dict[str, str]], data: st.DataObject
 ) -> None:
-    text = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records)
+    always = {"time_s": 0, "event": "Thing"}
+    text = "".join(json.dumps(one | always, ensure_ascii=False) + "\n" for one in records)
     content = text.encode(errors="replace")
     expected = [json.loads(line) for line in content.split(b"\n")[:-1]]
     cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=4).map(sorted))
@@ -134,3 +141,152 @@ def test_a_journal_is_only_appended_to(path: Path) -> None:
         writer.sync()
         writer.close()
     assert [one["event"] for one in JournalReader(path).new_records()] == ["First", "Second"]
+
+
+def test_what_is_no_record_is_passed_over_and_named(path: Path) -> None:
+    with JournalWriter(path) as writer:
+        writer.write("First")
+    deep = b'{"time_s": 1, "event": "Deep", "value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
+    with path.open("ab") as file:
+        file.write(b"null\nnonsense\n\xff\xfe\n\0\0\0\n" + deep)
+        file.write(b'{"time_s": 1e999, "event": "Late"}\n{"time_s": NaN, "event": "Late"}\n')
+        file.write(b'{"time_s": 1, "event": "StopOrdered", "reason": 7}\n')
+        finished = {"event": "CopyFinished", "group": "g", "module": "m", "copy": 0}
+        file.write(json.dumps({"time_s": 1, **finished}).encode() + b"\n")
+    with JournalWriter(path) as writer:
+        writer.write("Last")
+    reader = JournalReader(path)
+    assert [one["event"] for one in reader.new_records()] == ["First", "Last"]
+    assert reader.complaint == (
+        f"{path}, line 2, and 8 more lines: no record, left out: it is no table in braces"
+    )
+    problems = [one.problem for one in JournalReader(path).new_entries() if isinstance(one, Damage)]
+    assert problems[-5:] == [
+        "it is nested more than 100 deep",
+        "it: time_s is not a number of seconds",
+        "it is no JSON",
+        "StopOrdered: reason is not text",
+        "CopyFinished: the run has no group 'g'",
+    ]
+
+
+def test_fields_that_older_journals_lack_are_filled_in(path: Path) -> None:
+    with JournalWriter(path) as writer:
+        writer.write("RunStarted", workflow="w", ranks=2, groups=["g"])
+        writer.write("GroupStarted", group="g")
+    started, group = JournalReader(path).new_records()
+    assert (started["inside"], started["servers"], started["file"]) == ({}, [], "")
+    assert (group["iteration"], group["copies"], group["placement"]) == ([0], {}, {})
+
+
+@pytest.mark.parametrize("size_bytes", [10, 65_536, 70_000, 200_000])
+def test_half_a_record_is_cut_off_however_long_it_and_the_journal_are(
+    path: Path, size_bytes: int
+) -> None:
+    """A journal that is opened again has whole lines, all that were written and nothing else."""
+    for before in (0, 100_000):
+        path.unlink(missing_ok=True)
+        with JournalWriter(path) as writer:
+            writer.write("First", text="x" * before)
+        whole = path.read_bytes()
+        with path.open("ab") as file:
+            file.write(b'{"time_s": 1, "event": "' + b"y" * size_bytes)
+        with JournalWriter(path) as writer:
+            assert path.read_bytes() == whole
+            writer.write("Second")
+        events = [one["event"] for one in JournalReader(path).new_records()]
+        assert events == ["First", "Second"]
+
+
+def test_a_batch_is_in_the_file_at_its_end(writer: JournalWriter, path: Path) -> None:
+    reader = JournalReader(path)
+    with writer.batch():
+        writer.write("One")
+        writer.write("Two")
+        assert reader.new_records() == []
+    assert [one["event"] for one in reader.new_records()] == ["One", "Two"]
+    writer.write("Three")  # at once again
+    assert [one["event"] for one in reader.new_records()] == ["Three"]
+    with contextlib.suppress(KeyError), writer.batch():
+        writer.write("Four")
+        raise KeyError
+    assert [one["event"] for one in reader.new_records()] == ["Four"]
+    writer.write("Five")
+    assert [one["event"] for one in reader.new_records()] == ["Five"]
+
+
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks whether a run goes on holds it; a run that does holds it for good."""
+    path.touch()
+    with path.open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        naps: list[float] = []
+
+        def nap(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                fcntl.flock(looking, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(time, "sleep", nap)
+        JournalWriter(path).close()
+        assert len(naps) == 3
+    with JournalWriter(path):
+        monkeypatch.setattr(journal, "_LOCK_S", 0.0)
+        with pytest.raises(RunDirectoryError, match="is being written"):
+            JournalWriter(path)
+    JournalWriter(path).close()  # given back
+
+
+def test_a_journal_that_is_removed_is_read_to_its_end(writer: JournalWriter, path: Path) -> None:
+    reader = JournalReader(path)
+    writer.write("One")
+    assert len(reader.new_records()) == 1
+    path.unlink()
+    writer.write("Two")
+    assert [one["event"] for one in reader.new_records()] == ["Two"]
+    assert reader.complaint == f"{path} was removed while it was read"
+
+
+def test_a_journal_that_is_cut_short_goes_on(writer: JournalWriter, path: Path) -> None:
+    reader = JournalReader(path)
+    writer.write("One")
+    assert len(reader.new_records()) == 1
+    os.truncate(path, 5)
+    assert reader.new_records() == []
+    writer.write("Two")
+    assert [one["event"] for one in reader.new_records()] == ["Two"]
+    assert reader.complaint == f"{path} was cut short while it was read"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_is_not_waited_for(path: Path, kind: str) -> None:
+    os.mkfifo(path) if kind == "pipe" else path.mkdir()
+    with pytest.raises(RunDirectoryError, match="is no regular file"):
+        JournalReader(path).new_records()
+
+
+def test_a_line_without_an_end_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_LONGEST_LINE_BYTES", 1000)
+    reader = JournalReader(path)
+    with JournalWriter(path) as writer:
+        writer.write("Long", text="x" * 10_000)
+        assert reader.new_records() == []
+        writer.write("Short")
+    assert [one["event"] for one in reader.new_records()] == ["Short"]
+    assert "line 1: no record" in reader.complaint
+
+
+def test_values_that_nest_too_deeply_are_written_as_text(writer: JournalWriter, path: Path) -> None:
+    value: list[Any] = []
+    for _ in range(5000):
+        value = [value]
+    found = written(writer, path, value)
+    while isinstance(found, list):
+        (found,) = found
+    assert found == "<list nested too deeply>"
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    writer.write("Cycle", value=cycle)
+    assert [one["event"] for one in JournalReader(path).new_records()] == ["Thing", "Cycle"]

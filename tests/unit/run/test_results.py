@@ -143,12 +143,13 @@ def recorder(directory: RunDirectory) -> Iterator[Recorder]:
 def test_results_go_to_the_journal_and_to_the_table(
     directory: RunDirectory, recorder: Recorder
 ) -> None:
-    recorder.record("RunStarted", ranks=3)
-    recorder.record("ResultsDeclared", module="m", columns=["x", "y"])
+    recorder.record("RunStarted", workflow="w", ranks=3, groups=[])
+    table = {"objective": "y", "maximise": True, "expected": None}
+    recorder.record("ResultsDeclared", module="m", columns=["x", "y"], **table)
     recorder.record("ResultAdded", module="m", row={"y": np.float64("nan"), "x": 1})
     assert directory.results_table(1).read_text() == "x,y\n1,nan\n"  # flushed
     recorder.sync()
-    records = JournalReader(directory.journal).new_records()
+    _, *records = JournalReader(directory.journal).new_records()
     assert [one["event"] for one in records] == ["RunStarted", "ResultsDeclared", "ResultAdded"]
     assert records[2]["row"] == {"y": "nan", "x": 1}
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def write(directory: RunDirectory, *events: tuple[str, dict[str, Any]]) -> None:
         "file": str(directory.path.parent.parent / "w.toml"),
     }
     with JournalWriter(directory.journal) as journal:
-        if not directory.journal.stat().st_size:
+        if b"RunStarted" not in directory.journal.read_bytes():
             journal.write("RunStarted", **started)
         for event, fields in events:
             journal.write(event, **fields)
@@ -87,17 +88,17 @@ def test_half_a_record_at_the_end_is_cut_off(directory: RunDirectory) -> None:
         file.write(b'{"event": "RunEn')
     order_resumption(directory)
     events = [json.loads(line)["event"] for line in directory.journal.read_text().splitlines()]
-    assert events == ["RunStarted", "CheckpointSaved", "RunResumed"]
+    assert events == ["RunCreated", "RunStarted", "CheckpointSaved", "RunResumed"]
 
 
 def test_what_cannot_be_resumed(directory: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match="has no journal"):
         order_resumption(RunDirectory(tmp_path))
     directory.journal.write_text("")
-    with pytest.raises(RunDirectoryError, match="no run that has started"):
+    with pytest.raises(RunDirectoryError, match="does not say of which workflow file it is"):
         order_resumption(directory)
     directory.journal.write_text("[1, 2]\n")
-    with pytest.raises(RunDirectoryError, match="is no journal"):
+    with pytest.raises(RunDirectoryError, match="line 1: no record, left out: it is no table"):
         order_resumption(directory)
     directory.journal.write_text("")
     write(directory)
@@ -139,3 +140,131 @@ def test_results_return_to_the_checkpoint(directory: RunDirectory) -> None:
     assert table.expected == 4
     assert view.exit_code is None
     assert view.resumed == 1
+
+
+def finished(group: str, iteration: int, ended_by: str | None) -> tuple[str, dict[str, Any]]:
+    return "GroupFinished", {"group": group, "iteration": [iteration], "ended_by": ended_by}
+
+
+def checkpoint(number: int) -> tuple[str, dict[str, Any]]:
+    return "CheckpointSaved", {"number": number, "file": None}
+
+
+def test_what_is_finished_follows_from_the_records_before_a_checkpoint(
+    directory: RunDirectory,
+) -> None:
+    write(directory, finished("a", 0, None), checkpoint(1), finished("a", 1, "iterations"))
+    write(directory, checkpoint(2), finished("b", 0, None))
+    found = order_resumption(directory)
+    assert found is not None
+    assert (found.number, found.finished) == (2, {"a": ((1,), True)})
+    # What the resumed run has done counts from where it began.
+    fields = {"workflow": "w", "ranks": 4, "groups": ["a", "b"], "finished": {"a": [[1], True]}}
+    write(directory, ("RunStarted", fields), finished("b", 0, None), checkpoint(3))
+    found = order_resumption(directory)
+    assert found is not None
+    assert (found.number, found.finished) == (3, {"a": ((1,), True), "b": ((0,), False)})
+
+
+def test_checkpoints_do_not_repeat_what_was_finished_before(directory: RunDirectory) -> None:
+    """A journal that did grew with the square of the groups."""
+    from diel.executive.checkpoints import Checkpoints
+    from diel.tuples.client import TupleClient
+    from diel.tuples.local_transport import LocalTransport
+
+    recorder, tuples = Recorder(directory), TupleClient(LocalTransport())
+    checkpoints = Checkpoints(recorder, lambda: tuples)
+    names = [f"g{number}" for number in range(300)]
+    recorder.record("RunStarted", workflow="w", ranks=3, groups=names)
+    sizes_bytes = []
+    for name in names:
+        before = directory.journal.stat().st_size
+        recorder.record("GroupFinished", group=name, iteration=[0], ended_by="iterations")
+        checkpoints.save()
+        sizes_bytes.append(directory.journal.stat().st_size - before)
+    recorder.close()
+    assert max(sizes_bytes) < sizes_bytes[0] + 20
+
+
+def test_a_run_that_was_killed_before_its_first_record_begins(directory: RunDirectory) -> None:
+    """So that a chain of jobs that resume goes on, however early one of them was ended."""
+    for _ in range(2):
+        found = order_resumption(directory)
+        assert found is not None
+        assert found.file == str(directory.path.parent.parent / "w.toml")
+        assert (found.finished, found.checkpoint, found.number) == ({}, None, 0)
+    (directory.path / "logs").rmdir()
+    order_resumption(directory)
+    assert directory.logs.is_dir()
+
+
+def damage_line(directory: RunDirectory, event: str) -> None:
+    lines = directory.journal.read_bytes().splitlines(keepends=True)
+    (at,) = (number for number, line in enumerate(lines) if event.encode() in line)
+    lines[at] = b"\0\1garbage\n"
+    directory.journal.write_bytes(b"".join(lines))
+
+
+def test_damage_behind_the_last_checkpoint_does_not_matter(directory: RunDirectory) -> None:
+    write(directory, finished("a", 0, None), checkpoint(1), ("StopOrdered", {"reason": "x"}))
+    damage_line(directory, "StopOrdered")
+    for _ in range(2):
+        found = order_resumption(directory)
+        assert found is not None
+        assert (found.number, found.finished) == (1, {"a": ((0,), False)})
+    write(directory, finished("b", 0, None), checkpoint(2))
+    found = order_resumption(directory)
+    assert found is not None
+    assert (found.number, sorted(found.finished)) == (2, ["a", "b"])
+
+
+def test_damage_before_the_last_checkpoint_ends_it(directory: RunDirectory) -> None:
+    write(directory, finished("a", 0, None), checkpoint(1))
+    damage_line(directory, "GroupFinished")
+    with pytest.raises(RunDirectoryError, match=r"line 3: no record: .* before its last check"):
+        order_resumption(directory)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "journal.jsonl",
+        "results.csv",
+        "results-2.csv",
+        "status.json.part",
+        "trace.json.part",
+        "report.html.part",
+        "logs/m.0.0.log",
+        "trace/rank-1.jsonl",
+        "checkpoints",
+        "sweeps/g.m/trials.jsonl",
+        "returned/g.m.0.json",
+        "stop",
+    ],
+)
+def test_nothing_is_written_through_a_link(
+    directory: RunDirectory, tmp_path: Path, name: str
+) -> None:
+    write(directory)
+    mine = tmp_path / "mine"
+    place = directory.path / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.exists():
+        place.rename(mine)
+    else:
+        mine.write_text("")
+    before = mine.read_bytes()
+    place.symlink_to(mine)
+    with pytest.raises(RunDirectoryError, match="is a link: a run that goes on would write"):
+        order_resumption(directory)
+    assert mine.read_bytes() == before
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(RunDirectoryError, match="is no"):
+        order_resumption(directory)
+
+
+def test_links_of_a_users_own_are_left_alone(directory: RunDirectory, tmp_path: Path) -> None:
+    write(directory)
+    (directory.path / "snapshots").symlink_to(tmp_path)
+    assert order_resumption(directory) is not None
