@@ -130,7 +130,7 @@ class RunDirectory:
         found = []
         for note in self.logs.glob("rank-*.crash"):
             number = note.stem.removeprefix("rank-")
-            if number.isdigit() and (text := note.read_text(errors="replace").strip()):
+            if number.isdecimal() and (text := _end_of(note).strip()):
                 found.append((int(number), text))
         return sorted(found)
 
@@ -143,12 +143,7 @@ class RunDirectory:
 
         A folder that somebody has removed has no such file.
         """
-        try:
-            with open_regular(self.launcher_log) as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return _end_of(self.launcher_log)
 
     def request_stop(self, why: str = _STOP) -> None:
         """Ask the run to stop; rank 0 looks for this now and then. The first reason counts."""
@@ -213,6 +208,16 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         os.close(descriptor)
         raise RunDirectoryError(f"{os.fspath(path)} is no regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def _end_of(path: Path) -> str:
+    """Return the last of what a file says; nothing if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def open_anew(path: Path) -> IO[str]:
