@@ -36,11 +36,6 @@ class Standing:
         return [row for _, row in self._best]
 
     @property
-    def best_is_a_number(self) -> bool:
-        """Whether the best row, if there is one, is better than NaN."""
-        return not self._best or not self._best[0][0][0]
-
-    @property
     def constants(self) -> dict[str, Any]:
         """The columns that have had one value so far, but for the objective."""
         return dict(self._constants or {})
