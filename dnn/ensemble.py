@@ -160,6 +160,10 @@ class Ensemble:
             raise ConfigurationError(f"no layer has a state {name!r} (known: {known})")
         array = buffer[name]
         values = np.asarray(value, array.dtype)
+        owner, _, short = name.rpartition(".")
+        for layer in self._network.layers:
+            if layer.name == owner:
+                layer.check_state(short, values)
         if values.ndim:
             values = for_each(name, values, len(self)).reshape(-1, *(1,) * (array.ndim - 1))
         self._network.ops.load(values, array)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from dnn.backend import Array
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape
@@ -46,6 +49,13 @@ class Dropout(Layer):
             message = f"a rate of {self.rate!r} is 1 in {self.dtype}: it must be below"
             raise ConfigurationError(f"{self.name}: {message}")
         self.dropped = self.state("rate", (), constant(self.rate))
+
+    def check_state(self, name: str, values: Array) -> None:
+        """Refuse rates of 1, once they are rounded, and other ones outside their range."""
+        wrong = np.ravel(values)[~((np.ravel(values) >= 0) & (np.ravel(values) < 1))]
+        if wrong.size:
+            message = f"rate must be in 0 .. 1 without 1, not {wrong[0]:g} in {values.dtype}"
+            raise ConfigurationError(f"{self.name}: {message}")
 
     def forward(self, x: Node) -> Node:
         """Return `x`, in training with gaps."""

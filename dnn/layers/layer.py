@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dnn.backend import Array
 from dnn.errors import ConfigurationError
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, placeholder, variable
@@ -160,6 +161,22 @@ class Layer:
         if not self.training:
             raise ConfigurationError(f"{self.name} assigns to {state!r} in a prediction")
         self._assignments.append(operations.assign(state, value))
+
+    def check_state(self, name: str, values: Array) -> None:
+        """Refuse values that a state cannot have; called before a user's are written into it.
+
+        Parameters
+        ----------
+        name : str
+            In the layer.
+        values : array
+            One or several, in the layer's dtype.
+
+        Raises
+        ------
+        ConfigurationError
+            If one is out of its range.
+        """
 
     def uniform_noise(self, shape: Shape) -> Node:
         """Return numbers drawn uniformly from [0, 1); called from `forward`, in training.

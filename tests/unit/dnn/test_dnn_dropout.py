@@ -8,6 +8,7 @@ from dnn import (
     SGD,
     Activation,
     Dropout,
+    Ensemble,
     Flatten,
     FullyConnected,
     Input,
@@ -187,6 +188,9 @@ def test_a_rate_that_is_1_in_the_type_of_elements():
     x = graph.placeholder((4, 3))
     with pytest.raises(ConfigurationError, match="is 1 in float32"):
         graph.dropout(x, x, almost)
+    layers = [Input(3), Dropout(0.1), FullyConnected(2)]
+    with pytest.raises(ConfigurationError, match=r"dropout_1: rate must be .* not 1 in float32"):
+        Ensemble(layers, seeds=[1, 2], states={"dropout_1.rate": [0.5, almost]})
 
 
 def test_flatten():
