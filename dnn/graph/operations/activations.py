@@ -14,7 +14,6 @@ import numpy as np
 
 from dnn.graph.node import Node, Shape, constant
 from dnn.graph.operation import apply, register
-from dnn.graph.operations.comparisons import greater, where
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.operations.extremes import abs, clip, maximum
 from dnn.graph.operations.powers import exp, expm1, log1p
@@ -170,14 +169,14 @@ def leaky_relu(x: Node, slope: float = 0.01) -> Node:
     Raises
     ------
     DtypeError
-        If `x` is of integers, which cannot hold the slope.
+        If `x` is not of floats.
 
     References
     ----------
     .. [1] Maas et al., Rectifier nonlinearities improve neural network acoustic models, 2013,
        section 2.
     """
-    return where(greater(x, 0.0), x, x * slope)
+    return relu(x) + clip(x, high=0.0) * slope
 
 
 def elu(x: Node, alpha: float = 1.0) -> Node:
@@ -203,8 +202,7 @@ def elu(x: Node, alpha: float = 1.0) -> Node:
     .. [1] Clevert et al., Fast and accurate deep network learning by exponential linear units,
        2016, equation 15.
     """
-    # Clipped, so that what is not chosen does not overflow.
-    return where(greater(x, 0.0), x, expm1(clip(x, high=0.0)) * alpha)
+    return relu(x) + expm1(clip(x, high=0.0)) * alpha
 
 
 def softplus(x: Node) -> Node:
