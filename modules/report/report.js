@@ -86,6 +86,10 @@
   };
   for (const { svg, at } of plots) {
     svg.addEventListener("pointermove", event => {
+      if (event.target.dataset.i !== undefined) {
+        light(Number(event.target.dataset.i), event);
+        return;
+      }
       const point = inside(svg, event);
       let nearest = null, least = 18 ** 2;
       for (const [i, [x, y]] of at) {
@@ -96,7 +100,7 @@
     });
     svg.addEventListener("pointerleave", () => light(null));
   }
-  for (const line of [...lines, ...curveOf.values()]) {
+  for (const line of lines) {
     line.addEventListener("pointerenter", event => { if (!brushing) light(Number(line.dataset.i), event); });
     line.addEventListener("pointerleave", () => light(null));
   }

@@ -167,8 +167,6 @@ class Recording:
             is_stopped = state == STOPPED
             self._search.tell(trial, record["parameters"], None, is_stopped=is_stopped)
             values = ()
-        if "reports" in record:
-            row[CURVE] = self._curve_of(record["reports"])
         if state == FAILED:
             self.failed += 1
             row["state"] = record["reason"]
@@ -181,8 +179,10 @@ class Recording:
         self.stopped += state == STOPPED
         for objective, value in zip(self._search.objectives, values, strict=False):
             row.setdefault(objective.text, value)
-        if state == FINISHED:
-            self.standing.add({name: value for name, value in row.items() if name != CURVE})
+        is_good = state == FINISHED and self.standing.add(row)
+        # What a report draws: a row that is among its best at the end is so when it comes.
+        if "reports" in record and (is_good or state == STOPPED):
+            row[CURVE] = self._curve_of(record["reports"])
         row["state"] = state
         return row
 

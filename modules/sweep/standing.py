@@ -51,8 +51,14 @@ class Standing:
             return value == value
         return self._sign * value <= self._worst_kept[1]
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Take a row into account: ``trial``, the objective and any other columns."""
+    def add(self, row: Mapping[str, Any]) -> bool:
+        """Take a row into account; return whether it is among the best so far.
+
+        Parameters
+        ----------
+        row : mapping
+            ``trial``, the objective and any other columns.
+        """
         if self._constants is None:
             self._constants = {name: one for name, one in row.items() if name != self._objective}
         elif self._constants:
@@ -67,9 +73,10 @@ class Standing:
         value = float(row[self._objective])
         badness = (value != value, self._sign * value if value == value else 0.0, row["trial"])
         if self._worst_kept is not None and badness > self._worst_kept:
-            return
+            return False
         insort(self._best, (badness, dict(row)), key=lambda one: one[0])
         del self._best[self._kept :]
         if len(self._best) == self._kept:
             self._worst_kept = self._best[-1][0]
         self._version += 1
+        return True

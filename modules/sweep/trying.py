@@ -52,14 +52,15 @@ class LearningCurve:
 
     def add(self, step: int, metrics: Metrics) -> None:
         """Take a report: of the same step again, the later one counts."""
-        if self.last is not None and self.last[0] == step:
-            if self._kept and self._kept[-1][0] == step:
-                self._kept[-1] = (step, metrics)
-            self.last = (step, metrics)
-            return
+        is_again = self.last is not None and self.last[0] == step
         self.last = (step, metrics)
+        if is_again:
+            if self._kept[-1][0] == step:
+                self._kept[-1] = (step, _sound_metrics(metrics))
+            return
         if self._count % self._every == 0:
-            self._kept.append((step, metrics))
+            # As numbers: a tensor of PyTorch's may hold all that it was computed from.
+            self._kept.append((step, _sound_metrics(metrics)))
             if len(self._kept) == MOST_REPORTS:
                 del self._kept[1::2]
                 self._every *= 2
@@ -70,8 +71,9 @@ class LearningCurve:
         """Steps and what was reported there, in order, as plain numbers and text."""
         points = list(self._kept)
         if self.last is not None and points[-1][0] != self.last[0]:
-            points.append(self.last)
-        return [(step, _sound_metrics(metrics)) for step, metrics in points]
+            step, metrics = self.last
+            points.append((step, _sound_metrics(metrics)))
+        return points
 
 
 def thinned(reports: Iterable[tuple[int, Metrics]]) -> Reports:

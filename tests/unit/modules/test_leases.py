@@ -252,7 +252,7 @@ def test_which_rows_would_be_kept(maximise: bool) -> None:
     standing = Standing("x", maximise=maximise, kept=2)
     for trial, value in enumerate((3.0, 5.0, 1.0)):
         assert standing.would_keep(sign * value) == (value > 1)
-        standing.add({"trial": trial, "x": sign * value})
+        assert standing.add({"trial": trial, "x": sign * value}) == (value > 1)
     assert [standing.would_keep(sign * value) for value in (2.9, 3.0, 9.0)] == [False, True, True]
     assert not standing.would_keep(math.nan)
     assert not Standing("x", maximise=maximise).would_keep(math.nan)

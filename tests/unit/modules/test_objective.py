@@ -168,6 +168,12 @@ def test_whether_a_threshold_can_be_reached(text: str, threshold: float, possibl
     assert Objective.parse(text, True if "*" in text else None).reaches(threshold) == possible
 
 
+def test_the_lower_bound_of_a_metric_counts_where_it_is_made_small() -> None:
+    for text, low in (("mcc", -1.0), ("accuracy", 0.0)):
+        assert Objective.parse(text, False).reaches(low)
+        assert not Objective.parse(text, False).reaches(low - 0.01)
+
+
 @pytest.mark.parametrize("maximise", [True, False])
 def test_any_threshold_of_an_unknown_metric_may_be_reached(maximise: bool) -> None:
     assert all(Objective.parse("rows", maximise).reaches(one) for one in (-1e300, 0.0, 1e300))

@@ -116,6 +116,9 @@ def test_several_objectives_have_a_front() -> None:
     assert lines[0] == "7 trials that no other beats in accuracy and training_time_s:"
     assert lines[1] == "  trial 6: accuracy 1, training_time_s 6 (x 6)"
     assert len(lines) == 8
+    alone = search(objective=["accuracy", "loss"])
+    run(alone)
+    assert alone.front_lines()[0] == "one trial that no other beats in accuracy and loss:"
     assert search().front == search().front_lines() == []
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gc
 import threading
 import time
+import weakref
 from collections import Counter
 from datetime import date, datetime
 from itertools import pairwise
@@ -347,12 +349,31 @@ def test_a_learning_curve_keeps_some_points_and_the_last(reports: int) -> None:
         curve.add(step, {"score": step})
         curve.add(step, {"score": -step})  # said again: the later one counts
     points = curve.points
+    assert curve.points == points
     assert len(points) == reports if reports < MOST_REPORTS else 32 <= len(points) <= MOST_REPORTS
     assert points == [(step, {"score": -step}) for step, _ in points]
     steps = [step for step, _ in points]
     assert steps == sorted(set(steps))
     if reports:
         assert (steps[0], steps[-1]) == (0, reports - 1)
+
+
+def test_a_learning_curve_holds_numbers_and_nothing_that_they_come_from() -> None:
+    class Tensor:
+        size = 1
+
+        def item(self) -> float:
+            return 0.5
+
+    given = [Tensor() for _ in range(1000)]
+    alive = [weakref.ref(one) for one in given]
+    curve = LearningCurve()
+    for step, one in enumerate(given):
+        curve.add(step, {"loss": one, "odd": object()})
+    del given, one
+    gc.collect()
+    assert sum(one() is not None for one in alive) == 1  # the last one
+    assert {str(metrics) for _, metrics in curve.points} == {"{'loss': 0.5}"}
 
 
 def test_a_trial_that_dies_leaves_its_learning_curve(sweep: Sweep) -> None:
