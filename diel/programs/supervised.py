@@ -9,23 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from diel.comm.waiting import wait_for
-from diel.programs.supervisor import become_subreaper, descendants, now_ticks
+from diel.programs.supervisor import become_subreaper, kill_descendants, now_ticks
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 # What the supervisor needs beyond the grace: it kills for up to 2 s.
 _SUPERVISOR_EXTRA_S: Final = 3.0
 # A supervisor that does not listen was stopped by somebody: nothing else lets a request wait.
 _SENDING_S: Final = 10.0
-# As the supervisor does it.
-_KILLING_S: Final = 2.0
-_KILL_EVERY_S: Final = 0.005
 
 
 @dataclass(frozen=True)
@@ -267,16 +263,13 @@ class SupervisedProgram:
             return Ending(signal=signal.SIGTERM)
         how = f"killed by {_signal_name(-status)}" if status < 0 else f"ended with status {status}"
         self._supervisor.close()
-        deadline_s = time.monotonic() + _KILLING_S
-        while orphans := descendants(since_ticks=self._started_ticks):
-            for pid in orphans:  # again and again: they may start others meanwhile
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, os.WNOHANG)
-            if time.monotonic() > deadline_s:
-                break
-            time.sleep(_KILL_EVERY_S)
+        kill_descendants(_reap, self._started_ticks)
         return Ending(supervisor=f"its supervisor (process {self._process.pid}) was {how}")
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
 
 
 def _ending_of(answer: dict[str, Any]) -> Ending:

@@ -57,7 +57,7 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 # What a program leaves behind often ends by itself in a moment: the `tee` of its output, say.
 _LINGER_S = 1.0
-_KILL_EVERY_S = 0.05
+_KILL_EVERY_S = 0.005
 # Some cannot be killed: those of another user, or in the middle of a failing disk's I/O.
 _KILLING_S = 2.0
 
@@ -181,10 +181,8 @@ class _Supervisor:
         signal_descendants(signal.SIGTERM)
         signal_descendants(signal.SIGCONT)  # a stopped one would never hear of it
         self._wait(lambda: self._is_alone, grace_s)
-        deadline_s = time.monotonic() + _KILLING_S
-        while not self._is_alone and time.monotonic() < deadline_s:
-            signal_descendants(signal.SIGKILL)  # again and again: they may start others meanwhile
-            self._wait(lambda: self._is_alone, _KILL_EVERY_S)
+        if not self._is_alone:
+            kill_descendants(lambda _: self._reap())
         if left:
             self._ended["ended"] = left
 
@@ -321,6 +319,31 @@ def signal_descendants(number: int, spared: Collection[int] = (), since_ticks: i
             os.kill(pid, number)
         except OSError:
             continue  # it has just ended, or belongs to another user
+
+
+def kill_descendants(reap: Callable[[int], object], since_ticks: int = 0) -> None:
+    """Kill every process below this one, and what they start meanwhile, until none is left.
+
+    Parameters
+    ----------
+    reap : callable
+        Given the number of a process that was killed, and may be a child of this one.
+    since_ticks : int, optional
+        As in `descendants`.
+    """
+    killed_s: dict[int, float] = {}
+    while pids := descendants(since_ticks=since_ticks):
+        for pid in pids:
+            killed_s.setdefault(pid, time.monotonic())
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue  # it has just ended, or belongs to another user
+            finally:
+                reap(pid)
+        if time.monotonic() - max(killed_s[pid] for pid in pids) > _KILLING_S:
+            return  # these stay, and start no others
+        time.sleep(_KILL_EVERY_S)
 
 
 def _prctl(option: int, value: int) -> None:
