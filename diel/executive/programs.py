@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diel.tuples.client import TupleClient
 
 _PROGRESS_EVERY_S: Final = 0.5
-_SHARE_S: Final = 0.01
+_SHARE_S: Final = 0.03
 # More than all tasks: what a copy adds to their counter when it finds none.
 _ALL_DONE: Final = 2**40
 
@@ -144,7 +144,7 @@ class ExecutableCopies:
     def _shares(self, plan: CopyPlan, tasks: int) -> Iterator[list[int]]:
         """Yield the tasks of a copy, some at a time; each task goes to one copy.
 
-        A share is a few milliseconds of work, since the counter is in the tuple space. What is
+        A share is some milliseconds of work, since the counter is in the tuple space. What is
         still in it when the copy fails or is left is what it begins with when it starts again.
         """
         tag = ("diel tasks", self._session, plan.group, plan.module, plan.module_serial)
