@@ -23,7 +23,7 @@ def account_lines(view: RunView) -> list[str]:
 
 
 def _by_rank(ranks: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    head = ("rank", "host", "what ran there", *_PARTS)
+    head = ("rank", "host", "what ran there", *_PARTS, "CPU")
     return [
         head,
         *(
@@ -36,7 +36,7 @@ def _by_rank(ranks: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 def _by_module(
     ranks: Sequence[dict[str, Any]], modules: Sequence[dict[str, Any]]
 ) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("what ran", "ranks", *_PARTS)]
+    rows: list[tuple[str, ...]] = [("what ran", "ranks", *_PARTS, "CPU")]
     servers = [one for one in ranks if one["copies"] == ["tuple server"]]
     pool = [one for one in ranks if one not in servers]
     if servers:
@@ -59,5 +59,7 @@ def _percentages(accounts: Sequence[dict[str, Any]]) -> list[str]:
     spent_s = [sum(one[f"{part}_s"] for one in accounts) for part in _PARTS]
     total_s = sum(spent_s)
     if not total_s:
-        return ["-"] * len(_PARTS)
+        return ["-"] * (len(_PARTS) + 1)
+    # Of the same wall time: what is well below "working" has slept, or waited for a core.
+    spent_s.append(sum(one.get("cpu_s", 0.0) for one in accounts))
     return [f"{seconds / total_s:.0%}".rjust(len("100%")) for seconds in spent_s]

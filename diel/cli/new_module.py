@@ -7,6 +7,7 @@ import importlib.util
 import keyword
 import re
 import sys
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -126,14 +127,16 @@ def check_name(name: str) -> None:
     NewModuleError
         If it cannot; says what to use instead.
     """
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name):
+    # What Python makes of an identifier must be the same name.
+    plain = unicodedata.normalize("NFKC", name) == name and not name.startswith("_")
+    if not (plain and name.isidentifier()):
         raise NewModuleError(
             f"{name!r} is no name for a module: a letter, then letters, digits or _"
             f"{_instead(re.sub(r'^[^A-Za-z]+|[^A-Za-z0-9_]+', '_', name).strip('_'))}"
         )
-    if len(name) > LONGEST_NAME:
+    if len(name.encode()) > LONGEST_NAME:
         raise NewModuleError(
-            f"{name!r} is too long: a module's name has {LONGEST_NAME} characters at most"
+            f"{name!r} is too long: a module's name has {LONGEST_NAME} bytes in UTF-8 at most"
         )
     if keyword.iskeyword(name):
         raise NewModuleError(f"{name!r} is a word of Python's{_instead(f'{name}_module')}")

@@ -74,8 +74,19 @@ def why_output_was_lost() -> str | None:
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
     """Return the lines of a table whose columns are as wide as they have to be."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     return [
-        gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        gap.join(
+            cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
         for row in rows
     ]
+
+
+def width_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes: letters of Asia take two each."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

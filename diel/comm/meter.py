@@ -21,16 +21,26 @@ NOTABLE_S: Final = 1e-3
 
 
 class Times(NamedTuple):
-    """Seconds that a rank has spent."""
+    """Seconds that a rank has spent.
+
+    Attributes
+    ----------
+    working_s, waiting_s, communicating_s : float
+        Wall time.
+    cpu_s : float
+        CPU time of its process meanwhile, with all threads and in the system. Where cores are fewer
+        than processes it tells work from a queue for a core.
+    """
 
     working_s: float = 0.0
     waiting_s: float = 0.0
     communicating_s: float = 0.0
+    cpu_s: float = 0.0
 
     @property
     def total_s(self) -> float:
-        """All of them."""
-        return sum(self)
+        """The wall time."""
+        return self.working_s + self.waiting_s + self.communicating_s
 
     def plus(self, other: Times) -> Times:
         """Return the sum of two."""
@@ -75,8 +85,8 @@ class Meter:
     ----------
     keeps_all : bool, optional
         Whether short waits are kept as well.
-    clock : callable, optional
-        Returns seconds.
+    clock, cpu_clock : callable, optional
+        Return seconds: of wall time, and of the process's CPU time.
 
     Attributes
     ----------
@@ -90,9 +100,15 @@ class Meter:
     """
 
     def __init__(
-        self, *, keeps_all: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        keeps_all: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
         self.clock = clock
+        self._cpu_clock = cpu_clock
+        self._started_cpu_s = cpu_clock()
         self.name_wait: Callable[[], tuple[str, object]] = lambda: ("a tuple server's answer", None)
         self.after_wait: Callable[[], None] = lambda: None
         self.left_out = 0
@@ -164,7 +180,8 @@ class Meter:
         """Return what the time since the start was spent on."""
         total_s = self.clock() - self._started_s
         working_s = max(0.0, total_s - self._waiting_s - self._communicating_s)
-        return Times(working_s, self._waiting_s, self._communicating_s)
+        cpu_s = self._cpu_clock() - self._started_cpu_s
+        return Times(working_s, self._waiting_s, self._communicating_s, cpu_s)
 
 
 class ServerMeter(Meter):
@@ -175,9 +192,13 @@ class ServerMeter(Meter):
     """
 
     def __init__(
-        self, *, keeps_all: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        keeps_all: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
-        super().__init__(keeps_all=keeps_all, clock=clock)
+        super().__init__(keeps_all=keeps_all, clock=clock, cpu_clock=cpu_clock)
         self._state: Literal["working", "waiting", "moving"] = "working"
         self._since_s = self._worked_s = self.clock()
         self._moved_bytes = 0

@@ -139,10 +139,13 @@ def _text_of(box: Box, *, is_first: bool) -> Iterator[str]:
     yield head if is_first else f"{head}  after {', '.join(box.depends)}"
     if box.inside:
         yield from (f"│ {line}" for line in _text(box.inside))
-    width = max((len(name) for name, _ in box.modules), default=0)
+    from rich.cells import cell_len  # letters of Asia are two columns wide
+
+    width = max((cell_len(name) for name, _ in box.modules), default=0)
     for index, (name, resources) in enumerate(box.modules, start=1):
         branch = "└─" if index == len(box.modules) else "├─"
-        yield f"{branch} {name.ljust(width)}  {resources}".rstrip()
+        filler = " " * (width - cell_len(name))
+        yield f"{branch} {name}{filler}  {resources}".rstrip()
 
 
 # -- Graphviz and Mermaid -------------------------------------------------------------------------

@@ -16,7 +16,9 @@ does not exist) is checked in `load`.
 
 from __future__ import annotations
 
+import os
 import re
+import unicodedata
 from functools import cached_property
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from pydantic import Field
 from diel.workflow.boundary import Boundary
 from diel.workflow.group import Group
 from diel.workflow.module import Module
-from diel.workflow.scalars import LONGEST_NAME, FolderName
+from diel.workflow.scalars import LONGEST_NAME, FolderName, may_be_in_a_name
 from diel.workflow.strict import StrictTable
 from diel.workflow.tuple_space import TupleSpace
 
@@ -86,5 +88,13 @@ class WorkflowTable(StrictTable):
 
 def folder_name(stem: str) -> str:
     """Make a file's stem safe as a workflow's name: ``my study (2)`` becomes ``my-study-2``."""
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")
-    return safe[:LONGEST_NAME] or "workflow"
+    composed = unicodedata.normalize("NFC", stem)
+    marked = "".join(one if may_be_in_a_name(one) else "\0" for one in composed)
+    safe = re.sub("\0+", "-", marked).strip("-._")
+    while safe and not safe[0].isalnum():  # a mark without its letter
+        safe = safe[1:]
+    try:
+        os.fsencode(safe)
+    except UnicodeEncodeError:
+        safe = ""
+    return safe.encode()[:LONGEST_NAME].decode(errors="ignore") or "workflow"

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from diel.workflow.contents import ONE_OF
 from diel.workflow.problems import keys_of
+from diel.workflow.scalars import LONGEST_NAME
 from diel.workflow.tables import tables
 from diel.workflow.wording import Spot, describe, item_of, show
 
@@ -53,6 +54,10 @@ modules = ["plot"]
 
 Paths in a file are relative to its folder. An unknown key is an error, and so is a value of the
 wrong type: `copies = "2"` is not `copies = 2`.
+
+Names may have letters of any alphabet. Logs and run directories are called after them, so a name
+has {LONGEST_NAME} bytes in UTF-8 at most, and each letter is one character where Unicode has one
+(its form NFC). Tags of tuples are compared as they are: an é of two characters is another tag.
 
 ## In an editor
 

@@ -2,28 +2,71 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import unicodedata
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from diel.workflow.wording import InWords
 
-# File names end at 255 bytes on most systems: leave room for what a log file or a run's folder
-# adds to the name.
+# In bytes: file names end at 255 of them on most systems, and a log file or a run's folder adds to
+# the name.
 LONGEST_NAME = 100
 
+
+def may_be_in_a_name(letter: str) -> bool:
+    """Whether a character is a letter or digit of any alphabet, a mark upon one, or in ``._-``."""
+    if letter.isascii():
+        return letter.isalnum() or letter in "._-"
+    is_mark = unicodedata.category(letter) in ("Mn", "Mc")
+    return letter >= "\xc0" and (letter.isalnum() or is_mark)
+
+
+def _letters(name: str) -> str:
+    """Refuse what the patterns let pass: they are plain enough for any editor's JSON Schema."""
+    odd = [one for one in name if not may_be_in_a_name(one)] or [name[0]] * (not name[0].isalnum())
+    if odd:
+        raise ValueError(f"{odd[0]!r} is no letter and no digit")
+    if unicodedata.normalize("NFC", name) != name:
+        raise PydanticCustomError(
+            "composed_name",
+            "its letters are written as several characters each, so it equals no other spelling",
+            {"remedy": "type it anew; as Unicode has it, in the form NFC"},
+        )
+    if len(name.encode()) > LONGEST_NAME:
+        raise ValueError(f"it has {len(name.encode())} bytes in UTF-8, at most {LONGEST_NAME} fit")
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        encoding = sys.getfilesystemencoding()
+        raise ValueError(
+            f"files cannot be named like that here, where they are {encoding}"
+        ) from None
+    return name
+
+
+# Of ASCII letters, digits, "_" and "-"; of the rest, whatever `_letters` accepts.
 Name = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=LONGEST_NAME),
+    StringConstraints(
+        pattern=r"^[^\x00-@\[-`{-\xbf][^\x00-,./:-@\[-\^`{-\xbf]*$", max_length=LONGEST_NAME
+    ),
     InWords(f'a name: a letter, then letters, digits, "_" or "-", {LONGEST_NAME} at most'),
+    AfterValidator(_letters),
 ]
 FolderName = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME),
+    StringConstraints(
+        pattern=r"^[^\x00-/:-@\[-`{-\xbf][^\x00-,/:-@\[-\^`{-\xbf]*$", max_length=LONGEST_NAME
+    ),
     InWords(
         'a name for a folder: a letter or digit, then letters, digits, ".", "_" or "-", '
         f"{LONGEST_NAME} at most"
     ),
+    AfterValidator(_letters),
 ]
 
 

@@ -38,7 +38,7 @@ def ranks(accounts: Sequence[RankAccount], picture: Picture | None = None) -> Ma
                 "div",
                 tag("span", label, class_="label", title=label),
                 bar(*shares),
-                tag("span", f"{shares[0][0]:.0%}", class_="share"),
+                tag("span", f"{shares[0][0]:.0%}{_cpu(some)}", class_="share"),
                 class_="row",
             )
         )
@@ -48,7 +48,8 @@ def ranks(accounts: Sequence[RankAccount], picture: Picture | None = None) -> Ma
         tag("div", *keys, class_="keys"),
         tag("div", *body, class_="bars"),
         note="Of each rank: computing, waiting for tuples, messages or other ranks, and moving "
-        "payloads. Trainers should mostly work.",
+        "payloads. Trainers should mostly work. CPU time well below that: a wait for a core, a "
+        "module that sleeps, or one that runs a program.",
         wide=True,
     )
 
@@ -95,6 +96,12 @@ def _share(account: RankAccount, part: str) -> float:
     whole = account.working_s + account.waiting_s + account.communicating_s
     spent: float = getattr(account, f"{part}_s")
     return spent / whole if whole else 0.0
+
+
+def _cpu(accounts: Sequence[RankAccount]) -> str:
+    wall_s = sum(one.working_s + one.waiting_s + one.communicating_s for one in accounts)
+    known_s = [one.cpu_s for one in accounts if one.cpu_s is not None]
+    return f", CPU {sum(known_s) / wall_s:.0%}" if known_s and wall_s else ""
 
 
 def _by_kind(accounts: Sequence[RankAccount]) -> list[tuple[str, list[RankAccount]]]:

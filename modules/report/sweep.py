@@ -106,6 +106,8 @@ class RankAccount:
     copies : sequence of str
         What ran there.
     working_s, waiting_s, communicating_s : float
+    cpu_s : float or None
+        CPU time in this; None where nobody has measured it.
     """
 
     rank: int
@@ -114,11 +116,13 @@ class RankAccount:
     working_s: float
     waiting_s: float
     communicating_s: float
+    cpu_s: float | None = None
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> RankAccount:
         """Return the account of a rank from the journal's record ``TimeAccounted``."""
-        return cls(**{name: record[name] for name in cls.__dataclass_fields__})
+        known = [name for name in cls.__dataclass_fields__ if name != "cpu_s"]
+        return cls(**{name: record[name] for name in known}, cpu_s=record.get("cpu_s"))
 
 
 @dataclass(frozen=True)

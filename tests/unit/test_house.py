@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,11 @@ from support import ROOT
 
 import diel
 import dnn
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 # From the ground; rooms on one floor know nothing of each other.
 FLOORS = [
@@ -317,3 +323,12 @@ def test_every_public_name_is_there(package: object) -> None:
         assert getattr(package, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
         _ = package.no_such_name  # type: ignore[attr-defined]
+
+
+def test_the_packages_metadata_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["authors"] == [{"name": "The diel developers"}]
+    assert project["license"] == "BSD-3-Clause"
+    (license_file,) = project["license-files"]
+    assert (ROOT / license_file).read_text().startswith("BSD 3-Clause License")
+    assert project["version"] == diel.__version__

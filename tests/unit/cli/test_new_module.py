@@ -98,7 +98,8 @@ def test_a_link_to_nowhere_is_there_too(folder: Path) -> None:
         ("2d", "'2d' is no name for a module: a letter, then letters, digits or _; d, for example"),
         ("a b", "a_b, for example"),
         ("_a", "a, for example"),
-        ("größe", "is no name for a module"),
+        ("größe-2", "is no name for a module"),
+        ("ﬁx", "is no name for a module"),  # which Python takes for fix
         ("../x", "x, for example"),
         ("a\n", "is no name for a module"),
         ("class", "'class' is a word of Python's; class_module, for example"),

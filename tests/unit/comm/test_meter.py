@@ -28,20 +28,23 @@ def clock() -> Clock:
 
 
 def test_what_is_neither_a_wait_nor_a_transfer_is_work(clock: Clock) -> None:
-    one = Meter(clock=clock)
+    cpu_s = iter((10.0, 11.5, 12.0))
+    one = Meter(clock=clock, cpu_clock=lambda: next(cpu_s))
     clock.advance(2.0)
     with one.waiting("work"):
         clock.advance(3.0)
     since_s = clock()
     clock.advance(0.5)
     one.communicated(since_s, "send", None, 10)
-    assert one.times() == Times(2.0, 3.0, 0.5)
-    assert one.times().total_s == 5.5
+    times = one.times()
+    assert times == Times(2.0, 3.0, 0.5, 1.5)
+    assert times.total_s == 5.5  # CPU time is a part of it
+    assert one.times().minus(times) == Times(cpu_s=0.5)
 
 
 def test_only_long_waits_are_kept_and_told_of(clock: Clock) -> None:
     ended: list[float] = []
-    one = Meter(clock=clock)
+    one = Meter(clock=clock, cpu_clock=lambda: 0.0)
     one.name_wait = lambda: ("tget", ("job", 1))
     one.after_wait = lambda: ended.append(clock())
     for seconds in (0.25 * meter.NOTABLE_S, 2.0):
@@ -57,7 +60,7 @@ def test_only_long_waits_are_kept_and_told_of(clock: Clock) -> None:
 
 
 def test_all_waits_are_kept_where_that_was_asked_for(clock: Clock) -> None:
-    one = Meter(keeps_all=True, clock=clock)
+    one = Meter(keeps_all=True, clock=clock, cpu_clock=lambda: 0.0)
     one.waited(clock(), "nothing")
     with one.communicating("a communicator"):
         pass
@@ -65,7 +68,7 @@ def test_all_waits_are_kept_where_that_was_asked_for(clock: Clock) -> None:
 
 
 def test_a_wait_of_a_rank_that_lends_its_core_is_work(clock: Clock) -> None:
-    one = Meter(clock=clock)
+    one = Meter(clock=clock, cpu_clock=lambda: 0.0)
     with one.waiting("the program", counts=False):
         clock.advance(4.0)
     assert one.times() == Times(4.0, 0.0, 0.0)
@@ -73,7 +76,7 @@ def test_a_wait_of_a_rank_that_lends_its_core_is_work(clock: Clock) -> None:
 
 
 def test_a_wait_that_raises_counts(clock: Clock) -> None:
-    one = Meter(clock=clock)
+    one = Meter(clock=clock, cpu_clock=lambda: 0.0)
 
     def wait() -> None:
         with one.waiting("work"):
@@ -89,7 +92,7 @@ def test_no_more_spans_are_kept_than_there_is_room_for(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meter, "SPANS_KEPT", 3)
-    one = Meter(clock=clock)
+    one = Meter(clock=clock, cpu_clock=lambda: 0.0)
     for _ in range(2):
         one.keep(Span("module", 0.0, 1.0, "m.0"))
     assert len(one.take_spans()) == 2
@@ -99,7 +102,7 @@ def test_no_more_spans_are_kept_than_there_is_room_for(
 
 
 def test_the_states_of_a_server(clock: Clock) -> None:
-    one = ServerMeter(clock=clock)
+    one = ServerMeter(clock=clock, cpu_clock=lambda: 0.0)
     handled_s = clock.advance(1.0)
     clock.advance(0.5)  # polls that found nothing
     one.wait(handled_s)

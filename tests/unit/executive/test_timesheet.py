@@ -21,7 +21,7 @@ def test_ranks_and_modules() -> None:
     sheet = Timesheet([1], [2, 3], lambda rank: f"node{rank}")
     sheet.note_order(plan(1, "a", 2, 3))
     sheet.note_copy(2, 1, Times(3.0, 1.0, 0.0))
-    sheet.note_copy(3, 1, Times(1.0, 2.0, 1.0))
+    sheet.note_copy(3, 1, Times(1.0, 2.0, 1.0, 0.5))
     sheet.note_order(plan(2, "b", 2))
     sheet.note_copy(2, 2, Times(0.5, 0.0, 0.0))
     sheet.note_total(2, Times(4.0, 6.0, 0.0))
@@ -34,10 +34,12 @@ def test_ranks_and_modules() -> None:
         "working_s": 0.0,
         "waiting_s": 0.0,
         "communicating_s": 0.0,
+        "cpu_s": 0.0,
     }
     assert (ranks[2]["copies"], ranks[2]["waiting_s"]) == (["a.0", "b.0"], 6.0)
     # It never said goodbye: what it did in copies is known.
     assert (ranks[3]["working_s"], ranks[3]["communicating_s"]) == (1.0, 1.0)
+    assert ranks[3]["cpu_s"] == 0.5
     modules = by("module", told["modules"])
     assert (modules["a"]["ranks"], modules["a"]["working_s"]) == (2, 4.0)
     assert (modules["b"]["ranks"], modules["b"]["working_s"]) == (1, 0.5)

@@ -41,7 +41,18 @@ def test_a_draft_knows_where_functions_are(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("stem", "name"),
-    [("study", "study"), ("my study (2)", "my-study-2"), ("..x", "x"), ("…", "workflow")],
+    [
+        ("study", "study"),
+        ("my study (2)", "my-study-2"),
+        ("..x", "x"),
+        ("…", "workflow"),
+        ("gro\u0308ße 名", "größe-名"),
+        ("名" * 60, "名" * 33),
+        ("हिन्दी", "हिन्दी"),
+        ("a😀b", "a-b"),
+        ("\u0301x", "x"),
+        ("\u0301", "workflow"),
+    ],
 )
 def test_the_file_names_the_workflow(folder: Path, stem: str, name: str) -> None:
     file = folder / f"{stem}.toml"

@@ -49,13 +49,23 @@ def test_models_cannot_be_changed() -> None:
         module.name = "b"
 
 
-@pytest.mark.parametrize("name", ["", "1a", "a b", "a/b", "a\n", "é", "-a", "a" * 101])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "1a", "a b", "a/b", "a\n", "-a", "a" * 101),
+        # No letters, or letters that look like others; marks alone; too long in UTF-8.
+        *("a…", "a\u202eb", "a\u200bb", "a😀", "×", "e\u0301", "\u0301", "a\u00a0b", "名" * 34),
+    ],
+)
 def test_names_are_safe_as_file_names(name: str) -> None:
     with pytest.raises(ValidationError):
         Module(name=name, function="x:y")
 
 
-@pytest.mark.parametrize("name", ["a", "A-1_b", "a" * 100])
+@pytest.mark.parametrize(
+    "name",
+    ["a", "A-1_b", "a" * 100, "é", "größe-2", "名前", "гипер", "हिन्दी", "𝒜1", "名" * 33],
+)
 def test_names_that_are_good(name: str) -> None:
     assert Module(name=name, function="x:y").name == name
 
