@@ -27,7 +27,7 @@ pytest.importorskip("numba", reason="Numba is not installed: there are no compil
 from dnn.backend.cpu import CpuOps, cache, linking
 from dnn.backend.cpu.cache import CACHE_VARIABLE, HEADER, entry_of
 from dnn.backend.cpu.chains import EXPRESSIONS, chain_record, operand_count
-from dnn.backend.cpu.native import Native
+from dnn.backend.cpu.native import Native, Program
 
 TYPES = ["f4", "f8"]
 EXACT = {"add", "subtract", "multiply", "divide", "negative", "square", "sqrt", "abs", "sign"}
@@ -434,6 +434,32 @@ def adds_one(address):
     words[0] = words[1:].ctypes.data
     ctypes.CFUNCTYPE(None, ctypes.c_int64)(address)(words.ctypes.data)
     return words[1] == 42
+
+
+def test_parts_of_what_has_workspace_and_of_a_batch_are_the_whole(ops):
+    generator = np.random.default_rng(8)
+    a, b = (generator.normal(size=(130, 300)).astype("f4") for _ in range(2))
+    x = generator.normal(size=(200, 300)).astype("f4")
+    order, position = generator.permutation(200), np.array([60, 0, 130])
+    mask, space, zero = np.empty(a.shape, bool), np.empty_like(a), np.zeros((), "f4")
+    calls = {
+        "sigmoid": lambda out: (ops.sigmoid, (a, space, out)),
+        "positive": lambda out: (ops.positive, (a, mask, out)),
+        "where_greater": lambda out: (ops.where_greater, (a, b, zero, mask, out)),
+        "where_equal": lambda out: (ops.where_equal, (a, np.maximum(a, 0), a, mask, out)),
+        "clip": lambda out: (ops.clip, (a, zero, b[:1], out)),
+        "take_batch": lambda out: (ops.take_batch, (x, order, position, out)),
+    }
+    for name, call in calls.items():
+        whole, parts = np.empty_like(a), np.full_like(a, np.nan)
+        function, arguments = call(whole)
+        function(*arguments)
+        function, arguments = call(parts)
+        assert len(function.parts(arguments, 3)) == 3, name
+        for record in function.parts(arguments, 3):
+            Program([record], arguments).run()
+        np.testing.assert_array_equal(parts, whole, name)
+    np.testing.assert_array_equal(whole, x[order[60:190]])
 
 
 def test_where_the_cache_cannot_be_written_kernels_are_compiled_all_the_same(tmp_path, monkeypatch):
