@@ -131,14 +131,15 @@ def minimum(a: Operand, b: Operand) -> Node:
     return apply("minimum", *as_nodes("minimum", a, b))
 
 
-def clip(x: Node, low: float | None = None, high: float | None = None) -> Node:
+def clip(x: Node, low: Operand | None = None, high: Operand | None = None) -> Node:
     """Return `x` no less than `low` and no more than `high`.
 
     Parameters
     ----------
     x : Node
-    low, high : float, optional
-        No limit if left out. Where `low` is above `high`, the result is `high`.
+    low, high : float, array or Node, optional
+        No limit if left out. A node gets the gradient where it takes effect, as of `maximum` and
+        `minimum`. Where `low` is above `high`, the result is `high`.
 
     Returns
     -------
@@ -155,6 +156,9 @@ def clip(x: Node, low: float | None = None, high: float | None = None) -> Node:
     if low is None and high is None:
         return x
     check_nodes("clip", x)
+    if isinstance(low, Node) or isinstance(high, Node):  # which have gradients of their own
+        x = x if low is None else maximum(x, low)
+        return x if high is None else minimum(x, high)
     least, most = (-np.inf, np.inf) if x.dtype.kind == "f" else _ends(x.dtype)
     limits = (least if low is None else low, most if high is None else high)
     return apply("clip", *as_nodes("clip", x, *limits))

@@ -90,7 +90,9 @@ def test_in_place_and_with_a_number(ops):
 
 def test_the_logistic_function_keeps_small_values(ops):
     x = np.array([-104, -90, -20, -1, 0, 1, 20, 90, 104, np.inf, -np.inf, np.nan], "float32")
+    half = x.astype("float16")
     both(ops, "sigmoid", [x, np.empty_like(x), np.empty_like(x)], [-1])
+    both(ops, "sigmoid", [half, np.empty_like(half), np.empty_like(half)], [-1], "float16")
     out = fake_cupy.empty(x.shape, "float32")
     ops.sigmoid(ops.asarray(x), None, out)
     exact = 1 / (1 + np.exp(-x[:9].astype("float64")))

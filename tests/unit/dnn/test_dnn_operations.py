@@ -309,6 +309,15 @@ def test_derivatives_at_kinks_are_those_of_torch():
         np.testing.assert_allclose(slope, t.grad.numpy(), rtol=1e-12, atol=1e-15)
 
 
+def test_limits_that_are_nodes_have_gradients():
+    x, high = graph.placeholder((3,), F8), graph.placeholder((3,), F8)
+    y = graph.clip(x, 0.0, high)
+    slopes = graph.gradients(graph.sum(y), [x, high])
+    feeds = {x: [-1.0, 1.0, 5.0], high: [2.0, 2.0, 2.0]}
+    found = graph.evaluate([y, *slopes], feeds)
+    np.testing.assert_array_equal(found, [[0, 1, 2], [0, 1, 0], [0, 0, 1]])
+
+
 def test_a_mean_of_float16_is_added_up_in_float32():
     x = graph.placeholder((1000,), np.float16)
     y = graph.mean(x)
