@@ -103,7 +103,7 @@ def follow(parent: Parent) -> int:
                 try:
                     order = worker.work()
                 finally:
-                    worker.children.end()
+                    worker.close()
         assert isinstance(order, Leave)
         exit_code = order.exit_code
     except RunStopped:
@@ -203,8 +203,6 @@ class _Worker:
                 order = _next_order(self._mailbox, self._parent, self._between_copies)
             if isinstance(order, Leave):
                 self._channel.poll()  # what nobody received is said before this rank leaves
-                if self._executables is not None:
-                    self._executables.close()
                 self._port.close()
                 self._transport.close()
                 return order
@@ -215,6 +213,13 @@ class _Worker:
                 self._keeper.save_if_due()
             else:  # it came when this rank had left the copy
                 assert isinstance(order, MakeModuleComm)
+
+    def close(self) -> None:
+        """End what programs and function modules have left on this rank."""
+        if self._executables is not None:
+            with contextlib.suppress(RunStopped, TupleError):
+                self._executables.close()
+        self.children.end()
 
     def _between_copies(self) -> None:
         self._parent.raise_if_stopped()

@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from diel.tuples.watching import Watch
 
 _LONGEST_ADDRESS_BYTES: Final = 100  # of 107 that the kernel takes
+_FOLDER_PREFIX: Final = "diel-"
+_SOCKET: Final = "tuples"
+# Between the making of a socket and its first moment of listening it looks abandoned.
+_ABANDONED_AFTER_S: Final = 60.0
 _RECEIVE_BYTES: Final = 2**18
 _RECEIVES_AT_ONCE: Final = 16
 _ROOM_AGAIN_S: Final = 0.05
@@ -80,7 +84,7 @@ class TupleSocket:
         self._tuples = tuples
         self._token = secrets.token_hex(16)
         self._folder = _private_folder()
-        self.address = str(self._folder / "tuples")
+        self.address = str(self._folder / _SOCKET)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(self.address)
         self._listener.listen(128)
@@ -401,11 +405,31 @@ def _tag(fields: object) -> tuple[Any, ...]:
 def _private_folder() -> Path:
     """Make a folder that others cannot enter, with a name that is short enough for a socket."""
     for place in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
-        if len(os.fsencode(place)) + len("/diel-12345678/tuples") > _LONGEST_ADDRESS_BYTES:
+        if (
+            len(os.fsencode(place)) + len(f"/{_FOLDER_PREFIX}12345678/{_SOCKET}")
+            > _LONGEST_ADDRESS_BYTES
+        ):
             continue
+        _remove_abandoned(Path(place))
         with contextlib.suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix="diel-", dir=place))
+            return Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=place))
     raise ModuleFailed(
         "there is no folder for the socket of diel tuple: let TMPDIR name one that can be written "
         "to, with a path of less than 80 characters"
     )
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove the sockets of this user's ranks that were killed together with their supervisors."""
+    for folder in place.glob(f"{_FOLDER_PREFIX}*"):
+        # What belongs to others, or is something else, is left alone.
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            about = folder.lstat()
+            age_s = time.time() - about.st_mtime
+            if about.st_uid == os.geteuid() and age_s > _ABANDONED_AFTER_S:
+                probe.setblocking(False)
+                try:
+                    probe.connect(str(folder / _SOCKET))
+                except ConnectionRefusedError:
+                    (folder / _SOCKET).unlink()
+                    folder.rmdir()

@@ -296,6 +296,19 @@ def test_a_supervisor_that_is_killed_takes_the_whole_tree_along(
     assert supervisor.pid != pid
 
 
+def test_a_tree_that_grows_while_it_is_killed(
+    supervisor: Supervisor, start: Start, tmp_path: Path
+) -> None:
+    fork = "setsid sh -c 'sleep 300 & exec sleep 300' &"
+    loop = f"(i=0; while [ $i -lt 100 ]; do {fork} i=$((i + 1)); done) &"
+    program = start("sh", "-c", f"{loop} {loop} echo $$ ready > pid; wait")
+    pid_in(tmp_path / "pid")
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    ending_of(program)
+    assert in_folder(tmp_path) == []
+
+
 def test_the_message_of_a_rank_names_a_supervisor_that_was_killed(tmp_path: Path) -> None:
     with subprocess.Popen(rank_line(tmp_path), stderr=subprocess.PIPE) as rank:
         pid_in(tmp_path / "pid")

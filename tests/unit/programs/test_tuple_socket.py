@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -429,6 +430,30 @@ def test_a_long_name_of_the_temporary_folder_is_no_harm(
     with TupleSocket(space.client()) as server:
         assert server.address.startswith("/tmp/")
     assert list(deep.iterdir()) == []
+
+
+def test_what_killed_ranks_have_left_is_removed_by_the_next(
+    space: TupleSpace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place, contextlib.ExitStack() as stack:
+        monkeypatch.setattr(tuple_socket_module.tempfile, "tempdir", place)
+        sockets = []
+        for name in ("diel-dead", "diel-alive", "diel-young", "diel-no-socket", "other"):
+            folder = Path(place, name)
+            folder.mkdir()
+            if name != "diel-no-socket":
+                sockets.append(stack.enter_context(socket.socket(socket.AF_UNIX)))
+                sockets[-1].bind(str(folder / "tuples"))
+                if name == "diel-alive":
+                    sockets[-1].listen()
+                else:
+                    sockets[-1].close()
+            if name != "diel-young":
+                os.utime(folder, (1e9, 1e9))
+        with TupleSocket(space.client()):
+            assert not Path(place, "diel-dead").exists()
+            assert len(os.listdir(place)) == 5
+        assert len(os.listdir(place)) == 4
 
 
 def test_no_place_for_a_socket_is_said(space: TupleSpace, monkeypatch: pytest.MonkeyPatch) -> None:
