@@ -111,7 +111,10 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     with display_for(directory, getattr(options, "top", None)) as display:
         for _ in range(launch.ATTEMPTS):
             launched = launch.Launched(
-                [*line, *map(str, rank_line)], directory, workflow.max_threads
+                [*line, *map(str, rank_line)],
+                directory,
+                workflow.max_threads,
+                workflow.log_size_bytes,
             )
             status = launched.wait(display.refresh)
             if not launch.started_nothing(directory):

@@ -18,6 +18,7 @@ from typing import Final
 from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
 from diel.executive.gpus import Node
+from diel.loading.output import shorten
 from diel.loading.threads import thread_environment
 from diel.programs.supervised import Supervisor
 from diel.run.directory import RunDirectory
@@ -201,10 +202,15 @@ class Launched:
         Receives what mpiexec and the ranks write by themselves in ``logs/launcher.log``.
     threads : int
         BLAS/OpenMP threads, set in the environment before NumPy is imported.
+    log_size_bytes : int
+        What ``logs/launcher.log`` may grow to.
     """
 
-    def __init__(self, command: Sequence[str], directory: RunDirectory, threads: int) -> None:
+    def __init__(
+        self, command: Sequence[str], directory: RunDirectory, threads: int, log_size_bytes: int
+    ) -> None:
         self._command = command[0]
+        self._log_size_bytes = log_size_bytes
         self._directory = directory
         log = directory.launcher_log
         self._log_read_bytes = log.stat().st_size if log.exists() else 0
@@ -266,6 +272,8 @@ class Launched:
                         self._directory.request_stop()
                     except OSError:  # somebody has removed the folder: nobody can be asked
                         end_at_s = now_s
+                if shorten(self._directory.launcher_log, self._log_size_bytes):
+                    self._log_read_bytes = 0
                 if self._cannot_reach_spawned():
                     self._directory.request_stop(_SPAWNS)
                 if end_at_s is None and self._directory.stop_requested():

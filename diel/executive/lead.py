@@ -138,6 +138,7 @@ def lead(
         run_dir=str(directory.path),
         folder=str(workflow.file.parent),
         max_threads=workflow.max_threads,
+        log_size_bytes=workflow.log_size_bytes,
         server_memory_bytes=workflow.tuple_space.memory_bytes,
         refuse_when_full=workflow.tuple_space.when_full == "raise",
         spill=workflow.tuple_space.spill,

@@ -47,11 +47,14 @@ class Welcome:
         Whether every single call of the tuple space is to be kept for the trace.
     session : str
         Different each time that a run is begun or resumed.
+    log_size_bytes : int
+        What a log file may grow to.
     """
 
     run_dir: str
     folder: str
     max_threads: int
+    log_size_bytes: int
     server_ranks: tuple[int, ...]
     server_memory_bytes: int
     refuse_when_full: bool

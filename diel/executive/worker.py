@@ -45,7 +45,7 @@ from diel.executive.timekeeping import Timekeeper
 from diel.loading.checking import parse_options
 from diel.loading.context import Context, Place, running
 from diel.loading.functions import find_function, import_code
-from diel.loading.output import OpenLog
+from diel.loading.output import OpenLog, shorten
 from diel.loading.surroundings import output_to, restored_process_state
 from diel.loading.threads import ThreadLimiter, set_thread_environment
 from diel.run.directory import RunDirectory
@@ -149,7 +149,8 @@ class _Worker:
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
         self.children = Children(self._warn_always)
-        self._logs = OpenLog()
+        self._log_size_bytes = welcome.log_size_bytes
+        self._logs = OpenLog(welcome.log_size_bytes)
         self._found: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
         transport = MpiTransport(
             parent.comm,
@@ -247,6 +248,7 @@ class _Worker:
             is_function=self._specs[plan.module].function is not None,
             failed=isinstance(report, (RankFailed, RankLeft)),
         )
+        self._warn_of_log(plan, self._logs.take_left_out_bytes())
         if isinstance(report, (RankFailed, RankLeft)):
             # Before the report: whoever runs after this copy finds what it held. A server that
             # does not answer is not worth waiting for; the failure is.
@@ -376,9 +378,30 @@ class _Worker:
             self._executables = ExecutableCopies(
                 self._directory, self._folder, self._tuples, self._parent.wakeup, self._session
             )
-        self._executables.run(
-            order, self._specs[order.plan.module], self._raise_if_told, self._recorder_for(order)
-        )
+        plan, left_out_bytes = order.plan, 0
+        log = self._directory.module_log(plan.module, plan.copy_index, 0)
+
+        def look() -> None:
+            nonlocal left_out_bytes
+            for file in (log, log.with_suffix(".err")):
+                left_out_bytes += shorten(file, self._log_size_bytes)
+            self._raise_if_told()
+
+        try:
+            spec = self._specs[plan.module]
+            self._executables.run(order, spec, look, self._recorder_for(order))
+        finally:
+            with contextlib.suppress(CopyStopped, RunStopped):
+                look()
+            self._warn_of_log(plan, left_out_bytes)
+
+    def _warn_of_log(self, plan: CopyPlan, left_out_bytes: int) -> None:
+        if left_out_bytes:
+            text = (
+                f"it printed more than {self._log_size_bytes:,} bytes into a log file: "
+                f"{left_out_bytes:,} in the middle are left out (log_size in [workflow])"
+            )
+            self._warn(plan.module, plan.copy_index, text)
 
     def _warn(self, module: str, copy_index: int, text: str) -> None:
         if self._parent.stop_was_announced():

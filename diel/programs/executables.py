@@ -223,7 +223,9 @@ def last_lines(file: Path, count: int = _STDERR_LINES, start_bytes: int = 0) -> 
     """Return the last lines, after a number of bytes, of a text file that may hold anything."""
     try:
         with file.open("rb") as stream:
-            stream.seek(max(start_bytes, file.stat().st_size - 64 * 1024))
+            size_bytes = file.stat().st_size
+            earlier_bytes = start_bytes if start_bytes <= size_bytes else 0  # it was shortened
+            stream.seek(max(earlier_bytes, size_bytes - 64 * 1024))
             lines = stream.read().decode(errors="replace").splitlines()
     except OSError:  # it could not even be made
         return ""

@@ -44,6 +44,7 @@ from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references
 from diel.workflow.source import Place, SourceProblem, read_document
+from diel.workflow.tuple_space import size_bytes
 from diel.workflow.wording import join_path, show_given, show_key
 
 TABLES = ("workflow", "tuple_space", "module", "group", "boundary")
@@ -68,6 +69,7 @@ class Draft:
     locations : dict from module name to FunctionLocation
     name : str
         The workflow's name.
+    log_size_bytes : int
     tuple_space : TupleSpace
     boundaries : list of (int, Boundary)
         As `modules`.
@@ -84,6 +86,7 @@ class Draft:
     problems: list[Problem] = field(default_factory=list)
     locations: dict[str, FunctionLocation] = field(default_factory=dict)
     name: str = ""
+    log_size_bytes: int = 0
     tuple_space: TupleSpace = field(default_factory=TupleSpace)
     boundaries: list[tuple[int, Boundary]] = field(default_factory=list)
     document: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -111,6 +114,7 @@ class Draft:
             groups=tuple(group for _, group in self.groups),
             tuple_space=self.tuple_space,
             boundaries=tuple(boundary for _, boundary in self.boundaries),
+            log_size_bytes=self.log_size_bytes,
             file=self.file,
         )
 
@@ -201,7 +205,9 @@ def _read_tables(draft: Draft) -> None:
             near = did_you_mean(key, TABLES)
             hint = f'did you mean "{near}"?' if near else f"known tables: {', '.join(TABLES)}"
             problems.append(Problem(join_path("", [key]), f"unknown table {show_key(key)}", hint))
-    draft.name = _read_table(draft, "workflow", WorkflowTable()).name or draft.name
+    table = _read_table(draft, "workflow", WorkflowTable())
+    draft.name = table.name or draft.name
+    draft.log_size_bytes = size_bytes(table.log_size)
     draft.tuple_space = _read_table(draft, "tuple_space", draft.tuple_space)
     draft.modules = _read_entries(draft, "module", Module)
     draft.groups = _read_entries(draft, "group", Group)

@@ -2,7 +2,7 @@
 
 ::
 
-    Workflow                   [workflow]   name
+    Workflow                   [workflow]   name, size of logs
     ├── tuple_space            [tuple_space] ranks that serve tuples, and their memory
     ├── modules: Module...     [[module]]   what runs: a Python function or an executable
     ├── groups: Group...       [[group]]    which modules run together, or which groups, how often,
@@ -22,14 +22,16 @@ import unicodedata
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from diel.workflow.boundary import Boundary
 from diel.workflow.group import Group
 from diel.workflow.module import Module
 from diel.workflow.scalars import LONGEST_NAME, FolderName, may_be_in_a_name
 from diel.workflow.strict import StrictTable
-from diel.workflow.tuple_space import TupleSpace
+from diel.workflow.tuple_space import TupleSpace, size_bytes
+
+_SMALLEST_LOG_BYTES = 2**16
 
 __all__ = ["Boundary", "Group", "Module", "TupleSpace", "Workflow", "WorkflowTable", "folder_name"]
 
@@ -47,6 +49,7 @@ class Workflow(StrictTable):
     boundaries: tuple[Boundary, ...] = Field(
         default=(), description="Every [[boundary]], in file order."
     )
+    log_size_bytes: int = Field(default=2**26, description="What a log file may grow to.")
     file: Path = Field(description="The workflow file, as an absolute path.")
 
     @property
@@ -84,6 +87,21 @@ class WorkflowTable(StrictTable):
         description=Workflow.model_fields["name"].description,
         examples=["study"],
     )
+    log_size: str | int = Field(
+        default="64 MiB",
+        description=(
+            "What each log file of a module may grow to, in bytes or with a unit (KiB, MiB, GiB, "
+            "TiB); of a longer one the first quarter and the end are kept."
+        ),
+        examples=["64 MiB"],
+    )
+
+    @field_validator("log_size")
+    @classmethod
+    def _check_log_size(cls, log_size: str | int) -> str | int:
+        if size_bytes(log_size) < _SMALLEST_LOG_BYTES:
+            raise ValueError(f"a log file needs 64 KiB at least; got {log_size!r}")
+        return log_size
 
 
 def folder_name(stem: str) -> str:

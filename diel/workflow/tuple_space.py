@@ -49,17 +49,24 @@ class TupleSpace(StrictTable):
     @field_validator("memory")
     @classmethod
     def _check_memory(cls, memory: str | int) -> str | int:
-        if _size_bytes(memory) < _SMALLEST_BYTES:
+        if size_bytes(memory) < _SMALLEST_BYTES:
             raise ValueError(f"a server needs 64 KiB at least; got {memory!r}")
         return memory
 
     @property
     def memory_bytes(self) -> int:
         """What each server may hold, in bytes."""
-        return _size_bytes(self.memory)
+        return size_bytes(self.memory)
 
 
-def _size_bytes(size: str | int) -> int:
+def size_bytes(size: str | int) -> int:
+    """Return a size that a file gives in bytes or with a unit: ``"2 GiB"``.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
     if isinstance(size, int):
         return size
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)

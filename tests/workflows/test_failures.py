@@ -395,6 +395,36 @@ def test_children_that_a_function_leaves_end_with_the_run_and_are_named(tmp_path
     assert not _running("7655")
 
 
+PRINTS = """
+import os
+
+def run(ctx):
+    print("begin")
+    for number in range(30_000):
+        print("line", number)
+    os.system("yes | head -c 300000")  # past its log file
+    print("the end")
+"""
+
+
+def test_what_is_printed_without_end_fills_no_disk(tmp_path: Path) -> None:
+    yes = program("yes", "sh", "-c", "echo begin; yes | head -c 3000000; sleep 0.2; echo the end")
+    limit = '[workflow]\nlog_size = "64 KiB"\n'
+    modules = f"{yes}\n{entry('prints', 'run')}"
+    group = '[[group]]\nname = "g"\nmodules = ["yes", "prints"]\n'
+    workflow(tmp_path, f"{limit}{modules}\n{group}", m=PRINTS)
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    logs = run_dir(tmp_path) / "logs"
+    for name in ("yes", "prints"):
+        text = (logs / f"{name}.0.0.log").read_text()
+        assert len(text) < 2**16 + 200
+        assert text.startswith("begin\n")
+        assert text.endswith("the end\n")
+        assert f"warning from {name}.0: it printed more than 65,536 bytes" in finished.stdout
+    assert (logs / "launcher.log").stat().st_size < 2**16 + 200
+
+
 def _running(marker: str) -> bool:
     found = subprocess.run(["pgrep", "-f", f"^sleep {marker}"], capture_output=True, check=False)
     return found.returncode == 0

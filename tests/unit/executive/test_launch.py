@@ -140,6 +140,10 @@ def test_an_mpiexec_that_cannot_run_is_an_error(tmp_path: Path) -> None:
         launch.mpi_implementation(tmp_path / "mpiexec")
 
 
+def launched_as(command: list[str], directory: RunDirectory, threads: int) -> launch.Launched:
+    return launch.Launched(command, directory, threads, log_size_bytes=2**16)
+
+
 # -- a run of it ----------------------------------------------------------------------------------
 
 
@@ -156,14 +160,14 @@ def shell(script: str) -> list[str]:
 def test_the_status_and_the_output_are_kept(directory: RunDirectory) -> None:
     script = "echo out $OMP_NUM_THREADS; echo err >&2; exit 3"
     refreshed = []
-    launched = launch.Launched(shell(script), directory, threads=5)
+    launched = launched_as(shell(script), directory, threads=5)
     assert launched.wait(lambda: refreshed.append(1)) == 3
     assert refreshed  # at least once, after the end
     assert sorted(directory.launcher_log.read_text().split()) == ["5", "err", "out"]
 
 
 def test_a_command_that_is_not_there(directory: RunDirectory) -> None:
-    launched = launch.Launched(["/no/such/mpiexec"], directory, threads=1)
+    launched = launched_as(["/no/such/mpiexec"], directory, threads=1)
     with pytest.raises(LaunchError, match="/no/such/mpiexec cannot be started"):
         launched.wait(lambda: None)
 
@@ -183,7 +187,7 @@ class CtrlC:
 def test_ctrl_c_asks_the_run_to_stop(directory: RunDirectory) -> None:
     before = signal.getsignal(signal.SIGINT)
     script = f"while [ ! -e {directory.stop_request} ]; do sleep 0.02; done; exit 9"
-    launched = launch.Launched(shell(script), directory, threads=1)
+    launched = launched_as(shell(script), directory, threads=1)
     assert launched.wait(CtrlC()) == 9
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -212,7 +216,7 @@ def test_a_run_that_does_not_stop_is_killed(
     if asked_before:
         directory.request_stop()
     # It ignores SIGTERM, and so does its child.
-    launched = launch.Launched(shell("trap '' TERM; sleep 60 & wait; sleep 60"), directory, 1)
+    launched = launched_as(shell("trap '' TERM; sleep 60 & wait; sleep 60"), directory, 1)
     started_s = time.monotonic()
     assert launched.wait(CtrlC()) == 128 + signal.SIGKILL
     assert time.monotonic() - started_s < 10
@@ -224,13 +228,13 @@ def test_a_stop_that_a_rank_has_asked_for_has_the_same_limit(
 ) -> None:
     """As when a rank was killed, and mpiexec has told the others and then hangs."""
     monkeypatch.setattr(launch, "_POLITE_STOP_S", 0.3)
-    launched = launch.Launched(["sleep", "60"], directory, threads=1)
+    launched = launched_as(["sleep", "60"], directory, threads=1)
     directory.request_stop()
     assert launched.wait(lambda: None) == 128 + signal.SIGTERM
 
 
 def test_a_run_whose_folder_is_gone_can_be_stopped(directory: RunDirectory) -> None:
-    launched = launch.Launched(["sleep", "60"], directory, threads=1)
+    launched = launched_as(["sleep", "60"], directory, threads=1)
     shutil.rmtree(directory.path)
     started_s = time.monotonic()
     assert launched.wait(CtrlC()) != 0
@@ -241,14 +245,14 @@ def test_a_launcher_that_outlives_its_run_is_killed(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launch, "_AFTER_SUCCESS_S", 0.2)
-    launched = launch.Launched(["sleep", "60"], directory, threads=1)
+    launched = launched_as(["sleep", "60"], directory, threads=1)
     assert launched.wait(lambda: 0) == 128 + signal.SIGTERM
 
 
 def test_a_launcher_whose_supervisor_is_killed_says_so(directory: RunDirectory) -> None:
     began = directory.path / "began"
     script = f"setsid sleep 60 & echo > {began}; exec sleep 60"
-    launched = launch.Launched(shell(script), directory, threads=1)
+    launched = launched_as(shell(script), directory, threads=1)
     killed = launched._supervisor.pid
     assert killed is not None
 
@@ -287,12 +291,21 @@ def test_a_module_whose_spawned_processes_cannot_be_reached_ends_the_run(
     text = "At least one pair of MPI processes are unable to reach each other for"
     directory.launcher_log.write_text(f"{text}\n")  # of the run that is resumed
     monkeypatch.setattr(launch, "_POLITE_STOP_S", 0.1)
-    before = launch.Launched(["sleep", "0.2"], directory, threads=1)
+    before = launched_as(["sleep", "0.2"], directory, threads=1)
     assert before.wait(lambda: None) == 0
     assert not directory.stop_requested()
-    launched = launch.Launched(["sh", "-c", f"echo '{text}'; sleep 60"], directory, threads=1)
+    launched = launched_as(["sh", "-c", f"echo '{text}'; sleep 60"], directory, threads=1)
     assert launched.wait(lambda: None) == 128 + signal.SIGTERM
     assert "OMPI_MCA_btl=^ofi diel run" in directory.why_stop()
+
+
+def test_what_ranks_print_past_their_logs_is_limited_too(directory: RunDirectory) -> None:
+    line = ["sh", "-c", "yes | head -c 300000; sleep 0.3; echo the end"]
+    assert launched_as(line, directory, threads=1).wait(lambda: None) == 0
+    text = directory.launcher_log.read_text()
+    assert len(text) < 2**16 + 200
+    assert "bytes are left out here" in text
+    assert text.endswith("the end\n")
 
 
 # -- where ranks will be --------------------------------------------------------------------------
