@@ -72,6 +72,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.cli.display import display_for
     from diel.executive import launch, placement
     from diel.executive.arrangement import arrange
+    from diel.executive.leftovers import remove_leftovers
     from diel.loading.checking import finish
     from diel.workflow.load import read_draft
 
@@ -116,6 +117,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
                 workflow.max_threads,
                 workflow.log_size_bytes,
             )
+            remove_leftovers()  # while the ranks start
             status = launched.wait(display.refresh)
             if not launch.started_nothing(directory):
                 break

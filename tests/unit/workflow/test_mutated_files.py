@@ -40,6 +40,7 @@ MEANT_TO_BE_WRONG = "wrong.toml"
 EVERY_KEY = """\
 [workflow]
 name = "everything"
+log_size = "1 MiB"
 [tuple_space]
 servers = 2
 memory = "64 MiB"

@@ -100,6 +100,12 @@ ONE_PROBLEM: dict[str, OneProblem] = {
         'expected a table, got the string "study"',
         "",
     ),
+    "too small logs": (
+        "[workflow]\nlog_size = 1000\n" + MODULE + GROUP,
+        "workflow.log_size",
+        "a log file needs 64 KiB at least; got 1000",
+        "",
+    ),
     "unknown key in the header": (
         "[workflow]\nnmae = 'x'\n" + MODULE + GROUP,
         "workflow.nmae",
