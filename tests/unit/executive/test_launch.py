@@ -199,7 +199,7 @@ def test_a_signal_that_was_ignored_stays_ignored(
     """As nohup has it for SIGHUP, and a shell for SIGINT of what it starts in the background."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
-        launched = launch.Launched(shell("sleep 0.2; exit 9"), directory, threads=1)
+        launched = launched_as(shell("sleep 0.2; exit 9"), directory, threads=1)
         assert launched.wait(lambda: os.kill(os.getpid(), number)) == 9
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
