@@ -60,6 +60,7 @@ def test_large_payloads_are_transfers_and_a_pause_is_a_wait_of_the_server(parent
     ]
     times = meter.times()
     assert times.communicating_s > 0
+    assert times.cpu_s < times.working_s
     assert times.working_s > 0.9 * _PAUSE_S  # a module that sleeps: nobody knows but itself
     transport.close()
     parent.comm.send("done", dest=0, tag=99)

@@ -108,6 +108,22 @@ def test_bad_input_ends_with_status_2(
     assert not Path("runs").exists()
 
 
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_processes_of_srun_that_are_no_ranks_start_no_run(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    said = []
+    for task in range(8):
+        monkeypatch.setenv("SLURM_PROCID", str(task))
+        assert status(command, "w.toml") == 2
+        said += capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "--mpi=pmix" in said[0]
+    assert not Path("runs").exists()
+
+
 # -- the documents --------------------------------------------------------------------------------
 
 

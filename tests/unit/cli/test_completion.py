@@ -35,7 +35,7 @@ CASES: list[tuple[list[str], list[str]]] = [
     (["run", "--resume", "r"], ["runs"]),
     (["runs", ""], FOLDERS),
     (["report", "d"], ["data"]),
-    (["tuple", ""], ["get", "put", "read"]),
+    (["tuple", "ge"], ["get"]),
     (["tuple", "get", "--w"], ["--with-tag"]),
     (["tuple", "put", "a", "--j"], ["--json"]),
     (["completion", ""], ["bash", "fish", "zsh"]),

@@ -147,8 +147,11 @@ def test_the_account_is_added_at_the_end_of_the_run(tmp_path: Path) -> None:
     LiveReport(file, SWEEP).add(rows(0, 20))
     account = {"rank": 1, "host": "h", "copies": ["tuple server"]}
     account |= {"working_s": 1.0, "waiting_s": 1.0, "communicating_s": 0.0}
-    conclude_report(file, "failed", [account])
+    measured = {**account, "rank": 2, "cpu_s": 0.5}
+    conclude_report(file, "failed", [account, measured])
     text = file.read_text()
     assert 'class="state failed"' in text
     assert "rank 1 on h: tuple server" in text
+    assert ">50%</span>" in text  # as earlier journals have it
+    assert ">50%, CPU 25%</span>" in text
     assert RankAccount.of(account).copies == ["tuple server"]
