@@ -45,6 +45,14 @@ def curve_epochs(epochs: int) -> frozenset[int]:
     return frozenset((*(one for one in early if one <= epochs), *range(16, epochs + 1, 16)))
 
 
+def undisturbed_s(history: History) -> float:
+    """Return what a training takes where nothing else goes on: its epochs times the shortest, in s.
+
+    So it does not matter whether others trained at the same time, on this rank or beside it.
+    """
+    return len(history) * min(history.epoch_times_s)
+
+
 @dataclass(frozen=True)
 class _Training:
     """One network to train.
@@ -199,7 +207,7 @@ class Together:
                 times_s = model.fit(
                     x, y, epochs=_TIMED_EPOCHS, batch_size=batch_size, progress=False
                 ).epoch_times_s
-            # On a busy machine the shortest is the one that nobody has interrupted.
+            # As `undisturbed_s` has it.
             self._epoch_alone_s[key] = min(times_s)
         return self._epoch_alone_s[key]
 

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
-from .fused import Together, curve_epochs, is_wide, trials_at_once
+from .fused import Together, curve_epochs, is_wide, trials_at_once, undisturbed_s
 from .hyperparameters import Hyperparameters, layers_of, optimizer_of
 from .option_problems import at
 from .sweep.limits import Limits, parse_memory
@@ -364,7 +364,7 @@ def train(
     -------
     dict of str to float or bool
         `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
-        and the time spent in training, in seconds; and ``diverged`` if it did.
+        and what the training takes in seconds, see `undisturbed_s`; and ``diverged`` if it did.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
     model = _model(wanted, seed, training, table)
@@ -377,7 +377,7 @@ def train(
         progress=False,
     )
     metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
-    metrics["training_time_s"] = history.training_time_s
+    metrics["training_time_s"] = undisturbed_s(history)
     metrics = {name: metrics[name] for name in METRICS}
     if report is not None:
         report.curve.add(len(history), metrics)
@@ -411,7 +411,7 @@ def _epoch_reports(report: Report, epochs: int, validation: Dataset) -> Callback
                 report.show(done)
                 return None
             metrics: dict[str, Any] = epoch.model.evaluate(validation.x, validation.y)
-            metrics["training_time_s"] = epoch.history.training_time_s
+            metrics["training_time_s"] = undisturbed_s(epoch.history)
             goes_on = report(done, **{name: metrics[name] for name in METRICS})
             return None if goes_on else "stopped by the sweep"
 

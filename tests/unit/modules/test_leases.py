@@ -171,6 +171,7 @@ def test_how_many_go_out_that_gain_by_being_together(
 ) -> None:
     pace = Pace()
     pace.at_once = 128
+    assert (pace.size(2, 2), pace.size(20, 2)) == (1, 4)  # nothing is known
     pace.observe(0, 7.0)  # nothing was tried
     assert pace.trial_s is None
     pace.observe(1, trial_s)

@@ -470,3 +470,8 @@ def test_equal_trials_do_not_fill_the_front() -> None:
         front.add(trial, (1.0, 1.0), trial)
     assert front.front == [0]
     assert not front.add(1000, (math.nan, 9.0), 1000)
+    assert front.add(1001, (0.5, 2.0), 1001)
+    assert not front.add(1002, (0.5, 1.0), 1002)  # beaten by both
+    assert not front.add(1003, (0.5, 2.0), 1003)
+    assert front.add(7, (0.5, 2.0), 7)  # of equals the first trial, whenever it comes
+    assert front.front == [0, 7]
