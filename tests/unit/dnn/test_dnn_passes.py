@@ -58,6 +58,21 @@ def test_what_differs_is_not_merged():
     assert len(set(found.outputs)) == len(nodes)
 
 
+def test_constants_of_the_same_bytes_and_another_type_are_not_merged():
+    x, n = graph.placeholder((2,), np.float32), graph.placeholder((2,), np.int32)
+    y = [x + graph.constant([0, 0], np.float32), n + graph.constant([0, 0], np.int32)]
+    found = optimise(y, ["common_subexpressions"])
+    assert [node.inputs[1].dtype for node in found.outputs] == [np.float32, np.int32]
+
+
+def test_products_that_nobody_reads_on_are_all_computed_though_each_shares_an_input():
+    p, q, r, s = (graph.placeholder((3, 3), F8, name) for name in "pqrs")
+    products = [p @ q, q @ r, r @ s]
+    found = optimise(products, ["products_last"])
+    assert set(products) <= set(found.order)
+    assert found.order.index(products[0]) < found.order.index(products[1])
+
+
 def test_two_outputs_that_are_the_same_can_both_be_had():
     x = graph.placeholder((2,), F8)
     a, b = graph.exp(x), graph.exp(x)
