@@ -74,8 +74,8 @@ class Gatherer:
         Why trials failed or diverged, by their number.
     failures : list of (int, Row)
         The first of them.
-    trainers : dict
-        By trainer: how many trials, and how many seconds of training.
+    trainers : Counter
+        By trainer: how many trials.
     """
 
     def __init__(self, sweep: Sweep, *, sample: int = SAMPLE, top: int = TOP) -> None:
@@ -88,7 +88,7 @@ class Gatherer:
         self.steps: list[Kept] = []
         self.reasons: Counter[str] = Counter()
         self.failures: list[tuple[int, Row]] = []
-        self.trainers: dict[Any, list[float]] = {}
+        self.trainers: Counter[Any] = Counter()
         self.front = Front()
         self._reservoir = _Reservoir(sample)
         self._top_size = top
@@ -107,7 +107,7 @@ class Gatherer:
             order = self.count
             self.count = order + 1
             spent = _number(row.get(cost))
-            self._note_trainer(row.get(sweep.trainer), spent)
+            self._note_trainer(row.get(sweep.trainer))
             score = sign * _number(row.get(objective))
             state = str(row.get(status) or "").lower()
             stopped = state in STOPPED
@@ -186,17 +186,9 @@ class Gatherer:
         if len(self.failures) < _FAILURES_KEPT:
             self.failures.append((order, row))
 
-    def _note_trainer(self, trainer: Any, spent_s: float) -> None:
-        if trainer is None:
-            return
-        known = self.trainers.get(trainer)
-        if known is None:
-            if len(self.trainers) >= _TRAINERS:
-                return
-            known = self.trainers[trainer] = [0, 0.0]
-        known[0] += 1
-        if spent_s == spent_s:
-            known[1] += spent_s
+    def _note_trainer(self, trainer: Any) -> None:
+        if trainer is not None and (trainer in self.trainers or len(self.trainers) < _TRAINERS):
+            self.trainers[trainer] += 1
 
 
 class _Reservoir:

@@ -56,32 +56,26 @@ def ranks(accounts: Sequence[RankAccount], picture: Picture | None = None) -> Ma
 
 def _trainers(picture: Picture | None) -> list[Markup]:
     trainers = picture.gathered.trainers if picture is not None else {}
-    if picture is None or not trainers:
+    if not trainers:
         return [nothing("The account of the ranks comes with the end of the run.")]
-    # Of a sweep that was resumed nobody knows how long the earlier part took.
-    elapsed_s = None if picture.moment.earlier else picture.moment.elapsed_s
     ranked = sorted(trainers.items(), key=lambda one: (str(type(one[0])), one[0]))
-    most = max(many for many, _ in trainers.values())
-    rows = []
-    for trainer, (many, seconds) in ranked[:_TRAINERS]:
-        busy = min(1.0, seconds / elapsed_s) if elapsed_s else None
-        share = busy if busy is not None else many / most
-        rows.append(
-            tag(
-                "div",
-                tag("span", f"trainer {show(trainer)}", class_="label"),
-                bar((share, "working")),
-                tag("span", f"{many:,.0f} trials", class_="share"),
-                class_="row",
-            )
+    most = max(trainers.values())
+    rows = [
+        tag(
+            "div",
+            tag("span", f"trainer {show(trainer)}", class_="label"),
+            bar((many / most, "working")),
+            tag("span", f"{many:,} trials", class_="share"),
+            class_="row",
         )
-    what = "in training, of the time since the sweep began" if elapsed_s else "by trials"
+        for trainer, many in ranked[:_TRAINERS]
+    ]
     more = len(ranked) - _TRAINERS
     tail = f" {more:,} more trainers are left out." if more > 0 else ""
     return [
         tag("div", *rows, class_="bars"),
-        tag("p", f"Each trainer, {what}.{tail} The account of all ranks comes with the end of the "
-            "run.", class_="fine"),
+        tag("p", f"Each trainer, by trials.{tail} The account of all ranks comes with the end of "
+            "the run.", class_="fine"),
     ]  # fmt: skip
 
 
