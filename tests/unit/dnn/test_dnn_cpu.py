@@ -28,6 +28,7 @@ pytest.importorskip("numba", reason="Numba is not installed: there are no compil
 from dnn.backend.cpu import CpuOps, cache, linking
 from dnn.backend.cpu.cache import CACHE_VARIABLE, HEADER, entry_of
 from dnn.backend.cpu.chains import EXPRESSIONS, chain_record, operand_count
+from dnn.backend.cpu.interleave import interleave
 from dnn.backend.cpu.native import Native, Program
 
 TYPES = ["f4", "f8"]
@@ -293,7 +294,8 @@ def test_arrays_that_a_kernel_does_not_take_are_numpys(ops):
 @pytest.mark.parametrize("shape", [(7, 5, 3), (4, 64), (130,), (3, 2100)])
 def test_sums(ops, shape, dtype):
     x = np.random.default_rng(1).normal(size=shape).astype(dtype)
-    for axes in [(0,), (len(shape) - 1,), tuple(range(len(shape)))]:
+    for axes in [(0,), (len(shape) - 1,), tuple(range(len(shape))), (0, len(shape) - 1)]:
+        axes = tuple(dict.fromkeys(axes))
         kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
         out = np.empty(kept, dtype)
         ops.sum(x, axes, out)
@@ -397,6 +399,30 @@ def test_a_linked_step_has_the_bits_of_its_parts(optimizer, threads):
                 trainer.epoch(epoch_order(len(x), 1, epoch), inspect)
             results.append(network.parameters.flat.copy())
     np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("reads_weight", [False, True])
+def test_an_update_does_not_move_before_a_step_that_reads_the_weight(ops, reads_weight):
+    generator = np.random.default_rng(4)
+    x, dy = (generator.normal(size=(16, 16)).astype("f4") for _ in range(2))
+    results = []
+    for scratch in (False, True):
+        w, g = np.ones(256, "f4"), np.zeros(256, "f4")
+        back, rate = np.empty((16, 16), "f4"), np.array(0.5, "f4")
+        steps = [
+            (ops.gemm, (x, dy, g.reshape(16, 16))),
+            (ops.gemm, (dy, w.reshape(16, 16) if reads_weight else x, back)),
+            (ops.sgd_step, (w, g, rate, None, np.empty_like(w))),
+        ]
+        order = interleave(steps, g, ops.gemm) if scratch else steps
+        places = [function for function, _ in order]
+        if scratch:  # right behind its gradient, unless that would change what is read
+            assert places.index(ops.sgd_step) == (2 if reads_weight else 1)
+        for function, arguments in order:
+            function(*arguments)
+        results.append((w, back))
+    for mine, wanted in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, wanted)
 
 
 def test_a_replayed_step_allocates_no_array():
