@@ -82,6 +82,12 @@ EDGES = {
         [0.0, 0.0, 1.0, 1.0, 8.0],
         [[0.0, 1.0, 0.0, 0.0, 12.0], [0.0, 0.0, 0.0, np.log(2.0), 8 * np.log(2.0)]],
     ),
+    "power of 0 to less than 0": (
+        graph.power,
+        [[0.0], [-1.0]],
+        [INFINITY],
+        [[-INFINITY], [-INFINITY]],
+    ),
     "a power over relu": (
         lambda x, b: graph.relu(x) ** b,
         [[-1.0, 0.0, 4.0, -2.0], [0.5, 0.7, 0.5, 2.0]],

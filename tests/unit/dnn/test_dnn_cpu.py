@@ -334,6 +334,32 @@ def test_products_of_transposes_and_of_several_models(ops, sizes, flip):
         np.testing.assert_allclose(out, a @ b, rtol=1e-5, atol=1e-5)
 
 
+def test_products_of_what_blas_cannot_walk_through_are_numpys(ops):
+    generator = np.random.default_rng(5)
+    a, b = (generator.normal(size=(6, 6)).astype("f4") for _ in range(2))
+    out = np.empty((6, 6), "f4")
+    for x in (
+        a[::-1],
+        a[:, ::-1],
+        np.broadcast_to(a[:1], (6, 6)),
+        np.broadcast_to(a[:, :1], (6, 6)),
+    ):
+        for left, right in ((x, b), (b, x)):
+            assert ops.gemm.record(left, right, out) is None
+            ops.gemm(left, right, out)
+            np.testing.assert_allclose(out, left @ right, rtol=1e-5, atol=1e-5)
+
+
+def test_a_product_is_cut_into_parts_only_where_that_is_said():
+    a, out = np.ones((256, 256), "f4"), np.empty((256, 256), "f4")
+    step = (CpuOps.gemm, (a, a, out))
+    with threadpool_limits(2, "blas"):
+        ((parts, _),) = linking.link([step])
+        ((whole, _),) = linking.link([step], lambda function, arguments: False)
+    assert whole is linking.runner()
+    assert parts is not linking.runner()
+
+
 @pytest.mark.parametrize("seed", [(), (3,)])
 @pytest.mark.parametrize("size", [1, 4, 10, 4097])
 def test_noise_is_that_of_the_oracle_bit_for_bit(ops, seed, size):

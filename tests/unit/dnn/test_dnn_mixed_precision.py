@@ -142,6 +142,8 @@ def test_samples_and_targets_that_float16_cannot_hold_are_refused():
     dnn.NeuralNetwork(dnn.mlp(3, [4], 2)).predict(x)  # float32 holds them
     x[5, 1] = 65504
     model.predict(x)
+    # A single column stays in float32.
+    dnn.NeuralNetwork(dnn.mlp(1, [4], 2), dtype="mixed_float16").predict([[7e4]])
 
 
 def test_a_loss_that_is_no_number_in_mixed_precision_is_a_warning_that_says_why():
