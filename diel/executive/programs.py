@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diel.tuples.client import TupleClient
 
 _PROGRESS_EVERY_S: Final = 0.5
-_SHARE_S: Final = 0.03
+_SHARE_S: Final = 0.015
 # More than all tasks: what a copy adds to their counter when it finds none.
 _ALL_DONE: Final = 2**40
 
@@ -116,22 +116,24 @@ class ExecutableCopies:
         left_behind = 0
         recorded_s = time.monotonic()
         for share in [[0]] if tasks is None else self._shares(plan, tasks):
-            failure: ModuleFailed | None = None
-            for task in tuple(share):
+            commands = []
+            for task in share:
                 places["task"] = facts["DIEL_TASK"] = task
-                try:
-                    left_behind += self._runner.run(
-                        command_of(spec.executable, places, facts),
-                        run_dir=self._directory.path,
-                        log=self._directory.module_log(plan.module, plan.copy_index, 0),
-                        safe_point=safe_point,
-                    ).left_behind
-                except ModuleFailed as error:
-                    # The rest of the share first: if the copy is given up, nobody else does it.
-                    named = error if tasks is None else ModuleFailed(f"task {task}: {error}")
+                commands.append(command_of(spec.executable, places, facts))
+            outcomes = self._runner.run(
+                commands,
+                run_dir=self._directory.path,
+                log=self._directory.module_log(plan.module, plan.copy_index, 0),
+                safe_point=safe_point,
+            )
+            failure: ModuleFailed | None = None
+            for task, outcome in zip(tuple(share), outcomes, strict=True):
+                if isinstance(outcome, ModuleFailed):
+                    named = outcome if tasks is None else ModuleFailed(f"task {task}: {outcome}")
                     failure = failure or named
                 else:
                     share.remove(task)
+                    left_behind += outcome.left_behind
             if failure is not None:
                 raise failure
             if time.monotonic() - recorded_s > _PROGRESS_EVERY_S:
@@ -144,17 +146,18 @@ class ExecutableCopies:
     def _shares(self, plan: CopyPlan, tasks: int) -> Iterator[list[int]]:
         """Yield the tasks of a copy, some at a time; each task goes to one copy.
 
-        A share is some milliseconds of work, since the counter is in the tuple space. What is
-        still in it when the copy fails or is left is what it begins with when it starts again.
+        A share is some milliseconds of work, since the counter is in the tuple space and this rank
+        need not come between its programs; it grows slowly, lest long tasks follow short ones. What
+        is still in it when the copy fails or is left is what it begins with when it starts again.
         """
         tag = ("diel tasks", self._session, plan.group, plan.module, plan.module_serial)
         key = (plan.module_serial, plan.copy_index)
         share = self._unfinished.pop(key, [])
-        given, task_s = 0, math.inf
+        given, wanted, task_s = 0, 1, math.inf
         while True:
             if not share:
                 fair = (tasks - given) // (2 * plan.copies)
-                wanted = max(1, min(int(_SHARE_S / task_s), fair))
+                wanted = max(1, min(int(_SHARE_S / task_s), 2 * wanted, fair))
                 given = self._tuples.increment(tag, wanted)
                 share = list(range(given - wanted, min(given, tasks)))
             if not share:

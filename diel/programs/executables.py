@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from diel.comm.waiting import wait_for
 from diel.errors import DielError, ModuleFailed
 from diel.loading.spec import ExecutableSpec
-from diel.programs.supervised import Ending, Supervisor
+from diel.programs.supervised import Ending, Program, Supervisor
 from diel.programs.tuple_socket import TupleSocket
 from diel.workflow.placeholders import fill
 from diel.workflow.programs import search_path
@@ -133,83 +133,99 @@ class ProgramRunner:
         self._supervisor: Supervisor | None = None
 
     def run(
-        self, command: Command, *, run_dir: Path, log: Path, safe_point: Callable[[], None]
-    ) -> Ending:
-        """Run a program to its end, waiting politely.
+        self,
+        commands: Sequence[Command],
+        *,
+        run_dir: Path,
+        log: Path,
+        safe_point: Callable[[], None],
+    ) -> list[Ending | ModuleFailed]:
+        """Run programs to their end, one after the other, waiting politely.
 
-        When this returns or raises, neither the program nor anything that it started is left.
+        When this returns or raises, neither a program nor anything that it started is left.
 
         Parameters
         ----------
-        command : Command
+        commands : sequence of Command
         run_dir : Path
-            Where its working directory is made if it is not there.
+            Where their working directories are made if they are not there.
         log : Path
-            Receives its standard output; the same name with the suffix ``.err``, its standard
+            Receives their standard output; the same name with the suffix ``.err``, their standard
             error. Both are appended to.
         safe_point : callable
             Asked while waiting; what it raises ends the wait, once the program is terminated.
 
         Returns
         -------
-        Ending
-            A success.
+        list of Ending or ModuleFailed
+            For each a success; or the failure, if it cannot be started, is killed, or exits with a
+            status other than zero: the last lines of its standard error are in the message.
 
         Raises
         ------
         ModuleFailed
-            If it cannot be started, is killed, or exits with a status other than zero; the last
-            lines of its standard error are in the message.
+            If there can be no supervisor, or no socket to the tuple space.
         RunStopped
             From `safe_point`.
         """
         if self._tuple_socket is None or self._supervisor is None:
             self._tuple_socket = TupleSocket(self._tuples)
             self._supervisor = Supervisor(child_environment(), self._tuple_socket.address)
-        tuple_socket = self._tuple_socket
-        _provide_directory(command, run_dir)
-        _check_stdin(command.stdin)
         errors = log.with_suffix(".err")
-        earlier_bytes = errors.stat().st_size if errors.exists() else 0  # of an earlier iteration
-        try:
-            program = self._supervisor.start(
-                command.words,
-                directory=command.directory,
-                added={**tuple_socket.facts, **command.added},
-                stdin=command.stdin,
-                stdout=log,
-                stderr=errors,
-                grace_s=_TERMINATION_GRACE_S,
+        outcomes: dict[int, Ending | ModuleFailed] = {}
+        programs: dict[int, Program] = {}
+        for index, command in enumerate(commands):
+            try:
+                _provide_directory(command, run_dir)
+                _check_stdin(command.stdin)
+            except ModuleFailed as failure:
+                outcomes[index] = failure
+                continue
+            added = {**self._tuple_socket.facts, **command.added}
+            programs[index] = Program(
+                command.words, command.directory, added, log, errors, command.stdin
             )
+        if programs:
+            endings = self._endings_of(
+                list(programs.values()), self._supervisor, self._tuple_socket, safe_point
+            )
+            # Where its supervisor was killed, nobody knows how far it was.
+            endings += endings[-1:] * (len(programs) - len(endings))
+            next_from = [ending.errors_from for ending in endings[1:]] + [None]
+            for index, ending, end in zip(programs, endings, next_from, strict=True):
+                outcomes[index] = (
+                    ending if ending.is_success else _failure(commands[index], ending, errors, end)
+                )
+        return [outcomes[index] for index in range(len(commands))]
+
+    def _endings_of(
+        self,
+        programs: Sequence[Program],
+        supervisor: Supervisor,
+        tuple_socket: TupleSocket,
+        safe_point: Callable[[], None],
+    ) -> list[Ending]:
+        try:
+            running = supervisor.start_all(programs, _TERMINATION_GRACE_S)
         except OSError as error:
             why = f"the supervisor of programs cannot be started: {error.strerror or error}"
-            raise ModuleFailed(f"{command.words[0]}: {why}") from error
+            raise ModuleFailed(why) from error
 
         def poll() -> Ending | None:
             tuple_socket.serve()
-            return program.poll()
+            return running.poll()
 
         try:
-            ending = wait_for(
-                poll,
-                safe_point=safe_point,
-                wakeup=self._wakeup,
-                wakes=[program, tuple_socket],
+            wait_for(
+                poll, safe_point=safe_point, wakeup=self._wakeup, wakes=[running, tuple_socket]
             )
-            assert ending is not None  # without a timeout there is always one
         except BaseException:
-            program.end()
+            running.end()
             with contextlib.suppress(DielError):  # which say less
                 tuple_socket.settle()
             raise
         tuple_socket.settle()
-        if not ending.is_success:
-            who = command if ending.errno is None else command.words[0]
-            tail = last_lines(errors, start_bytes=earlier_bytes)
-            raise ModuleFailed(
-                f"{who} {ending}" + (f"\nlast lines of its standard error:\n{tail}" if tail else "")
-            )
-        return ending
+        return running.endings
 
     def close(self) -> None:
         """End the supervisor, and remove the socket to the tuple space."""
@@ -219,14 +235,28 @@ class ProgramRunner:
             self._tuple_socket.close()
 
 
-def last_lines(file: Path, count: int = _STDERR_LINES, start_bytes: int = 0) -> str:
-    """Return the last lines, after a number of bytes, of a text file that may hold anything."""
+def _failure(command: Command, ending: Ending, errors: Path, end: int | None) -> ModuleFailed:
+    who = command if ending.errno is None else command.words[0]
+    is_told = not ending.supervisor  # else what it wrote, and where, is not known
+    tail = last_lines(errors, start_bytes=ending.errors_from, end_bytes=end) if is_told else ""
+    more = f"\nlast lines of its standard error:\n{tail}" if tail else ""
+    return ModuleFailed(f"{who} {ending}{more}")
+
+
+def last_lines(
+    file: Path, count: int = _STDERR_LINES, start_bytes: int = 0, end_bytes: int | None = None
+) -> str:
+    """Return the last lines, between two numbers of bytes, of a text file that may hold anything.
+
+    A file that is not there has none.
+    """
     try:
         with file.open("rb") as stream:
-            size_bytes = file.stat().st_size
-            earlier_bytes = start_bytes if start_bytes <= size_bytes else 0  # it was shortened
-            stream.seek(max(earlier_bytes, size_bytes - 64 * 1024))
-            lines = stream.read().decode(errors="replace").splitlines()
+            size = file.stat().st_size
+            end = size if end_bytes is None or end_bytes > size else end_bytes
+            start = max(start_bytes if start_bytes <= size else 0, end - 64 * 1024)  # shortened
+            stream.seek(start)
+            lines = stream.read(max(0, end - start)).decode(errors="replace").splitlines()
     except OSError:  # it could not even be made
         return ""
     return "\n".join(lines[-count:])

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +42,8 @@ class Ending:
         Processes that it had started, that outlived it, and that were ended.
     supervisor : str
         How its supervisor ended, if that is why it was ended.
+    errors_from : int
+        Size of its file of errors, in bytes, when it began.
     """
 
     status: int | None = None
@@ -50,6 +52,7 @@ class Ending:
     path: str = ""
     left_behind: int = 0
     supervisor: str = ""
+    errors_from: int = field(default=0, compare=False)
 
     @property
     def is_success(self) -> bool:
@@ -78,8 +81,20 @@ class Ending:
         return "could not be ended"
 
 
+@dataclass(frozen=True)
+class Program:
+    """What a supervisor is to start; see `Supervisor.start`."""
+
+    command: Sequence[str]
+    directory: Path
+    added: Mapping[str, str]
+    stdout: Path
+    stderr: Path
+    stdin: Path | None = None
+
+
 class Supervisor:
-    """Starts programs, one at a time, through a process that ends all that they have started.
+    """Starts programs, one after the other, through a process that ends all that they started.
 
     That process starts with the first program and serves until `close`, or until this process
     ends, however that happens. If it is killed itself, this process inherits what it leaves, ends
@@ -117,7 +132,7 @@ class Supervisor:
         stdin: Path | None = None,
         grace_s: float,
     ) -> SupervisedProgram:
-        """Start a program; the one before has ended.
+        """Start a program; those before have ended.
 
         Parameters
         ----------
@@ -138,17 +153,38 @@ class Supervisor:
         OSError
             If not even the supervisor can be started.
         """
-        request = {
-            "command": [os.fsencode(word) for word in command],
-            "directory": os.fsencode(directory),
-            "added": {os.fsencode(name): os.fsencode(value) for name, value in added.items()},
-            "files": [
-                None if file is None else os.fsencode(os.path.abspath(file))
-                for file in (stdin, stdout, stderr)
-            ],
-            "grace_s": grace_s,
-        }
-        data = marshal.dumps(request)
+        program = Program(command, directory, added, stdout, stderr, stdin)
+        return self.start_all([program], grace_s)
+
+    def start_all(self, programs: Sequence[Program], grace_s: float) -> SupervisedProgram:
+        """Start programs, one after the other whatever comes of each; those before have ended.
+
+        Parameters
+        ----------
+        programs : sequence of Program
+            At least one.
+        grace_s : float, seconds
+            For each to end by itself when it is asked to.
+
+        Raises
+        ------
+        OSError
+            If not even the supervisor can be started.
+        """
+        requests = [
+            {
+                "command": [os.fsencode(word) for word in one.command],
+                "directory": os.fsencode(one.directory),
+                "added": {os.fsencode(key): os.fsencode(text) for key, text in one.added.items()},
+                "files": [
+                    None if file is None else os.fsencode(os.path.abspath(file))
+                    for file in (one.stdin, one.stdout, one.stderr)
+                ],
+                "grace_s": grace_s,
+            }
+            for one in programs
+        ]
+        data = marshal.dumps(requests)
         data = len(data).to_bytes(4, "little") + data
         if self._process is not None and self._process.poll() is not None:
             self.close()  # killed by somebody while it had nothing to do
@@ -206,7 +242,13 @@ class Supervisor:
 
 
 class SupervisedProgram:
-    """A program that a `Supervisor` has started."""
+    """A program that a `Supervisor` has started, or several, one after the other.
+
+    Attributes
+    ----------
+    endings : list of Ending
+        When `poll` has found the last one: how those that were started have ended.
+    """
 
     def __init__(
         self,
@@ -222,16 +264,16 @@ class SupervisedProgram:
         self._started_ticks = started_ticks
         self._grace_s = grace_s
         self._received = b""
-        self._ending: Ending | None = None
+        self.endings: list[Ending] = []
 
     def fileno(self) -> int:
         """Return what can be read when the program has ended."""
         return self._socket.fileno()
 
     def poll(self) -> Ending | None:
-        """Return how the program ended once it and all that it has started are gone."""
-        if self._ending is not None:
-            return self._ending
+        """Return how the last program ended once it and all that it has started are gone."""
+        if self.endings:
+            return self.endings[-1]
         try:
             data = self._socket.recv(4096)
         except BlockingIOError:
@@ -241,14 +283,14 @@ class SupervisedProgram:
         self._received += data
         length = int.from_bytes(self._received[:4], "little")
         if len(self._received) >= 4 + max(length, 1):
-            self._ending = _ending_of(marshal.loads(self._received[4:]))
+            self.endings = [_ending_of(answer) for answer in marshal.loads(self._received[4:])]
         elif not data:
-            self._ending = self._after_the_supervisor()
-        return self._ending
+            self.endings = [self._after_the_supervisor()]
+        return self.endings[-1] if self.endings else None
 
     def end(self) -> None:
         """End the program and all that it has started: ask, wait, then kill."""
-        if self._ending is None:
+        if not self.endings:
             # It ends itself too, and the next program starts another one.
             self._process.send_signal(signal.SIGTERM)
             if wait_for(self.poll, self._grace_s + _SUPERVISOR_EXTRA_S, wakes=[self]) is None:
@@ -279,6 +321,7 @@ def _ending_of(answer: dict[str, Any]) -> Ending:
         errno=answer.get("failed"),
         path=os.fsdecode(answer.get("path") or ""),
         left_behind=answer.get("ended", 0),
+        errors_from=answer.get("errors_from", 0),
     )
 
 

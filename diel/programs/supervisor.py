@@ -5,8 +5,8 @@
 ::
 
     rank ──── starts once ────> supervisor ── posix_spawn ──> program ──> whatever that starts
-         ── request, a program ──>
-         <── answer: it has ended, and all that it had started ──
+         ── requests, a program each ──>
+         <── answers: they have ended, one after the other, and all that they had started ──
 
 A rank may be killed at any moment, without a chance to end what it has started, and a program may
 start others that leave its session. So the supervisor asks the kernel for two things: to be told
@@ -21,7 +21,8 @@ It is run as a file: a rank has loaded MPI and may be large, and the supervisor 
 milliseconds and to spawn within fractions of one. It imports little for the same reason. A program
 is spawned, not forked, which takes a tenth of the time: nothing between the two may run any Python.
 
-Request and answer are four bytes, their length, and a dictionary in Python's marshal format:
+Requests come as a list, and so do their answers, of dictionaries in Python's marshal format behind
+four bytes, their length. Where a program is ended by order, there are answers up to that one.
 
 request
     ``command``, a list of words; ``directory``; ``added``, variables beside those of the
@@ -30,7 +31,7 @@ request
 answer
     ``exited`` a status, or ``killed`` by a signal, or ``failed``, an error's number, with ``path``
     where a file or a folder is meant and not the program; ``ended``, how many processes that it
-    left behind.
+    left behind; ``errors_from``, the size of its file of errors when it began.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class _Supervisor:
         self._socket_fd = socket_fd
         os.set_inheritable(socket_fd, False)
         self._program = 0
+        self._has_ended = False
         self._ended: dict[str, Any] = {}
+        self._environment = dict(os.environb)
         self._is_alone = True
         self._is_asked_to_end = False
         # A signal does nothing but end a wait: it is a byte in this pipe.
@@ -100,18 +103,16 @@ class _Supervisor:
         """Run the programs that are asked for, one after the other."""
         while True:
             self._wait(lambda: self._is_asked_to_end, for_request=True)
-            request = None if self._is_asked_to_end else self._receive()
-            if request is None:
+            requests = [] if self._is_asked_to_end else self._receive()
+            if not requests:
                 return
-            try:
-                self._start(request)
-            except OSError as error:
-                self._ended = {"failed": error.errno or 0, "path": error.filename}
-            except ValueError:  # a null character in a word
-                self._ended = {"failed": errno.EINVAL, "path": None}
-            else:
-                self._see_to_the_end(request["grace_s"])
-            answer = marshal.dumps(self._ended)
+            answers = []
+            for request in requests:
+                self._run(request)
+                answers.append(self._ended)
+                if self._is_asked_to_end or not self._is_alone:
+                    break
+            answer = marshal.dumps(answers)
             try:
                 os.write(self._socket_fd, len(answer).to_bytes(4, "little") + answer)
             except OSError:
@@ -119,11 +120,21 @@ class _Supervisor:
             if not self._is_alone:
                 return  # something cannot be killed: the next program gets another supervisor
 
-    def _receive(self) -> dict[str, Any] | None:
+    def _run(self, request: dict[str, Any]) -> None:
+        try:
+            self._start(request)
+        except OSError as error:
+            self._ended |= {"failed": error.errno or 0, "path": error.filename}
+        except ValueError:  # a null character in a word
+            self._ended |= {"failed": errno.EINVAL, "path": None}
+        else:
+            self._see_to_the_end(request["grace_s"])
+
+    def _receive(self) -> list[dict[str, Any]]:
         length = self._read(4)
         data = self._read(int.from_bytes(length, "little")) if length else b""
-        request: dict[str, Any] | None = marshal.loads(data) if data else None
-        return request
+        requests: list[dict[str, Any]] = marshal.loads(data) if data else []
+        return requests
 
     def _read(self, length: int) -> bytes:
         data = b""
@@ -147,8 +158,8 @@ class _Supervisor:
         ValueError
             If a word cannot be one.
         """
-        self._ended, self._program = {}, 0
-        environment = {**os.environb, **request["added"]}
+        self._ended, self._program, self._has_ended = {}, 0, False
+        environment = {**self._environment, **request["added"]}
         stdin, stdout, stderr = request["files"]
         append = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         opened: list[int] = []
@@ -163,6 +174,7 @@ class _Supervisor:
                 if path is not None:  # this process has /dev/null as its standard input
                     opened.append(os.open(path, flags, 0o666))
                     actions.append((os.POSIX_SPAWN_DUP2, opened[-1], number))
+            self._ended["errors_from"] = os.fstat(opened[-1]).st_size
             self._program = _spawn(request["command"], environment, actions)
         finally:
             os.chdir("/")  # nobody shall find a folder in use after its program
@@ -172,12 +184,12 @@ class _Supervisor:
 
     def _see_to_the_end(self, grace_s: float) -> None:
         """Wait until the program has ended, or somebody wants it to end; then end all the rest."""
-        self._wait(lambda: bool(self._ended) or self._is_asked_to_end)
+        self._wait(lambda: self._has_ended or self._is_asked_to_end)
         if not self._is_asked_to_end:
             self._wait(lambda: self._is_alone or self._is_asked_to_end, _LINGER_S)
         if self._is_alone:
             return
-        left = len(descendants()) if self._ended else 0
+        left = len(descendants()) if self._has_ended else 0
         signal_descendants(signal.SIGTERM)
         signal_descendants(signal.SIGCONT)  # a stopped one would never hear of it
         self._wait(lambda: self._is_alone, grace_s)
@@ -215,6 +227,7 @@ class _Supervisor:
             if not pid:
                 return
             if pid == self._program:
+                self._has_ended = True
                 if os.WIFSIGNALED(status):
                     self._ended["killed"] = os.WTERMSIG(status)
                 else:

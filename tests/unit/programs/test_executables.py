@@ -47,9 +47,12 @@ def run(
     with TupleSpace() as space:
         runner = ProgramRunner(space.client())
         try:
-            return runner.run(
-                command, run_dir=log.parent / "runs" / "one", log=log, safe_point=safe_point
+            (outcome,) = runner.run(
+                [command], run_dir=log.parent / "runs" / "one", log=log, safe_point=safe_point
             )
+            if isinstance(outcome, ModuleFailed):
+                raise outcome
+            return outcome
         finally:
             runner.close()
 
@@ -312,3 +315,29 @@ def test_the_command_diel_is_on_the_path(log: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     run(["diel", "--version"], log)
     assert log.read_text().startswith("diel ")
+
+
+def test_programs_run_one_after_the_other_whatever_comes_of_each(log: Path) -> None:
+    scripts = ["echo one >&2", "echo two; exit 3", None, "echo err >&2; exit 4", "echo last"]
+    lines = [("sh", "-c", script) if script else ("./no",) for script in scripts]
+    commands = [Command(line, log.parent, {}) for line in lines]
+    nowhere = log.parent / "nowhere"
+    commands.append(Command(("true",), nowhere, {}))
+    with TupleSpace() as space:
+        runner = ProgramRunner(space.client())
+        run_dir = log.parent / "run"
+        outcomes = runner.run(commands, run_dir=run_dir, log=log, safe_point=never_stop)
+        runner.close()
+    assert [str(outcome).splitlines() for outcome in outcomes] == [
+        ["exited with status 0"],
+        ["sh -c echo two; exit 3 exited with status 3"],
+        ["./no cannot be started: No such file or directory"],
+        [
+            "sh -c echo err >&2; exit 4 exited with status 4",
+            "last lines of its standard error:",
+            "err",
+        ],
+        ["exited with status 0"],
+        [f"the working directory {nowhere} does not exist; one below {{run_dir}} is made by diel"],
+    ]
+    assert log.read_text() == "two\nlast\n"

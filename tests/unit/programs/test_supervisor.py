@@ -203,7 +203,10 @@ folder, script = Path(sys.argv[1]), sys.argv[2]
 runner = executables.ProgramRunner(None)
 for words in (("true",), ("sh", "-c", script)):
     command = executables.Command(words, folder, {})
-    runner.run(command, run_dir=folder, log=folder / "log", safe_point=lambda: None)
+    log = folder / "log"
+    (outcome,) = runner.run([command], run_dir=folder, log=log, safe_point=lambda: None)
+    if isinstance(outcome, Exception):
+        raise outcome
 """
 
 # A shell, its child, and two grandchildren in sessions of their own, one of which does not listen;
