@@ -205,6 +205,15 @@ def test_mean_cross_entropy(ops, leading):
     assert np.isfinite(out).all()
 
 
+def test_a_mean_cross_entropy_of_many_elements_is_reduced_in_parts(ops, monkeypatch):
+    monkeypatch.setattr("dnn.backend.cuda.launch.MANY", 2048)
+    log_probabilities, target = -normal(256, 8, positive=True), normal(256, 8)
+    fake_cupy.RawModule.launches.clear()
+    mask, terms, out = np.empty(target.shape, bool), np.empty_like(target), np.empty((), "f4")
+    both(ops, "mean_cross_entropy", [log_probabilities, target, mask, terms, out], [-1])
+    assert len(fake_cupy.RawModule.launches) == 2
+
+
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
 def test_rows(ops, dtype):
     x = (normal(8, 3, 2) * 9).astype(dtype)

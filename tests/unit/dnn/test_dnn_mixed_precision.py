@@ -85,6 +85,29 @@ def test_the_scale_grows_after_a_while_without_overflow():
     assert update.scale == 16
 
 
+def test_the_scale_stays_in_its_bounds_and_an_overflow_begins_the_count_anew():
+    _, gradients, _, update = scaled(1.5, interval=3)
+    scales = []
+    for value in (np.inf, np.nan, 1.0, 1.0, np.inf, 1.0, 1.0, 1.0):
+        gradients["w"][...] = value
+        update.run()
+        scales.append(update.scale)
+    assert scales == [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0]  # never below 1; 3 good ones in a row
+    assert update.skipped == 3
+    _, gradients, _, update = scaled(LossScaling.LARGEST, interval=1)
+    gradients["w"][...] = 1.0
+    update.run()
+    assert update.scale == LossScaling.LARGEST
+
+
+def test_statistics_and_columns_stay_in_float32():
+    x = graph.placeholder((5, 4))
+    y = graph.sum(x, 1, keepdims=True) * 2.0
+    found = optimise([y], ["mixed_precision"])
+    halved = [node for node in found.order if node.dtype == np.float16]
+    assert {node.shape for node in halved} == {(5, 4)}
+
+
 def test_a_snapshot_holds_the_scale():
     _, gradients, _, update = scaled(4.0)
     gradients["w"][...] = np.inf

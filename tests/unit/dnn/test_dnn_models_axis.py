@@ -97,6 +97,18 @@ def test_models_that_cannot_be():
         with_models([y], 2, {y})
 
 
+@pytest.mark.parametrize("per_model", [{0}, {1}, {0, 1}])
+def test_noise_of_models_with_seeds_or_steps_of_their_own(per_model):
+    values = [np.array([7, 8, 9], np.uint64), np.array([2, 1, 2], np.uint64)]
+    given = [x if i in per_model else x[0] for i, x in enumerate(values)]
+    alone, together = alone_and_together(
+        lambda seed, step: graph.uniform_noise(seed, step, 3, (5,)), given, per_model
+    )
+    for a, b in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert len({row.tobytes() for row in together[0]}) == (2 if per_model == {1} else 3)
+
+
 def reshape_plan(array, new, expression=graph.reshape):
     """Return the plan of a reshape of a parameter, and its result."""
     w = graph.variable(array.shape, array.dtype)
