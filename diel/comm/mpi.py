@@ -94,8 +94,7 @@ def world() -> MPI.Intracomm:
     LaunchError
         If mpi4py finds no MPI library.
     """
-    if not chosen_transports(os.environ) and all_ranks_are_here(os.environ):
-        os.environ.update(_ON_ONE_MACHINE)
+    os.environ.update(transports_for(os.environ))
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -107,6 +106,13 @@ def world() -> MPI.Intracomm:
     if not MPI.Is_initialized():  # a caller may have set mpi4py.rc.initialize = False
         MPI.Init_thread()
     return MPI.COMM_WORLD
+
+
+def transports_for(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what to set before MPI starts: nothing if a person has chosen, or ranks are apart."""
+    if chosen_transports(environment) or not all_ranks_are_here(environment):
+        return {}
+    return dict(_ON_ONE_MACHINE)
 
 
 def all_ranks_are_here(environment: Mapping[str, str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -151,7 +152,14 @@ def test_a_module_that_raises(start: str, tmp_path: Path) -> None:
     assert "worker.py" not in finished.stderr  # ... without our frames
     assert "a consequence" not in finished.output
     assert finished.output.count("failed:") == 1
-    assert journal(tmp_path)[-1]["event"] == "RunEnded"
+    events = [record["event"] for record in journal(tmp_path)]
+    assert events[events.index("StopOrdered") :] == ["StopOrdered", "TimeAccounted", "RunEnded"]
+    trace = json.loads((run_dir(tmp_path) / "trace.json").read_text())["traceEvents"]
+    spans = {span["name"]: span["args"] for span in trace if "ended" in span.get("args", {})}
+    assert {name for name, facts in spans.items() if facts["ended"] == "failed"} == {"bad.0"}
+    assert {name for name, facts in spans.items() if facts["ended"] == "stopped"} == {
+        *("waiter.0", "waiter.1", "follower.0", "sleeper.0")
+    }
     assert not [record for record in journal(tmp_path) if record["event"] == "RanksAborted"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import mpiexec
 
-from diel.comm.mpi import all_ranks_are_here, chosen_transports
+from diel.comm.mpi import all_ranks_are_here, chosen_transports, transports_for
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,8 @@ def test_whether_all_ranks_are_here_is_the_launchers_word(
     environment: dict[str, str], here: bool
 ) -> None:
     assert all_ranks_are_here(environment) == here
+    assert ("OMPI_MCA_pml" in transports_for(environment)) == here
+    assert transports_for({**environment, "OMPI_MCA_btl": "self,tcp"}) == {}
 
 
 def test_what_a_person_has_chosen_in_the_environment_or_in_open_mpis_file(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def test_a_full_disk_within_diel_is_one_traceback(monkeypatch: pytest.MonkeyPatc
     def put(tag: object) -> None:
         try:
             raise KeyError(tag)
-        except KeyError:
-            raise OSError(28, "No space left on device") from None
+        except KeyError as error:
+            raise OSError(28, "No space left on device") from error
 
     where = put.__code__.replace(co_filename=_call.__code__.co_filename)
     monkeypatch.setattr(put, "__code__", where)

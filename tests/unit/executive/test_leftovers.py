@@ -68,6 +68,11 @@ def test_what_somebody_may_use_stays(place: Path) -> None:
     (place / f"sm_segment.{HOST}.{USER + 1}.8ca00001.0").touch()
     (place / "mpich_shm_50589a8a_0").symlink_to(mapped)
     (place / "diel-testing-uqowwqfv").mkdir()
+    (place / "mpich_shm_1a2b3c4d_0").touch()
+    if USER == 0:
+        os.chown(place / "mpich_shm_1a2b3c4d_0", 12345, -1)
+    else:
+        (place / "mpich_shm_1a2b3c4d_0").unlink()
     before = sorted(place.iterdir())
     with (
         mapped.open("r+b") as one,

@@ -47,3 +47,26 @@ def test_a_signal_asks_once_and_ends_the_process_later() -> None:
 def test_in_the_middle_of_a_long_call_too() -> None:
     status, words, _ = told(signal.SIGINT, "c")
     assert (status, words) == (128 + 2, "asked: SIGINT \n")
+
+
+# Which signal asked is known before anybody can be asked, and others than these do not count.
+EARLY = """\
+import os, signal, time
+from diel.executive.signals import StopSignals
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+signal.signal(signal.SIGUSR1, lambda *_: None)  # a module's own
+signals = StopSignals(patience_s=20)
+for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM):
+    os.kill(os.getpid(), number)
+while not signals._why:
+    time.sleep(0.001)
+signals.stop_with(lambda why: print(why.split()[0]))
+"""
+
+
+def test_an_early_signal_is_told_later_and_those_of_others_never() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert told.stdout == "SIGTERM\n"
