@@ -36,6 +36,7 @@ _WAKEABLE_SPIN_S: Final = 60e-6
 # It sleeps for a tenth of the wait so far too, in case that this once goes wrong.
 _FIRST_WAKEABLE_SLEEP_S: Final = 5e-3
 _SLEEP_SHARE: Final = 0.1
+_LONGEST_WAKEABLE_SLEEP_S: Final = 0.1
 # While a payload of one's own is under way: MPI moves it only while it is called.
 _BRISK_SPIN_POLLS: Final = 5000
 _BRISK_SLEEP_S: Final = 50e-6
@@ -172,7 +173,7 @@ class Patience:
         waited_s = time.perf_counter() - self._sleeping_since_s
         if wakeup is not None and wakeup.wakes_all:
             share_s = _SLEEP_SHARE * waited_s
-            self._sleep_s = min(max(share_s, _FIRST_WAKEABLE_SLEEP_S), wakeup.longest_sleep_s)
+            self._sleep_s = min(max(share_s, _FIRST_WAKEABLE_SLEEP_S), _LONGEST_WAKEABLE_SLEEP_S)
         elif self._sleep_s >= _LONG_SLEEP_S:
             self._sleep_s = _IDLE_SLEEP_S if waited_s > _IDLE_AFTER_S else _LONG_SLEEP_S
         else:

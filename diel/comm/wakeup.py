@@ -62,10 +62,9 @@ class Wakeup:
     sending : list of callable
         Each says whether something of this rank has yet to leave, or arrives in pieces. MPI moves
         such things only while it is called: the rank polls meanwhile.
-    longest_sleep_s : float
+    sleeps_long : bool
+        Whether sleeps may be long. Not while a module has messages of its own under way.
     """
-
-    LONGEST_SLEEP_S: Final = 0.1
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank = rank
@@ -73,7 +72,7 @@ class Wakeup:
         self._at = LINE * rank
         self.flags: bytearray | mmap.mmap = bytearray(LINE * size)
         self.sending: list[Callable[[], bool]] = []
-        self.longest_sleep_s = self.LONGEST_SLEEP_S
+        self.sleeps_long = True
         self._folder: Path | None = None
         self._socket: socket.socket | None = None
         self._addresses: list[str] = []
@@ -114,13 +113,13 @@ class Wakeup:
 
     @property
     def wakes_all(self) -> bool:
-        """Whether every rank of the run can wake this one: all are on this host."""
+        """Whether a wake-up alone may end a sleep: all ranks of the run are on this host."""
         if not self._everybody_is_here and self._socket is not None:
             # Read anew until all have come: some may still be starting.
             self._everybody_is_here = all(
                 _PID.unpack_from(self.flags, LINE * rank)[0] for rank in range(self._size)
             )
-        return self._everybody_is_here
+        return self._everybody_is_here and self.sleeps_long
 
     def wake(self, rank: int) -> None:
         """Wake a rank if it sleeps; to be called after the message to it has been started."""

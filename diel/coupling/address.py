@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from diel.errors import AddressError
@@ -58,6 +59,17 @@ class Roster:
     group: str
     copies: Mapping[str, tuple[CopyRanks, ...]]
     executables: tuple[str, ...] = ()
+
+    @cached_property
+    def people(self) -> Mapping[int, tuple[int, Address]]:
+        """By world rank the serial and the address of everybody."""
+        return {world_rank: (serial, address) for world_rank, serial, address in self.addresses()}
+
+    @property
+    def is_of_one(self) -> bool:
+        """Whether a rank alone is in the group: it has nobody to speak to."""
+        copies = next(iter(self.copies.values()), ())
+        return len(self.copies) == 1 and len(copies) == 1 and len(copies[0].ranks) == 1
 
     def place(self, address: Address) -> tuple[int, int]:
         """Return the serial of a copy and the world rank of its rank."""

@@ -92,7 +92,8 @@ class Channel:
         RunStopped
             If the run is stopping.
         """
-        self.poll()
+        if not self._roster.is_of_one:
+            self.poll()
         if not self.was_used:  # nearly always; further looks at MPI would take as long as the rest
             self._inbox.close()
             self._outbox.close()

@@ -25,10 +25,10 @@ class Arrival(NamedTuple):
 
 
 class _Copy(NamedTuple):
-    """A copy that runs, or ran, on this rank; by world rank the serials and addresses around it."""
+    """A copy that runs, or ran, on this rank, and everybody around it."""
 
     me: Address
-    people: dict[int, tuple[int, Address]]
+    roster: Roster
 
 
 class Inbox:
@@ -53,7 +53,7 @@ class Inbox:
         self._warn = warn
         self._serial = 0
         self._is_open = False
-        self._people: dict[int, tuple[int, Address]] = {}
+        self._roster = Roster("", {})
         self._recent: dict[int, _Copy] = {}
         self._arrived: dict[bytes, deque[Arrival]] = {}
         self._early: list[tuple[int, Head]] = []
@@ -65,10 +65,8 @@ class Inbox:
     def open(self, me: Address, roster: Roster) -> None:
         """Begin with a copy: from now on its messages are kept, and no others."""
         self._serial = roster.place(me)[0]
-        self._people = {
-            world_rank: (serial, address) for world_rank, serial, address in roster.addresses()
-        }
-        self._recent[self._serial] = _Copy(me, self._people)
+        self._roster = roster
+        self._recent[self._serial] = _Copy(me, roster)
         while len(self._recent) > _RECENT_COPIES:
             del self._recent[next(iter(self._recent))]
         self.received, self.taken = 0, Counter()
@@ -135,7 +133,7 @@ class Inbox:
         if head.to_serial > self._serial:  # the order to start that copy is still on its way
             self._early.append((world_rank, head))
             return
-        serial, sender = self._people.get(world_rank, (-1, None))
+        serial, sender = self._roster.people.get(world_rank, (-1, None))
         is_wanted = self._is_open and (head.to_serial, head.from_serial) == (self._serial, serial)
         if sender is None or not is_wanted:
             self._drop(world_rank, head)
@@ -156,8 +154,9 @@ class Inbox:
         """Warn of what has been dropped."""
         dropped, self._dropped = self._dropped, Counter()
         for (serial, world_rank, what), count in dropped.items():
-            me, people = self._recent.get(serial, _Copy(Address("a copy of long ago"), {}))
-            _, sender = people.get(world_rank, (0, f"rank {world_rank} of the run"))
+            long_ago = _Copy(Address("a copy of long ago"), Roster("", {}))
+            me, roster = self._recent.get(serial, long_ago)
+            _, sender = roster.people.get(world_rank, (0, f"rank {world_rank} of the run"))
             messages, were = ("a message", "was") if count == 1 else (f"{count} messages", "were")
             text = f"{messages} from {sender} to rank {me.rank} ({what}) {were} never received"
             self._warn(me.module, me.copy, text)

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from diel.executive.events import Policy
-from diel.executive.plans import CopyPlan, GroupPlan, Iteration, ModulePlan
+from diel.executive.plans import (
+    CopyPlan,
+    GroupPlan,
+    Iteration,
+    ModulePlan,
+    place_copies,
+    serials_of,
+)
 
 
 def policy_for(module: ModulePlan, attempt: int) -> Policy:
@@ -125,34 +133,13 @@ class RunningGroup:
 
     def place(self, serials: Iterator[int]) -> list[RunningCopy]:
         """Put the copies of all modules on the ranks, in order."""
-        first = 0
-        placed = []
-        for plan in self.plan.modules:
-            end = first + plan.copies * plan.processes
-            module = RunningModule(plan)
-            self._place_module(module, self.ranks[first:end], serials)
+        first_serial, *_ = islice(serials, serials_of(self.plan))
+        plans = place_copies(self.plan, self.iteration, self.ranks, first_serial)
+        for module_plan in self.plan.modules:
+            module = RunningModule(module_plan)
+            for copy in islice(plans, module_plan.copies):
+                module.copies.append(RunningCopy(copy, module, set(copy.ranks)))
             self.modules.append(module)
-            placed += module.copies
-            first = end
+        placed = [copy for module in self.modules for copy in module.copies]
         self.unsettled = len(placed)
         return placed
-
-    def _place_module(
-        self, module: RunningModule, ranks: tuple[int, ...], serials: Iterator[int]
-    ) -> None:
-        module_serial = next(serials)
-        plan, size = module.plan, module.plan.processes
-        for index in range(plan.copies):
-            mine = ranks[index * size : (index + 1) * size]
-            copy = CopyPlan(
-                serial=next(serials),
-                group=self.plan.name,
-                module=plan.module,
-                copy_index=index,
-                copies=plan.copies,
-                ranks=mine,
-                module_serial=module_serial,
-                module_ranks=ranks,
-                iteration=self.iteration,
-            )
-            module.copies.append(RunningCopy(copy, module, set(mine)))

@@ -50,7 +50,6 @@ from diel.workflow.durations import format_duration
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
-    from diel.coupling.address import Roster
     from diel.executive.messages import Report, Welcome
     from diel.executive.seating import Seating
     from diel.loading.spec import ModuleSpec
@@ -104,6 +103,7 @@ class Driver:
         self._parent = parent
         self._recorder = recorder
         self._groups = {group.name: group for group in groups}
+        self._numbers = {group.name: number for number, group in enumerate(groups)}
         self._server_ranks = tuple(server_ranks)
         self._pool = tuple(pool)
         self._announce = announce
@@ -156,8 +156,8 @@ class Driver:
         number = 0 if resumption is None else resumption.number
         self._checkpoints = Checkpoints(recorder, self._tuple_client, number)
         self._orders: dict[type, Callable[[Any], None]] = {
-            StartGroup: self._start_copies,
-            RestartCopies: self._start_copies,
+            StartGroup: self._start_group,
+            RestartCopies: self._restart_copies,
             LeaveCopy: self._leave_copy,
             MakeModuleComm: self._make_module_comm,
         }
@@ -207,8 +207,8 @@ class Driver:
             self._mailbox.send(welcome, rank)
         if self._resumption is not None and self._resumption.checkpoint is not None:
             self._tuple_client().restore(self._resumption.checkpoint)
-        for rank in self._pool:
-            self._mailbox.send(replace(welcome, gpus=self._seating.gpus_of(rank)), rank)
+        for gpus, ranks in self._pool_by_gpus().items():
+            self._mailbox.send_to_all(replace(welcome, gpus=gpus), ranks)
         self._specs = welcome.specs
         self._perform(self._scheduler.start())
         while self._exit_code is None:
@@ -221,6 +221,12 @@ class Driver:
         )
         self._recorder.close()
         return exit_code
+
+    def _pool_by_gpus(self) -> dict[tuple[str, ...] | None, list[int]]:
+        ranks_with: dict[tuple[str, ...] | None, list[int]] = {}
+        for rank in self._pool:
+            ranks_with.setdefault(self._seating.gpus_of(rank), []).append(rank)
+        return ranks_with
 
     def abort_missing(self, exit_code: int) -> None:
         """End the ranks that did not say goodbye, if any, and this one with them.
@@ -318,27 +324,38 @@ class Driver:
                 if type(instruction) in self._performers:
                     self._performers[type(instruction)](instruction)
 
-    def _start_copies(self, instruction: StartGroup | RestartCopies) -> None:
-        roster = self._roster_of(instruction)
+    def _start_group(self, instruction: StartGroup) -> None:
+        copies = instruction.copies
+        gpus = [self._seating.gpus_of_copy(plan.module, plan.ranks) for plan in copies]
+        order = messages.RunGroup(
+            self._numbers[instruction.group],
+            instruction.iteration,
+            tuple(rank for plan in copies for rank in plan.ranks),
+            copies[0].module_serial,
+            tuple(gpus) if any(one is not None for one in gpus) else None,
+        )
+        self._mailbox.send_to_all(order, order.ranks)
+        self._present_copies[instruction.group] = {plan.name: plan for plan in copies}
+        self._note_orders(copies)
+
+    def _restart_copies(self, instruction: RestartCopies) -> None:
+        present = self._present_copies[instruction.group]
+        present.update((plan.name, plan) for plan in instruction.copies)
+        roster = messages.roster_of(instruction.group, list(present.values()), self._specs)
         for plan in instruction.copies:
-            copies_of = self._chronicle.copies_of(plan.group)
             gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
-            order = messages.RunCopy(plan, copies_of, roster, gpus)
-            self._mailbox.send_to_all(order, plan.ranks)
+            copies_of = self._chronicle.copies_of(plan.group)
+            self._mailbox.send_to_all(messages.RunCopy(plan, copies_of, roster, gpus), plan.ranks)
+        self._note_orders(instruction.copies)
+
+    def _note_orders(self, copies: Sequence[CopyPlan]) -> None:
+        for plan in copies:
             self._timesheet.note_order(plan)
             limit_s = self._modules[plan.group, plan.module].time_limit_s
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
                 event = TimeLimitPassed(plan.serial, error)
                 self._alarms.set(("limit", plan.serial), time.monotonic() + limit_s, event)
-
-    def _roster_of(self, instruction: StartGroup | RestartCopies) -> Roster:
-        """Return who is in a group from now on; those that restart are others than before."""
-        if isinstance(instruction, StartGroup):
-            self._present_copies[instruction.group] = {}
-        copies = self._present_copies[instruction.group]
-        copies.update((plan.name, plan) for plan in instruction.copies)
-        return messages.roster_of(instruction.group, list(copies.values()), self._specs)
 
     def _leave_copy(self, instruction: LeaveCopy) -> None:
         serial = instruction.plan.serial

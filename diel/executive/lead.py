@@ -144,6 +144,7 @@ def lead(
         spill=workflow.tuple_space.spill,
         server_ranks=server_ranks(workflow),
         specs=specs,
+        groups=tuple(groups),
         boundaries=workflow.boundaries,
         traces_all=traces_all,
         session=secrets.token_hex(4),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from diel.comm.meter import NO_TIMES, Times
 from diel.coupling.account import Account
 from diel.coupling.address import CopyRanks, Roster
-from diel.executive.plans import CopyPlan
+from diel.executive.plans import CopyPlan, GroupPlan, Iteration
 from diel.loading.spec import ModuleSpec
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class Welcome:
         Whether large payloads go to files before that.
     specs : dict of str to ModuleSpec
         Of all modules, by name.
+    groups : tuple of GroupPlan
+        All of them; orders name them by their places here.
     gpus : tuple of str, or None
         What the receiver may use for as long as it lives, as ``CUDA_VISIBLE_DEVICES`` names it;
         None if that is to be left as it is.
@@ -60,15 +62,41 @@ class Welcome:
     refuse_when_full: bool
     spill: bool
     specs: dict[str, ModuleSpec]
+    groups: tuple[GroupPlan, ...]
     gpus: tuple[str, ...] | None = None
     boundaries: tuple[Boundary, ...] = ()
     traces_all: bool = False
     session: str = ""
 
 
+class RunGroup(NamedTuple):
+    """Do your part of an iteration of a group; which one it is follows from the group's plan.
+
+    The same for all ranks of the group, so it is made once.
+
+    Attributes
+    ----------
+    group : int
+        Its place in the welcome's `groups`.
+    iteration : tuple of int
+    ranks : tuple of int
+        Of all its copies, in order.
+    first_serial : int
+        As in `place_copies`.
+    gpus : tuple, or None
+        For each copy what `RunCopy` has; None if no module asks for GPUs.
+    """
+
+    group: int
+    iteration: Iteration
+    ranks: tuple[int, ...]
+    first_serial: int
+    gpus: tuple[tuple[str, ...] | None, ...] | None = None
+
+
 @dataclass(frozen=True)
 class RunCopy:
-    """Do your part of one copy of a module.
+    """Do your part of one copy of a module, which is started again.
 
     Attributes
     ----------
@@ -102,7 +130,7 @@ class Leave:
     exit_code: int = 0
 
 
-Order: TypeAlias = "Welcome | RunCopy | MakeModuleComm | Leave"
+Order: TypeAlias = "Welcome | RunGroup | RunCopy | MakeModuleComm | Leave"
 
 
 @dataclass(frozen=True)

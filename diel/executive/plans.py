@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -102,3 +103,45 @@ class CopyPlan:
     def name(self) -> str:
         """What messages call it."""
         return f"{self.module}.{self.copy_index}"
+
+
+def place_copies(
+    group: GroupPlan, iteration: Iteration, ranks: Sequence[int], first_serial: int
+) -> Iterator[CopyPlan]:
+    """Yield the copies of an iteration of a group, module by module.
+
+    Rank 0 and the ranks of the group come to the same by this, so that an order names the group,
+    its ranks and a number, and no copy.
+
+    Parameters
+    ----------
+    group : GroupPlan
+    iteration : tuple of int
+    ranks : sequence of int
+        Of all copies, in order.
+    first_serial : int
+        Of `serials_of(group)` that nobody else has.
+    """
+    serial, first = first_serial, 0
+    for module in group.modules:
+        size = module.processes
+        end = first + module.copies * size
+        module_ranks = tuple(ranks[first:end])
+        for index in range(module.copies):
+            yield CopyPlan(
+                serial=serial + 1 + index,
+                group=group.name,
+                module=module.module,
+                copy_index=index,
+                copies=module.copies,
+                ranks=module_ranks[index * size : (index + 1) * size],
+                module_serial=serial,
+                module_ranks=module_ranks,
+                iteration=iteration,
+            )
+        serial, first = serial + 1 + module.copies, end
+
+
+def serials_of(group: GroupPlan) -> int:
+    """Return how many serials an iteration of a group takes: one a module and one a copy."""
+    return sum(1 + module.copies for module in group.modules)

@@ -61,8 +61,9 @@ class Seating:
         self.nodes = tuple(nodes)
         self.needs = dict(needs)
         self._node_of = {rank: index for index, node in enumerate(nodes) for rank in node.ranks}
-        # A group that iterates finds the same ranks free again and again.
-        self._chosen: dict[tuple[str, tuple[int, ...]], Seats | None] = {}
+        # Groups of the same shape find the same ranks free time and again.
+        self._shapes: dict[str, tuple[tuple[int, int, Need], ...]] = {}
+        self._chosen: dict[tuple[object, tuple[int, ...]], Seats | None] = {}
         self._uses_gpus = any(need.gpus for need in self.needs.values())
         self._gpus: dict[int, tuple[str, ...]] = {}
         if self._uses_gpus:
@@ -98,7 +99,13 @@ class Seating:
             The ranks of each copy, module by module in the group's order; None as long as these
             ranks will not do.
         """
-        asked = plan.name, tuple(free)
+        shape = self._shapes.get(plan.name)
+        if shape is None:
+            shape = self._shapes[plan.name] = tuple(
+                (module.copies, module.processes, self._need(plan, index))
+                for index, module in enumerate(plan.modules)
+            )
+        asked = shape, tuple(free)
         if asked not in self._chosen:
             if len(self._chosen) >= _CHOICES_REMEMBERED:
                 self._chosen.clear()

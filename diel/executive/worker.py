@@ -35,10 +35,12 @@ from diel.executive.messages import (
     Recorded,
     Report,
     RunCopy,
+    RunGroup,
     Stop,
     Welcome,
+    roster_of,
 )
-from diel.executive.plans import CopyPlan
+from diel.executive.plans import CopyPlan, place_copies
 from diel.executive.serving import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.telling import Teller
 from diel.executive.timekeeping import Timekeeper
@@ -145,6 +147,7 @@ class _Worker:
         self._parent = parent
         self._mailbox = mailbox
         self._specs = welcome.specs
+        self._groups = welcome.groups
         self._folder = Path(welcome.folder)
         self._directory = RunDirectory(welcome.run_dir)
         self._limiter = ThreadLimiter()
@@ -207,6 +210,8 @@ class _Worker:
                 self._port.close()
                 self._transport.close()
                 return order
+            if isinstance(order, RunGroup):
+                order = self._my_copy(order)
             if isinstance(order, RunCopy):
                 before = self._meter.times()
                 report = self._perform(order)
@@ -221,6 +226,19 @@ class _Worker:
             with contextlib.suppress(RunStopped, TupleError):
                 self._executables.close()
         self.children.end()
+
+    def _my_copy(self, order: RunGroup) -> RunCopy:
+        """Return the copy of an iteration of a group that this rank is in."""
+        group = self._groups[order.group]
+        copies = list(place_copies(group, order.iteration, order.ranks, order.first_serial))
+        rank = self._parent.rank
+        number = next(number for number, plan in enumerate(copies) if rank in plan.ranks)
+        return RunCopy(
+            copies[number],
+            {module.module: module.copies for module in group.modules},
+            roster_of(group.name, copies, self._specs),
+            None if order.gpus is None else order.gpus[number],
+        )
 
     def _between_copies(self) -> None:
         self._parent.raise_if_stopped()
@@ -241,6 +259,7 @@ class _Worker:
                 report = self._report_of(error, order)
             finally:
                 self._channel.abandon()  # has no effect after `close`
+                self._parent.wakeup.sleeps_long = True
             about["ended"] = _ENDS[type(report)]
         plan = order.plan
         self.children.note_copy(
@@ -278,19 +297,26 @@ class _Worker:
             # It shares nothing with this process, and nobody waits for its end here.
             self._run_program(order)
             return RankFinished(plan.serial, None, account=self._account(order))
-        with self._meter.communicating("make the copy's communicator"):
-            comm = self._parent.create_communicator(plan.ranks, plan.serial)
+        comm = None  # of a rank alone: made when its module asks for it
+        # A module of several ranks may have messages of its own under way while it waits in diel:
+        # MPI moves them only while it is called.
+        self._parent.wakeup.sleeps_long = len(plan.ranks) == 1
+        if len(plan.ranks) > 1:
+            with self._meter.communicating("make the copy's communicator"):
+                comm = self._parent.create_communicator(plan.ranks, plan.serial)
         run = self._run_function if spec.function is not None else self._run_executable
         with restored_process_state():
             os.chdir(self._folder)
             returned, leftovers = run(order, comm)
         # Its other ranks are the cores of a program: they work while it does.
-        leftovers += self._retire(comm, lends_core=spec.function is None)
+        if comm is not None:
+            leftovers += self._retire(comm, lends_core=spec.function is None)
         return RankFinished(plan.serial, returned, leftovers, self._account(order))
 
-    def _run_function(self, order: RunCopy, comm: Any) -> tuple[Any, int]:
+    def _run_function(self, order: RunCopy, comm: MPI.Intracomm | None) -> tuple[Any, int]:
         plan, spec = order.plan, self._specs[order.plan.module]
         assert spec.function is not None
+        copy_rank = plan.ranks.index(self._parent.rank)
         place = Place(
             group=plan.group,
             module=plan.module,
@@ -301,9 +327,9 @@ class _Worker:
             folder=self._folder,
             iteration=plan.iteration,
         )
-        address = Address(plan.module, plan.copy_index, comm.Get_rank())
+        address = Address(plan.module, plan.copy_index, copy_rank)
         self._channel.open(address, order.roster)
-        log = self._directory.module_log(plan.module, plan.copy_index, comm.Get_rank())
+        log = self._directory.module_log(plan.module, plan.copy_index, copy_rank)
         with output_to(self._logs.open(log)):
             set_thread_environment(spec.threads)
             code, function = self._find_function(spec)
@@ -311,6 +337,7 @@ class _Worker:
             context = Context(
                 place,
                 comm=comm,
+                make_comm=lambda: self._parent.create_communicator(plan.ranks, plan.serial),
                 make_module_comm=lambda: self._make_module_comm(plan),
                 options=parse_options(code, spec.function, spec.options, self._folder),
                 threads=spec.threads,
@@ -330,6 +357,8 @@ class _Worker:
         leftovers = 0
         if context.module_comm_was_made:
             leftovers = self._retire(context.module_comm)
+        if comm is None and context.comm_was_made:
+            leftovers += self._retire(context.comm)
         return returned, leftovers
 
     def _find_function(self, spec: ModuleSpec) -> tuple[ModuleType, Callable[[Any], Any]]:
@@ -347,6 +376,7 @@ class _Worker:
         MPI would wait for them too, but nobody could end that wait if one of them fails.
         """
         if len(plan.module_ranks) > 1:
+            self._parent.wakeup.sleeps_long = False
             self._report(ModuleCommAsked(plan.serial))
             with self._teller.waiting("ctx.module_comm for the module's other ranks"):
                 try:
@@ -365,8 +395,9 @@ class _Worker:
         with self._teller.waiting("the end of the copy's other ranks", counts=not lends_core):
             return self._parent.retire_communicator(comm, self._safe_point)
 
-    def _run_executable(self, order: RunCopy, comm: Any) -> tuple[None, int]:
-        if comm.Get_rank() == 0:  # the copy's other ranks are the cores that it may use
+    def _run_executable(self, order: RunCopy, _: object) -> tuple[None, int]:
+        # The copy's other ranks are the cores that it may use.
+        if order.plan.ranks[0] == self._parent.rank:
             self._run_program(order)
         return None, 0
 

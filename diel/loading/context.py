@@ -94,6 +94,7 @@ class Context:
         place: Place,
         *,
         comm: MPI.Intracomm | None,
+        make_comm: Callable[[], MPI.Intracomm] | None = None,
         make_module_comm: Callable[[], MPI.Intracomm],
         options: Any,
         threads: int,
@@ -108,6 +109,7 @@ class Context:
         self._boundaries: dict[str, SharedBoundary] = {}
         self._place = place
         self._comm = comm
+        self._make_comm = make_comm
         self._make_module_comm = make_module_comm
         self._module_comm: MPI.Intracomm | None = None
         self._record = record
@@ -140,8 +142,15 @@ class Context:
     def comm(self) -> MPI.Intracomm:
         """The communicator of this copy."""
         if self._comm is None:
-            raise RuntimeError("this context was made without MPI: it has no communicator")
+            if self._make_comm is None:
+                raise RuntimeError("this context was made without MPI: it has no communicator")
+            self._comm = self._make_comm()
         return self._comm
+
+    @property
+    def comm_was_made(self) -> bool:
+        """Whether there is a communicator of this copy: given, or made by the use of `comm`."""
+        return self._comm is not None
 
     @property
     def module_comm(self) -> MPI.Intracomm:

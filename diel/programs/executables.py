@@ -213,6 +213,9 @@ class ProgramRunner:
 
         def poll() -> Ending | None:
             tuple_socket.serve()
+            if self._wakeup is not None:
+                # What a program asks for may have to be tried again after a while.
+                self._wakeup.sleeps_long = not tuple_socket.is_asked
             return running.poll()
 
         try:

@@ -150,6 +150,11 @@ class TupleSocket:
         """Return what can be read when there is something to serve."""
         return self._selector.fileno()
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a program waits for an answer."""
+        return any(connection.is_asked for connection in self._connections)
+
     def _is_quiet(self) -> bool | None:
         self.serve()
         return True if not self._connections else None
@@ -210,6 +215,11 @@ class _Connection:
     def is_over(self) -> bool:
         """Whether nothing more is to be said or heard."""
         return self._has_left and self._claim is None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it waits for an answer."""
+        return self._request is not None
 
     # -- bytes --------------------------------------------------------------------------------
 
