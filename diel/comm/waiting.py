@@ -33,8 +33,9 @@ _IDLE_SLEEP_S: Final = 5e-3
 # A rank that can be woken polls for about as long as waking it takes. By the clock: where others
 # want the core, MPI gives it away at each poll, and comes back milliseconds later.
 _WAKEABLE_SPIN_S: Final = 60e-6
-# It sleeps for a tenth of the wait so far too, in case that this once goes wrong.
-_FIRST_WAKEABLE_SLEEP_S: Final = 5e-3
+# Its sleeps end by themselves too, in case that a wake-up is lost once. Not sooner: many ranks on
+# few cores wait for each other so long that the looks themselves would hold them up.
+_FIRST_WAKEABLE_SLEEP_S: Final = 50e-3
 _SLEEP_SHARE: Final = 0.1
 _LONGEST_WAKEABLE_SLEEP_S: Final = 0.1
 # While a payload of one's own is under way: MPI moves it only while it is called.

@@ -27,8 +27,7 @@ To: TypeAlias = "str | tuple[str] | tuple[str, int] | tuple[str, int, int] | Add
 """``"heat"``, ``("heat", copy)`` or ``("heat", copy, rank)``; what is left out is 0."""
 
 
-@dataclass(frozen=True)
-class CopyRanks:
+class CopyRanks(NamedTuple):
     """Where a copy runs.
 
     Attributes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from diel.comm.meter import NO_TIMES, Times
 from diel.coupling.account import Account
 from diel.coupling.address import CopyRanks, Roster
-from diel.executive.plans import CopyPlan, GroupPlan, Iteration
+from diel.executive.plans import CopyPlan, GroupPlan, Iteration, ModuleSeats
 from diel.loading.spec import ModuleSpec
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class RunGroup(NamedTuple):
     ranks : tuple of int
         Of all its copies, in order.
     first_serial : int
-        As in `place_copies`.
+        As in `place_modules`.
     gpus : tuple, or None
         For each copy what `RunCopy` has; None if no module asks for GPUs.
     """
@@ -281,8 +281,25 @@ class ServerStatus:
     capacity_bytes: int
 
 
-def roster_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Roster:
+def starting_roster(
+    group: str, modules: Sequence[ModuleSeats], specs: Mapping[str, ModuleSpec]
+) -> Roster:
     """Return who can be spoken to in a group that starts."""
+    functions: dict[str, tuple[CopyRanks, ...]] = {}
+    programs = []
+    for seats in modules:
+        if specs[seats.plan.module].function is None:
+            programs.append(seats.plan.module)
+        else:
+            functions[seats.plan.module] = tuple(
+                CopyRanks(seats.serial + 1 + index, seats.ranks_of(index))
+                for index in range(seats.plan.copies)
+            )
+    return Roster(group, functions, tuple(programs))
+
+
+def roster_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Roster:
+    """Return who can be spoken to in a group, of which some copies have been started again."""
     found: dict[str, list[CopyRanks]] = {}
     for plan in sorted(copies, key=lambda one: one.copy_index):
         found.setdefault(plan.module, []).append(CopyRanks(plan.serial, plan.ranks))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Iteration: TypeAlias = "tuple[int, ...]"
 """Which iteration, from 0: a number for each group around, outermost first, and one for itself."""
@@ -105,10 +105,46 @@ class CopyPlan:
         return f"{self.module}.{self.copy_index}"
 
 
-def place_copies(
-    group: GroupPlan, iteration: Iteration, ranks: Sequence[int], first_serial: int
-) -> Iterator[CopyPlan]:
-    """Yield the copies of an iteration of a group, module by module.
+class ModuleSeats(NamedTuple):
+    """Where the copies of a module are in an iteration of its group.
+
+    Attributes
+    ----------
+    plan : ModulePlan
+    serial : int
+        Of the module; its copies have the next ones.
+    ranks : tuple of int
+        Of all copies, in order.
+    """
+
+    plan: ModulePlan
+    serial: int
+    ranks: tuple[int, ...]
+
+    def ranks_of(self, index: int) -> tuple[int, ...]:
+        """Return the ranks of a copy."""
+        size = self.plan.processes
+        return self.ranks[index * size : (index + 1) * size]
+
+    def copy(self, index: int, group: str, iteration: Iteration) -> CopyPlan:
+        """Return the plan of a copy."""
+        return CopyPlan(
+            serial=self.serial + 1 + index,
+            group=group,
+            module=self.plan.module,
+            copy_index=index,
+            copies=self.plan.copies,
+            ranks=self.ranks_of(index),
+            module_serial=self.serial,
+            module_ranks=self.ranks,
+            iteration=iteration,
+        )
+
+
+def place_modules(
+    group: GroupPlan, ranks: Sequence[int], first_serial: int
+) -> Iterator[ModuleSeats]:
+    """Yield where each module of a group is.
 
     Rank 0 and the ranks of the group come to the same by this, so that an order names the group,
     its ranks and a number, and no copy.
@@ -116,7 +152,6 @@ def place_copies(
     Parameters
     ----------
     group : GroupPlan
-    iteration : tuple of int
     ranks : sequence of int
         Of all copies, in order.
     first_serial : int
@@ -124,21 +159,8 @@ def place_copies(
     """
     serial, first = first_serial, 0
     for module in group.modules:
-        size = module.processes
-        end = first + module.copies * size
-        module_ranks = tuple(ranks[first:end])
-        for index in range(module.copies):
-            yield CopyPlan(
-                serial=serial + 1 + index,
-                group=group.name,
-                module=module.module,
-                copy_index=index,
-                copies=module.copies,
-                ranks=module_ranks[index * size : (index + 1) * size],
-                module_serial=serial,
-                module_ranks=module_ranks,
-                iteration=iteration,
-            )
+        end = first + module.copies * module.processes
+        yield ModuleSeats(module, serial, tuple(ranks[first:end]))
         serial, first = serial + 1 + module.copies, end
 
 

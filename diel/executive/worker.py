@@ -38,9 +38,9 @@ from diel.executive.messages import (
     RunGroup,
     Stop,
     Welcome,
-    roster_of,
+    starting_roster,
 )
-from diel.executive.plans import CopyPlan, place_copies
+from diel.executive.plans import CopyPlan, place_modules
 from diel.executive.serving import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.telling import Teller
 from diel.executive.timekeeping import Timekeeper
@@ -230,14 +230,18 @@ class _Worker:
     def _my_copy(self, order: RunGroup) -> RunCopy:
         """Return the copy of an iteration of a group that this rank is in."""
         group = self._groups[order.group]
-        copies = list(place_copies(group, order.iteration, order.ranks, order.first_serial))
-        rank = self._parent.rank
-        number = next(number for number, plan in enumerate(copies) if rank in plan.ranks)
+        modules = list(place_modules(group, order.ranks, order.first_serial))
+        mine = next(one for one in modules if self._parent.rank in one.ranks)
+        index = mine.ranks.index(self._parent.rank) // mine.plan.processes
+        gpus = None
+        if order.gpus is not None:
+            before = modules[: modules.index(mine)]
+            gpus = order.gpus[sum(one.plan.copies for one in before) + index]
         return RunCopy(
-            copies[number],
+            mine.copy(index, group.name, order.iteration),
             {module.module: module.copies for module in group.modules},
-            roster_of(group.name, copies, self._specs),
-            None if order.gpus is None else order.gpus[number],
+            starting_roster(group.name, modules, self._specs),
+            gpus,
         )
 
     def _between_copies(self) -> None:

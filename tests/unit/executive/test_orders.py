@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from diel.executive.events import StartGroup
 from diel.executive.messages import RunGroup
-from diel.executive.plans import GroupPlan, ModulePlan, place_copies, serials_of
+from diel.executive.plans import GroupPlan, ModulePlan, place_modules, serials_of
 from diel.executive.scheduler import Scheduler
 
 
@@ -20,7 +20,12 @@ def test_ranks_place_copies_as_the_scheduler_does(sizes: list[tuple[int, int]]) 
     assert isinstance(started, StartGroup)
     first = started.copies[0].module_serial
     ranks = tuple(rank for plan in started.copies for rank in plan.ranks)
-    assert tuple(place_copies(group, started.iteration, ranks, first)) == started.copies
+    placed = tuple(
+        seats.copy(index, "g", started.iteration)
+        for seats in place_modules(group, ranks, first)
+        for index in range(seats.plan.copies)
+    )
+    assert placed == started.copies
     serials = {plan.serial for plan in started.copies} | {p.module_serial for p in started.copies}
     assert serials == set(range(first, first + serials_of(group)))
 
