@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from diel.cli.output import protect_standard_streams
 from diel.comm.mpi import check_that_tasks_are_ranks, finalize_and_exit, under_mpi, world
 from diel.errors import DielError, LaunchError
-from diel.loading.reports import conclude_reports
 from diel.run.directory import RunDirectory
-from diel.run.resuming import order_resumption, resumption
-from diel.run.trace import save_trace
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
@@ -28,7 +28,7 @@ _RANKS_A_CORE = 64
 # or of Python's.
 _RANK = (
     "import sys; sys.path = [place for place in sys.path if place]; "
-    "from diel.__main__ import main; main()"
+    "from diel.cli.run import be_rank; be_rank(sys.argv[-1])"
 )
 
 
@@ -52,6 +52,8 @@ def run(options: argparse.Namespace) -> int:
     check_that_tasks_are_ranks(os.environ)
     directory = None
     if options.resume is not None:
+        from diel.run.resuming import order_resumption
+
         directory = RunDirectory(options.resume)
         resumption = order_resumption(directory)
         if resumption is None:
@@ -74,6 +76,8 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.executive.arrangement import arrange
     from diel.executive.leftovers import remove_leftovers
     from diel.loading.checking import finish
+    from diel.loading.reports import conclude_reports
+    from diel.run.trace import save_trace
     from diel.workflow.load import read_draft
 
     workflow = finish(read_draft(options.file))
@@ -100,15 +104,18 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
         allow_run_as_root=options.allow_run_as_root,
         environment=os.environ,
     )
+    resumes = directory is not None
     if directory is None:
         directory = RunDirectory.create(options.runs, workflow.name, workflow.file)
-        what: list[object] = [options.file]
-    else:
-        what = ["--resume", directory.path]
     options.directory = directory
-    rank_line = [sys.executable, "-c", _RANK, "run", *what, "--run-dir", directory.path]
-    if options.trace:
-        rank_line.append("--trace")
+    # What a rank is told, without the parser of all commands: there may be many of them.
+    told = {
+        "file": None if resumes else str(options.file),
+        "resume": str(directory.path) if resumes else None,
+        "run_dir": str(directory.path),
+        "trace": options.trace,
+    }
+    rank_line = [sys.executable, "-c", _RANK, "run", json.dumps(told)]
     with display_for(directory, getattr(options, "top", None)) as display:
         for _ in range(launch.ATTEMPTS):
             launched = launch.Launched(
@@ -129,6 +136,20 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
 
 
 # -- inside MPI -----------------------------------------------------------------------------------
+
+
+def be_rank(told: str) -> NoReturn:
+    """Be one of the ranks that `diel run` has started.
+
+    Parameters
+    ----------
+    told : str
+        Its options as JSON.
+    """
+    protect_standard_streams()
+    given = json.loads(told)
+    paths = {name: given[name] and Path(given[name]) for name in ("resume", "run_dir")}
+    _run_as_rank(argparse.Namespace(**{**given, **paths, "ranks": None, "runs": None}))
 
 
 def _run_as_rank(options: argparse.Namespace) -> NoReturn:
@@ -191,6 +212,7 @@ def _lead_or_follow(parent: Parent, options: argparse.Namespace, signals: StopSi
 def _file_to_resume(parent: Parent, directory: RunDirectory, launched_by_us: bool) -> str | None:
     """Return the workflow file of a run that goes on; None, and the others let go, if it cannot."""
     from diel.executive.lead import dismiss_all
+    from diel.run.resuming import order_resumption, resumption
 
     try:
         found = resumption(directory) if launched_by_us else order_resumption(directory)

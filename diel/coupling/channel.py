@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-import numpy as np
-
 from diel.comm.meter import Meter
 from diel.comm.waiting import wait_for
 from diel.coupling import values
@@ -20,6 +18,7 @@ from diel.coupling.outbox import Outbox, OutboxLane, Recipient
 from diel.coupling.sending import Sending
 from diel.errors import AddressError, CouplingTimeout, PayloadError
 from diel.tuples import codec
+from diel.tuples.arrays import np
 from diel.tuples.tags import Tag, format_tag
 
 if TYPE_CHECKING:

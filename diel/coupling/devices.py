@@ -9,15 +9,14 @@ import math
 import sys
 from typing import Any
 
-import numpy as np
-
 from diel.errors import PayloadError
 from diel.tuples import codec
+from diel.tuples.arrays import is_array, np
 
 
 def is_on_device(value: object) -> bool:
     """Whether a value is an array in the memory of a GPU."""
-    return not isinstance(value, np.ndarray) and hasattr(value, "__cuda_array_interface__")
+    return not is_array(value) and hasattr(value, "__cuda_array_interface__")
 
 
 def to_host(array: Any) -> np.ndarray[Any, Any]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from diel.coupling import devices
 from diel.coupling.heads import INLINE_BYTES
 from diel.errors import PayloadError
 from diel.tuples import codec
+from diel.tuples.arrays import is_array, np
 from diel.tuples.protocol import LONGEST_META_BYTES
 
 if TYPE_CHECKING:
@@ -80,9 +79,7 @@ def encode(value: Any, port: Port, *, copy: bool) -> Outgoing:
 
 def _is_memory_of(value: object) -> bool:
     """Whether the encoded memory is the value's own, which may be changed."""
-    return isinstance(value, bytearray) or (
-        isinstance(value, np.ndarray) and value.flags.c_contiguous
-    )
+    return isinstance(value, bytearray) or (is_array(value) and value.flags.c_contiguous)
 
 
 def _encode_on_device(value: Any, port: Port, *, copy: bool) -> Outgoing:

@@ -18,6 +18,7 @@ from diel.comm.meter import Meter
 from diel.comm.mpi import kept_from_ending
 from diel.coupling.account import Account
 from diel.coupling.address import Address
+from diel.coupling.channel import Channel
 from diel.errors import CopyStopped, RunStopped, TupleError
 from diel.executive.children import Children
 from diel.executive.failures import detail, noting_crashes, one_line
@@ -52,6 +53,8 @@ from diel.loading.surroundings import output_to, restored_process_state
 from diel.loading.threads import ThreadLimiter, set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
+from diel.tuples.client import TupleClient
+from diel.tuples.mpi_transport import MpiTransport
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -61,7 +64,6 @@ if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.programs import ExecutableCopies
     from diel.loading.spec import ModuleSpec
-    from diel.tuples.client import TupleClient
 
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
 _ENDS = {
@@ -139,10 +141,6 @@ class _Worker:
     def __init__(
         self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome, keeper: Timekeeper
     ) -> None:
-        from diel.coupling.channel import Channel
-        from diel.tuples.client import TupleClient
-        from diel.tuples.mpi_transport import MpiTransport
-
         self._keeper, self._meter = keeper, keeper.meter
         self._parent = parent
         self._mailbox = mailbox

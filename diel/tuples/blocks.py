@@ -6,7 +6,7 @@ import weakref
 from collections import defaultdict
 from typing import Any, Final, TypeAlias
 
-import numpy as np
+from diel.tuples.arrays import np
 
 _Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 

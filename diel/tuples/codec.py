@@ -14,9 +14,8 @@ import pickle
 import struct
 from typing import Any, Final, NamedTuple, cast
 
-import numpy as np
-
 from diel.errors import PayloadError
+from diel.tuples.arrays import is_array, np
 
 BYTES: Final = 0
 ARRAY: Final = 1
@@ -45,7 +44,7 @@ def encode(value: object) -> tuple[int, bytes, Any]:
     """
     if type(value) is bytes:
         return BYTES, b"", value
-    if isinstance(value, np.ndarray) and _is_its_memory(value):
+    if is_array(value) and _is_its_memory(value):
         array = np.ascontiguousarray(value).reshape(value.shape)
         return ARRAY, array_meta(array), memory_of(array)
     if isinstance(value, (bytes, bytearray)):
@@ -177,7 +176,7 @@ def receive_into(out: object) -> Encoded:
     PayloadError
         If it is not a writable, C-contiguous array without Python objects in it.
     """
-    if not isinstance(out, np.ndarray):
+    if not is_array(out):
         raise PayloadError(f"out= takes a NumPy array, not a {type(out).__name__}")
     if not (_is_its_memory(out) and out.flags.c_contiguous and out.flags.writeable):
         raise PayloadError(

@@ -6,10 +6,9 @@ import math
 import time
 from typing import Any
 
-import numpy as np
-
 from diel.errors import PayloadError
 from diel.tuples import codec
+from diel.tuples.arrays import np
 from diel.tuples.asking import Asking, seconds
 from diel.tuples.distributed import STRIPED, Layout
 from diel.tuples.protocol import LONGEST_META_BYTES, Operation, Payload, Status, pack_put
