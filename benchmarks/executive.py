@@ -8,6 +8,11 @@ group_starts_per_s (a second)
 startup_vs_bare_mpiexec (s)
     ``diel run workflows/hello.toml``, against mpiexec with the same number of ranks that import
     mpi4py and leave. The ratio is theirs to ours.
+hello_s (s)
+    The first of these by itself: from the command to its end.
+wake_us (us)
+    There and back between two ranks that both sleep while they wait, beside two processes that are
+    busy. The peer is two processes that block in a pipe, beside the same.
 boundary_exchange_vs_sendrecv (GB/s)
     See `executive_boundary.py`.
 """
@@ -21,6 +26,7 @@ import time
 from pathlib import Path
 
 import executive_boundary
+import executive_wake
 from harness import REPOSITORY, Result, compare, parser, report
 from launching import diel_run, mpiexec, output_of
 
@@ -152,6 +158,8 @@ def main() -> None:
             ours.append(seconds)
             bare.append(bare_startup_s(ranks))
         rows.append(compare("startup_vs_bare_mpiexec", ours, bare, f"mpiexec -n {ranks}", "s"))
+        rows.append(compare("hello_s", ours, None, "none", "s"))
+        rows.append(executive_wake.row(folder, quick=options.quick))
     rows.append(executive_boundary.row(quick=options.quick))
     report(rows, options.json)
 

@@ -37,11 +37,13 @@ class Ran:
         return [one for one in self.records if one["event"] == event]
 
 
-def diel_run(file: Path, folder: Path) -> Ran:
-    """Run a workflow file; its directory is made in a folder."""
+def diel_run(file: Path, folder: Path, ranks: int | None = None) -> Ran:
+    """Run a workflow file; its directory is made in a folder. By default diel counts the ranks."""
     runs = Path(tempfile.mkdtemp(dir=folder))
     started_s = time.perf_counter()
-    output_of([sys.executable, "-m", "diel", "run", "--allow-run-as-root", file, "--runs", runs])
+    count = [] if ranks is None else ["-n", ranks]
+    line = [sys.executable, "-m", "diel", "run", "--allow-run-as-root", *count]
+    output_of([*line, file, "--runs", runs])
     wall_s = time.perf_counter() - started_s
     (run,) = runs.iterdir()
     journal = (run / "journal.jsonl").read_text()
