@@ -33,6 +33,9 @@ _IDLE_SLEEP_S: Final = 5e-3
 # A rank that can be woken polls for about as long as waking it takes. By the clock: where others
 # want the core, MPI gives it away at each poll, and comes back milliseconds later.
 _WAKEABLE_SPIN_S: Final = 60e-6
+# A message may have come before it says that it sleeps. Open MPI's probe looks first and takes in
+# what has come afterwards, so that only the second one finds it.
+_POLLS_AFTER_ANNOUNCING: Final = 2
 # Its sleeps end by themselves too, in case that a wake-up is lost once. Not sooner: many ranks on
 # few cores wait for each other so long that the looks themselves would hold them up.
 _FIRST_WAKEABLE_SLEEP_S: Final = 50e-3
@@ -84,7 +87,7 @@ class Patience:
         self._brisk = brisk
         self._wakeup = wakeup
         self._wakes = wakes
-        self._announced = False
+        self._announced = 0  # polls before the sleep that was announced
         self.reset()
 
     def reset(self) -> None:
@@ -93,6 +96,8 @@ class Patience:
         self._polls = 0
         self._spin_polls = _BRISK_SPIN_POLLS if self._brisk else _SPIN_POLLS
         self._spins_until_s = 0.0
+        if self._wakeup is not None:
+            self._spins_until_s = time.perf_counter() + (0 if self._wakes else _WAKEABLE_SPIN_S)
         self._sleep_s = _FIRST_SLEEP_S
         self._sleeping_since_s = 0.0
         self._next_check_s = 0.0
@@ -101,7 +106,7 @@ class Patience:
         """End the wait: nobody has to wake this rank any more."""
         if self._announced:
             assert self._wakeup is not None
-            self._announced = False
+            self._announced = 0
             self._wakeup.call_off()
 
     def pause(self, limit_s: float = math.inf) -> bool:
@@ -122,9 +127,12 @@ class Patience:
         if self._is_spinning():
             return False
         woken = False
+        if self._announced > 1:
+            self._announced -= 1
+            return False
         if self._announced:
             assert self._wakeup is not None
-            self._announced = False
+            self._announced = 0
             woken = self._wakeup.sleep(min(self._sleep_s, limit_s), self._wakes)
         else:
             wakeup = self._wakeup if not self._brisk else None
@@ -132,9 +140,9 @@ class Patience:
                 wakeup = None
             sleep_s = self._next_sleep_s(wakeup)
             if wakeup is not None and sleep_s >= _LONG_SLEEP_S:
-                self._announced = True
+                self._announced = _POLLS_AFTER_ANNOUNCING
                 wakeup.announce()
-                return False  # one more poll: a message may have come before this
+                return False
             if self._wakes:
                 sleep_on(self._wakes, min(sleep_s, limit_s))
             else:
@@ -155,10 +163,7 @@ class Patience:
     def _is_spinning(self) -> bool:
         """Give the core to others or not; say whether it is too early for a sleep."""
         if self._wakeup is not None and not self._brisk and self._wakeup.wakes_all:
-            now_s = time.perf_counter()
-            if not self._spins_until_s:
-                self._spins_until_s = now_s + (0 if self._wakes else _WAKEABLE_SPIN_S)
-            return now_s < self._spins_until_s
+            return time.perf_counter() < self._spins_until_s
         if self._wakes:
             return False
         if self._polls < _EAGER_POLLS:
@@ -215,10 +220,10 @@ def wait_for(
     object or None
         What `poll` found, or None after the timeout.
     """
+    patience = Patience(brisk, wakeup, wakes)
     found = poll()
     if found is not None:
         return found
-    patience = Patience(brisk, wakeup, wakes)
     deadline_s = math.inf if timeout_s is None else time.perf_counter() + timeout_s
     left_s = math.inf
     try:

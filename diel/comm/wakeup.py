@@ -5,7 +5,7 @@ polls it may sleep for long if whoever sends to it wakes it::
 
     receiver                                sender
     flag = 1: about to sleep                starts its MPI send: the message is in shared memory
-    polls MPI once more                     flag is 1? then flag = 0, and a datagram
+    polls MPI again, twice                  flag is 1? then flag = 0, and a datagram
     sleeps in poll(), until a datagram
     comes or a time is over; flag = 0
 
@@ -24,16 +24,15 @@ import contextlib
 import mmap
 import os
 import select
-import shutil
-import socket
 import stat
 import struct
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import socket
+
     from _typeshed import FileDescriptorLike
     from mpi4py import MPI
 
@@ -100,6 +99,8 @@ class Wakeup:
             flags = mmap.mmap(file, LINE * self._size)
         finally:
             os.close(file)
+        import socket  # not for a rank that is only imported
+
         receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             receiver.setblocking(False)
@@ -185,11 +186,15 @@ class Wakeup:
             os.unlink(folder / str(self._rank))
         with contextlib.suppress(OSError):
             if {entry.name for entry in os.scandir(folder)} <= {_FLAGS, _OWNER}:
+                import shutil
+
                 shutil.rmtree(folder)
 
     def remove(self) -> None:
         """Remove the folder: the other ranks are about to be ended."""
         if self._folder is not None:
+            import shutil
+
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -212,6 +217,8 @@ def private_folder(token: str, place: Path | None = None) -> Path:
     if place is None:
         place = Path("/dev/shm")
         if not os.access(place, os.W_OK | os.X_OK):
+            import tempfile
+
             place = Path(tempfile.gettempdir())
     folder = place / f"diel-{os.geteuid()}-{token}"
     try:

@@ -235,7 +235,8 @@ class Channel:
         callable or None
             Whether it has been received; None if all of it was in the head, and has left.
         """
-        self.poll()
+        if self._outbox.is_under_way:
+            self.poll()
         self._await_ticket()
         return self._outbox.send(self._recipient(receiver), key, encoded, owner, apart=apart)
 
@@ -273,8 +274,7 @@ class Channel:
         CouplingTimeout
             If there is none in time.
         """
-        self.poll()
-        arrival = self._inbox.find(key, source)
+        arrival = self._look_for(key, source)
         if arrival is not None:
             return arrival
         with self._waiting(operation, subject, timeout, "message"):
@@ -284,8 +284,11 @@ class Channel:
         return arrival
 
     def _look_for(self, key: bytes, source: Address | None) -> Arrival | None:
-        self.poll()
-        return self._inbox.find(key, source)
+        arrival = self._inbox.find(key, source)
+        if arrival is None:
+            self.poll((key, source))
+            arrival = self._inbox.find(key, source)
+        return arrival
 
     def await_receipt(
         self,
@@ -326,9 +329,9 @@ class Channel:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def poll(self) -> None:
-        """Take in what has come, and forget what has left; never waits."""
-        news = self._inbox.poll()
+    def poll(self, wanted: tuple[bytes, Address | None] | None = None) -> None:
+        """Take in what has come, and forget what has left; never waits; see `Inbox.poll`."""
+        news = self._inbox.poll(wanted)
         news |= self._outbox.forget_received()
         if news and self.waiting_for is not None:
             # Another wait to whoever compares: the account that was given is not true any more.
@@ -336,7 +339,9 @@ class Channel:
             self.waiting_for = (operation, subject, timeout_s)
 
     def _wait(self, poll: Callable[[], Found | None], timeout: float | None) -> Found | None:
-        if timeout != 0:
+        wakeup = self._port.wakeup
+        # Who can be woken does not look in vain: where ranks share cores, that gives the core away.
+        if timeout != 0 and (wakeup is None or not wakeup.wakes_all):
             for _ in _QUICK_POLLS:
                 found = poll()
                 if found is not None:
@@ -348,7 +353,7 @@ class Channel:
                 timeout,
                 self._safe_point,
                 brisk=self._outbox.is_under_way,
-                wakeup=self._port.wakeup,
+                wakeup=wakeup,
             )
         finally:
             self._meter.waited(since_s)

@@ -93,12 +93,20 @@ class Inbox:
         """Whether payloads that nobody wants are under way."""
         return bool(self._dropping)
 
-    def poll(self) -> bool:
-        """Take in what has come; return whether some of it is for this copy."""
+    def poll(self, wanted: tuple[bytes, Address | None] | None = None) -> bool:
+        """Take in what has come; return whether some of it is for this copy.
+
+        Parameters
+        ----------
+        wanted : (bytes, Address or None), optional
+            As for `find`: what comes after such a message is left for the next time.
+        """
         before = self.received
         found = self._port.poll()
         while found is not None:
             self._sort(found[0], Head.unpack(found[1]))
+            if wanted is not None and self.find(*wanted) is not None:
+                break
             found = self._port.poll()
         while self._dropping and self._dropping[0][0]():
             self._dropping.popleft()
