@@ -61,3 +61,28 @@ def test_a_blocked_rank_sleeps(parent):
     cpu_s = time.process_time()
     assert mailbox.wait(timeout_s=3) is None
     assert time.process_time() - cpu_s < 0.3
+
+
+def test_a_rank_that_sleeps_is_woken_by_a_message(parent):
+    """Each wake-up that is lost would cost the whole of a sleep: 50 ms."""
+    rounds = 40
+    if parent.rank > 1:
+        return
+    sends, receives = (1, 2) if parent.rank == 0 else (2, 1)
+    mailbox = Mailbox(parent.comm, sends=sends, receives=receives)
+    taken_s = []
+    for number in range(rounds):
+        if parent.rank == 0:
+            time.sleep(2e-3)  # the other one sleeps by then
+            started_s = time.perf_counter()
+            mailbox.send(number, 1)
+            assert mailbox.wait(timeout_s=30) == (1, number)
+            taken_s.append(time.perf_counter() - started_s)
+        else:
+            assert mailbox.wait(timeout_s=30) == (0, number)
+            time.sleep(1e-3)  # and the one before
+            mailbox.send(number, 0)
+    assert mailbox.flush(timeout_s=30)
+    if parent.rank == 0:
+        assert parent.wakeup.wakes_all
+        assert sorted(taken_s)[rounds // 2] < 40e-3
