@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .evaluation import Job, Rounds
@@ -45,12 +46,18 @@ def curve_epochs(epochs: int) -> frozenset[int]:
     return frozenset((*(one for one in early if one <= epochs), *range(16, epochs + 1, 16)))
 
 
-def undisturbed_s(history: History) -> float:
+def undisturbed_s(history: History, epoch_s: float | None = None) -> float:
     """Return what a training takes where nothing else goes on: its epochs times the shortest, in s.
 
     So it does not matter whether others trained at the same time, on this rank or beside it.
+
+    Parameters
+    ----------
+    history : History
+    epoch_s : float, seconds, optional
+        What an epoch of its kind takes, where that was timed.
     """
-    return len(history) * min(history.epoch_times_s)
+    return len(history) * (min(history.epoch_times_s) if epoch_s is None else epoch_s)
 
 
 @dataclass(frozen=True)
@@ -185,6 +192,22 @@ class Together:
                 training.report.curve.add(len(history), metrics)
             found.append(marked(metrics, is_diverged=history.diverged))
         return found
+
+    def epoch_s(self, wanted: Hyperparameters, number: int) -> float | None:
+        """Return what an epoch of a network takes alone; None of those never trained together.
+
+        Parameters
+        ----------
+        wanted : Hyperparameters
+        number : int
+            Of the split.
+        """
+        if is_wide(wanted):
+            return None
+        if self._versions is None:
+            self._versions = _Versions(self._rounds)
+        training = _Training(0, number, wanted, 0, Report(0, 0, options={}, folder=Path()))
+        return self._epoch_s(training.key(self._rounds.jobs[number]), training, self._versions)
 
     def _epoch_s(self, key: tuple[Any, ...], training: _Training, data: _Versions) -> float:
         """Return what an epoch of a network takes that is trained alone, timed the first time."""

@@ -248,9 +248,14 @@ class OurTrain:
         report.total = None if len(rounds) == 1 else len(rounds)
         heard = report if len(rounds) == 1 else None
         results: list[dict[str, Any]] = []
+        wanted = Hyperparameters.model_validate(dict(parameters))
         seeds = self._seeds(report.seed)
         for number, (training, scored) in enumerate(rounds):
-            results.append(train(parameters, seeds[number], training, scored, heard, self._table))
+            # As if it were trained with others, which is up to who else is there.
+            epoch_s = None if report.is_heard else self._together.epoch_s(wanted, number)
+            results.append(
+                train(parameters, seeds[number], training, scored, heard, self._table, epoch_s)
+            )
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
                 chosen = zip(rounds.jobs, results, strict=False)
                 so_far = _means([result for job, result in chosen if not job.is_test])
@@ -344,6 +349,7 @@ def train(
     validation: Dataset,
     report: Report | None = None,
     table: RoutineTable | None = None,
+    epoch_s: float | None = None,
 ) -> dict[str, Any]:
     """Train one network.
 
@@ -359,6 +365,8 @@ def train(
         of `curve_epochs`.
     table : RoutineTable, optional
         Of the run.
+    epoch_s : float, seconds, optional
+        As in `undisturbed_s`.
 
     Returns
     -------
@@ -373,11 +381,13 @@ def train(
         training.y,
         epochs=wanted.epochs,
         batch_size=wanted.batch_size,
-        callbacks=[] if report is None else [_epoch_reports(report, wanted.epochs, validation)],
+        callbacks=[]
+        if report is None
+        else [_epoch_reports(report, wanted.epochs, validation, epoch_s)],
         progress=False,
     )
     metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
-    metrics["training_time_s"] = undisturbed_s(history)
+    metrics["training_time_s"] = undisturbed_s(history, epoch_s)
     metrics = {name: metrics[name] for name in METRICS}
     if report is not None:
         report.curve.add(len(history), metrics)
@@ -397,7 +407,9 @@ def _model(
     )
 
 
-def _epoch_reports(report: Report, epochs: int, validation: Dataset) -> Callback:
+def _epoch_reports(
+    report: Report, epochs: int, validation: Dataset, epoch_s: float | None
+) -> Callback:
     """Return what tells `report` how a training stands after each epoch, or some of them."""
     from dnn import Callback
 
@@ -411,7 +423,7 @@ def _epoch_reports(report: Report, epochs: int, validation: Dataset) -> Callback
                 report.show(done)
                 return None
             metrics: dict[str, Any] = epoch.model.evaluate(validation.x, validation.y)
-            metrics["training_time_s"] = undisturbed_s(epoch.history)
+            metrics["training_time_s"] = undisturbed_s(epoch.history, epoch_s)
             goes_on = report(done, **{name: metrics[name] for name in METRICS})
             return None if goes_on else "stopped by the sweep"
 
