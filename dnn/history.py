@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = ["History"]
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """What happened in a call of `fit`, or in all of them; one entry an epoch.
+
+    Names are those that callbacks watch: what has no ``validation_`` in front is of the training.
 
     Attributes
     ----------
     loss : list of float
         Mean training loss over the epoch, each batch before its step.
+    training : list of dict of str to float
+        ``"accuracy"`` and ``"mcc"`` over the epoch, each batch before its step, as the loss: of the
+        network as it was then, with dropout, so they may lie below `NeuralNetwork.evaluate` on
+        the same samples. Empty unless it is a classification.
     validation : list of dict of str to float
         `NeuralNetwork.evaluate` on the validation set after the epoch; empty without one.
     epoch_times_s : list of float, seconds
@@ -33,6 +40,7 @@ class History:
     steps: int = 0
     diverged: bool = False
     stopped: str | None = None
+    training: list[dict[str, float]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.loss)
@@ -44,11 +52,51 @@ class History:
 
     @property
     def accuracy(self) -> list[float]:
+        """Training accuracy over each epoch; empty unless it is a classification."""
+        return [result["accuracy"] for result in self.training]
+
+    @property
+    def mcc(self) -> list[float]:
+        """Matthews correlation in training over each epoch, likewise."""
+        return [result["mcc"] for result in self.training]
+
+    @property
+    def validation_loss(self) -> list[float]:
+        """Loss on the validation set after each epoch; empty where there is none."""
+        return [result["loss"] for result in self.validation]
+
+    @property
+    def validation_accuracy(self) -> list[float]:
         """Accuracy on the validation set after each epoch; empty where there is none."""
         return [result["accuracy"] for result in self.validation if "accuracy" in result]
 
-    def add(self, loss: float, took_s: float, steps: int) -> None:
-        """Append an epoch without validation; the training goes on, or has diverged.
+    def __repr__(self) -> str:
+        if not len(self):
+            return "History(no epochs)"
+        epochs = f"{len(self):,d} epoch{'s' if len(self) > 1 else ''}"
+        first = f"{self.loss[0]:.4g} -> " if len(self) > 1 else ""
+        parts = [f"loss {first}{self.loss[-1]:.4g}"]
+        if self.training:
+            parts.append(f"accuracy {self.accuracy[-1]:.4g}")
+        if self.validation:
+            last = self.validation[-1]
+            parts += [f"validation {name} {value:.4g}" for name, value in last.items()]
+        parts.append(f"{self.training_time_s:.3g} s")
+        if self.diverged:
+            parts.append("diverged")
+        if self.stopped is not None:
+            parts.append(f"stopped: {self.stopped}")
+        return f"History({epochs}: {', '.join(parts)})"
+
+    def add(
+        self,
+        loss: float,
+        took_s: float,
+        steps: int,
+        training: Mapping[str, float] | None = None,
+        validation: Mapping[str, float] | None = None,
+    ) -> None:
+        """Append an epoch; the training goes on, or has diverged.
 
         Parameters
         ----------
@@ -56,24 +104,14 @@ class History:
             Mean over the epoch.
         took_s : float, seconds
         steps : int
+        training, validation : mapping of str to float, optional
         """
         self.loss.append(loss)
+        if training is not None:
+            self.training.append(dict(training))
+        if validation is not None:
+            self.validation.append(dict(validation))
         self.epoch_times_s.append(took_s)
         self.steps += steps
         self.diverged = not math.isfinite(loss)
         self.stopped = None
-
-    def extend(self, later: History) -> None:
-        """Append what happened later.
-
-        Parameters
-        ----------
-        later : History
-            Its `diverged` and `stopped` replace those of this one.
-        """
-        self.loss += later.loss
-        self.validation += later.validation
-        self.epoch_times_s += later.epoch_times_s
-        self.steps += later.steps
-        self.diverged = later.diverged
-        self.stopped = later.stopped

@@ -100,9 +100,26 @@ def of_many_counts(counts: Array) -> list[dict[str, float]]:
 
     All are of the same number of samples.
     """
-    samples = int(counts[0].sum())
     right = np.trace(counts, axis1=1, axis2=2)
-    of_class, of_guess = counts.sum(axis=2), counts.sum(axis=1)
+    return of_sums(right, counts.sum(axis=2), counts.sum(axis=1))
+
+
+def of_sums(right: Array, of_class: Array, of_guess: Array) -> list[dict[str, float]]:
+    """Return the same from the number of right predictions and the sums of rows and columns.
+
+    Parameters
+    ----------
+    right : array of int64, shape (K,)
+        Right predictions.
+    of_class, of_guess : array of int64, shape (K, classes)
+        Samples of each class, and predictions of it; of as many samples each.
+
+    Returns
+    -------
+    list of K dict
+        ``"accuracy"`` and ``"mcc"``.
+    """
+    samples = int(of_class[0].sum())
     sums = (
         right,
         right * samples - (of_class * of_guess).sum(axis=1),

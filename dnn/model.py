@@ -190,6 +190,7 @@ class NeuralNetwork:
             ops.asarray(data.targets),
             None if data.weights is None else ops.asarray(data.weights),
             batch_size,
+            classes=network.classes_to_tally,
         )
         # Imported here: most of a sweep's networks are trained without anybody watching.
         watchers: list[Callback] = []

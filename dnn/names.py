@@ -62,9 +62,10 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "xavier_uniform": "glorot_uniform",
     },
     "value to watch": {
-        "acc": "validation_accuracy",
-        "accuracy": "validation_accuracy",
+        "acc": "accuracy",
+        "train_accuracy": "accuracy",
         "train_loss": "loss",
+        "training_accuracy": "accuracy",
         "training_loss": "loss",
         "val_acc": "validation_accuracy",
         "val_accuracy": "validation_accuracy",

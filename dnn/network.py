@@ -54,7 +54,7 @@ class BatchPlan:
         plan for K networks.
     loss : array, shape ()
     outputs : array, shape (batch, ...)
-        None in a plan for training, where later nodes take its memory.
+        None in a plan for training where no predictions are counted: later nodes take its memory.
     weight : array, shape (batch,)
         To be filled too; None in a plan whose samples count alike.
     """
@@ -228,6 +228,17 @@ class Network:
                 x.name = x.name or layer.name
         return x
 
+    @property
+    def classes_to_tally(self) -> int | None:
+        """How many classes predictions are counted of in training; None where they are not."""
+        shape, loss = self.output_shape, self.loss
+        if not loss.classifies or len(shape) != 1:
+            return None
+        target = loss.target(placeholder((1, *shape), self.dtype, "outputs"))
+        classes = loss.class_count(shape)
+        labels = target.shape == (1,) and target.dtype == np.intp
+        return classes if labels and shape in ((classes,), (1,)) else None
+
     def training_plan(self, batch: int) -> BatchPlan:
         """Return the plan that computes loss and gradients of a batch."""
         return self._plan("training", batch)
@@ -276,6 +287,8 @@ class Network:
         if trains:
             scale = variable((), self.dtype, "gradient_scale")
             arrays[scale] = self.gradient_scale
+            if self.classes_to_tally is not None:
+                wanted.append(outputs)
             slopes = gradients(loss, self._variables, scale)
             # From the last layer to the first, as they arise: each is computed while what it
             # comes from is still in the cache.
@@ -302,7 +315,7 @@ class Network:
         def at(node: Node) -> Array:
             return plan[now[node]]
 
-        shown = None if trains else at(outputs)
+        shown = None if trains and self.classes_to_tally is None else at(outputs)
         weights = None if weight is None else at(weight)
         return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dnn.backend import Array, Ops
+from dnn.backend import Array, Ops, empty
 from dnn.graph.operation import Step
 from dnn.loss_scaling import LossScaling
 from dnn.network import BatchPlan
@@ -38,6 +38,8 @@ class Trainer:
         The last batch of an epoch holds what remains, on a plan of its own.
     rows : int, optional
         How many samples an epoch visits; n if left out.
+    classes : int, optional
+        Count predictions of so many classes.
 
     Attributes
     ----------
@@ -56,10 +58,11 @@ class Trainer:
         weights: Array | None,
         batch_size: int,
         rows: int | None = None,
+        classes: int | None = None,
     ) -> None:
         self.rows = len(samples) if rows is None else rows
         self.batch_size = min(batch_size, self.rows)
-        self._data = (samples, targets, weights)
+        self._data: tuple[Array, Array, Array | None] = (samples, targets, weights)
         self._update = update
         self._ops = ops
         self._whole = compiled(self.batch_size)
@@ -78,8 +81,18 @@ class Trainer:
         shape = (*models, self.rows)
         self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
         self._position = ops.asarray(np.array([0, 0, self.batch_size], np.int64))
+        self._tallies: Array | None = None
+        if classes is not None:
+            shape = (*models, classes + 1)
+            self._tallies = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
+            self._no_tallies = np.zeros(shape, np.int64)
         self._whole_step = self._linked(self._whole)
         self._rest_step = [] if self._rest is None else self._linked(self._rest)
+
+    @property
+    def targets(self) -> Array:
+        """The targets that it was given."""
+        return self._data[1]
 
     def suits(self, update: Update | LossScaling, samples: Array, targets: Array) -> bool:
         """Whether it moves the parameters by this update, on data that lie where its own do."""
@@ -97,8 +110,29 @@ class Trainer:
             if data is not None and edge is not None
         ]
         end: Step = (self._ops.end_batch, (plan.loss, self._losses, self._position))
-        steps = [*gather, *plan.plan.steps, *self._update.steps, end]
+        steps = [*gather, *plan.plan.steps, *self._tally(plan), *self._update.steps, end]
         return self._ops.link(steps, scratch=self._update.gradients)
+
+    def _tally(self, plan: BatchPlan) -> list[Step]:
+        """Return what counts the predictions of a batch, if they are to be counted."""
+        if self._tallies is None or plan.outputs is None:
+            return []
+        guesses = empty(self._ops, plan.target.shape, np.int64)
+        return [(self._ops.tally_classes, (plan.outputs, plan.target, guesses, self._tallies))]
+
+    def tallies(self) -> Array | None:
+        """Return what was predicted in the last epoch, None where it is not counted.
+
+        Returns
+        -------
+        array of int64, shape (K, classes + 1), or None
+            For each network the predictions of each class, and behind them the right ones; each
+            batch before its step. A single network is K = 1.
+        """
+        if self._tallies is None:
+            return None
+        tallies: Array = self._ops.to_host(self._tallies)
+        return tallies.reshape(-1, tallies.shape[-1])
 
     def epoch(self, order: Array, inspect: Callable[[BatchPlan], None] | None = None) -> float:
         """Visit every sample once.
@@ -137,6 +171,8 @@ class Trainer:
         return means
 
     def _visit(self, order: Array, inspect: Callable[[BatchPlan], None] | None) -> None:
+        if self._tallies is not None:
+            self._ops.load(self._no_tallies, self._tallies)
         if inspect is not None:
             self._visit_and_inspect(self._ops.asarray(order), inspect)
             return
@@ -154,14 +190,18 @@ class Trainer:
         size, losses, update = self.batch_size, self._losses, self._update.run
         plan, partial = self._whole, self.rows // size
         load, run, loss = plan.load, plan.plan.run, plan.loss
+        tally = self._tally(plan)
         for step in range(self.steps):
             if step == partial:  # the last batch
                 assert self._rest is not None
                 plan = self._rest
                 load, run, loss = plan.load, plan.plan.run, plan.loss
+                tally = self._tally(plan)
             load(samples, targets, weights, order[..., step * size : (step + 1) * size])
             run()
             inspect(plan)
+            for function, arguments in tally:
+                function(*arguments)
             update()
             losses[step] = loss
 

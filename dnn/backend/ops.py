@@ -141,6 +141,25 @@ class Ops(OptimizerSteps):
         position[0] += position[2]
         position[1] += 1
 
+    @staticmethod
+    def tally_classes(outputs: Array, labels: Array, guesses: Array, tallies: Array) -> None:
+        """Count what is predicted, and how often that is right.
+
+        The prediction is the class of the largest output; of a single output, whether it is above
+        0; of NaN nothing is known. ``tallies[..., c] += 1`` for each prediction c, and
+        ``tallies[..., -1] += 1`` for each right one. Outputs are (..., rows, outputs), labels
+        (..., rows); `guesses` is workspace for indices, of the labels' shape.
+        """
+        if outputs.shape[-1] == 1:
+            np.greater(outputs[..., 0], 0, out=guesses)
+        else:
+            np.argmax(outputs, axis=-1, out=guesses)
+        width = tallies.shape[-1]
+        tallies[..., -1] += np.count_nonzero(guesses == labels, axis=-1)
+        by_model = guesses.reshape(-1, guesses.shape[-1])
+        np.add(by_model, width * np.arange(len(by_model))[:, None], by_model)
+        np.add.at(tallies.reshape(-1), by_model, 1)
+
     # Elementwise: out = f(x) or f(x, y).
 
     add = staticmethod(np.add)

@@ -23,7 +23,8 @@ class BestCheckpoint(Callback):
     path : path
         Of the one file, replaced each time as a whole.
     monitor : str
-        ``"validation_loss"``, ``"validation_accuracy"``, ``"validation_mcc"`` or ``"loss"``.
+        ``"validation_loss"``, ``"validation_accuracy"``, ``"validation_mcc"``, or ``"loss"``,
+        ``"accuracy"``, ``"mcc"`` of the training.
 
     Attributes
     ----------

@@ -11,7 +11,7 @@ Nothing is called for a batch: on a small network that would cost more than the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dnn.errors import ConfigurationError, unknown_name
@@ -25,6 +25,8 @@ __all__ = ["Callback", "Epoch", "better"]
 # What may be watched, and whether more of it is better.
 MORE_IS_BETTER = {
     "loss": False,
+    "accuracy": True,
+    "mcc": True,
     "validation_loss": False,
     "validation_accuracy": True,
     "validation_mcc": True,
@@ -46,6 +48,8 @@ class Epoch:
         `NeuralNetwork.evaluate` on the validation set; empty without one.
     history : History
         Of this call of `fit`, this epoch included.
+    training : dict of str to float
+        Further values of the training, see `History.training`.
     """
 
     model: NeuralNetwork
@@ -53,6 +57,7 @@ class Epoch:
     loss: float
     validation: dict[str, float]
     history: History
+    training: dict[str, float] = field(default_factory=dict)
 
     def value(self, monitor: str) -> float:
         """Return a value by the name under which callbacks watch it.
@@ -60,7 +65,8 @@ class Epoch:
         Parameters
         ----------
         monitor : str
-            ``"loss"`` of the training, or ``"validation_"`` and a metric.
+            ``"loss"``, ``"accuracy"`` or ``"mcc"`` of the training, or ``"validation_"`` and a
+            metric.
 
         Returns
         -------
@@ -71,7 +77,7 @@ class Epoch:
         ConfigurationError
             If the epoch has no such value.
         """
-        values = {"loss": self.loss}
+        values = {"loss": self.loss, **self.training}
         values.update({f"validation_{name}": value for name, value in self.validation.items()})
         if monitor not in values:
             hint = "" if self.validation else "; fit was given no validation set"

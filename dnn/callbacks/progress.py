@@ -59,6 +59,8 @@ class ProgressBar(Callback):
         """Move on by one epoch."""
         # Short names: a terminal of 80 columns shows the bar too.
         shown = {"loss": epoch.loss}
+        if not epoch.validation and "accuracy" in epoch.training:
+            shown["accuracy"] = epoch.training["accuracy"]
         if epoch.validation:
             shown["validation"] = epoch.validation["loss"]
         if "accuracy" in epoch.validation:

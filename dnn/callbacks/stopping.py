@@ -22,7 +22,8 @@ class EarlyStopping(Callback):
     Parameters
     ----------
     monitor : str
-        ``"validation_loss"``, ``"validation_accuracy"``, ``"validation_mcc"`` or ``"loss"``.
+        ``"validation_loss"``, ``"validation_accuracy"``, ``"validation_mcc"``, or ``"loss"``,
+        ``"accuracy"``, ``"mcc"`` of the training.
     patience : int, at least 1
         Epochs to wait for a better value.
     min_delta : float, not negative

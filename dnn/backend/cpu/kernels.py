@@ -35,6 +35,7 @@ __all__ = [
     "sum_of_squares",
     "take_batch",
     "take_rows",
+    "tally_classes",
     "uniform_noise",
 ]
 
@@ -71,6 +72,9 @@ def end_batch(loss, losses, position):
     position[0] += position[2]
     position[1] += 1
 
+
+# Comparisons in which NaN may be anything.
+COMPARED = {"error_model": "numpy", "fastmath": {"nsz", "nnan", "ninf"}}
 
 # Reductions.
 
@@ -178,6 +182,36 @@ def mean_cross_entropy(log_probabilities, target, out):
                 term = target[k, i, j] * log_probabilities[k, i, j]
                 total += term if target[k, i, j] != zero else zero
         out[k] = -total / rows
+
+
+@njit(**COMPARED)
+def tally_classes(outputs, labels, tallies, width):
+    """``tallies[k, c] += 1`` for each prediction c, ``tallies[k, -1] += 1`` for each right one."""
+    models, rows = labels.shape
+    for k in range(models):
+        right = 0
+        for i in range(rows):
+            best = 0
+            if width == 1:
+                best = 1 if outputs[k, i, 0] > 0 else 0
+            else:
+                # Even and odd places by themselves, without a branch: a guess of the processor
+                # would be wrong more often than not.
+                even, odd, at_even, at_odd = outputs[k, i, 0], outputs[k, i, 1], 0, 1
+                for j in range(2, width - 1, 2):
+                    x, y = outputs[k, i, j], outputs[k, i, j + 1]
+                    at_even += (j - at_even) * (x > even)
+                    at_odd += (j + 1 - at_odd) * (y > odd)
+                    even, odd = max(even, x), max(odd, y)
+                if width % 2:
+                    x = outputs[k, i, width - 1]
+                    at_even += (width - 1 - at_even) * (x > even)
+                    even = max(even, x)
+                first = (odd > even) | ((odd == even) & (at_odd < at_even))
+                best = at_even + (at_odd - at_even) * first
+            tallies[k, best] += 1
+            right += best == labels[k, i]
+        tallies[k, tallies.shape[1] - 1] += right
 
 
 # Random numbers, as in `dnn.backend.philox`. All in uint64: beside a signed integer Numba makes a

@@ -124,6 +124,14 @@ def _end(loss: Array, losses: Array, position: Array) -> Sequence[Array] | None:
     return loss.reshape(-1), losses.reshape(losses.shape[0], -1), position
 
 
+def _tally(outputs: Array, labels: Array, guesses: Array, tallies: Array) -> Sequence[Array] | None:
+    if not all(x.flags.c_contiguous for x in (outputs, labels, tallies)):
+        return None
+    rows, width = outputs.shape[-2:]
+    models = labels.size // rows
+    return outputs.reshape(-1, rows, width), labels.reshape(-1, rows), tallies.reshape(models, -1)
+
+
 def _summed(x: Array, axes: tuple[int, ...], out: Array) -> tuple[Array, Array] | None:
     """Return x as (groups, summed, kept), where the axes that are summed are neighbours."""
     if not axes or not (x.flags.c_contiguous and out.flags.c_contiguous) or x.dtype != out.dtype:
@@ -165,11 +173,15 @@ def _log_softmax(
     return [array.reshape(-1, x.shape[-1]) for array in arrays]
 
 
-def _softmax_extra(code: str, arrays: Sequence[Array]) -> str:
-    columns = arrays[0].shape[1]
+def _columns(code: str, arrays: Sequence[Array]) -> str:
+    first = arrays[0]
     # As a literal it makes straight lines of the loops over a row.
-    length = str(columns) if columns <= FEW_COLUMNS else "r[2]"
-    return f", vector_math.exp_{code}, vector_math.log_{code}, {length}"
+    few = first.shape[-1] <= FEW_COLUMNS
+    return f", {first.shape[-1]}" if few else f", r[{first.ndim}]"
+
+
+def _softmax_extra(code: str, arrays: Sequence[Array]) -> str:
+    return f", vector_math.exp_{code}, vector_math.log_{code}{_columns(code, arrays)}"
 
 
 def _cross_entropy(
@@ -234,6 +246,10 @@ class CpuOps(Ops):
         "take_batch", (2, 2, 1, 3), _batch, Ops.take_batch, split=_split_batch
     )
     end_batch: Any = array_kernel("end_batch", (1, 2, 1), _end, Ops.end_batch)
+
+    tally_classes: Any = array_kernel(
+        "tally_classes", (3, 2, 2), _tally, Ops.tally_classes, _columns
+    )
 
     add: Any = _elementwise("add")
     subtract: Any = _elementwise("subtract")

@@ -89,6 +89,7 @@ def all_kernels() -> Iterator[Kernel]:
         yield kernels.log_softmax(code)
         yield kernels.uniform_noise(code)
         yield kernels.end_batch(code, "f8")
+        yield kernels.tally_classes(code)
     yield kernels.end_batch("f4", "f4")
     for code in (*FLOATS, "i8", "u1", "b1"):
         yield kernels.take_rows(code)

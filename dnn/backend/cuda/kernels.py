@@ -11,6 +11,7 @@ __all__ = [
     "log_softmax",
     "take_batch",
     "take_rows",
+    "tally_classes",
     "uniform_noise",
 ]
 
@@ -116,6 +117,45 @@ def end_batch(code: str, kept: str) -> Kernel:
 }}
 """
     return Kernel(name, source, "f2" in (code, kept))
+
+
+def tally_classes(code: str) -> Kernel:
+    """Count predictions of each class, and how many are right, into ``tallies[k, c]``.
+
+    A thread looks through all rows of its model for those that its element counts; the last
+    element of a model counts the right ones.
+
+    Its parameters: outputs, labels, tallies, rows, outputs of a row, elements of a model's
+    tallies, elements of tallies.
+    """
+    name = f"tally_classes__{code}"
+    middle = arithmetic(code)
+    source = f"""extern "C" __global__ void {name}(
+    const {C_TYPES[code]}* outputs, const long long* labels, long long* tallies,
+    const long long rows, const long long width, const long long each, const long long n)
+{{
+    const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+        const long long first = i / each * rows, wanted = i % each;
+        long long count = 0;
+        for (long long row = first; row < first + rows; ++row) {{
+            long long best = 0;
+            {middle} largest = ({middle})outputs[row * width];
+            if (width == 1 && largest > 0) best = 1;
+            for (long long j = 1; j < width; ++j) {{
+                const {middle} x = ({middle})outputs[row * width + j];
+                if (x > largest) {{
+                    largest = x;
+                    best = j;
+                }}
+            }}
+            if (wanted == each - 1 ? best == labels[row] : best == wanted) count += 1;
+        }}
+        tallies[i] += count;
+    }}
+}}
+"""
+    return Kernel(name, source, code == "f2")
 
 
 def add_rows(code: str) -> Kernel:

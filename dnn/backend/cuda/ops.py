@@ -165,6 +165,17 @@ class CudaOps(CudaSteps):
         numbers = [np.int64(loss.size), np.int64(steps[0]), np.int64(steps[1])]
         self.launcher.launch(kernel, 1, [loss, losses, position, *numbers])
 
+    def tally_classes(  # type: ignore[override]
+        self, outputs: Array, labels: Array, guesses: Array, tallies: Array
+    ) -> None:
+        """Count predictions, a thread for each class of each model."""
+        for array in (outputs, labels, tallies):
+            self._contiguous("tally_classes", array)
+        kernel = kernels.tally_classes(code_of(outputs.dtype))
+        sizes = (*outputs.shape[-2:], tallies.shape[-1], tallies.size)
+        numbers = [np.int64(n) for n in sizes]
+        self.launcher.for_each(kernel, tallies.size, [outputs, labels, tallies, *numbers])
+
     def add_rows(self, x: Array, rows: Array, out: Array) -> None:  # type: ignore[override]
         """Add up rows, a thread for each element of the result, in the order of the rows."""
         width = int(np.prod(out.shape[1:], dtype=np.int64))

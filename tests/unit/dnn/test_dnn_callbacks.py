@@ -129,7 +129,7 @@ def test_early_stopping_wants_an_improvement_of_min_delta():
     callback = EarlyStopping("validation_accuracy", patience=2, min_delta=1.0)
     history = network().fit(x, y, validation=(x, y), epochs=50, callbacks=[callback])
     assert len(history) == 3
-    assert callback.best == history.accuracy[0]
+    assert callback.best == history.validation_accuracy[0]
 
 
 def test_an_early_stopping_can_watch_one_training_after_another():
@@ -162,7 +162,7 @@ def test_a_network_that_diverges_gets_its_best_epoch_back():
         (lambda: EarlyStopping(patience=0), "patience"),
         (lambda: EarlyStopping(min_delta=-1), "min_delta"),
         (lambda: Pruning(lambda epoch, value: True, every=0), "every"),
-        (lambda: Pruning(lambda epoch, value: True, "accuracy"), "validation_accuracy"),
+        (lambda: Pruning(lambda epoch, value: True, "val_acc"), "validation_accuracy"),
     ],
 )
 def test_options_of_callbacks_out_of_range(make, message):
@@ -192,7 +192,7 @@ def test_pruning_reports_and_obeys():
     history = network().fit(x, y, validation=(x, y), epochs=9, callbacks=[callback])
     assert history.stopped == "pruned"
     assert callback.pruned
-    assert reports == [(2, history.accuracy[1]), (4, history.accuracy[3])]
+    assert reports == [(2, history.validation_accuracy[1]), (4, history.validation_accuracy[3])]
     network().fit(x, y, validation=(x, y), epochs=1, callbacks=[callback])
     assert not callback.pruned
 
@@ -284,7 +284,11 @@ def test_history_of_one_call_and_of_all():
     second = model.fit(x, y, validation=(x, y), epochs=1, batch_size=30)
     assert model.history.loss == first.loss + second.loss
     assert model.history.steps == 9
-    assert model.history.accuracy == second.accuracy == [second.validation[0]["accuracy"]]
+    assert model.history.validation_accuracy == second.validation_accuracy
+    assert second.validation_accuracy == [second.validation[0]["accuracy"]]
+    assert second.validation_loss == [second.validation[0]["loss"]]
+    assert model.history.training == first.training + second.training
+    assert model.history.accuracy == first.accuracy + second.accuracy
     assert len(first.epoch_times_s) == 2
     assert first.training_time_s == sum(first.epoch_times_s) > 0
 

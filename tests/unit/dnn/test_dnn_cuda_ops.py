@@ -238,6 +238,16 @@ def test_the_end_of_a_batch_is_noted(ops, models):
     both(ops, "end_batch", [loss, losses, position], [1, 2])
 
 
+@pytest.mark.parametrize("models", [(), (3,)])
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_predictions_are_counted(ops, models, width):
+    outputs, classes = normal(*models, 20, width), max(2, width)
+    outputs[..., 4, :] = outputs[..., 4, :1]  # the first of equal ones
+    labels = np.random.default_rng(1).integers(0, classes, (*models, 20))
+    tallies = np.arange(classes + 1) + np.zeros((*models, classes + 1), np.int64)
+    both(ops, "tally_classes", [outputs, labels, np.empty_like(labels), tallies], [3])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("elements", [1, 4, 10, 4099])
 def test_noise_is_the_oracles_bit_for_bit(ops, dtype, elements):
