@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from diel.cli.accounts import account_lines
-from diel.cli.output import warn
+from diel.cli.output import console, warn
 from diel.errors import RunDirectoryError
 from diel.loading.functions import import_shipped
 from diel.run.directory import RunDirectory
@@ -166,11 +166,8 @@ def describe_best(results: ResultsView) -> str:
 
 
 def _print_returned(view: RunView) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     for who, value in view.returned[:_RETURNED_SHOWN]:
-        console.print(f"{who} returned {_shortened(str(value))}")
+        print(f"{who} returned {_shortened(str(value))}")
     if len(view.returned) > _RETURNED_SHOWN:
         print(f"... and {len(view.returned) - _RETURNED_SHOWN} more, in the journal")
 
@@ -203,7 +200,6 @@ def _print_ranking(
 ) -> None:
     """Print a table, under the name of whose it is where there are several."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     direction = "highest" if results.maximise else "lowest"
@@ -224,13 +220,11 @@ def _print_ranking(
         by += f"; of {results.count:,}: {results.unranked_text}"
     print(f"\n{whose}{len(shown)} best of {results.ranked} {by}")
     if on_terminal:
-        Console(markup=False, emoji=False).print(table)
+        console().print(table)
     else:
         # A file has no width: wide enough not to cut a number, without Rich's padding.
         text = io.StringIO()
-        Console(
-            width=240, file=text, markup=False, emoji=False, color_system=None, force_terminal=False
-        ).print(table)
+        console(width=240, file=text, color_system=None, force_terminal=False).print(table)
         print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
     if constants:
         print("for all: " + ", ".join(f"{name} {value}" for name, value in constants.items()))

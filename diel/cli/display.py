@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from diel.cli import panels
 from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, print_failure
-from diel.cli.output import warn
+from diel.cli.output import console, warn
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader, Record
 from diel.run.results import TableName
@@ -282,7 +282,6 @@ class LiveDisplay:
     """
 
     def __init__(self, directory: RunDirectory, table_rows: int = TABLE_ROWS) -> None:
-        from rich.console import Console
         from rich.live import Live
 
         self._directory = directory
@@ -294,7 +293,7 @@ class LiveDisplay:
         # What modules say is shown as it is: brackets and colons are theirs, not Rich's.
         self._live = Live(
             get_renderable=self._render,
-            console=Console(markup=False, emoji=False),
+            console=console(),
             refresh_per_second=8,
             transient=True,
             redirect_stderr=False,

@@ -8,17 +8,46 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+# What moves the cursor, colours or rings, and what turns the direction of writing.
+_CONTROLS: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+
+
+def without_controls(text: str) -> str:
+    r"""Return text with control characters written as numbers: ``\u001b`` for an escape.
+
+    What is printed comes from files of a run and from modules; a terminal must not obey it. As JSON
+    it still says the same.
+    """
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class _ForgivingStream:
-    """A text stream whose writes never fail; everything else is the stream's own."""
+    """A text stream whose writes never fail; everything else is the stream's own.
 
-    def __init__(self, stream: TextIO) -> None:
+    Control characters are written as numbers, unless they are of our own drawings.
+    """
+
+    def __init__(self, stream: TextIO, drawn_for: _ForgivingStream | None = None) -> None:
         self._stream = stream
+        self._is_drawn = drawn_for is not None
+        self._owner = drawn_for or self
         self.lost: OSError | None = None
+
+    @property
+    def rich_proxied_file(self) -> Any:
+        """The stream that Rich writes to: its consoles escape what they are given (`console`)."""
+        return self if self._is_drawn else _ForgivingStream(self._stream, drawn_for=self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -26,7 +55,7 @@ class _ForgivingStream:
     def write(self, text: str) -> int:
         """Write; what cannot be written is dropped."""
         with self._forgiven():
-            self._stream.write(text)
+            self._stream.write(text if self._is_drawn else without_controls(text))
         return len(text)
 
     def flush(self) -> None:
@@ -40,11 +69,27 @@ class _ForgivingStream:
             yield
         except OSError as error:
             if error.errno != errno.EPIPE:  # a reader that leaves has seen enough
-                self.lost = error
+                self._owner.lost = error
             # What lies in the stream's buffer must not fail again at the end of the process.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
+
+
+def console(**options: Any) -> Console:
+    """Return a console of Rich's that shows text as it is: no markup, and no control characters."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class PlainConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control or not _CONTROLS.search(segment.text):
+                    yield segment
+                else:
+                    yield Segment(without_controls(segment.text), segment.style)
+
+    return PlainConsole(**{"markup": False, "emoji": False, **options})
 
 
 def protect_standard_streams() -> None:
@@ -74,6 +119,7 @@ def why_output_was_lost() -> str | None:
 
 def aligned(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
     """Return the lines of a table whose columns are as wide as they have to be."""
+    rows = [[without_controls(cell).replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     return [
         gap.join(

@@ -165,7 +165,7 @@ def _export(directory: RunDirectory, formats: list[str], file: Path) -> int:
     for code in exporters:
         try:
             files = code.export_sweep(directory.path, formats, draft.file.parent)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             raise LaunchError(str(error)) from error
         for path in files:
             print(path)

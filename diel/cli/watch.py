@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from diel.cli import panels
 from diel.cli.accounts import account_lines
 from diel.cli.display import PlainDisplay
+from diel.cli.output import console
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
 from diel.run.history import State, is_run, list_runs, summarize
@@ -149,23 +150,17 @@ class Watched:
 
 
 def _print(watched: Watched) -> None:
-    from rich.console import Console
-
-    console = Console(
-        width=_PLAIN_WIDTH, markup=False, emoji=False, color_system=None, force_terminal=False
-    )
-    with console.capture() as capture:
-        console.print(watched.draw(is_lively=False))
+    printer = console(width=_PLAIN_WIDTH, color_system=None, force_terminal=False)
+    with printer.capture() as capture:
+        printer.print(watched.draw(is_lively=False))
     print("\n".join(line.rstrip() for line in capture.get().splitlines()), flush=True)
 
 
 def _watch_live(watched: Watched) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     watched.look()
-    console = Console(markup=False, emoji=False)
-    with Live(get_renderable=watched.draw, console=console, refresh_per_second=8):
+    with Live(get_renderable=watched.draw, console=console(), refresh_per_second=8):
         while not watched.has_ended:
             time.sleep(_LOOK_EVERY_S)
             watched.look()

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ..objective import Objective, ObjectiveError
-from .ledger import DIVERGED, FAILED, FINISHED, STOPPED, about_of, as_numbers, encode, records_of
+from .ledger import (
+    DIVERGED,
+    FAILED,
+    FINISHED,
+    STOPPED,
+    LedgerError,
+    about_of,
+    as_numbers,
+    encode,
+    records_of,
+)
 from .table import Table, cell
 
 Rows: TypeAlias = "Callable[[], Iterator[dict[str, Any]]]"
@@ -113,7 +123,9 @@ def curves_of(ledger: Path, folder: Path) -> Iterator[tuple[int, list[tuple[int,
 def objectives_of(ledger: Path, folder: Path) -> list[Objective]:
     """Return what a ledger's sweep was to make large or small."""
     about = about_of(ledger)
-    texts, maximise = about["objective"], about.get("maximise")
+    texts, maximise = about.get("objective"), about.get("maximise")
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise LedgerError(f"{ledger} does not say what its sweep was for")
     directions = maximise if isinstance(maximise, list) else [maximise] * len(texts)
     return [Objective.parse(text, one, folder) for text, one in zip(texts, directions, strict=True)]
 

@@ -16,13 +16,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from datetime import time as clock_time
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
+
+from diel.errors import ModuleFailed
 
 FORMAT: Final = 1
 FINISHED: Final = "finished"
@@ -35,9 +38,11 @@ _SYNC_EVERY_S: Final = 1.0
 _SYNC_SHARE: Final = 0.05
 """Of the time of a sweep, at most so much is spent on bringing lines to the disk."""
 _CHUNK_BYTES: Final = 1 << 20
+_MOST_TRIALS: Final = 2**32
+"""More than any sweep has: a bit is kept for each up to the last one."""
 
 
-class LedgerError(ValueError):
+class LedgerError(ModuleFailed, ValueError):
     """A ledger is damaged, or is of another sweep."""
 
 
@@ -103,7 +108,7 @@ class Ledger:
 def has_begun(path: Path) -> bool:
     """Whether there is a ledger with a whole line; half of one says nothing of its sweep."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             return file.readline().endswith(b"\n")
     except FileNotFoundError:
         return False
@@ -118,12 +123,12 @@ def about_of(path: Path) -> dict[str, Any]:
         If it is none.
     """
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             head = json.loads(file.readline())
-        if head["format"] == FORMAT:
+        if head["format"] == FORMAT and isinstance(head["sweep"], dict):
             about: dict[str, Any] = head["sweep"]
             return about
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise LedgerError(f"{path} is no ledger of a sweep")
 
@@ -138,17 +143,47 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
     LedgerError
         If a line is no record.
     """
-    with path.open("rb") as file:
+    with _open(path) as file:
         file.readline()
         for number, line in enumerate(file, start=2):
             if not line.endswith(b"\n"):
                 return
             try:
                 record = json.loads(line)
-                record["trial"] + 0
-            except (ValueError, TypeError, KeyError):
-                raise LedgerError(f"{path}, line {number}: no record of a trial") from None
+                is_sound = _is_sound(record)
+            except (ValueError, TypeError, KeyError, RecursionError):
+                is_sound = False
+            if not is_sound:
+                raise LedgerError(
+                    f"{path}, line {number}: no record of a trial. Remove the line: a run that is "
+                    "resumed tries that trial again"
+                )
             yield record
+
+
+def _is_sound(record: dict[str, Any]) -> bool:
+    trial, state = record["trial"], record["state"]
+    return (
+        type(trial) is int
+        and 0 <= trial < _MOST_TRIALS
+        and isinstance(record["parameters"], dict)
+        and isinstance(record["metrics"], dict)
+        and state in (FINISHED, STOPPED, FAILED, DIVERGED)
+        and (state in (FINISHED, STOPPED) or isinstance(record["reason"], str))
+        and all(
+            type(step) is int and isinstance(metrics, dict)
+            for step, metrics in record.get("reports", ())
+        )
+    )
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a ledger to read it; a pipe, say, which would make its reader wait, is none."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise LedgerError(f"{path} is no regular file")
+    return os.fdopen(file, "rb")
 
 
 def _whole_bytes(file: int) -> int:

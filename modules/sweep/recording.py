@@ -158,7 +158,7 @@ class Recording:
         row = {"trial": trial, **self._absent, **record["parameters"], **metrics}
         if not self._own.isdisjoint(metrics):  # a metric is called like a parameter
             row |= {"trial": trial, **self._absent, **record["parameters"]}
-        row["trainer"], row["seed"] = record["trainer"], record["seed"]
+        row["trainer"], row["seed"] = record.get("trainer", ""), record.get("seed", "")
         if state == FINISHED:
             splits = record.get(SPLITS)
             evaluated = Evaluated.of(metrics, splits) if splits is not None else None

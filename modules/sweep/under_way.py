@@ -23,6 +23,8 @@ from .messages import Tags
 _SUFFIX: Final = ".under-way"
 _BOUNDS: Final = struct.Struct("<qq")
 _SHOWN: Final = 8
+_MOST_TRIALS: Final = 2**20
+"""More than any lease has."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +156,15 @@ def _paths(run_dir: Path, tags: Tags | None) -> list[Path]:
 def _read(paths: Iterable[Path]) -> Iterator[Left]:
     for path in paths:
         try:
+            if not path.is_file():  # somebody's pipe, say
+                continue
             start, stop = _BOUNDS.unpack(path.read_bytes()[: _BOUNDS.size])
-        except (OSError, struct.error):  # it goes away, or was never filled
-            continue
-        if start < stop:
             *_, module, copy, rank = path.stem.split(".")
-            yield Left(f"{module}.{copy}", int(rank), range(start, stop))
+            copy_rank = int(rank)
+        except (OSError, struct.error, ValueError):  # it goes away, or was never filled
+            continue
+        if 0 <= start < stop <= start + _MOST_TRIALS:
+            yield Left(f"{module}.{copy}", copy_rank, range(start, stop))
 
 
 def _prefix(tags: Tags) -> str:
