@@ -16,7 +16,7 @@ from diel.errors import ModuleFailed
 from ..strategies import Wait
 from ..trial import trial_seed
 from .leases import LeaseBook, Pace
-from .ledger import FAILED, Ledger, about_of, has_begun, ledger_path, records_of
+from .ledger import FAILED, Ledger, about_of, has_begun, ledger_path, trials_of
 from .messages import End, Keep, Kept, Lease, Outcome, Report, SweepOrder, Tags
 from .recording import Recording
 from .showing import Showing
@@ -301,7 +301,7 @@ class _Sweep:
             unranked = self._recording.unranked
             counts = ", ".join(f"{count} {why}" for why, count in unranked.items())
             reason = next(
-                (one["reason"] for one in records_of(self._path) if "reason" in one), "none was run"
+                (one["reason"] for one in trials_of(self._path) if "reason" in one), "none was run"
             )
             raise SweepFailed(f"no trial has succeeded ({counts or 'none'}); the first: {reason}")
         return self._standing.best[0]

@@ -24,7 +24,7 @@ from .ledger import (
     about_of,
     as_numbers,
     encode,
-    records_of,
+    trials_of,
 )
 from .table import Table, cell
 
@@ -81,7 +81,7 @@ def check_formats(formats: list[str]) -> None:
 def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
     """Yield a flat row for each record: trial, parameters, metrics, objectives, and the rest."""
     objectives = objectives_of(ledger, folder)
-    for record in records_of(ledger):
+    for record in trials_of(ledger):
         metrics = as_numbers(record["metrics"])
         own = {"trial": record["trial"], **record["parameters"]}
         row = {**own, **metrics, **own}
@@ -97,7 +97,7 @@ def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
 
 def reports_of(ledger: Path) -> Iterator[dict[str, Any]]:
     """Yield a flat row for each point of a learning curve: trial, step, and what was reported."""
-    for record in records_of(ledger):
+    for record in trials_of(ledger):
         for step, metrics in record.get("reports", ()):
             own = {"trial": record["trial"], "step": step}
             yield {**own, **as_numbers(metrics), **own}
@@ -112,7 +112,7 @@ def curves_of(ledger: Path, folder: Path) -> Iterator[tuple[int, list[tuple[int,
         If the ledger is damaged, or there is no such objective.
     """
     objective = objectives_of(ledger, folder)[0]
-    for record in records_of(ledger):
+    for record in trials_of(ledger):
         points = []
         for step, metrics in record.get("reports", ()):
             with suppress(ObjectiveError):
@@ -160,7 +160,7 @@ def _to_csv(ledger: Path, folder: Path) -> list[Path]:
 
 def _to_json(ledger: Path, folder: Path) -> list[Path]:
     path = ledger.with_name("trials.json")
-    rows = zip(rows_of(ledger, folder), records_of(ledger), strict=True)
+    rows = zip(rows_of(ledger, folder), trials_of(ledger), strict=True)
     with path.open("w", encoding="utf-8", errors="replace") as file:
         file.write("[")
         for number, (row, record) in enumerate(rows):
@@ -233,7 +233,7 @@ def _to_optuna(ledger: Path, folder: Path) -> list[Path]:
         directions=["maximize" if one.maximise else "minimize" for one in objectives],
     )
     states = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL", DIVERGED: "FAIL"}
-    for record, (_, curve) in zip(records_of(ledger), curves_of(ledger, folder), strict=True):
+    for record, (_, curve) in zip(trials_of(ledger), curves_of(ledger, folder), strict=True):
         metrics = as_numbers(record["metrics"])
         parameters = record["parameters"]
         state = states[record["state"]]
@@ -260,7 +260,7 @@ def _distributions(ledger: Path, kinds: Any) -> dict[str, Any]:
     numbers: dict[str, tuple[float, float]] = {}
     whole: dict[str, bool] = {}
     words: dict[str, dict[Any, None]] = {}
-    for record in records_of(ledger):
+    for record in trials_of(ledger):
         for name, value in record["parameters"].items():
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 low, high = numbers.get(name, (value, value))
@@ -275,7 +275,7 @@ def _distributions(ledger: Path, kinds: Any) -> dict[str, Any]:
             found[name] = kind(low, high)
     for name in words:
         if name in numbers:  # numbers and words: all of them are choices
-            values = {record["parameters"].get(name) for record in records_of(ledger)}
+            values = {record["parameters"].get(name) for record in trials_of(ledger)}
             words[name] = dict.fromkeys(_categorical(one) for one in values if one is not None)
         found[name] = kinds.CategoricalDistribution(list(words[name]))
     return found

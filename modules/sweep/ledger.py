@@ -38,6 +38,7 @@ _SYNC_EVERY_S: Final = 1.0
 _SYNC_SHARE: Final = 0.05
 """Of the time of a sweep, at most so much is spent on bringing lines to the disk."""
 _CHUNK_BYTES: Final = 1 << 20
+_NEEDED: Final = ("state", "parameters", "metrics")
 _MOST_TRIALS: Final = 2**32
 """More than any sweep has: a bit is kept for each up to the last one."""
 
@@ -161,15 +162,37 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
+def trials_of(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a ledger as `records_of`, each with its state, parameters and metrics.
+
+    One that lacks any of these is of a trial that failed: nothing else can be said of it.
+
+    Raises
+    ------
+    LedgerError
+        As `records_of`.
+    """
+    for record in records_of(path):
+        missing = [name for name in _NEEDED if name not in record]
+        if missing:
+            record |= {"state": FAILED, "reason": f"its record has no {' and no '.join(missing)}"}
+            record.setdefault("parameters", {})
+            record.setdefault("metrics", {})
+        elif record["state"] == FAILED:
+            record.setdefault("reason", "its record does not say why")
+        yield record
+
+
 def _is_sound(record: dict[str, Any]) -> bool:
-    trial, state = record["trial"], record["state"]
+    """Whether what a record has is of the right kind; it need not have more than its trial."""
+    trial = record["trial"]
     return (
         type(trial) is int
         and 0 <= trial < _MOST_TRIALS
-        and isinstance(record["parameters"], dict)
-        and isinstance(record["metrics"], dict)
-        and state in (FINISHED, STOPPED, FAILED, DIVERGED)
-        and (state in (FINISHED, STOPPED) or isinstance(record["reason"], str))
+        and isinstance(record.get("parameters", {}), dict)
+        and isinstance(record.get("metrics", {}), dict)
+        and record.get("state", FINISHED) in (FINISHED, STOPPED, FAILED, DIVERGED)
+        and isinstance(record.get("reason", ""), str)
         and all(
             type(step) is int and isinstance(metrics, dict)
             for step, metrics in record.get("reports", ())

@@ -16,7 +16,7 @@ from ..objective import ObjectiveError
 from ..space import Choices
 from ..trial import trial_seed
 from .bitmap import Bitmap
-from .ledger import DIVERGED, FAILED, FINISHED, STOPPED, as_numbers, plain, records_of
+from .ledger import DIVERGED, FAILED, FINISHED, STOPPED, as_numbers, plain, trials_of
 from .messages import Outcome, Report
 from .standing import Standing
 from .trying import SPLITS, Reports, thinned
@@ -67,7 +67,7 @@ class Recording:
     def recall(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
         """Take in what a ledger holds that is not recorded yet; yield the rows, many at a time."""
         rows = (
-            self._recalled(record) for record in records_of(ledger) if recorded.add(record["trial"])
+            self._recalled(record) for record in trials_of(ledger) if recorded.add(record["trial"])
         )
         while batch := list(islice(rows, _RECALLED_AT_ONCE)):
             yield batch

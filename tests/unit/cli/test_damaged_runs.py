@@ -27,7 +27,7 @@ from diel.run.resuming import order_resumption
 from diel.run.status import write_status
 from diel.run.storyline import span_event
 from diel.run.trace import TracePart
-from modules.sweep.ledger import Ledger, LedgerError, about_of, ledger_path, records_of
+from modules.sweep.ledger import Ledger, LedgerError, about_of, ledger_path, trials_of
 from modules.sweep.messages import Tags
 from modules.sweep.under_way import UnderWay, left_under_way
 
@@ -288,8 +288,9 @@ def check_readers(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = path / "sweeps" / "g.master" / "trials.jsonl"
     with time_limit(20, "a ledger"), contextlib.suppress(LedgerError, OSError):
         about_of(ledger)
-        for record in records_of(ledger):
+        for record in trials_of(ledger):
             assert record["trial"] >= 0
+            assert {"state", "parameters", "metrics"} <= record.keys()
     with time_limit(20, "the trials under way"):
         left_under_way(path)
     with time_limit(20, "--resume"), contextlib.suppress(RunDirectoryError):

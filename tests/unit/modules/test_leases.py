@@ -24,6 +24,7 @@ from modules.sweep.ledger import (
     has_begun,
     ledger_path,
     records_of,
+    trials_of,
 )
 from modules.sweep.limits import parse_memory
 from modules.sweep.standing import Standing
@@ -284,6 +285,7 @@ def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
     assert second["metrics"] == {"a": 0.5, "b": "nan"}
     assert third["metrics"] == {"a": [0, 1]}
     assert fourth["metrics"] == {"a": ["nan", 0.5], "b": [["inf"]]}
+    assert [one["state"] for one in trials_of(path)] == ["finished", "failed", "failed", "failed"]
     for line in path.read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
@@ -307,6 +309,9 @@ def test_a_ledger_of_the_first_format_is_read(tmp_path: Path) -> None:
     path.write_text('{"format": 1, "sweep": {"seed": 1}}\n{"trial": 7}\n{"trial": 8')
     assert about_of(path) == {"seed": 1}
     assert list(records_of(path)) == [{"trial": 7}]
+    (trial,) = trials_of(path)
+    assert (trial["state"], trial["parameters"], trial["metrics"]) == ("failed", {}, {})
+    assert trial["reason"] == "its record has no state and no parameters and no metrics"
     path.write_text('{"format": 2, "sweep": {}}\n')
     with pytest.raises(LedgerError, match="no ledger"):
         about_of(path)
