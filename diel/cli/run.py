@@ -106,7 +106,9 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     )
     resumes = directory is not None
     if directory is None:
-        directory = RunDirectory.create(options.runs, workflow.name, workflow.file)
+        directory = RunDirectory.create(
+            options.runs, workflow.name, workflow.file, private=workflow.private
+        )
     options.directory = directory
     # What a rank is told, without the parser of all commands: there may be many of them.
     told = {

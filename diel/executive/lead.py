@@ -113,7 +113,9 @@ def lead(
         if run_dir is not None:
             directory = RunDirectory(run_dir)
         else:
-            directory = RunDirectory.create(runs, workflow.name, workflow.file)
+            directory = RunDirectory.create(
+                runs, workflow.name, workflow.file, private=workflow.private
+            )
         recorder = Recorder(directory)
     except DielError:
         dismiss_all(parent)

@@ -68,7 +68,14 @@ class RunDirectory:
         self.stop_request = self.path / "stop"
 
     @classmethod
-    def create(cls, parent: str | os.PathLike[str], name: str, workflow_file: Path) -> RunDirectory:
+    def create(
+        cls,
+        parent: str | os.PathLike[str],
+        name: str,
+        workflow_file: Path,
+        *,
+        private: bool = True,
+    ) -> RunDirectory:
         """Make a new run directory with a copy of the workflow file in it.
 
         Parameters
@@ -78,6 +85,8 @@ class RunDirectory:
         name : str
             The workflow's name.
         workflow_file : path
+        private : bool, optional
+            Whether its owner alone may enter it, and so see anything in it, whatever the umask.
 
         Raises
         ------
@@ -87,7 +96,7 @@ class RunDirectory:
         stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         try:
             Path(parent).mkdir(parents=True, exist_ok=True)
-            run = cls(_make_unused(Path(parent), stem))
+            run = cls(_make_unused(Path(parent), stem, 0o700 if private else 0o777))
             run.logs.mkdir()
             run.workflow.write_bytes(workflow_file.read_bytes())
             # A run that is killed before its first record can be resumed all the same.
@@ -262,11 +271,11 @@ def _results_table(run_dir: Path, number: int) -> Path:
     return run_dir / ("results.csv" if number == 1 else f"results-{number}.csv")
 
 
-def _make_unused(parent: Path, stem: str) -> Path:
+def _make_unused(parent: Path, stem: str, mode: int) -> Path:
     for number in range(1, 1000):
         path = parent / (stem if number == 1 else f"{stem}-{number}")
         try:
-            path.mkdir()
+            path.mkdir(mode)
         except FileExistsError:
             continue
         return path

@@ -50,6 +50,14 @@ class Workflow(StrictTable):
         default=(), description="Every [[boundary]], in file order."
     )
     log_size_bytes: int = Field(default=2**26, description="What a log file may grow to.")
+    private: bool = Field(
+        default=True,
+        description=(
+            "Whether the run directory, and so all that is in it, can be read by its owner alone; "
+            "if not, the umask says who else may."
+        ),
+        examples=[False],
+    )
     file: Path = Field(description="The workflow file, as an absolute path.")
 
     @property
@@ -94,6 +102,11 @@ class WorkflowTable(StrictTable):
             "TiB); of a longer one the first quarter and the end are kept."
         ),
         examples=["64 MiB"],
+    )
+    private: bool = Field(
+        default=True,
+        description=Workflow.model_fields["private"].description,
+        examples=[False],
     )
 
     @field_validator("log_size")

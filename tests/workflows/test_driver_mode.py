@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -71,10 +73,22 @@ def run_driver(folder: Path, program: str, file: str = FILE, ranks: int = 5):  #
     return execute([*mpiexec(ranks), sys.executable, "driver.py"], cwd=folder)
 
 
-@pytest.mark.parametrize("program", [PYTHON, OPENDIEL], ids=["Executive", "IELExecutive"])
-def test_a_program_runs_its_functions_as_modules(program: str, tmp_path: Path) -> None:
-    finished = run_driver(tmp_path, program + END)
+@pytest.mark.parametrize(
+    ("program", "table", "others_may"),
+    [(PYTHON, "", 0), (OPENDIEL, "[workflow]\nprivate = false\n", 0o055)],
+    ids=["Executive", "IELExecutive"],
+)
+def test_a_program_runs_its_functions_as_modules(
+    program: str, table: str, others_may: int, tmp_path: Path
+) -> None:
+    before = os.umask(0o022)
+    try:
+        finished = run_driver(tmp_path, program + END, table + FILE)
+    finally:
+        os.umask(before)
     assert finished.status == 0, finished.output
+    (run,) = (tmp_path / "runs").iterdir()
+    assert stat.S_IMODE(run.stat().st_mode) == 0o700 | others_may
     for rank in range(5):
         assert f"rank {rank} of 5: status 0" in finished.stdout
     ended = [one for one in journal(tmp_path) if one["event"] == "CopyFinished"]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import time
 from pathlib import Path
 
@@ -80,3 +82,18 @@ def test_a_stop_can_be_asked_for_more_than_once(tmp_path: Path, workflow: Path) 
     run.withdraw_stop()
     run.stop_request.touch()
     assert run.why_stop() == "a stop was asked for"
+
+
+@pytest.mark.parametrize("umask", [0, 0o022])
+def test_its_owner_alone_may_enter_unless_the_file_says_otherwise(
+    tmp_path: Path, workflow: Path, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        private = RunDirectory.create(tmp_path / "runs", "w", workflow)
+        shared = RunDirectory.create(tmp_path / "runs", "w", workflow, private=False)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(private.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(shared.path.stat().st_mode) == 0o777 & ~umask
+    assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o777 & ~umask
