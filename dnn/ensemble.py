@@ -26,7 +26,6 @@ from dnn.history import History
 from dnn.layers import Layer
 from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
-from dnn.metrics import of_sums
 from dnn.model import NeuralNetwork
 from dnn.network import Network
 from dnn.optimizers import SGD, Optimizer
@@ -261,8 +260,7 @@ class Ensemble:
             orders = self._orders(trained[active], active, max(wanted[k] for k in active))
             staying = active
             while len(staying) == len(active):
-                counts = None if of_class is None else of_class[active]
-                self._epoch(trainer, active, next(orders), histories, counts)
+                self._epoch(trainer, active, next(orders), histories, of_class)
                 if held_out is not None and (
                     validation_epochs is None or len(histories[active[0]]) in validation_epochs
                 ):
@@ -284,29 +282,29 @@ class Ensemble:
         active: Sequence[int],
         order: Rows,
         histories: Sequence[History],
-        of_class: Array | None,
+        of_class: Sequence[list[int]],
     ) -> None:
         began = time.perf_counter()
         # A diverging network is reported in its history and not by warnings.
         with np.errstate(all="ignore"):
             losses = trainer.epoch_of_models(order)
         took_s = (time.perf_counter() - began) / len(active)
-        training: Sequence[Mapping[str, float] | None] = [None] * len(active)
         tallies = trainer.tallies()
-        if tallies is not None and of_class is not None:
-            training = of_sums(tallies[:, -1], of_class, tallies[:, :-1])
-        for k, loss, scores in zip(active, losses, training, strict=True):
-            histories[k].add(loss, took_s, trainer.steps, scores)
-            self._histories[k].add(loss, took_s, trainer.steps, scores)
+        for place, (k, loss) in enumerate(zip(active, losses, strict=True)):
+            tally = None if tallies is None else [of_class[k], tallies[place]]
+            for history in (histories[k], self._histories[k]):
+                history.add(loss, took_s, trainer.steps, tally)
 
-    def _class_counts(self, data: EnsembleData, rows: Rows) -> Array | None:
-        """Return how many samples of each class each network is trained on."""
+    def _class_counts(self, data: EnsembleData, rows: Rows) -> list[list[int]]:
+        """Return how many samples of each class each network is trained on, if it is counted."""
         classes = self._network.classes_to_tally
         if classes is None:
-            return None
+            return []
         labels = self._network.ops.to_host(data.targets)[rows]
         shifted = labels + classes * np.arange(len(rows))[:, None]
-        return np.bincount(shifted.ravel(), minlength=classes * len(rows)).reshape(-1, classes)
+        counts = np.bincount(shifted.ravel(), minlength=classes * len(rows))
+        by_network: list[list[int]] = counts.reshape(-1, classes).tolist()
+        return by_network
 
     def _orders(self, rows: Rows, active: Sequence[int], epochs: int) -> Iterator[Rows]:
         """Yield which rows each network visits in the epochs to come, in order."""

@@ -18,7 +18,6 @@ from dnn.data.split import split_rows
 from dnn.errors import ConfigurationError, MixedPrecisionWarning
 from dnn.evaluation import evaluate
 from dnn.history import History
-from dnn.metrics import of_sums
 from dnn.network import BatchPlan, Network
 from dnn.training import Trainer
 
@@ -138,10 +137,10 @@ class Fit:
         self._held_out = held_out
         self._callbacks = callbacks
         self._inspect = inspect
-        self._of_class: Array | None = None
+        self._of_class: list[int] = []
         if network.classes_to_tally is not None:
             targets = network.ops.to_host(trainer.targets)
-            self._of_class = np.bincount(targets, minlength=network.classes_to_tally)[None]
+            self._of_class = np.bincount(targets, minlength=network.classes_to_tally).tolist()
 
     def run(self, epochs: int) -> History:
         """Train, until all epochs are done, the loss is no number, or a callback asks to stop.
@@ -183,15 +182,13 @@ class Fit:
         with np.errstate(all="ignore"):
             loss = trainer.epoch(order, self._inspect)
         took_s = time.perf_counter() - began
-        training, validation = None, None
         tallies = trainer.tallies()
-        if tallies is not None and self._of_class is not None:
-            right, guesses = tallies[:, -1], tallies[:, :-1]
-            (training,) = of_sums(right, self._of_class, guesses)
+        tally = None if tallies is None else [self._of_class, tallies[0]]
+        validation = None
         if self._held_out is not None:
             validation = evaluate(self._network, *self._held_out)
         for each in (history, model.history):
-            each.add(loss, took_s, trainer.steps, training, validation)
+            each.add(loss, took_s, trainer.steps, tally, validation)
 
     def _after_epoch(self, history: History) -> str | None:
         """Call every callback, though one has asked to stop; return the first reason to."""
@@ -201,7 +198,6 @@ class Fit:
 
         validation = history.validation[-1] if history.validation else {}
         index = len(self._model.history) - 1
-        training = history.training[-1] if history.training else {}
-        epoch = Epoch(self._model, index, history.loss[-1], validation, history, training)
+        epoch = Epoch(self._model, index, history.loss[-1], validation, history)
         reasons = [callback.on_epoch_end(epoch) for callback in self._callbacks]
         return next((reason for reason in reasons if reason), None)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
+
+from dnn.metrics import of_sums
 
 __all__ = ["History"]
 
@@ -19,10 +23,6 @@ class History:
     ----------
     loss : list of float
         Mean training loss over the epoch, each batch before its step.
-    training : list of dict of str to float
-        ``"accuracy"`` and ``"mcc"`` over the epoch, each batch before its step, as the loss: of the
-        network as it was then, with dropout, so they may lie below `NeuralNetwork.evaluate` on
-        the same samples. Empty unless it is a classification.
     validation : list of dict of str to float
         `NeuralNetwork.evaluate` on the validation set after the epoch; empty without one.
     epoch_times_s : list of float, seconds
@@ -32,6 +32,10 @@ class History:
         The loss became NaN or infinite, and training stopped after that epoch.
     stopped : str, optional
         What a callback gave as its reason to stop before the last epoch.
+    tallies : list of (list of int, list of int)
+        What `training` is computed from when it is asked for, since that takes as long as two or
+        three steps of a small network: samples of each class, and predictions of each class with
+        the number of right ones behind them. Empty unless it is a classification.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -40,7 +44,7 @@ class History:
     steps: int = 0
     diverged: bool = False
     stopped: str | None = None
-    training: list[dict[str, float]] = field(default_factory=list)
+    tallies: list[Sequence[Sequence[int]]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.loss)
@@ -49,6 +53,19 @@ class History:
     def training_time_s(self) -> float:
         """Time spent in training steps, in seconds."""
         return sum(self.epoch_times_s)
+
+    @property
+    def training(self) -> list[dict[str, float]]:
+        """``"accuracy"`` and ``"mcc"`` of the training over each epoch.
+
+        They are means over the epoch, each batch before its step, as the loss (and as in Keras):
+        of the network as it was then, with dropout, so they may lie below `NeuralNetwork.evaluate`
+        on the same samples. Empty unless it is a classification.
+        """
+        if not self.tallies:
+            return []
+        of_class, counted = (np.array(part) for part in zip(*self.tallies, strict=True))
+        return of_sums(counted[:, -1], of_class, counted[:, :-1])
 
     @property
     def accuracy(self) -> list[float]:
@@ -93,7 +110,7 @@ class History:
         loss: float,
         took_s: float,
         steps: int,
-        training: Mapping[str, float] | None = None,
+        tally: Sequence[Sequence[int]] | None = None,
         validation: Mapping[str, float] | None = None,
     ) -> None:
         """Append an epoch; the training goes on, or has diverged.
@@ -104,11 +121,13 @@ class History:
             Mean over the epoch.
         took_s : float, seconds
         steps : int
-        training, validation : mapping of str to float, optional
+        tally : (list of int, list of int), optional
+            As in `tallies`.
+        validation : mapping of str to float, optional
         """
         self.loss.append(loss)
-        if training is not None:
-            self.training.append(dict(training))
+        if tally is not None:
+            self.tallies.append(tally)
         if validation is not None:
             self.validation.append(dict(validation))
         self.epoch_times_s.append(took_s)

@@ -96,10 +96,7 @@ def of_counts(counts: Array) -> dict[str, float]:
 
 
 def of_many_counts(counts: Array) -> list[dict[str, float]]:
-    """Return of each of K confusion matrices, shape (K, classes, classes), what `of_counts` does.
-
-    All are of the same number of samples.
-    """
+    """Return what `of_counts` does of each of K confusion matrices (K, classes, classes)."""
     right = np.trace(counts, axis1=1, axis2=2)
     return of_sums(right, counts.sum(axis=2), counts.sum(axis=1))
 
@@ -112,15 +109,16 @@ def of_sums(right: Array, of_class: Array, of_guess: Array) -> list[dict[str, fl
     right : array of int64, shape (K,)
         Right predictions.
     of_class, of_guess : array of int64, shape (K, classes)
-        Samples of each class, and predictions of it; of as many samples each.
+        Samples of each class, and predictions of it.
 
     Returns
     -------
     list of K dict
         ``"accuracy"`` and ``"mcc"``.
     """
-    samples = int(of_class[0].sum())
+    samples = of_class.sum(axis=1)
     sums = (
+        samples,
         right,
         right * samples - (of_class * of_guess).sum(axis=1),
         samples**2 - (of_class * of_class).sum(axis=1),
@@ -134,7 +132,7 @@ def of_sums(right: Array, of_class: Array, of_guess: Array) -> list[dict[str, fl
             if spread_class and spread_guess
             else 0.0,
         }
-        for right, covariance, spread_class, spread_guess in zip(
+        for samples, right, covariance, spread_class, spread_guess in zip(
             *(one.tolist() for one in sums), strict=True
         )
     ]

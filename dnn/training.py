@@ -120,19 +120,20 @@ class Trainer:
         guesses = empty(self._ops, plan.target.shape, np.int64)
         return [(self._ops.tally_classes, (plan.outputs, plan.target, guesses, self._tallies))]
 
-    def tallies(self) -> Array | None:
+    def tallies(self) -> list[list[int]] | None:
         """Return what was predicted in the last epoch, None where it is not counted.
 
         Returns
         -------
-        array of int64, shape (K, classes + 1), or None
+        list of K list of classes + 1 int, or None
             For each network the predictions of each class, and behind them the right ones; each
             batch before its step. A single network is K = 1.
         """
         if self._tallies is None:
             return None
         tallies: Array = self._ops.to_host(self._tallies)
-        return tallies.reshape(-1, tallies.shape[-1])
+        by_model: list[list[int]] = tallies.reshape(-1, tallies.shape[-1]).tolist()
+        return by_model
 
     def epoch(self, order: Array, inspect: Callable[[BatchPlan], None] | None = None) -> float:
         """Visit every sample once.

@@ -11,7 +11,7 @@ Nothing is called for a batch: on a small network that would cost more than the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dnn.errors import ConfigurationError, unknown_name
@@ -48,8 +48,6 @@ class Epoch:
         `NeuralNetwork.evaluate` on the validation set; empty without one.
     history : History
         Of this call of `fit`, this epoch included.
-    training : dict of str to float
-        Further values of the training, see `History.training`.
     """
 
     model: NeuralNetwork
@@ -57,7 +55,13 @@ class Epoch:
     loss: float
     validation: dict[str, float]
     history: History
-    training: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def training(self) -> dict[str, float]:
+        """What `History.training` says of this epoch; empty unless it is a classification."""
+        from dnn.history import History
+
+        return next(iter(History(tallies=self.history.tallies[-1:]).training), {})
 
     def value(self, monitor: str) -> float:
         """Return a value by the name under which callbacks watch it.

@@ -69,6 +69,7 @@ def same(name, networks, k, model, history, alone):
     for state, array in networks.states.items():
         np.testing.assert_array_equal(array[k], model._network.states[state], f"{name} {state}")
     np.testing.assert_array_equal(history.loss, alone.loss)
+    assert history.training == alone.training
     assert history.validation == alone.validation
     assert history.steps == alone.steps
     assert history.diverged == alone.diverged
@@ -141,6 +142,50 @@ def test_hyperparameters_of_each_network():
         optimizer = dnn.SGD(RATES[k], **{name: value[k] for name, value in options.items()})
         model = dnn.NeuralNetwork(layers, optimizer=optimizer, seed=SEEDS[k])
         same(k, networks, k, model, histories[k], model.fit(X, LABELS, epochs=3, batch_size=20))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["momentum", "adam"])
+def test_further_fits_with_other_sizes_of_batch(kind, device):
+    networks = dnn.Ensemble(
+        LAYERS["dropout"](), optimizer=OPTIMIZERS[kind](RATES), seeds=SEEDS, device=device
+    )
+    models = [
+        dnn.NeuralNetwork(
+            LAYERS["dropout"](), optimizer=OPTIMIZERS[kind](rate), seed=seed, device=device
+        )
+        for rate, seed in zip(RATES, SEEDS, strict=True)
+    ]
+    # The same rest, another rest, none, one batch for all; the last time networks leave.
+    for size, epochs in [(16, 2), (24, 2), (20, 1), (61, 2), (16, 1), (7, [2, 4, 1, 2])]:
+        histories = networks.fit(X, LABELS, epochs=epochs, batch_size=size)
+        for k, (model, each) in enumerate(zip(models, np.broadcast_to(epochs, K), strict=True)):
+            alone = model.fit(X, LABELS, epochs=int(each), batch_size=size)
+            same((size, k), networks, k, model, histories[k], alone)
+            assert networks.histories[k].loss == model.history.loss
+
+
+def test_the_accuracy_of_training_is_that_of_single_networks():
+    """Also of networks that end early, by themselves or since they diverge."""
+    stop = {1: [2], 2: [0]}
+    networks = dnn.Ensemble(
+        LAYERS["relu"](), optimizer=dnn.SGD([0.05, 1e30, 0.1, 0.2]), seeds=SEEDS
+    )
+    rows = folds()[0]
+    histories = networks.fit(
+        *(X, LABELS),
+        **{"rows": rows, "epochs": [9, 9, 9, 5], "batch_size": 16},
+        on_epoch=lambda epoch, active, histories: stop.get(epoch, []),
+    )
+    assert [len(history.accuracy) for history in histories] == [3, 1, 2, 5]
+    for k, rate in enumerate([0.05, 1e30, 0.1, 0.2]):
+        model = dnn.NeuralNetwork(LAYERS["relu"](), optimizer=dnn.SGD(rate), seed=SEEDS[k])
+        inside = X[rows[k]], LABELS[rows[k]]
+        alone = model.fit(*inside, epochs=len(histories[k]), batch_size=16)
+        assert histories[k].training == alone.training
+        assert histories[k].mcc == networks.histories[k].mcc == alone.mcc
+        same(k, networks, k, model, histories[k], alone)
+    assert 0 < histories[3].accuracy[0] < histories[3].accuracy[-1] < 1
 
 
 def folds():

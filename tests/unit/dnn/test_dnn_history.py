@@ -81,9 +81,9 @@ def test_callbacks_watch_it():
 def test_histories_print_in_a_line():
     assert repr(History()) == "History(no epochs)"
     history = History()
-    history.add(1.25, 0.5, 3, {"accuracy": 0.5, "mcc": 0.1})
+    history.add(1.25, 0.5, 3, [[4, 4], [4, 4, 4]])
     assert repr(history) == "History(1 epoch: loss 1.25, accuracy 0.5, 0.5 s)"
-    history.add(0.75, 0.25, 3, {"accuracy": 0.625, "mcc": 0.1}, {"loss": 0.8, "accuracy": 0.5})
+    history.add(0.75, 0.25, 3, [[4, 4], [5, 3, 5]], {"loss": 0.8, "accuracy": 0.5})
     history.stopped = "enough"
     assert repr(history) == (
         "History(2 epochs: loss 1.25 -> 0.75, accuracy 0.625, validation loss 0.8, "
