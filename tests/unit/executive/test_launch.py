@@ -251,6 +251,7 @@ def test_a_launcher_that_outlives_its_run_is_killed(
 
 def test_a_launcher_whose_supervisor_is_killed_says_so(directory: RunDirectory) -> None:
     began = directory.path / "began"
+    earlier = set(descendants())  # helpers of other tests
     script = f"setsid sleep 60 & echo > {began}; exec sleep 60"
     launched = launched_as(shell(script), directory, threads=1)
     killed = launched._supervisor.pid
@@ -266,7 +267,7 @@ def test_a_launcher_whose_supervisor_is_killed_says_so(directory: RunDirectory) 
     assert time.monotonic() - started_s < 10
     said = directory.launcher_log.read_text()
     assert f"its supervisor (process {killed}) was killed by SIGKILL" in said
-    assert not descendants()
+    assert set(descendants()) <= earlier
 
 
 def test_only_bad_luck_before_any_rank_is_tried_again(directory: RunDirectory) -> None:
