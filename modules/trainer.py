@@ -40,7 +40,7 @@ METRICS = ("accuracy", "loss", "mcc", "training_time_s")
 
 _PREPARE = "modules.trainer:prepare"
 _TABLE = "table"
-_ROWS = ("validation_fraction", "split_seed", "evaluation")
+_OF_DATASET = ("path", "validation_fraction", "split_seed", "evaluation", "standardise")
 _NEEDS_PATH = frozenset({"cleveland", "mnist"})
 
 
@@ -61,6 +61,11 @@ class Options(BaseModel):
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
     evaluation: Evaluation | None = Field(
         None, description="in place of these two: holdout, k_fold or nested, with their options"
+    )
+    standardise: Literal["columns", "one scale", "none"] | None = Field(
+        None,
+        description="each column to mean 0 and deviation 1, or all values by one mean and one "
+        "deviation, as fits images, or not at all; left out, what fits the data set",
     )
     train: str | None = Field(
         None,
@@ -124,8 +129,7 @@ class Options(BaseModel):
     def _find_function(self, train: str, info: ValidationInfo) -> None:
         from diel import locate_function
 
-        given = [name for name in ("path", *_ROWS)
-                 if name in self.model_fields_set]  # fmt: skip
+        given = [name for name in _OF_DATASET if name in self.model_fields_set]
         if given:
             raise ValueError(f"{', '.join(given)}: of a dataset; a function has its own options")
         try:
@@ -148,7 +152,7 @@ class Options(BaseModel):
         """Return what is to be done for each trial; `table` is for networks of ours."""
         if self.train is not None:
             return Task(self.train, self.options, folder)
-        names = {"dataset", "path", *_ROWS} & self.model_fields_set
+        names = {"dataset", *_OF_DATASET} & self.model_fields_set
         given = {name: getattr(self, name) for name in names}
         if table is not None:
             given[_TABLE] = table.to_json()
@@ -197,8 +201,8 @@ def prepare(options: Mapping[str, Any], folder: Path) -> OurTrain:
     Parameters
     ----------
     options : mapping
-        ``dataset``, ``path`` and which rows, as in `Options`, and ``table``, the text of a
-        `RoutineTable`, if there is one.
+        ``dataset``, ``path``, which rows and by what to standardise them, as in `Options`, and
+        ``table``, the text of a `RoutineTable`, if there is one.
     folder : Path
         Of the workflow file.
     """
@@ -442,7 +446,7 @@ def _rounds(options: Options, folder: Path) -> Rounds:
         jobs = [_own_split(data, options)]
     rows = f"{len(jobs[0].train)} rows to train on, {len(jobs[0].test)} to validate"
     print(f"{data.name}: {len(jobs)} trainings a trial, the first with {rows}")
-    return Rounds(data, jobs)
+    return Rounds(data, jobs, options.standardise)
 
 
 def _own_split(data: Dataset, options: Options) -> Job:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,9 @@ class Dataset:
         In ``0 .. classes - 1``.
     classes : int
     name : str
+    standardise_by : {"columns", "one scale", "none"}
+        What `dnn.standardise` does unless it is told otherwise: columns of a table measure
+        different things, those of an image the same one.
 
     Raises
     ------
@@ -35,6 +38,7 @@ class Dataset:
     y: Array
     classes: int
     name: str
+    standardise_by: str = "columns"
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:
@@ -82,4 +86,4 @@ class Dataset:
         -------
         Dataset, of the same classes and name
         """
-        return Dataset(self.x[rows], self.y[rows], self.classes, self.name)
+        return replace(self, x=self.x[rows], y=self.y[rows])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from dnn.backend import Array
 from dnn.data.dataset import Dataset
-from dnn.errors import DataError, ShapeError
+from dnn.errors import DataError, ShapeError, unknown_name
 
 __all__ = ["impute", "standardise"]
+
+STANDARDISATIONS = ("columns", "one scale", "none")
 
 
 def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
@@ -45,8 +48,8 @@ def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
     return _each(lambda x: np.where(np.isnan(x), medians, x), train, others)
 
 
-def standardise(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
-    """Shift and scale each attribute to mean 0 and variance 1 over `train`.
+def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tuple[Dataset, ...]:
+    """Shift and scale samples to mean 0 and variance 1 over `train`.
 
     Parameters
     ----------
@@ -54,6 +57,11 @@ def standardise(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
         The training samples.
     *others : Dataset
         Samples prepared likewise, such as those for validation.
+    by : {"columns", "one scale", "none"}, optional
+        ``"columns"``: each attribute by its own mean and deviation, for tables. ``"one scale"``:
+        all values by one mean and one deviation, for images: a pixel at the border that hardly
+        varies would be blown up by its own. ``"none"``: as they are. By default what `train` says
+        of itself, see `Dataset`.
 
     Returns
     -------
@@ -62,17 +70,26 @@ def standardise(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
 
     Raises
     ------
+    ConfigurationError
+        If `by` is none of these.
     DataError
         If a cell of `train` is missing: `impute` comes first.
     ShapeError
         If the data sets differ in their number of attributes.
     """
+    by = train.standardise_by if by is None else by
+    if by not in STANDARDISATIONS:
+        raise unknown_name("standardisation", by, STANDARDISATIONS)
+    if by == "none":
+        return (train, *others)
     if np.isnan(train.x).any():
         row, column = (int(i) for i in np.argwhere(np.isnan(train.x))[0])
         place = f"row {row}, attribute {column}"
         raise DataError(f"{train.name}: {place} is missing (dnn.impute fills such cells)")
-    centre = train.x.mean(axis=0, dtype=np.float64)
-    spread = train.x.std(axis=0, dtype=np.float64)
+    axis = 0 if by == "columns" else None
+    # As arrays, shape (1, d) or (1, 1), they keep float64 whatever NumPy does with scalars.
+    centre = train.x.mean(axis=axis, dtype=np.float64, keepdims=True)
+    spread = train.x.std(axis=axis, dtype=np.float64, keepdims=True)
     # Rounding leaves a constant column with a spread of about its size times 1e-16.
     spread[spread <= 1e-12 * np.abs(centre)] = 1.0
     return _each(lambda x: (x - centre) / spread, train, others)
@@ -86,6 +103,4 @@ def _each(
             message = f"{data.x.shape[1]} attributes, but the training samples have"
             message = f"{message} {train.x.shape[1]}"
             raise ShapeError(data.name, message, data.x.shape, train.x.shape)
-    return tuple(
-        Dataset(function(data.x), data.y, data.classes, data.name) for data in (train, *others)
-    )
+    return tuple(replace(data, x=function(data.x)) for data in (train, *others))

@@ -88,15 +88,19 @@ def jobs_of(splits: Sequence[Fold]) -> list[Job]:
     return jobs
 
 
-def prepared(data: Dataset, job: Job | Fold) -> tuple[Dataset, Dataset]:
+def prepared(
+    data: Dataset, job: Job | Fold, standardise_by: str | None = None
+) -> tuple[Dataset, Dataset]:
     """Return training rows and rows to score, ready for training.
 
-    Missing cells are filled and attributes scaled by what the training rows say, and only they: a
-    preparation learned from all rows would tell the model about those that score it.
+    Missing cells are filled and values scaled, as `dnn.standardise` does it, by what the training
+    rows say, and only they: a preparation learned from all rows would tell the model about those
+    that score it.
     """
     from dnn import impute, standardise
 
-    train, test = standardise(*impute(data.take(job.train), data.take(job.test)))
+    parts = impute(data.take(job.train), data.take(job.test))
+    train, test = standardise(*parts, by=standardise_by)
     return train, test
 
 
@@ -107,15 +111,20 @@ class Rounds:
     ----------
     data : Dataset
     jobs : sequence of Job
+    standardise_by : {"columns", "one scale", "none"}, optional
+        By default what the data say of themselves, see `dnn.standardise`.
 
     Notes
     -----
     Prepared rows are kept for the next trial where all together take little memory.
     """
 
-    def __init__(self, data: Dataset, jobs: Sequence[Job]) -> None:
+    def __init__(
+        self, data: Dataset, jobs: Sequence[Job], standardise_by: str | None = None
+    ) -> None:
         self.jobs = tuple(jobs)
         self._data = data
+        self._standardise_by = standardise_by
         self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
         self._kept: dict[int, tuple[Dataset, Dataset]] = {}
 
@@ -125,7 +134,7 @@ class Rounds:
     def __iter__(self) -> Iterator[tuple[Dataset, Dataset]]:
         """Go through training rows and rows to score."""
         for number, job in enumerate(self.jobs):
-            rows = self._kept.get(number) or prepared(self._data, job)
+            rows = self._kept.get(number) or prepared(self._data, job, self._standardise_by)
             if self._keeps:
                 self._kept[number] = rows
             yield rows

@@ -21,14 +21,14 @@ def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Datas
     Parameters
     ----------
     options : mapping
-        ``dataset``, ``path``, ``validation_fraction``, ``split_seed``, as our own trainer has
-        them, and others, which do not matter here.
+        ``dataset``, ``path``, ``validation_fraction``, ``split_seed``, ``standardise``, as our own
+        trainer has them, and others, which do not matter here.
     folder : Path
         Of the workflow file, to which the path is relative.
     """
     dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
     place = None if path is None else place_of_data(path, folder)
-    return _load(dataset, place, float(fraction), int(seed))
+    return _load(dataset, place, float(fraction), int(seed), options.get("standardise"))
 
 
 def place_of_data(path: str, folder: Path) -> Path:
@@ -56,10 +56,12 @@ def place_of_data(path: str, folder: Path) -> Path:
 
 
 @lru_cache(maxsize=2)
-def _load(dataset: str, place: Path | None, fraction: float, seed: int) -> tuple[Dataset, Dataset]:
+def _load(
+    dataset: str, place: Path | None, fraction: float, seed: int, by: str | None
+) -> tuple[Dataset, Dataset]:
     from dnn import impute, load_dataset, standardise, train_validation_split
 
     parts = train_validation_split(load_dataset(dataset, place), fraction, seed)
     # What is learned about the rows is learned from the training rows only.
-    training, validation = standardise(*impute(*parts))
+    training, validation = standardise(*impute(*parts), by=by)
     return training, validation

@@ -39,6 +39,7 @@ def test_bundled_sets(name, shape, classes):
     assert loaded.classes == classes == np.unique(loaded.y).size
     assert len(loaded) == shape[0]
     assert loaded.name == name
+    assert loaded.standardise_by == "columns"
 
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):
@@ -75,6 +76,7 @@ def test_a_data_set_checks_itself():
 def test_cleveland():
     loaded = data.load_cleveland(users("heart/processed.cleveland.data"))
     assert loaded.x.shape == (303, 13)
+    assert loaded.standardise_by == "columns"
     assert np.isnan(loaded.x).sum() == 6
     assert np.bincount(loaded.y).tolist() == [164, 139]
     train, validation = data.train_validation_split(loaded, 0.2, seed=1)
@@ -150,6 +152,7 @@ def test_mnist_folder(tmp_path):
     train, test = data.load_mnist(tmp_path)
     assert train.x.shape == test.x.shape == (2, 784)
     assert train.x.max() == 1
+    assert train.standardise_by == test.standardise_by == "one scale"
     assert train.y.tolist() == [7, 3]
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx_bytes(np.array([7], "u1"), 8))
     with pytest.raises(DataError, match="t10k"):
@@ -204,6 +207,48 @@ def test_standardising_leaves_constant_attributes_finite():
     x[:, 1] = np.arange(10)
     (ready,) = data.standardise(data.Dataset(x, np.zeros(10, int), 1, "made"))
     np.testing.assert_array_equal(ready.x[:, 0], 0)
+    constant = data.Dataset(np.full((10, 2), 0.1), np.zeros(10, int), 1, "made")
+    (ready,) = data.standardise(constant, by="one scale")
+    np.testing.assert_array_equal(ready.x, 0)
+
+
+def test_a_border_that_hardly_varies_is_blown_up_by_columns_and_not_by_one_scale():
+    x = np.random.default_rng(0).uniform(size=(1000, 9))
+    x[:, 0] = 0
+    x[3, 0] = 4 / 255  # a speck on one of a thousand images
+    train = data.Dataset(x, np.arange(1000) % 3, 3, "images")
+    x = x[:10].copy()
+    x[0, 0] = 1
+    other = data.Dataset(x, np.arange(10) % 3, 3, "images")
+    ready, held_out = data.standardise(train, other, by="columns")
+    assert ready.x[3, 0] > 30
+    assert held_out.x[0, 0] > 2000
+    ready, held_out = data.standardise(train, other, by="one scale")
+    assert max(np.abs(ready.x).max(), np.abs(held_out.x).max()) < 2
+    assert ready.x.mean() == pytest.approx(0, abs=1e-6)
+    assert ready.x.std() == pytest.approx(1, rel=1e-6)
+    centre, spread = train.x.mean(dtype=float), train.x.std(dtype=float)
+    np.testing.assert_allclose(held_out.x, (other.x - centre) / spread, rtol=1e-5, atol=1e-6)
+
+
+def test_standardising_by_what_the_data_set_says_unless_told():
+    x = np.array([[1, np.nan], [2, 50], [3, 60], [4, 70]])
+    table = data.Dataset(x, np.arange(4) % 2, 2, "made")
+    images = data.Dataset(x, np.arange(4) % 2, 2, "made", standardise_by="one scale")
+    assert table.standardise_by == "columns"
+    # It stays with the samples, whatever is done to them.
+    train, other = data.impute(*data.train_validation_split(images, 0.5))
+    assert train.take(slice(1)).standardise_by == other.standardise_by == "one scale"
+    for source, by in ((table, "columns"), (images, "one scale")):
+        (filled,) = data.impute(source)
+        (ready,), (told,) = data.standardise(filled), data.standardise(filled, by=by)
+        np.testing.assert_array_equal(ready.x, told.x)
+        assert (ready.x.mean(axis=0) == pytest.approx(0, abs=1e-6)) == (by == "columns")
+    train, other = data.standardise(images, table, by="none")
+    assert train is images
+    assert other is table
+    with pytest.raises(ConfigurationError, match=r"unknown standardisation 'column'.*'columns'"):
+        data.standardise(table, by="column")
 
 
 def test_missing_cells_are_filled_from_training_samples_only():

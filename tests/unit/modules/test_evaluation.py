@@ -197,20 +197,22 @@ def test_what_a_trial_gave_comes_back_from_a_ledger(evaluation: Evaluation) -> N
     assert evaluated.rows == {"holdout": 12, "k_fold": 20, "nested": 30}[evaluation.method]
 
 
-def test_preparation_learns_nothing_from_rows_that_are_scored() -> None:
+@pytest.mark.parametrize("by", [None, "columns", "one scale", "none"])
+def test_preparation_learns_nothing_from_rows_that_are_scored(by: str | None) -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(40, 3)).astype(np.float32)
     x[3, 1] = np.nan
     y = np.arange(40) % 2
     job = jobs_of(k_fold(y, 4))[0]
-    train, test = prepared(Dataset(x, y, 2, "made"), job)
+    train, test = prepared(Dataset(x, y, 2, "made"), job, by)
     changed = x.copy()
     changed[job.test] = 1e6
-    train_again, test_again = prepared(Dataset(changed, y, 2, "made"), job)
+    train_again, test_again = prepared(Dataset(changed, y, 2, "made"), job, by)
     assert np.array_equal(train.x, train_again.x)
     assert not np.isnan(train.x).any()
     assert not np.array_equal(test.x, test_again.x)
-    assert np.allclose(train.x.mean(axis=0), 0, atol=1e-6)
+    assert np.allclose(train.x.mean(axis=0), 0, atol=1e-6) == (by in (None, "columns"))
+    assert np.isclose(train.x.mean(), 0, atol=1e-6) == (by != "none")
     assert (len(train), len(test)) == (30, 10)
 
 

@@ -71,6 +71,22 @@ def test_together_and_alone_are_the_same_to_the_last_bit(evaluation: Any, rows: 
     assert [timeless(one) for one in again] == [timeless(one) for one in together[::-2]]
 
 
+@pytest.mark.parametrize("method", ["holdout", "nested"])
+def test_together_and_alone_standardise_the_same(method: str) -> None:
+    folds = {"folds": 2, "inner_folds": 2} if method == "nested" else {}
+    given = {"dataset": "digits", "evaluation": {"method": method, **folds}}
+    points = [{"hidden": [6], "learning_rate": rate, "epochs": 1} for rate in (0.1, 0.5)]
+    found = {}
+    for by in (None, "columns", "one scale", "none"):
+        train = trainer.prepare({**given, "standardise": by}, Path())
+        together, _ = all_of(train, [(point, 7) for point in points])
+        found[by] = [timeless(one) for one in together if one is not None]
+        assert found[by] == [timeless(alone(train, point, 7)) for point in points]
+    assert found[None] == found["columns"]
+    losses = {found[by][0]["loss"] for by in ("columns", "one scale", "none")}
+    assert len(losses) == 3
+
+
 def test_whatever_the_hyperparameters_are_nobody_can_tell_from_a_result() -> None:
     train = trainer.prepare({"dataset": "breast_cancer"}, Path())
     kinds: list[dict[str, Any]] = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from modules.sweep.tabular import load_split
 from modules.sweep.trying import Report, Tried, try_here
 
 
@@ -14,6 +15,22 @@ def tried(train: Any, parameters: dict[str, Any], seed: int = 1, **options: Any)
     given = {"dataset": "digits", **options}
     report = Report(0, seed, options=given, folder=Path())
     return try_here(train, parameters, report)
+
+
+def test_rows_are_standardised_as_for_our_trainer() -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    deviations = {}
+    for by in (None, "columns", "one scale", "none"):
+        training, _ = load_split({"dataset": "digits", "standardise": by}, Path())
+        inner = training.x.std(axis=0)[20:22]
+        deviations[by] = (float(training.x.std()), float(inner.std()))
+    assert deviations[None] == deviations["columns"]
+    assert deviations["columns"] == pytest.approx((0.97, 0), abs=0.02)
+    assert deviations["one scale"][0] == pytest.approx(1, rel=1e-5)
+    assert deviations["none"][0] < 0.5
+    assert deviations["one scale"][1] > deviations["none"][1] > 0
+    with pytest.raises(ValueError, match="did you mean 'one scale'"):
+        load_split({"dataset": "digits", "standardise": "one_scale"}, Path())
 
 
 def timeless(one: Tried) -> dict[str, Any]:

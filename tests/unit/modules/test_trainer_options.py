@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from dnn import Dataset, standardise
 from modules import trainer
 from modules.sweep.limits import Limits
 
@@ -40,6 +42,11 @@ def test_data_by_path_is_found_beside_the_workflow_file(
         ({"dataset": "digts"}, "Input should be 'digits'"),
         ({"dataset": "digits", "validation_fraction": 1.0}, "less than 1"),
         ({"dataset": "digits", "split_seed": -1}, "greater than or equal to 0"),
+        (
+            {"dataset": "digits", "standardise": "column"},
+            "Input should be 'columns', 'one scale' or 'none'",
+        ),
+        ({"train": "./mine.py:train", "standardise": "none"}, "standardise: of a dataset"),
         ({}, "either dataset or train"),
         ({"dataset": "digits", "train": "./mine.py:train"}, "either dataset or train"),
         ({"train": "./mine.py:trian"}, 'did you mean "train"?'),
@@ -68,6 +75,18 @@ def test_bad_options_of_a_trainer(
     assert words in str(error["msg"])
     if "path" in options and options["path"] == "gone":
         assert str(tmp_path / "gone") in str(error["msg"])
+
+
+def test_a_trainer_standardises_by_all_that_dnn_knows(tmp_path: Path) -> None:
+    train = Dataset(np.array([[1.0, 5.0], [3.0, 9.0]]), np.arange(2), 2, "made")
+    means = {}
+    for by in ("columns", "one scale", "none"):
+        options = trainer_options(tmp_path, dataset="digits", standardise=by)
+        assert options.task(tmp_path).options["standardise"] == by
+        (ready,) = standardise(train, by=by)
+        means[by] = ready.x.mean(axis=0).astype(float).round(3).tolist()
+    assert means == {"columns": [0, 0], "one scale": [-0.845, 0.845], "none": [2, 7]}
+    assert "standardise" not in trainer_options(tmp_path, dataset="digits").task(tmp_path).options
 
 
 def test_a_function_that_takes_a_trial_somehow_is_fine(tmp_path: Path) -> None:
