@@ -58,9 +58,10 @@ class History:
     def training(self) -> list[dict[str, float]]:
         """``"accuracy"`` and ``"mcc"`` of the training over each epoch.
 
-        They are means over the epoch, each batch before its step, as the loss (and as in Keras):
-        of the network as it was then, with dropout, so they may lie below `NeuralNetwork.evaluate`
-        on the same samples. Empty unless it is a classification.
+        Of all predictions of the epoch, each batch before its step, as the loss is (and as Keras
+        does it): of the network as it was then, with dropout, so they may lie below
+        `NeuralNetwork.evaluate` on the same samples. Samples count alike, whatever their weight.
+        Empty unless it is a classification.
         """
         if not self.tallies:
             return []
