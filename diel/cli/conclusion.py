@@ -20,6 +20,7 @@ from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.view import ResultsView, RunView
 
 FAILED: Final = 1
+LOST: Final = "JournalLost"
 TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 12
 _RETURNED_CHARACTERS: Final = 1000
@@ -45,6 +46,9 @@ _LOST_RANK: Final = r"process rank (\d+)|Process name: \[.*,(\d+)\]"
 
 def print_failure(failure: Record) -> None:
     """Print the root cause of a failure to standard error: who, where and why."""
+    if failure["event"] == LOST:
+        print(f"\ndiel: {failure['explanation']}\n", file=sys.stderr, flush=True)
+        return
     if failure["event"] in _EXPLAINED:
         print(f"\ndiel: {_EXPLAINED[failure['event']]}", file=sys.stderr)
         for line in failure["explanation"].splitlines():
@@ -115,9 +119,12 @@ def print_conclusion(
     print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")
     for report in directory.reports():
         print(f"report: {report}")
-    if view.exit_code != 0:
+    is_lost = view.failure is not None and view.failure["event"] == LOST
+    if view.exit_code != 0 and not is_lost:
         print(f"to go on with it: diel run --resume {directory.path}")
-    print(f"everything about it: {directory.path}", flush=True)
+    if directory.path.is_dir():
+        what = "what is left of it" if is_lost else "everything about it"
+        print(f"{what}: {directory.path}", flush=True)
     return view.exit_code
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from diel.cli import panels
-from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, print_failure
+from diel.cli.conclusion import LOST, TABLE_ROWS, describe_best, print_conclusion, print_failure
 from diel.cli.output import console, warn
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader, Record
@@ -148,7 +148,7 @@ class PlainDisplay:
     def conclude(self, launcher_status: int = 0) -> int:
         """Print how the run ended; return the exit code."""
         self.refresh()
-        if self._journal.complaint:
+        if self._journal.complaint and not _is_lost(self._view):
             warn(self._journal.complaint)
         return print_conclusion(
             self._view, self._directory, launcher_status, table_rows=self._table_rows
@@ -197,6 +197,11 @@ class PlainDisplay:
         seconds = (time_s or time.time()) - self._view.started_s if self._view.started_s else 0.0
         self._printed_s = time.monotonic()
         print(f"[{seconds:7.1f} s] {text}", flush=True)
+
+
+def _is_lost(view: RunView) -> bool:
+    """Whether the run itself has said what has become of its journal."""
+    return view.failure is not None and view.failure["event"] == LOST
 
 
 def _after_resumption(records: list[Record], view: RunView) -> list[Record]:
@@ -322,7 +327,7 @@ class LiveDisplay:
     def conclude(self, launcher_status: int = 0) -> int:
         """Print how the run ended; return the exit code."""
         self.refresh()
-        if self._journal.complaint:
+        if self._journal.complaint and not _is_lost(self._view):
             warn(self._journal.complaint)
         if self._view.failure is not None:
             print_failure(self._view.failure)

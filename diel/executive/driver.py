@@ -20,10 +20,12 @@ from diel.executive.checkpoints import Checkpoints
 from diel.executive.chronicle import Chronicle
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
+    CopyRankFailed,
     DeadlockFound,
     EndRun,
     Event,
     Instruction,
+    JournalLost,
     LeaveCopy,
     LeaveIgnored,
     LookForTag,
@@ -62,6 +64,7 @@ STOPPED_BY_USER = 130
 FAILED = 1
 
 _HOUSEKEEPING_EVERY_S = 0.2
+_LOOKS_FOR_LOSS_EVERY_S = 1.0
 _FAREWELL_TIMEOUT_S = 5.0
 # As long as at the end of a run: whoever waits in diel needs milliseconds.
 _LEAVE_TIMEOUT_S = 5.0
@@ -133,6 +136,7 @@ class Driver:
         )
         self._exit_code: int | None = None
         self._next_housekeeping_s = 0.0
+        self._next_look_for_loss_s = 0.0
         self._noticed: deque[Event] = deque()  # what no rank has reported
         self._alarms: Alarms[Event] = Alarms()  # by what it is for, and the serial of a copy
         self._waits = WaitWatch()
@@ -212,9 +216,17 @@ class Driver:
         self._specs = welcome.specs
         self._perform(self._scheduler.start())
         while self._exit_code is None:
-            self._perform(self._scheduler.handle(self._next_event()))
+            try:
+                self._perform(self._scheduler.handle(self._next_event()))
+            except OSError:  # such as that of a folder that somebody has removed
+                lost = self._look_for_loss()
+                if lost is None:
+                    raise
+                self._perform(self._scheduler.handle(lost))
         exit_code = self._exit_code
         self._farewell(stopping=exit_code != 0)
+        if exit_code == 0 and self._look_for_loss() is not None:
+            exit_code = FAILED
         self._recorder.record("TimeAccounted", **self._timesheet.tell())
         self._recorder.record(
             "RunEnded", exit_code=exit_code, tuples_left=self._listener.tuples_left
@@ -246,6 +258,8 @@ class Driver:
             # One wait for as long as nothing happens, so that its pauses grow.
             arrival = wait_for(self._poll, safe_point=self._keep_house, wakeup=self._parent.wakeup)
             event = self._listener.hear(*arrival) if isinstance(arrival, tuple) else None
+            if isinstance(event, CopyRankFailed):  # perhaps since the folder for its log is gone
+                return self._look_for_loss() or event
             if event is not None:
                 return event
 
@@ -270,6 +284,20 @@ class Driver:
         self._announce(record)
         return DeadlockFound(explanation)
 
+    def _look_for_loss(self) -> JournalLost | None:
+        """Say so if the journal or the run directory is no longer there."""
+        loss = self._recorder.loss()
+        if not loss:
+            return None
+        record = self._recorder.record(
+            "JournalLost",
+            explanation=f"{loss} while the run went on, so no more of it can be recorded, and it "
+            "was ended. Start the workflow again",
+        )
+        self._recorder.sync()
+        self._announce(record)
+        return JournalLost()
+
     def _survey(self) -> list[dict[str, Any]]:
         """Ask every tuple server what it holds."""
         return [self._tuple_client().survey(one) for one in range(len(self._server_ranks))]
@@ -292,6 +320,11 @@ class Driver:
         self._status.write_if_due(now_s)
         if self._exit_code is not None or self._noticed:
             return
+        if now_s >= self._next_look_for_loss_s:
+            self._next_look_for_loss_s = now_s + _LOOKS_FOR_LOSS_EVERY_S
+            if (lost := self._look_for_loss()) is not None:
+                self._noticed.append(lost)
+                return
         if self._recorder.directory.stop_requested():
             self._noticed.append(StopAsked(self._recorder.directory.why_stop()))
             return

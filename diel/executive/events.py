@@ -87,9 +87,14 @@ class DeadlockFound:
     explanation: str
 
 
+@dataclass(frozen=True)
+class JournalLost:
+    """Somebody has removed or cut the journal: nothing can be kept any more."""
+
+
 Event: TypeAlias = (
     "CopyRankFinished | CopyRankFailed | CopyRankLeft | TimeLimitPassed | LeaveIgnored "
-    "| ModuleCommAsked | TagLooked | StopAsked | DeadlockFound"
+    "| ModuleCommAsked | TagLooked | StopAsked | DeadlockFound | JournalLost"
 )
 
 # -- instructions -------------------------------------------------------------------------------

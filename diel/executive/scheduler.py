@@ -31,6 +31,7 @@ from diel.executive.events import (
     EndRun,
     Event,
     Instruction,
+    JournalLost,
     LeaveCopy,
     LeaveIgnored,
     MakeModuleComm,
@@ -118,6 +119,7 @@ class Scheduler:
             TagLooked: self._tag_looked,
             StopAsked: self._stop_asked,
             DeadlockFound: self._deadlock_found,
+            JournalLost: self._journal_lost,
         }
         self.stopping = False
 
@@ -338,3 +340,7 @@ class Scheduler:
     def _deadlock_found(self, event: DeadlockFound) -> list[Instruction]:
         self.stopping = True
         return [StopRun(None, None, "deadlock")]
+
+    def _journal_lost(self, event: JournalLost) -> list[Instruction]:
+        self.stopping = True
+        return [StopRun(None, None, "the journal is lost")]

@@ -206,6 +206,8 @@ def _reason(records: list[Record]) -> str:
             return f"{record['module']}.{record['copy']}: {record['error']}"
         if record["event"] == "DeadlockFound":
             return "deadlock: every module waits for a tuple that nobody puts"
+        if record["event"] == "JournalLost":
+            return str(record["explanation"])
         if record["event"] == "RunRefused":
             return str(record["error"])
     stops = (record["reason"] for record in records if record["event"] == "StopOrdered")

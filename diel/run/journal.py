@@ -49,8 +49,8 @@ class JournalWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # A file name with bytes that are no UTF-8, say, may turn up in a message.
-        self._file = open(path, "a", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._path = Path(path)
+        self._file = open(path, "ab")  # noqa: SIM115
         self._in_batch = False
         deadline_s = time.monotonic() + _LOCK_S
         while not _lock(self._file):
@@ -61,7 +61,8 @@ class JournalWriter:
                     "Wait until it has ended"
                 )
             time.sleep(0.02)
-        _drop_unfinished_line(Path(path))
+        _drop_unfinished_line(self._path)
+        self._size_bytes = os.fstat(self._file.fileno()).st_size
 
     def write(self, event: str, **fields: Any) -> Record:
         """Append one record; it is in the file when this returns, but within a `batch`.
@@ -74,7 +75,10 @@ class JournalWriter:
             Plain values; whatever JSON lacks is written as its ``repr``.
         """
         record = {"time_s": round(time.time(), 6), "event": event, **fields}
-        self._file.write(_ENCODER.encode(plain(record)) + "\n")
+        # A file name with bytes that are no UTF-8, say, may turn up in a message.
+        line = (_ENCODER.encode(plain(record)) + "\n").encode("utf-8", "replace")
+        self._file.write(line)
+        self._size_bytes += len(line)
         if not self._in_batch:
             self._file.flush()
         return record
@@ -99,6 +103,20 @@ class JournalWriter:
         """Return when everything written so far has reached the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def damage(self) -> str:
+        """Return what somebody has done to the file meanwhile, in words; empty if nothing."""
+        self._file.flush()
+        own = os.fstat(self._file.fileno())
+        try:
+            there = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return "was removed"
+        except OSError:  # a file system that does not answer for a while
+            return ""
+        if not os.path.samestat(own, there):
+            return "was replaced by another file"
+        return "was cut short" if there.st_size < self._size_bytes else ""
 
     def close(self) -> None:
         """Write everything to the disk and close the file."""
@@ -131,6 +149,8 @@ class JournalReader:
         self._offset = 0
         self._line = 0
         self._is_in_long_line = False
+        self._last_s = -math.inf
+        self._again_up_to_s = -math.inf
         self._consistency = Consistency()
         self._damaged = 0
         self._first: Damage | None = None
@@ -178,8 +198,14 @@ class JournalReader:
             for line in self._new_lines(file):
                 try:
                     record = checked(line)
+                    if record["time_s"] <= self._again_up_to_s:
+                        continue
+                    self._again_up_to_s = -math.inf
+                    self._last_s = max(self._last_s, record["time_s"])
                     self._consistency.add(record)
                 except DamagedRecord as error:
+                    if self._again_up_to_s > -math.inf:
+                        continue
                     self._damaged += 1
                     damage = Damage(self._line, str(error))
                     self._first = self._first or damage
@@ -217,6 +243,9 @@ class JournalReader:
         if size_bytes < self._offset:
             self._happened = "was cut short while it was read"
             self._offset = size_bytes  # its writer appends whole lines there
+            if _ends_with_line(file, size_bytes):
+                # And may have done so already: what is not later than the last record is old.
+                self._offset, self._line, self._again_up_to_s = 0, 0, self._last_s
         file.seek(self._offset)
         while line := file.readline(_LONGEST_LINE_BYTES):
             is_whole, was_long = line.endswith(b"\n"), self._is_in_long_line
@@ -229,7 +258,11 @@ class JournalReader:
                 yield b"" if was_long else line
 
 
-def _lock(file: IO[str]) -> bool:
+def _ends_with_line(file: BinaryIO, size_bytes: int) -> bool:
+    return size_bytes > 0 and os.pread(file.fileno(), 1, size_bytes - 1) == b"\n"
+
+
+def _lock(file: IO[bytes]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -34,6 +34,7 @@ class Recorder:
         self.directory = directory
         self._journal = JournalWriter(directory.journal)
         self._results: dict[TableName, ResultsWriter] = {}
+        self._is_lost = False
         self._return_to_checkpoint()
 
     def _return_to_checkpoint(self) -> None:
@@ -63,6 +64,8 @@ class Recorder:
     def record(self, event: str, **fields: Any) -> Record:
         """Write one record; it is in the file when this returns."""
         record = self._journal.write(event, **fields)
+        if self._is_lost:
+            return record
         if event == "ResultsDeclared" and "file" not in fields:
             table = table_name(fields["module"], fields["columns"])
             if table not in self._results:
@@ -70,6 +73,18 @@ class Recorder:
         elif event == "ResultAdded":
             self._results[table_name(fields["module"], fields["row"])].write(fields["row"])
         return record
+
+    def loss(self) -> str:
+        """Return which of the files written here is gone, and how; empty if all are as they were.
+
+        After that only those see what is recorded who have the journal open: no table is begun.
+        """
+        damage = self._journal.damage()
+        if not damage:
+            return ""
+        self._is_lost = True
+        is_there = self.directory.path.is_dir()
+        return f"{self.directory.journal if is_there else self.directory.path} {damage}"
 
     def batch(self) -> AbstractContextManager[None]:
         """Return a block whose records are written at once, at its end."""

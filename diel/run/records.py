@@ -259,6 +259,7 @@ EVENTS: Final[Mapping[str, Fields]] = {
         "finished": Field(_or_none(_FINISHED), None),
     },
     "DeadlockFound": {"explanation": Field(TEXT)},
+    "JournalLost": {"explanation": Field(TEXT)},
     "LeaveIgnored": {
         **_WHO,
         "group": Field(TEXT, ""),

@@ -18,6 +18,7 @@ _NOTES: Final = {
     "CopyGivenUp": "given up: {module}.{copy}",
     "CheckpointSaved": "checkpoint {number}",
     "DeadlockFound": "deadlock",
+    "JournalLost": "journal lost",
     "LeaveIgnored": "leave ignored: {module}.{copy}",
     "StopOrdered": "stop: {reason}",
     "RunResumed": "resumed",

@@ -261,6 +261,9 @@ class RunView:
     def _on_DeadlockFound(self, record: Record) -> None:
         self._note_failure(record)
 
+    def _on_JournalLost(self, record: Record) -> None:
+        self._note_failure(record)
+
     def _on_LeaveIgnored(self, record: Record) -> None:
         self._note_failure(record)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -353,6 +354,47 @@ def test_a_signal_stops_the_run_and_its_children(number: signal.Signals, tmp_pat
     assert "was stopped" in stdout
     assert not _running(marker)
     assert journal(tmp_path)[-1]["exit_code"] == 130
+
+
+@pytest.mark.parametrize("what", ["the folder", "the journal"])
+def test_a_run_whose_records_are_lost_is_ended_and_says_so(what: str, tmp_path: Path) -> None:
+    marker = f"{90 + os.getpid() % 1000 / 1000:.3f}"
+    toml = one_group(entry("waiter", "waits"), program("sleeper", "sleep", marker))
+    workflow(tmp_path, toml, m=MODULES)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "diel", "run", "w.toml"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline_s = time.monotonic() + 30
+        while not _running(marker) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+        assert _running(marker)
+        folder = run_dir(tmp_path)
+        if what == "the folder":
+            shutil.rmtree(folder)
+            told = f"diel: {folder} was removed while the run went on"
+        else:
+            os.truncate(folder / "journal.jsonl", 0)
+            told = f"diel: {folder / 'journal.jsonl'} was cut short while the run went on"
+        stdout, stderr = process.communicate(timeout=15)
+    finally:
+        process.kill()
+    assert process.returncode == 1, stderr
+    (line,) = stderr.strip().splitlines()
+    assert line.startswith(told)
+    assert line.endswith("Start the workflow again")
+    assert "w failed after" in stdout
+    assert "--resume" not in stdout
+    assert "Traceback" not in stdout
+    assert not _running(marker)
+    assert folder.exists() == (what == "the journal")
+    if folder.exists():
+        written = (folder / "logs" / "launcher.log").read_text()
+        assert "Traceback" not in written
 
 
 def test_a_module_cannot_end_mpi_for_all(tmp_path: Path) -> None:

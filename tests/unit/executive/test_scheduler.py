@@ -11,6 +11,7 @@ from diel.executive.events import (
     CopyRankLeft,
     EndRun,
     Instruction,
+    JournalLost,
     LeaveCopy,
     LeaveIgnored,
     LookForTag,
@@ -128,6 +129,14 @@ def test_a_stop_that_was_asked_for_has_no_culprit() -> None:
     assert scheduler.handle(StopAsked("enough")) == [
         StopRun(None, None, "enough", is_failure=False)
     ]
+
+
+def test_a_journal_that_is_lost_is_a_failure_without_a_culprit() -> None:
+    scheduler = Scheduler([group("g", ("a", 1, 1))], [2])
+    (start,) = started(scheduler.start())
+    assert scheduler.handle(JournalLost()) == [StopRun(None, None, "the journal is lost")]
+    # Nothing that ends after it starts anything.
+    assert not started(scheduler.handle(CopyRankFailed(start.copies[0].serial, 2)))
 
 
 # -- iterations and nests -------------------------------------------------------------------------

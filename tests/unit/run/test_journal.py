@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 
 from diel.errors import RunDirectoryError
 from diel.run import journal
+from diel.run.directory import RunDirectory
 from diel.run.journal import Damage, JournalReader, JournalWriter
+from diel.run.recorder import Recorder
 
 
 @pytest.fixture
@@ -258,6 +260,68 @@ def test_a_journal_that_is_cut_short_goes_on(writer: JournalWriter, path: Path) 
     writer.write("Two")
     assert [one["event"] for one in reader.new_records()] == ["Two"]
     assert reader.complaint == f"{path} was cut short while it was read"
+
+
+def test_what_is_written_after_a_cut_is_read_however_late(
+    writer: JournalWriter, path: Path
+) -> None:
+    reader = JournalReader(path)
+    size_bytes = 0
+    for event in ("One", "Two", "Three"):
+        writer.write(event)
+        size_bytes = size_bytes or path.stat().st_size
+        time.sleep(0.00001)  # records of one microsecond could not be told apart
+    assert len(reader.new_records()) == 3
+    os.truncate(path, size_bytes)
+    writer.write("Four")  # before anybody looks
+    assert [one["event"] for one in reader.new_records()] == ["Four"]
+    writer.write("Five")
+    assert [one["event"] for one in reader.new_records()] == ["Five"]
+
+
+def test_a_writer_notices_what_becomes_of_its_file(writer: JournalWriter, path: Path) -> None:
+    writer.write("é" * 3)
+    with writer.batch():
+        writer.write("Two")
+        assert not writer.damage()
+    writer.write("Three")
+    assert not writer.damage()
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"somebody else's\n")
+    assert not writer.damage()  # nothing of ours is gone
+    os.truncate(path, len(whole) - 1)
+    assert writer.damage() == "was cut short"
+    path.rename(path.with_suffix(".moved"))
+    assert writer.damage() == "was removed"
+    path.write_bytes(whole)
+    assert writer.damage() == "was replaced by another file"
+
+
+def test_a_journal_that_is_resumed_is_whole(path: Path) -> None:
+    path.write_text('{"time_s": 1, "event": "One"}\n{"half')
+    writer = JournalWriter(path)
+    assert not writer.damage()
+    writer.write("Two")
+    assert not writer.damage()
+    writer.close()
+
+
+def test_a_recorder_tells_a_removed_folder_from_a_removed_journal(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.path.mkdir()
+    recorder = Recorder(directory)
+    recorder.record("RunCreated", file="w.toml")
+    assert not recorder.loss()
+    directory.journal.unlink()
+    assert recorder.loss() == f"{directory.journal} was removed"
+    directory.path.rmdir()
+    assert recorder.loss() == f"{directory.path} was removed"
+    # What ranks say on their way out begins no table in a folder that is not there.
+    recorder.record(
+        "ResultsDeclared", module="m", columns=["x"], objective="x", maximise=True, expected=None
+    )
+    recorder.record("ResultAdded", module="m", row={"x": 1})
+    recorder.close()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
