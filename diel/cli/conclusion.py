@@ -22,8 +22,9 @@ from diel.run.view import ResultsView, RunView
 FAILED: Final = 1
 LOST: Final = "JournalLost"
 TABLE_ROWS: Final = 10
-_RETURNED_SHOWN: Final = 12
-_RETURNED_CHARACTERS: Final = 1000
+_RETURNED_SHOWN: Final = 10
+_RETURNED_CHARACTERS: Final = 200
+_BYTES: Final = re.compile(r"(bytearray\()?b['\"]")
 _CELL_CHARACTERS: Final = 100
 _LAUNCHER_LINES: Final = 15
 _GIVEN_UP_SHOWN: Final = 10
@@ -109,8 +110,7 @@ def print_conclusion(
         print(f"\ndiel: {view.refusal}", file=sys.stderr, flush=True)
         return view.exit_code
     tables = print_rankings(view, directory, table_rows, on_terminal=on_terminal)
-    if view.returned and not tables:
-        _print_returned(view)
+    _print_returned(view, after_table=tables)
     _print_given_up(view)
     for line in account_lines(view):
         print(line)
@@ -172,17 +172,45 @@ def describe_best(results: ResultsView) -> str:
     return f"best {results.objective} {_text(best[results.objective])}{unranked}"
 
 
-def _print_returned(view: RunView) -> None:
-    for who, value in view.returned[:_RETURNED_SHOWN]:
-        print(f"{who} returned {_shortened(str(value))}")
-    if len(view.returned) > _RETURNED_SHOWN:
-        print(f"... and {len(view.returned) - _RETURNED_SHOWN} more, in the journal")
+def _print_returned(view: RunView, *, after_table: bool) -> None:
+    """Print what copies have returned, but the best row of a table that has been shown."""
+    best = [
+        best_row(results.rows, results.objective, results.maximise)
+        for results in view.results.values()
+        if results.rows
+    ]
+    returned = [(who, value) for who, value in view.returned if not _is_row(value, best)]
+    if returned and after_table:
+        print()
+    # Modules in the order in which the first of their copies ended, copies by number.
+    modules = list(dict.fromkeys(who.rpartition(".")[0] for who, _ in returned))
+    place = {module: number for number, module in enumerate(modules)}
+    returned.sort(key=lambda one: (place[(who := one[0].rpartition("."))[0]], int(who[2])))
+    for who, value in returned[:_RETURNED_SHOWN]:
+        print(f"{who} returned {_in_a_line(value)}")
+    if len(returned) > _RETURNED_SHOWN:
+        print(f"... and {len(returned) - _RETURNED_SHOWN:,} more, in the journal")
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= _RETURNED_CHARACTERS:
-        return text
-    return f"{text[:_RETURNED_CHARACTERS]} ... ({len(text):,} characters, in the journal)"
+def _is_row(value: Any, rows: Sequence[Mapping[str, Any]]) -> bool:
+    return isinstance(value, dict) and any(
+        all(name in value and value[name] == cell for name, cell in row.items()) for row in rows
+    )
+
+
+def _in_a_line(value: Any) -> str:
+    """Return a value as a short line: what is not printable is escaped, bytes are counted."""
+    text = str(value)
+    length = len(text)
+    if length > _RETURNED_CHARACTERS and _BYTES.match(text) and "\\x" in text:
+        return f"bytes ({length:,} characters, in the journal)"
+    shown = "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode()
+        for one in text[:_RETURNED_CHARACTERS]
+    )
+    if max(length, len(shown)) <= _RETURNED_CHARACTERS:
+        return shown
+    return f"{shown[:_RETURNED_CHARACTERS]} ... ({length:,} characters, in the journal)"
 
 
 def _print_given_up(view: RunView) -> None:

@@ -4,7 +4,8 @@
 
     GroupStarted      group, iteration; copies and placement, or groups where it holds others
     ModuleCommMade    group, iteration, module: its copies share ctx.module_comm
-    CopyFinished      group, iteration, module, copy, attempt, returned
+    CopyFinished      group, iteration, module, copy, attempt, returned; of a large value
+                      returned_file, returned_type and returned_bytes
     ModuleFailed      group, iteration, module, copy, attempt, error, ...; policy: what follows
     CopiesRestarted   group, iteration, module, copies, attempt
     CopyGivenUp       group, iteration, module, copy, attempt, error
@@ -30,6 +31,7 @@ from diel.executive.events import (
     StartGroup,
 )
 from diel.executive.plans import CopyPlan, GroupPlan
+from diel.run.records import StoredValue
 
 if TYPE_CHECKING:
     from diel.run.journal import Record
@@ -81,7 +83,16 @@ class Chronicle:
 
     def copy_finished(self, note: NoteCopyFinished) -> None:
         """Write down what a copy has returned."""
-        self._record("CopyFinished", **_place(note.plan), returned=note.returned)
+        returned = note.returned
+        fields: dict[str, Any] = {"returned": returned}
+        if isinstance(returned, StoredValue):
+            fields = {
+                "returned": None,
+                "returned_file": returned.file,
+                "returned_type": returned.type,
+                "returned_bytes": returned.size_bytes,
+            }
+        self._record("CopyFinished", **_place(note.plan), **fields)
 
     def copy_failed(self, note: NoteCopyFailed) -> Record:
         """Write down a failure and what follows."""

@@ -51,12 +51,15 @@ class Welcome:
         Different each time that a run is begun or resumed.
     log_size_bytes : int
         What a log file may grow to.
+    returned_size_bytes : int
+        What a returned value may take in the journal.
     """
 
     run_dir: str
     folder: str
     max_threads: int
     log_size_bytes: int
+    returned_size_bytes: int
     server_ranks: tuple[int, ...]
     server_memory_bytes: int
     refuse_when_full: bool
@@ -154,7 +157,7 @@ class LeaveCopy:
 
 @dataclass(frozen=True)
 class RankFinished:
-    """My part of a copy is done; `returned` is what the module's function returned here."""
+    """My part of a copy is done; `returned` is what its function returned on rank 0 of it."""
 
     serial: int
     returned: Any

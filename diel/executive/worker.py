@@ -42,6 +42,7 @@ from diel.executive.messages import (
     starting_roster,
 )
 from diel.executive.plans import CopyPlan, place_modules
+from diel.executive.returned import recordable
 from diel.executive.serving import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.telling import Teller
 from diel.executive.timekeeping import Timekeeper
@@ -53,6 +54,7 @@ from diel.loading.surroundings import output_to, restored_process_state
 from diel.loading.threads import ThreadLimiter, set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
+from diel.run.records import StoredValue
 from diel.tuples.client import TupleClient
 from diel.tuples.mpi_transport import MpiTransport
 
@@ -152,6 +154,8 @@ class _Worker:
         self.children = Children(self._warn_always)
         self._log_size_bytes = welcome.log_size_bytes
         self._logs = OpenLog(welcome.log_size_bytes)
+        self._returned_size_bytes = welcome.returned_size_bytes
+        self._warned_of_returned: set[str] = set()  # once for each module
         self._found: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
         transport = MpiTransport(
             parent.comm,
@@ -350,7 +354,9 @@ class _Worker:
                 boundaries=self._boundaries,
             )
             puts_before = tuple(self._tuples.puts)
-            returned = plain(_call(function, context))
+            value = _call(function, context)
+            returned = self._recordable(plan, value) if copy_rank == 0 else None
+            del value  # it may be large
             if puts_before != tuple(self._tuples.puts):
                 self._tuples.flush()
             self._channel.close()
@@ -362,6 +368,24 @@ class _Worker:
         if comm is None and context.comm_was_made:
             leftovers += self._retire(context.comm)
         return returned, leftovers
+
+    def _recordable(self, plan: CopyPlan, value: Any) -> Any:
+        """Return what rank 0 is to hear of a value that a copy has returned."""
+        iteration = "-".join(map(str, plan.iteration))
+        stem = f"{plan.module}.{plan.copy_index}.{plan.group}.{iteration}"
+        returned = recordable(value, self._directory.returned, stem, self._returned_size_bytes)
+        if isinstance(returned, StoredValue) and (
+            returned.problem or plan.module not in self._warned_of_returned
+        ):
+            self._warned_of_returned.add(plan.module)
+            problem = f" ({returned.problem})" if returned.problem else ""
+            self._warn(
+                plan.module,
+                plan.copy_index,
+                f"it returned more than {self._returned_size_bytes:,} bytes, which the journal "
+                f"does not hold (returned_size in [workflow]): {returned}{problem}",
+            )
+        return returned
 
     def _find_function(self, spec: ModuleSpec) -> tuple[ModuleType, Callable[[Any], Any]]:
         """Return a module's function and its code, from the last time if it has run here before."""

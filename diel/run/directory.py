@@ -19,6 +19,7 @@
         trace/rank-<rank>.jsonl     what that is made of
         checkpoints/        the tuple space as it was when a group had finished an iteration
         spill/              payloads that tuple servers wrote to disk, while the run goes on
+        returned/           what modules have returned, where it was too large for the journal
         stop                made by whoever wants the run to stop
 """
 
@@ -62,6 +63,7 @@ class RunDirectory:
         self.launcher_log = self.logs / "launcher.log"
         self.spill = self.path / "spill"
         self.checkpoints = self.path / "checkpoints"
+        self.returned = self.path / "returned"
         self.status = self.path / "status.json"
         self.trace = self.path / "trace.json"
         self.trace_parts = self.path / "trace"

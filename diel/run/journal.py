@@ -30,7 +30,7 @@ _LOCK_S: Final = 0.5
 
 _LONGEST_LINE_BYTES: Final = 2**28
 
-__all__ = ["Damage", "JournalReader", "JournalWriter", "Record", "plain"]
+__all__ = ["Damage", "JournalReader", "JournalWriter", "Record", "as_json", "plain"]
 
 
 class JournalWriter:
@@ -75,8 +75,7 @@ class JournalWriter:
             Plain values; whatever JSON lacks is written as its ``repr``.
         """
         record = {"time_s": round(time.time(), 6), "event": event, **fields}
-        # A file name with bytes that are no UTF-8, say, may turn up in a message.
-        line = (_ENCODER.encode(plain(record)) + "\n").encode("utf-8", "replace")
+        line = as_json(plain(record)) + b"\n"
         self._file.write(line)
         self._size_bytes += len(line)
         if not self._in_batch:
@@ -286,6 +285,12 @@ def _drop_unfinished_line(path: Path) -> None:
                 break
     if keep_bytes != size_bytes:
         os.truncate(path, keep_bytes)
+
+
+def as_json(readable: Any) -> bytes:
+    """Return a value in JSON's own types as the journal writes it."""
+    # A file name with bytes that are no UTF-8, say, may turn up in a message.
+    return _ENCODER.encode(readable).encode("utf-8", "replace")
 
 
 def plain(value: Any, _depth: int = 0) -> Any:

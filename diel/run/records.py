@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from diel.run.results import TableName, is_score, table_name
@@ -31,6 +32,32 @@ _MOST_RANKS: Final = 2**24
 
 class DamagedRecord(ValueError):
     """Bytes are no record of a journal; the message says why."""
+
+
+@dataclass(frozen=True)
+class StoredValue:
+    """A returned value that the journal only describes.
+
+    Attributes
+    ----------
+    type : str
+        As Python calls it; of an array its shape and the type of its elements too.
+    size_bytes : int
+        Of the file.
+    file : str or None
+        Its name in the folder ``returned``; None if it could not be written.
+    problem : str
+        Why not, or what the file lacks; empty if nothing is wrong.
+    """
+
+    type: str
+    size_bytes: int
+    file: str | None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        where = "kept nowhere" if self.file is None else f"returned/{self.file}"
+        return f"{self.type} of {self.size_bytes:,} bytes: {where}"
 
 
 def checked(line: bytes) -> Record:
@@ -230,7 +257,10 @@ EVENTS: Final[Mapping[str, Fields]] = {
     "CopyFinished": {
         **_COPY,
         "returned": Field(ANY, None),
+        # Of a value that is too large for a journal; without a file it could not be written.
         "returned_file": Field(_or_none(FILE_NAME), None),
+        "returned_type": Field(TEXT, ""),
+        "returned_bytes": Field(COUNT, 0),
     },
     "ModuleFailed": {
         **_COPY,

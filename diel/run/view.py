@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diel.run.journal import Record
+from diel.run.records import StoredValue
 from diel.run.results import TableName, table_name
 
 
@@ -232,8 +233,13 @@ class RunView:
         who = f"{record['module']}.{record['copy']}"
         self.progress.pop(who, None)
         self.running.pop(who, None)
-        if record["returned"] is not None:
-            self._returned[record["group"], who] = record["returned"]
+        returned = record["returned"]
+        if record.get("returned_type"):
+            returned = StoredValue(
+                record["returned_type"], record["returned_bytes"], record["returned_file"]
+            )
+        if returned is not None:
+            self._returned[record["group"], who] = returned
 
     def _on_GroupFinished(self, record: Record) -> None:
         group = self.groups[record["group"]]

@@ -69,7 +69,7 @@ class Draft:
     locations : dict from module name to FunctionLocation
     name : str
         The workflow's name.
-    log_size_bytes : int
+    log_size_bytes, returned_size_bytes : int
     private : bool
     tuple_space : TupleSpace
     boundaries : list of (int, Boundary)
@@ -88,6 +88,7 @@ class Draft:
     locations: dict[str, FunctionLocation] = field(default_factory=dict)
     name: str = ""
     log_size_bytes: int = 0
+    returned_size_bytes: int = 0
     private: bool = True
     tuple_space: TupleSpace = field(default_factory=TupleSpace)
     boundaries: list[tuple[int, Boundary]] = field(default_factory=list)
@@ -117,6 +118,7 @@ class Draft:
             tuple_space=self.tuple_space,
             boundaries=tuple(boundary for _, boundary in self.boundaries),
             log_size_bytes=self.log_size_bytes,
+            returned_size_bytes=self.returned_size_bytes,
             private=self.private,
             file=self.file,
         )
@@ -211,6 +213,7 @@ def _read_tables(draft: Draft) -> None:
     table = _read_table(draft, "workflow", WorkflowTable())
     draft.name = table.name or draft.name
     draft.log_size_bytes = size_bytes(table.log_size)
+    draft.returned_size_bytes = size_bytes(table.returned_size)
     draft.private = table.private
     draft.tuple_space = _read_table(draft, "tuple_space", draft.tuple_space)
     draft.modules = _read_entries(draft, "module", Module)

@@ -32,6 +32,7 @@ from diel.workflow.strict import StrictTable
 from diel.workflow.tuple_space import TupleSpace, size_bytes
 
 _SMALLEST_LOG_BYTES = 2**16
+_LARGEST_RETURNED_BYTES = 2**26
 
 __all__ = ["Boundary", "Group", "Module", "TupleSpace", "Workflow", "WorkflowTable", "folder_name"]
 
@@ -50,6 +51,9 @@ class Workflow(StrictTable):
         default=(), description="Every [[boundary]], in file order."
     )
     log_size_bytes: int = Field(default=2**26, description="What a log file may grow to.")
+    returned_size_bytes: int = Field(
+        default=2**16, description="What a returned value may take in the journal."
+    )
     private: bool = Field(
         default=True,
         description=(
@@ -103,11 +107,26 @@ class WorkflowTable(StrictTable):
         ),
         examples=["64 MiB"],
     )
+    returned_size: str | int = Field(
+        default="64 KiB",
+        description=(
+            "What a module may return into the journal, as JSON, in bytes or with a unit, 64 MiB "
+            "at most; what is larger goes to a file in the folder `returned` of the run directory."
+        ),
+        examples=["1 MiB"],
+    )
     private: bool = Field(
         default=True,
         description=Workflow.model_fields["private"].description,
         examples=[False],
     )
+
+    @field_validator("returned_size")
+    @classmethod
+    def _check_returned_size(cls, returned_size: str | int) -> str | int:
+        if not 0 <= size_bytes(returned_size) <= _LARGEST_RETURNED_BYTES:
+            raise ValueError(f"what the journal holds is 64 MiB at most; got {returned_size!r}")
+        return returned_size
 
     @field_validator("log_size")
     @classmethod

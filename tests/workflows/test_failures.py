@@ -454,10 +454,11 @@ def run(ctx):
         print("line", number)
     os.system("yes | head -c 300000")  # past its log file
     print("the end")
+    return bytes(10_000_000)
 """
 
 
-def test_what_is_printed_without_end_fills_no_disk(tmp_path: Path) -> None:
+def test_what_is_printed_and_returned_without_end_fills_no_disk(tmp_path: Path) -> None:
     yes = program("yes", "sh", "-c", "echo begin; yes | head -c 3000000; sleep 0.2; echo the end")
     limit = '[workflow]\nlog_size = "64 KiB"\n'
     modules = f"{yes}\n{entry('prints', 'run')}"
@@ -473,6 +474,15 @@ def test_what_is_printed_without_end_fills_no_disk(tmp_path: Path) -> None:
         assert text.endswith("the end\n")
         assert f"warning from {name}.0: it printed more than 65,536 bytes" in finished.stdout
     assert (logs / "launcher.log").stat().st_size < 2**16 + 200
+    (finish,) = (one for one in journal(tmp_path) if one.get("returned_file"))
+    assert finish["returned"] is None
+    assert (finish["returned_type"], finish["returned_bytes"]) == ("bytes", 10_000_000)
+    kept = run_dir(tmp_path) / "returned" / "prints.0.g.0.bin"
+    assert kept.read_bytes() == bytes(10_000_000)
+    assert (run_dir(tmp_path) / "journal.jsonl").stat().st_size < 2**15
+    told = "bytes of 10,000,000 bytes: returned/prints.0.g.0.bin"
+    assert "warning from prints.0: it returned more than 65,536 bytes" in finished.stdout
+    assert f"prints.0 returned {told}\n" in finished.stdout
 
 
 def _running(marker: str) -> bool:

@@ -96,18 +96,53 @@ def test_each_table_is_shown(
     assert "by lowest trial" in out
 
 
-def test_without_results_what_modules_returned_is_shown(
-    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("has_table", [False, True])
+def test_what_modules_returned_is_shown(
+    directory: RunDirectory,
+    journal: Journal,
+    capsys: pytest.CaptureFixture[str],
+    has_table: bool,
 ) -> None:
     journal.start()
-    for copy in range(15):
+    if has_table:
+        journal.declare()
+        journal.row(7, "a", 0.5)
+        best = {"trial": 7, "note": "a", "accuracy": 0.5}  # stands in the table
+        journal.add("CopyFinished", group="g", module="master", copy=0, returned=best)
+    for copy in reversed(range(15)):
         journal.add("CopyFinished", group="g", module="m", copy=copy, returned=f"{copy} {RUDE}")
     journal.end(0)
     _, out = conclude(directory, capsys)
-    assert out.splitlines()[0] == f"m.0 returned 0 {RUDE}"
-    assert "m.11 returned" in out
-    assert "m.12 returned" not in out
-    assert "... and 3 more, in the journal" in out
+    assert f"\nm.0 returned 0 {RUDE}\n" in f"\n{out}"
+    assert ("by highest accuracy" in out) == has_table
+    assert "master.0 returned" not in out
+    assert "m.9 returned" in out
+    assert "m.10 returned" not in out
+    assert "... and 5 more, in the journal" in out
+
+
+def test_what_was_returned_is_a_line_without_control_characters(
+    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = ["two\nlines \x1b[2J", repr(b"\0" * 1000), "\0" * 1000, repr(b"\0"), "\ud800"]
+    journal.start()
+    for copy, value in enumerate(values):
+        journal.add("CopyFinished", group="g", module="m", copy=copy, returned=value)
+    journal.add(
+        "CopyFinished", group="g", module="n", copy=0, returned=None,
+        returned_file="n.0.g.0.npy", returned_type="array float64 1000x1000",
+        returned_bytes=8_000_128,
+    )  # fmt: skip
+    journal.end(0)
+    _, out = conclude(directory, capsys)
+    assert [line for line in out.splitlines() if " returned " in line] == [
+        r"m.0 returned two\nlines \x1b[2J",
+        "m.1 returned bytes (4,003 characters, in the journal)",
+        "m.2 returned " + r"\x00" * 50 + " ... (1,000 characters, in the journal)",
+        r"m.3 returned b'\x00'",
+        r"m.4 returned \ud800",
+        "n.0 returned array float64 1000x1000 of 8,000,128 bytes: returned/n.0.g.0.npy",
+    ]
 
 
 def test_what_is_long_is_shown_in_part(

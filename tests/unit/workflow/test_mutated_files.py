@@ -41,6 +41,7 @@ EVERY_KEY = """\
 [workflow]
 name = "everything"
 log_size = "1 MiB"
+returned_size = "1 MiB"
 private = false
 [tuple_space]
 servers = 2

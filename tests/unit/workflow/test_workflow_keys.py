@@ -106,6 +106,12 @@ ONE_PROBLEM: dict[str, OneProblem] = {
         "a log file needs 64 KiB at least; got 1000",
         "",
     ),
+    "too much for a journal": (
+        "[workflow]\nreturned_size = '65 MiB'\n" + MODULE + GROUP,
+        "workflow.returned_size",
+        "what the journal holds is 64 MiB at most; got '65 MiB'",
+        "",
+    ),
     "unknown key in the header": (
         "[workflow]\nnmae = 'x'\n" + MODULE + GROUP,
         "workflow.nmae",
