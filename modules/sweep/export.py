@@ -242,15 +242,15 @@ def _to_optuna(ledger: Path, folder: Path) -> list[Path]:
             values = [one.value(metrics) for one in objectives]
             if any(math.isnan(value) for value in values):
                 state, values = "FAIL", None  # Optuna has no NaN
-        reported: dict[int, float] = dict(curve) if len(objectives) == 1 else {}
+        notes: dict[str, Any] = {**metrics, **{n: record[n] for n in _OWN if n in record}}
         study.add_trial(
             optuna.trial.create_trial(
                 state=optuna.trial.TrialState[state],
                 values=values,
                 params={name: _categorical(value) for name, value in parameters.items()},
                 distributions={name: distributions[name] for name in parameters},
-                user_attrs={**metrics, **{name: record[name] for name in _OWN if name in record}},
-                intermediate_values=reported,
+                user_attrs=notes,
+                intermediate_values=dict(curve) if len(objectives) == 1 else {},
             )
         )
     return [path]
