@@ -84,7 +84,7 @@ class Children:
             signal_descendants(signal.SIGKILL, spared)  # again: they may start others meanwhile
             time.sleep(_LOOK_EVERY_S)
         if ended:
-            named = [f"{pid} ({command})" for pid, command in ended.items()][:_NAMED]
+            named = [f"{pid} ({_shortened(command)})" for pid, command in ended.items()][:_NAMED]
             more = f" and {len(ended) - _NAMED} more" if len(ended) > _NAMED else ""
             owner = next((self._left[pid] for pid in roots if pid in self._left), ("", 0))
             text = f"it left running, and diel has ended: process {', '.join(named)}{more}"
@@ -126,11 +126,14 @@ def _is_alive(pid: int) -> bool:
 
 
 def _command(pid: int) -> str:
-    """Return the command line of a process, shortened; its name if it has none."""
+    """Return the command line of a process; its name if it has none."""
     try:
         words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
         text = b" ".join(words).strip() or Path("/proc", str(pid), "comm").read_bytes()
     except OSError:
         return "ended"
-    line = " ".join(text.decode(errors="replace").split())
+    return " ".join(text.decode(errors="replace").split())
+
+
+def _shortened(line: str) -> str:
     return line if len(line) <= _COMMAND_CHARACTERS else f"{line[: _COMMAND_CHARACTERS - 1]}…"

@@ -106,7 +106,7 @@ def test_what_people_print():
     assert repr(pickle.loads(pickle.dumps(copy.deepcopy(one)))) == repr(one)
     data = dnn.Dataset(np.zeros((1200, 4)), np.zeros(1200, int), 3, "clouds")
     assert repr(data) == "Dataset('clouds': 1,200 samples of 4 features, 3 classes)"
-    project = (Path(dnn.__file__).parents[1] / "pyproject.toml").read_text()
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     assert dnn.__version__ == diel.__version__
     assert f'\nversion = "{dnn.__version__}"\n' in project
 

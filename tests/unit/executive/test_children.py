@@ -12,6 +12,7 @@ from diel.executive import children
 from diel.executive.children import Children, children as present
 
 children._GRACE_S = 0.2
+children._COMMAND_CHARACTERS = 60  # less than the path of a Python and its helper's name
 told = []
 
 def start(line, **options):
