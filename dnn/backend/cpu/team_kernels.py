@@ -1,4 +1,4 @@
-"""How threads share the parts of a kernel: atomic words, and what runs in C for a `team`.
+"""The compiled side of the thread pool: how threads take and finish the parts of a kernel.
 
 Imported when something is compiled, and only then: see `cache`.
 """
