@@ -11,7 +11,7 @@
 A head is small and leaves at once. A payload has a ticket, which is in its head, and leaves when
 the receiver asks for it: a synchronous send, completed by the matching receive and never by a
 buffer. So large payloads land in their final place, in any order, and whoever sent one knows when
-it was received. Nothing here blocks; what is in a head is the affair of the rooms above.
+it was received. Nothing here blocks; what is in a head is the affair of the packages above.
 """
 
 from __future__ import annotations

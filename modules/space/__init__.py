@@ -22,7 +22,7 @@ A parameter that exists only beside certain values of others says so with ``if``
 Every entry of an ``if`` has to hold, and one about a parameter that is itself absent does not.
 A point has only the parameters that are there in it.
 
-The rooms, from the ground: `dimensions` (the values of one parameter), `conditions`, `parsing`
+The files, from the lowest: `dimensions` (the values of one parameter), `conditions`, `parsing`
 (from TOML), `decoding` (the i-th point from i), `permutation` (a shuffled order that stores
 nothing), `space`.
 """
