@@ -70,7 +70,7 @@ def arrays_in_a_step() -> float:
     """Count what is allocated in NumPy's name while steps are replayed."""
     from dnn import SGD, NeuralNetwork, mlp
     from dnn.data.batches import epoch_order
-    from dnn.training import Trainer
+    from dnn.training.epochs import Trainer
 
     generator = np.random.default_rng(SEED)
     x = generator.normal(size=(32 * STEPS, 13)).astype("f4")

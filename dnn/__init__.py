@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         ProgressBar,
         Pruning,
     )
-    from dnn.checkpoint import load_checkpoint, save_checkpoint
     from dnn.data import (
         Dataset,
         batches,
@@ -88,6 +87,7 @@ if TYPE_CHECKING:
         WarmUp,
     )
     from dnn.tensor import Tensor
+    from dnn.training.checkpoint import load_checkpoint, save_checkpoint
 
 __version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
 
@@ -101,7 +101,7 @@ _HOMES = {
         "ProgressBar",
         "Pruning",
     ),
-    "checkpoint": ("load_checkpoint", "save_checkpoint"),
+    "training.checkpoint": ("load_checkpoint", "save_checkpoint"),
     "data": (
         "Dataset",
         "batches",

@@ -16,20 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, RoutineTable, ops_for
-from dnn.checks import check_count, check_samples
 from dnn.data.batches import epoch_orders
-from dnn.ensemble_data import EnsembleData, Rows, for_each
 from dnn.errors import ConfigurationError, explains_arguments
-from dnn.evaluation import Kind, evaluate_models, outputs_of_models
-from dnn.grouping import Member, fill, group, members
-from dnn.history import History
 from dnn.layers import Layer
-from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
 from dnn.model import NeuralNetwork
-from dnn.network import Network
 from dnn.optimizers import SGD, Optimizer
-from dnn.training import Trainer
+from dnn.training.checks import check_count, check_samples
+from dnn.training.ensemble_data import EnsembleData, Rows, for_each
+from dnn.training.epochs import Trainer
+from dnn.training.evaluation import Kind, evaluate_models, outputs_of_models
+from dnn.training.grouping import Member, fill, group, members
+from dnn.training.history import History
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import Network
 
 __all__ = ["Ensemble"]
 

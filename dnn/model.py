@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, RoutineTable, ops_for
-from dnn.checks import check_count
 from dnn.errors import ConfigurationError, explains_arguments
-from dnn.evaluation import evaluate, outputs_of
-from dnn.fitting import Fit, checked_pair, checked_samples, fit_data
 from dnn.graph.passes import checking_passes, mixed_precision_passes
-from dnn.history import History
 from dnn.layers import Layer
-from dnn.loss_scaling import LossScaling
 from dnn.losses import Loss, loss_of
 from dnn.names import suggestion
-from dnn.network import BatchPlan, Network
 from dnn.optimizers import Optimizer, Update, optimizer_of
-from dnn.snapshot import Snapshot, trained_arrays
-from dnn.training import Trainer
+from dnn.training.checks import check_count
+from dnn.training.epochs import Trainer
+from dnn.training.evaluation import evaluate, outputs_of
+from dnn.training.fitting import Fit, checked_pair, checked_samples, fit_data
+from dnn.training.history import History
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import BatchPlan, Network
+from dnn.training.snapshot import Snapshot, trained_arrays
 
 if TYPE_CHECKING:
     from dnn.callbacks import Callback
@@ -283,7 +283,7 @@ class NeuralNetwork:
         ----------
         path : path
         """
-        from dnn.checkpoint import save_checkpoint
+        from dnn.training.checkpoint import save_checkpoint
 
         save_checkpoint(self, path)
 
@@ -295,7 +295,7 @@ class NeuralNetwork:
         path : path
             Of a file that `save` wrote for a network of the same layers, dtype and optimizer.
         """
-        from dnn.checkpoint import load_checkpoint
+        from dnn.training.checkpoint import load_checkpoint
 
         load_checkpoint(self, path)
 

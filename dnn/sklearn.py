@@ -28,12 +28,12 @@ from dnn.errors import (
     explains_arguments,
     unknown_name,
 )
-from dnn.history import History
 from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.model import NeuralNetwork
 from dnn.nets import mlp
 from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
+from dnn.training.history import History
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin

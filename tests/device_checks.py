@@ -8,8 +8,8 @@ import pytest
 import dnn
 from dnn import graph
 from dnn.backend.ops import Ops
-from dnn.network import Network
 from dnn.optimizers.schedules import Cosine
+from dnn.training.network import Network
 
 OPTIMIZERS = [
     dnn.SGD(0.1),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnn.callbacks.callback import Callback, Epoch, better, more_is_better
-from dnn.checkpoint import require_safetensors, save_checkpoint
+from dnn.training.checkpoint import require_safetensors, save_checkpoint
 
 if TYPE_CHECKING:
     from dnn.model import NeuralNetwork

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from dnn.errors import ConfigurationError, unknown_name
 
 if TYPE_CHECKING:
-    from dnn.history import History
     from dnn.model import NeuralNetwork
+    from dnn.training.history import History
 
 __all__ = ["Callback", "Epoch", "better"]
 
@@ -59,7 +59,7 @@ class Epoch:
     @property
     def training(self) -> dict[str, float]:
         """What `History.training` says of this epoch; empty unless it is a classification."""
-        from dnn.history import History
+        from dnn.training.history import History
 
         return next(iter(History(tallies=self.history.tallies[-1:]).training), {})
 

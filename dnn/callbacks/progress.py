@@ -10,8 +10,8 @@ from dnn.callbacks.callback import Callback, Epoch
 from dnn.errors import MissingDependencyError
 
 if TYPE_CHECKING:
-    from dnn.history import History
     from dnn.model import NeuralNetwork
+    from dnn.training.history import History
 
 __all__ = ["ProgressBar", "at_a_terminal"]
 

@@ -9,9 +9,9 @@ from dnn.callbacks.callback import Callback, Epoch, better, more_is_better
 from dnn.errors import ConfigurationError, explains_arguments
 
 if TYPE_CHECKING:
-    from dnn.history import History
     from dnn.model import NeuralNetwork
-    from dnn.snapshot import Snapshot
+    from dnn.training.history import History
+    from dnn.training.snapshot import Snapshot
 
 __all__ = ["EarlyStopping", "Pruning"]
 

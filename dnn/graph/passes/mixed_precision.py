@@ -24,7 +24,8 @@ def mixed_precision(graph: Graph) -> Graph:
     Each value is rounded once, where it is written, and brought back to float32 just for the
     operation that reads it. What is small or delicate stays in float32: scalars, vectors such as
     biases, statistics (with an axis of length 1), and softmax. Gradients of matrices come out
-    rounded too; a loss has to be scaled so that they do not vanish, see `dnn.loss_scaling`.
+    rounded too; a loss has to be scaled so that they do not vanish, see
+    `dnn.training.loss_scaling`.
 
     References
     ----------

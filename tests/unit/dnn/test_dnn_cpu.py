@@ -21,7 +21,7 @@ from dnn.data.batches import epoch_order
 from dnn.graph import Plan, evaluate
 from dnn.graph.layout import lay_out
 from dnn.graph.passes.fusion import FUSIBLE
-from dnn.training import Trainer
+from dnn.training.epochs import Trainer
 
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnn
-from dnn.history import History
+from dnn.training.history import History
 
 GENERATOR = np.random.default_rng(3)
 X = GENERATOR.normal(size=(90, 4)).astype("f4")

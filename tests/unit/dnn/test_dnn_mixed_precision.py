@@ -8,9 +8,9 @@ from dnn import graph
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, DataError, MixedPrecisionWarning
 from dnn.graph.passes import mixed_precision_passes, optimise
-from dnn.loss_scaling import LossScaling
 from dnn.optimizers import SGD
 from dnn.parameters import FlatBuffer, Segment
+from dnn.training.loss_scaling import LossScaling
 
 
 def halves(array):

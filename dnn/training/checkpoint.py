@@ -27,7 +27,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.errors import CheckpointError, MissingDependencyError
-from dnn.history import History
+from dnn.training.history import History
 
 if TYPE_CHECKING:
     from dnn.layers import Layer

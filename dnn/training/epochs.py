@@ -13,9 +13,9 @@ import numpy as np
 
 from dnn.backend import Array, Ops, empty
 from dnn.graph.operation import Step
-from dnn.loss_scaling import LossScaling
-from dnn.network import BatchPlan
 from dnn.optimizers import Update
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import BatchPlan
 
 __all__ = ["Trainer"]
 

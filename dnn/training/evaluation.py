@@ -9,7 +9,7 @@ import numpy as np
 
 from dnn import metrics
 from dnn.backend import Array
-from dnn.network import BatchPlan, Network
+from dnn.training.network import BatchPlan, Network
 
 __all__ = ["Kind", "evaluate", "evaluate_models", "outputs_of", "outputs_of_models"]
 

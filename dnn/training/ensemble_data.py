@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from dnn.arrays import array_of
 from dnn.backend import Array
-from dnn.checks import check_samples
 from dnn.errors import ConfigurationError, DataError, ShapeError
-from dnn.network import Network
+from dnn.training.checks import check_samples
+from dnn.training.network import Network
 
 __all__ = ["EnsembleData", "Rows", "for_each"]
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dnn.backend import Array
-from dnn.network import Network
 from dnn.optimizers import Optimizer, Update
+from dnn.training.network import Network
 
 __all__ = ["Member", "fill", "group", "members"]
 

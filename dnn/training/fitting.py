@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.checks import check_half, check_samples, check_weights
 from dnn.data.batches import epoch_order
 from dnn.data.split import split_rows
 from dnn.errors import ConfigurationError, MixedPrecisionWarning
-from dnn.evaluation import evaluate
-from dnn.history import History
-from dnn.network import BatchPlan, Network
-from dnn.training import Trainer
+from dnn.training.checks import check_half, check_samples, check_weights
+from dnn.training.epochs import Trainer
+from dnn.training.evaluation import evaluate
+from dnn.training.history import History
+from dnn.training.network import BatchPlan, Network
 
 if TYPE_CHECKING:
     from dnn.callbacks import Callback

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dnn.backend import Array
-from dnn.loss_scaling import LossScaling
-from dnn.network import Network
 from dnn.optimizers import Update
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import Network
 
 __all__ = ["Snapshot", "trained_arrays"]
 

@@ -1,0 +1,1 @@
+"""Training: networks, their data, epochs, evaluation, what training changes, checkpoints."""
