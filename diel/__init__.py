@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from diel.loading.context import Context as Context
     from diel.loading.functions import import_function as import_function
     from diel.tuples.tags import ANY as ANY
-    from diel.workflow.durations import duration_s as duration_s
     from diel.workflow.functions import locate_function as locate_function
     from diel.workflow.load import load_workflow as load_workflow
+    from diel.workflow.text import duration_s as duration_s
 
 __version__ = "0.1.0.dev0"
 
@@ -26,7 +26,7 @@ _HOME = {
     "Address": "diel.coupling.address",
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
-    "duration_s": "diel.workflow.durations",
+    "duration_s": "diel.workflow.text",
     "import_function": "diel.loading.functions",
     "load_workflow": "diel.workflow.load",
     "locate_function": "diel.workflow.functions",

@@ -13,7 +13,7 @@ def schema(options: argparse.Namespace) -> int:
 
         print(json.dumps(workflow_schema(), indent=2, ensure_ascii=False))
     else:
-        from diel.workflow.reference import reference
+        from diel.workflow.schema import reference
 
         print(reference(), end="")
     return 0

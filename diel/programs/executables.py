@@ -14,8 +14,7 @@ from diel.errors import DielError, ModuleFailed
 from diel.loading.spec import ExecutableSpec
 from diel.programs.supervised import Ending, Program, Supervisor
 from diel.programs.tuple_socket import TupleSocket
-from diel.workflow.placeholders import fill
-from diel.workflow.programs import search_path
+from diel.workflow.programs import fill_placeholders, search_path
 
 if TYPE_CHECKING:
     from diel.comm.wakeup import Wakeup
@@ -82,7 +81,7 @@ def command_of(
     folder = Path(str(places["folder"]))
 
     def filled(text: str) -> str:
-        return fill(text, places)
+        return fill_placeholders(text, places)
 
     def program(text: str) -> str:
         name = filled(text)

@@ -2,24 +2,22 @@
 
 ::
 
-    load.py       reads a file and finds every problem in it at once
-    model.py      what a valid file says: a Workflow and its tables
-    module.py     what a [[module]] says
-    group.py      what a [[group]] says
-    tuple_space.py what [tuple_space] says
-    boundary.py   what a [[boundary]] says, and boundary_checks.py what else has to be true of it
-    contents.py   which keys of an entry say what it runs
-    strict.py     what all tables have in common
-    scalars.py    types of single values: names, counts
-    sections.py   boxes of index ranges
-    functions.py  where a module's function is, found without importing anything
-    source.py     the file as TOML reads it
-    references.py what entries say about each other
-    programs.py   whether an executable can be started
-    problems.py   pydantic's complaints as Problems: a path, plain words, a remedy
-    wording.py    values and types in the words of a workflow file
-    graph.py      cycles, orders and the heaviest antichain of the dependency graph
-    size.py       how many MPI ranks a workflow needs
-    drawing.py    a workflow as text, for Graphviz and for Mermaid
-    tables.py     every table with its model; schema.py and reference.py document them from it
+    load.py        reads a file and finds every problem in it at once
+    source.py      the file as TOML reads it, and the line of each key
+    model.py       what a valid file says: a Workflow and its tables
+    module.py      what a [[module]] says
+    boundary.py    what a [[boundary]] says, and what else has to be true of it
+    fields.py      types of single values: names, counts; which keys say what an entry runs
+    references.py  what entries say about each other: names, dependencies, groups in groups
+    functions.py   where a module's function is, found without importing anything;
+                   definitions.py what its file defines
+    programs.py    placeholders in the words of an executable, and whether it can be started
+    problems.py    pydantic's complaints as Problems: a path, plain words, a remedy
+    annotations.py what a key accepts, in words, and an example of it
+    text.py        durations, sizes, values as TOML, the name nearest to a misspelt one
+    graph.py       cycles, orders and the heaviest antichain of the dependency graph
+    size.py        how many MPI ranks a workflow needs
+    sections.py    boxes of index ranges
+    drawing.py     a workflow as text, for Graphviz and for Mermaid
+    schema.py      the JSON Schema of a file, and the page that documents its keys
 """

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from diel.workflow.graph import dependency_order
 from diel.workflow.model import Group, Module, Workflow
-from diel.workflow.wording import show
+from diel.workflow.text import show
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, Pat
 from pathlib import Path
 
 from diel.workflow.definitions import ANYTHING, FunctionNotFound, check_defined, names_in
-from diel.workflow.nearest import did_you_mean, near_file_name
+from diel.workflow.text import did_you_mean, near_file_name
 
 SHIPPED = "modules"
 SHIPPED_ROOT = Path(__file__).absolute().parents[2]

@@ -26,10 +26,9 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from diel.errors import Problem, WorkflowError
-from diel.workflow.boundary import Boundary
-from diel.workflow.boundary_checks import check_boundaries
-from diel.workflow.contents import NOTHING_TO_RUN, ONE_OF
+from diel.workflow.boundary import Boundary, check_boundaries
 from diel.workflow.definitions import FunctionNotFound
+from diel.workflow.fields import NOTHING_TO_RUN, ONE_OF
 from diel.workflow.functions import FunctionLocation, locate
 from diel.workflow.model import (
     Group,
@@ -39,13 +38,11 @@ from diel.workflow.model import (
     WorkflowTable,
     folder_name,
 )
-from diel.workflow.nearest import did_you_mean
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references
 from diel.workflow.source import Place, SourceProblem, read_document
-from diel.workflow.tuple_space import size_bytes
-from diel.workflow.wording import join_path, show_given, show_key
+from diel.workflow.text import did_you_mean, join_path, show_given, show_key, size_bytes
 
 TABLES = ("workflow", "tuple_space", "module", "group", "boundary")
 

@@ -14,17 +14,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from diel.workflow.contents import nothing_to_run
-from diel.workflow.durations import duration_s
-from diel.workflow.placeholders import names_in
-from diel.workflow.programs import FACTS
-from diel.workflow.scalars import Count, GpuCount, Name, Times
-from diel.workflow.strict import StrictTable
-from diel.workflow.wording import InWords
+from diel.workflow.annotations import InWords
+from diel.workflow.fields import Count, GpuCount, Name, StrictTable, Times, nothing_to_run
+from diel.workflow.programs import FACTS, placeholders_in
+from diel.workflow.text import duration_s
 
 
 def _word(text: str) -> str:
-    names_in(text)
+    placeholders_in(text)
     if "\0" in text:
         raise ValueError("a NUL character cannot be passed to a program")
     return text

@@ -15,17 +15,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from diel.errors import Problem
-from diel.workflow.nearest import did_you_mean
-from diel.workflow.wording import (
-    Spot,
-    describe,
-    example,
-    item_of,
-    join_path,
-    show,
-    show_given,
-    show_key,
-)
+from diel.workflow.annotations import FieldType, describe, example, item_of
+from diel.workflow.text import did_you_mean, join_path, show, show_given, show_key
 
 Steps = tuple["str | int", ...]
 
@@ -40,14 +31,14 @@ class _Complaint:
     Attributes
     ----------
     steps : keys and indices from the model to the value
-    spot : the type at that place
+    field_type : the type at that place
     table : the model whose key it is, if any
     choices : for each union on the way, where it is and which alternative was tried
     is_key : whether the key itself is wrong, not the value
     """
 
     error: dict[str, Any]
-    spot: Spot
+    field_type: FieldType
     steps: Steps = ()
     table: type[BaseModel] | None = None
     choices: list[tuple[Steps, str]] = field(default_factory=list)
@@ -103,56 +94,57 @@ def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def _located(error: dict[str, Any], model: type[BaseModel]) -> _Complaint:
-    found = _Complaint(error, Spot(model))
+    found = _Complaint(error, FieldType(model))
     location: list[str | int] = list(error["loc"])
-    container = Spot(None)
+    container = FieldType(None)
     while location:
-        step, spot = location.pop(0), found.spot
+        step, field_type = location.pop(0), found.field_type
         if step == "[key]" and not location and container.is_a(Mapping):
             arguments = get_args(container.type)
-            found.spot, found.is_key = Spot(arguments[0] if arguments else None), True
+            found.field_type, found.is_key = FieldType(arguments[0] if arguments else None), True
             continue
-        if spot.branches:
+        if field_type.branches:
             found.choices.append((found.steps, str(step)))
             if location:
-                found.spot = _alternative(spot, str(step))
+                found.field_type = _alternative(field_type, str(step))
             continue
-        container = spot
-        found.table = spot.model
+        container = field_type
+        found.table = field_type.model
         found.steps = (*found.steps, step)
-        found.spot = _inside(spot, step)
+        found.field_type = _inside(field_type, step)
     return found
 
 
-def _inside(spot: Spot, step: str | int) -> Spot:
-    if spot.model is not None:
-        info = keys_of(spot.model).get(str(step)) or spot.model.model_fields.get(str(step))
+def _inside(field_type: FieldType, step: str | int) -> FieldType:
+    if field_type.model is not None:
+        key, model = str(step), field_type.model
+        info = keys_of(model).get(key) or model.model_fields.get(key)
         if info is None:
-            return Spot(None)
-        return Spot(info.annotation, tuple(info.metadata), tuple(info.examples or ()))
-    if spot.is_list and isinstance(step, int):
-        return item_of(spot, step)
-    arguments = get_args(spot.type)
-    return Spot(arguments[1] if spot.is_table and len(arguments) == 2 else None)
+            return FieldType(None)
+        return FieldType.of(info)
+    if field_type.is_list and isinstance(step, int):
+        return item_of(field_type, step)
+    arguments = get_args(field_type.type)
+    return FieldType(arguments[1] if field_type.is_table and len(arguments) == 2 else None)
 
 
-def _alternative(spot: Spot, tag: str) -> Spot:
+def _alternative(field_type: FieldType, tag: str) -> FieldType:
     """Find the alternative of a union that pydantic calls by this tag."""
-    inner = [Spot(branch) for branch in spot.branches]
+    inner = [FieldType(branch) for branch in field_type.branches]
     for one in inner:
         if one.model is not None and tag in _literals(one.model):
             return one
     for one in inner:
         if getattr(one.origin, "__name__", " ") in tag:
             return one
-    return Spot(None)
+    return FieldType(None)
 
 
 def _literals(model: type[BaseModel]) -> Iterator[str]:
     for info in model.model_fields.values():
-        spot = Spot(info.annotation)
-        if spot.origin is Literal:
-            yield from (str(value) for value in get_args(spot.type))
+        field_type = FieldType(info.annotation)
+        if field_type.origin is Literal:
+            yield from (str(value) for value in get_args(field_type.type))
 
 
 def _settled(complaints: list[_Complaint]) -> list[_Complaint]:
@@ -214,7 +206,7 @@ def _problem(complaint: _Complaint, prefix: str) -> Problem:
     given = complaint.error["input"]
     if complaint.kind in ("union_tag_invalid", "union_tag_not_found"):
         return Problem(path, *_wrong_tag(complaint.error["ctx"]))
-    expected = describe(complaint.spot)
+    expected = describe(complaint.field_type)
     if expected is None:
         text = str(complaint.error["msg"])
         return Problem(path, f"{text[:1].lower()}{text[1:]}, got {show_given(given)}")
@@ -251,7 +243,7 @@ def _raised(error: dict[str, Any]) -> tuple[str, str]:
 
 def _assignment(complaint: _Complaint, verb: str) -> str:
     given = None if complaint.kind == "missing" else complaint.error["input"]
-    value = example(complaint.spot, given)
+    value = example(complaint.field_type, given)
     key = complaint.steps[-1] if complaint.steps else 0
     if value is None:
         return f"{verb} {show_key(key)}" if verb == "add" else ""

@@ -1,8 +1,9 @@
-"""Whether the programs of an executable module can be started."""
+"""Programs of executable modules: the placeholders in their words, and whether they can start."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -10,8 +11,81 @@ from pathlib import Path
 from typing import Any, Final
 
 from diel.errors import Problem
-from diel.workflow.placeholders import PlaceholderProblem, fill, names_in
 from diel.workflow.source import near_file
+
+PLACEHOLDERS: Final = {
+    "copy": "which copy of the module this is, from 0",
+    "copies": "how many copies there are",
+    "task": "which of the module's tasks this is, from 0",
+    "tasks": "how many tasks there are; 1 where the module has none",
+    "iteration": 'which iteration of its groups, outermost first, from 0, such as "2.0"',
+    "run_dir": "the run directory",
+    "folder": "the workflow file's folder",
+    "processes": "the module's processes: the ranks in one copy",
+    "threads": "the module's threads",
+    "module": "the module's name",
+    "group": "its group's name",
+}
+"""What each one stands for."""
+
+# In this order: two braces are one that stands for itself.
+_PIECES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+_ONE_BRACE: Final = {"{{": "{", "}}": "}"}
+
+
+class PlaceholderProblem(ValueError):
+    """A text has braces that are no placeholder; ``remedy`` says what to write."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+
+def placeholders_in(text: str) -> list[str]:
+    """Return the placeholders of a text, in their order.
+
+    Raises
+    ------
+    PlaceholderProblem
+        If one is not known, or a brace stands alone.
+    """
+    names = []
+    for found in _PIECES.finditer(text):
+        name = found[1]
+        if found[0] in _ONE_BRACE:
+            continue
+        if name is None:
+            raise PlaceholderProblem(
+                f'"{found[0]}" opens or closes no placeholder', f"for a brace, {_TWICE}"
+            )
+        if name not in PLACEHOLDERS:
+            known = ", ".join(f"{{{one}}}" for one in PLACEHOLDERS)
+            raise PlaceholderProblem(
+                f"there is no placeholder {{{name}}}", f"known: {known}; for a brace, {_TWICE}"
+            )
+        names.append(name)
+    return names
+
+
+_TWICE: Final = "write it twice: {{ or }}"
+
+
+def fill_placeholders(text: str, values: Mapping[str, object]) -> str:
+    """Put values in the place of the placeholders of a text.
+
+    Parameters
+    ----------
+    text : str
+        One that `placeholders_in` accepts.
+    values : mapping
+        For each placeholder that is in it.
+    """
+
+    def replacement(found: re.Match[str]) -> str:
+        return _ONE_BRACE[found[0]] if found[0] in _ONE_BRACE else str(values[found[1]])
+
+    return _PIECES.sub(replacement, text)
+
 
 FACTS: Final = (
     "DIEL_RUN_DIR",
@@ -59,8 +133,8 @@ def check_programs(entry: Mapping[str, Any], path: str, folder: Path) -> list[Pr
     own_path = environment.get("PATH") if isinstance(environment, dict) else None
     where: str | None = search_path(os.environ)
     if own_path is not None:
-        is_known = isinstance(own_path, str) and not _placeholders(own_path)
-        where = fill(own_path, {}) if is_known else None
+        is_known = isinstance(own_path, str) and not _has_placeholders(own_path)
+        where = fill_placeholders(own_path, {}) if is_known else None
     if launcher is None:
         return check_program(program, f"{path}.executable[0]", folder, where)
     problems = check_program(launcher, f"{path}.launcher[0]", folder, where)
@@ -84,9 +158,9 @@ def check_program(program: str | None, path: str, folder: Path, where: str | Non
     where : str or None
         Folders to look in, as in PATH; None if they are only known in the run.
     """
-    if not program or "\0" in program or _placeholders(program):
+    if not program or "\0" in program or _has_placeholders(program):
         return []
-    program = fill(program, {})
+    program = fill_placeholders(program, {})
     if "/" not in program:
         if where is None or shutil.which(program, path=where):
             return []
@@ -113,10 +187,10 @@ def _first(words: object) -> str | None:
     return None
 
 
-def _placeholders(text: str) -> bool:
+def _has_placeholders(text: str) -> bool:
     """Whether what a text stands for is only known in a run, or wrong."""
     try:
-        return bool(names_in(text))
+        return bool(placeholders_in(text))
     except PlaceholderProblem:
         return True
 

@@ -1,20 +1,22 @@
-"""What the entries of a workflow file say about each other: names, references, cycles.
+"""What entries of a workflow file say about each other: names, dependencies, groups in groups.
 
-It works on the entries as they were read, not on models: an entry whose other keys are wrong
-still counts as known, so that one mistake gives one message.
+Entries are looked at as TOML reads them, since those that a model refuses count as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from diel.errors import Problem
 from diel.workflow.graph import find_cycle
-from diel.workflow.nearest import did_you_mean
-from diel.workflow.nesting import check_nesting, listed
+from diel.workflow.text import did_you_mean
+
+DEEPEST = 32
+
+Entries = Sequence["tuple[int, dict[str, Any]]"]
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,16 @@ def check_references(document: dict[str, Any], unsure: set[str]) -> list[Problem
         *_unknown(groups, "depends", groups),
         *_self_depends(groups),
         *_cycles(groups),
-        *check_nesting(groups.names, groups.entries),
+        *_check_nesting(groups.names, groups.entries),
         *_in_no_group(modules, groups, unsure),
     ]
+
+
+def _listed(entry: Mapping[str, Any], key: str) -> list[tuple[int, str]]:
+    """Return the strings in a list of an entry, each with its position."""
+    value = entry.get(key)
+    items = value if isinstance(value, list) else []
+    return [(position, one) for position, one in enumerate(items) if isinstance(one, str)]
 
 
 def _entries(document: dict[str, Any], kind: str, unsure: set[str]) -> _Entries:
@@ -105,7 +114,7 @@ def _unknown(groups: _Entries, key: str, known: _Entries) -> Iterator[Problem]:
     if not known.are_all_named:
         return
     for index, group in groups.entries:
-        for position, name in listed(group, key):
+        for position, name in _listed(group, key):
             if name not in known.names:
                 yield Problem(
                     f"group[{index}].{key}[{position}]",
@@ -116,7 +125,7 @@ def _unknown(groups: _Entries, key: str, known: _Entries) -> Iterator[Problem]:
 
 def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
     # A group neither waits for itself nor holds itself, and names nothing twice.
-    others = {one for _, one in listed(group, key)}
+    others = {one for _, one in _listed(group, key)}
     if key in ("depends", "groups"):
         others.add(str(group.get("name")))
     near = did_you_mean(name, [one for one in known.names if one not in others])
@@ -125,7 +134,7 @@ def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
 
 def _self_depends(groups: _Entries) -> Iterator[Problem]:
     for index, group in groups.entries:
-        for position, name in listed(group, "depends"):
+        for position, name in _listed(group, "depends"):
             if name == group.get("name"):
                 yield Problem(
                     f"group[{index}].depends[{position}]",
@@ -139,7 +148,7 @@ def _cycles(groups: _Entries) -> Iterator[Problem]:
     for _, group in groups.entries:
         name = group.get("name")
         if isinstance(name, str):
-            others = [one for _, one in listed(group, "depends") if one != name]
+            others = [one for _, one in _listed(group, "depends") if one != name]
             depends.setdefault(name, []).extend(others)
     while cycle := find_cycle(depends):
         yield Problem(
@@ -160,7 +169,7 @@ def _in_no_group(modules: _Entries, groups: _Entries, unsure: set[str]) -> Itera
     )
     if not groups.entries or not are_readable or "group" in unsure:
         return
-    used = {name for _, group in groups.entries for _, name in listed(group, "modules")}
+    used = {name for _, group in groups.entries for _, name in _listed(group, "modules")}
     meant = {did_you_mean(name, modules.names) for name in used if name not in modules.names}
     for name, index in modules.names.items():
         if name not in used and name not in meant:
@@ -169,3 +178,96 @@ def _in_no_group(modules: _Entries, groups: _Entries, unsure: set[str]) -> Itera
                 f'module "{name}" is in no group, so it would never run',
                 "add it to the modules of a [[group]], or remove it",
             )
+
+
+# -- groups in groups ------------------------------------------------------------------------------
+
+
+def _check_nesting(names: Mapping[str, int], entries: Entries) -> Iterator[Problem]:
+    """Find what is wrong with groups inside groups.
+
+    Parameters
+    ----------
+    names : mapping of str to int
+        Each group's name, with the index of the first entry that has it.
+    entries : sequence of (int, dict)
+        The groups as TOML reads them, each with its index.
+    """
+    parents: dict[str, str] = {}
+    for index, entry in entries:
+        name = entry.get("name")
+        if not isinstance(name, str) or names[name] != index:
+            continue
+        for position, child in _listed(entry, "groups"):
+            place = f"group[{index}].groups[{position}]"
+            if child == name:
+                yield Problem(place, f'group "{name}" is inside itself', "remove it")
+            elif child in names and parents.setdefault(child, name) != name:
+                yield Problem(
+                    place,
+                    f'group "{child}" is in group "{parents[child]}" already',
+                    "a group stands in one place: add another group of the same modules",
+                )
+    cycles = list(_cycles_inside(names, parents))
+    yield from (_cycle_problem(names, cycle) for cycle in cycles)
+    if cycles:
+        return  # who is beside whom is not known then
+    for name, index in names.items():
+        if len(_path(name, parents)) == DEEPEST + 1:
+            yield Problem(
+                f"group[{index}]",
+                f'group "{name}" is inside more than {DEEPEST - 1} others',
+                "put groups side by side",
+            )
+    for index, entry in entries:
+        name = entry.get("name")
+        if not isinstance(name, str):
+            continue
+        for position, needed in _listed(entry, "depends"):
+            if needed in names and needed != name and parents.get(needed) != parents.get(name):
+                yield Problem(
+                    f"group[{index}].depends[{position}]",
+                    f'group "{needed}" does not stand beside group "{name}": '
+                    f"{_where(needed, parents)}, {_where(name, parents)}",
+                    _remedy(_path(name, parents), _path(needed, parents)),
+                )
+
+
+def _cycles_inside(names: Mapping[str, int], parents: Mapping[str, str]) -> Iterator[list[str]]:
+    inside: dict[str, list[str]] = {name: [] for name in names}
+    for child, parent in parents.items():
+        inside[parent].append(child)
+    while cycle := find_cycle(inside):
+        yield cycle
+        for name in cycle[:-1]:
+            del inside[name]
+
+
+def _cycle_problem(names: Mapping[str, int], cycle: Sequence[str]) -> Problem:
+    return Problem(
+        f"group[{names[cycle[0]]}].groups",
+        f"groups are inside each other: {' -> '.join(cycle)}",
+        "remove one of them",
+    )
+
+
+def _path(name: str, parents: Mapping[str, str]) -> list[str]:
+    """Return the groups from the outermost one down to this one."""
+    path = [name]
+    while path[-1] in parents:
+        path.append(parents[path[-1]])
+    return path[::-1]
+
+
+def _where(name: str, parents: Mapping[str, str]) -> str:
+    return f'"{name}" is in group "{parents[name]}"' if name in parents else f'"{name}" is in none'
+
+
+def _remedy(path: Sequence[str], needed_path: Sequence[str]) -> str:
+    """Say which groups can depend on each other instead."""
+    for group, needed in zip(path, needed_path, strict=False):
+        if group != needed:
+            return f'let group "{group}" depend on "{needed}"'
+    if len(path) > len(needed_path):
+        return "a group starts only when the one around it does: remove it"
+    return "a group has finished only when those inside have: remove it"

@@ -11,8 +11,7 @@ from support import ROOT, Finished, diel, journal, mpi_implementation, run_dir
 from diel.cli.completion import levels
 from diel.cli.main import build_parser
 from diel.workflow.model import Module
-from diel.workflow.placeholders import PLACEHOLDERS
-from diel.workflow.programs import FACTS
+from diel.workflow.programs import FACTS, PLACEHOLDERS
 
 TEXT = (ROOT / "docs" / "executables.md").read_text(encoding="utf-8")
 

@@ -19,7 +19,7 @@ from diel.programs.executables import (
 )
 from diel.programs.supervised import Ending
 from diel.testing import TupleSpace
-from diel.workflow.placeholders import PLACEHOLDERS
+from diel.workflow.programs import PLACEHOLDERS
 
 
 def never_stop() -> None:

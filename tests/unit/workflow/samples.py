@@ -8,7 +8,7 @@ import pytest
 
 from diel.errors import Problem, WorkflowError
 from diel.workflow.load import load_workflow
-from diel.workflow.placeholders import PLACEHOLDERS
+from diel.workflow.programs import PLACEHOLDERS
 
 GOOD = """\
 [workflow]

@@ -24,9 +24,8 @@ from diel.loading.checking import finish
 from diel.workflow.load import Draft, read_draft
 from diel.workflow.model import Workflow
 from diel.workflow.problems import keys_of
-from diel.workflow.schema import workflow_schema
+from diel.workflow.schema import tables, workflow_schema
 from diel.workflow.source import Place
-from diel.workflow.tables import tables
 
 from .mutations import mutated
 

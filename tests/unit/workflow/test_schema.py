@@ -16,9 +16,7 @@ from support import ROOT
 from diel.cli.main import main
 from diel.workflow.load import TABLES
 from diel.workflow.problems import keys_of
-from diel.workflow.reference import COMMAND, reference, unit_of
-from diel.workflow.schema import workflow_schema
-from diel.workflow.tables import tables
+from diel.workflow.schema import COMMAND, reference, tables, unit_of, workflow_schema
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diel.workflow.placeholders import PLACEHOLDERS, PlaceholderProblem, fill, names_in
+from diel.workflow.programs import (
+    PLACEHOLDERS,
+    PlaceholderProblem,
+    fill_placeholders,
+    placeholders_in,
+)
 
 VALUES = {name: f"<{name}>" for name in PLACEHOLDERS}
 
@@ -25,8 +30,8 @@ VALUES = {name: f"<{name}>" for name in PLACEHOLDERS}
     ],
 )
 def test_a_text_is_filled(text: str, filled: str, names: list[str]) -> None:
-    assert names_in(text) == names
-    assert fill(text, VALUES) == filled
+    assert placeholders_in(text) == names
+    assert fill_placeholders(text, VALUES) == filled
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,7 @@ def test_a_text_is_filled(text: str, filled: str, names: list[str]) -> None:
 )
 def test_what_is_no_placeholder(text: str, words: str) -> None:
     with pytest.raises(PlaceholderProblem) as caught:
-        names_in(text)
+        placeholders_in(text)
     assert str(caught.value) == words
     assert "write it twice" in caught.value.remedy
     assert ("{copy}" in caught.value.remedy) == words.startswith("there is no")
@@ -55,14 +60,14 @@ def test_what_is_no_placeholder(text: str, words: str) -> None:
 @given(st.text())
 def test_any_text_can_be_written_by_doubling_its_braces(text: str) -> None:
     written = text.replace("{", "{{").replace("}", "}}")
-    assert names_in(written) == []
-    assert fill(written, {}) == text
+    assert placeholders_in(written) == []
+    assert fill_placeholders(written, {}) == text
 
 
 @given(st.text(alphabet="{}copyx "))
 def test_what_is_accepted_can_be_filled(text: str) -> None:
     try:
-        names = names_in(text)
+        names = placeholders_in(text)
     except PlaceholderProblem:
         return
-    assert fill(text, VALUES).count("<") == len(names)
+    assert fill_placeholders(text, VALUES).count("<") == len(names)

@@ -1,16 +1,24 @@
-"""Types of single values that several tables of a workflow file take."""
+"""What the tables of a workflow file have in common: a base class, and types of single values."""
 
 from __future__ import annotations
 
 import os
 import sys
 import unicodedata
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from diel.workflow.wording import InWords
+from diel.errors import Problem
+from diel.workflow.annotations import InWords
+
+
+class StrictTable(BaseModel):
+    """A table of a workflow file: it cannot be changed and knows every key it takes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
 
 # In bytes: file names end at 255 of them on most systems, and a log file or a run's folder adds to
 # the name.
@@ -82,3 +90,29 @@ Times = Annotated[int, Field(ge=0), AfterValidator(_not_absurd)]
 # CUDA itself ends at 64 devices in a process.
 LARGEST_GPU_COUNT = 64
 GpuCount = Annotated[int, Field(ge=0, le=LARGEST_GPU_COUNT)]
+
+
+ONE_OF: Final = {"module": ("function", "executable"), "group": ("modules", "groups")}
+"""Of these keys of a table, exactly one is given."""
+
+NOTHING_TO_RUN: Final = {
+    "module": Problem(
+        path="",
+        message="says nothing to run: it has neither function nor executable",
+        remedy='add function = "package.module:function" or executable = ["./a.out"]',
+    ),
+    "group": Problem(
+        path="",
+        message="says nothing to run: it has neither modules nor groups",
+        remedy='add modules = ["master", "trainer"], or groups = [...] with names of other groups',
+    ),
+}
+"""What is wrong with an entry that runs nothing, by its table."""
+
+
+def nothing_to_run(kind: str) -> PydanticCustomError:
+    """Return what a model raises for an entry of this table that runs nothing."""
+    problem = NOTHING_TO_RUN[kind]
+    return PydanticCustomError(
+        "nothing_to_run", "{message}", {"message": problem.message, "remedy": problem.remedy}
+    )

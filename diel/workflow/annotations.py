@@ -1,14 +1,9 @@
-"""Values and types in the words of a workflow file.
-
-``describe`` says what a type accepts, ``show`` what was given, ``example`` what could be written
-instead. All three speak TOML, since that is what the reader has open.
-"""
+"""What a field's annotation accepts: in words, and an example of it, both as TOML writes them."""
 
 from __future__ import annotations
 
 import enum
 import json
-import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -19,9 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-LONGEST_SHOWN = 60
-
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+from diel.workflow.text import show
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,7 @@ class InWords:
 
 
 @dataclass(frozen=True)
-class Spot:
+class FieldType:
     """A type at some place of a model, its ``Annotated`` wrapping taken apart.
 
     Attributes
@@ -63,6 +56,11 @@ class Spot:
                 break
         object.__setattr__(self, "type", bare)
         object.__setattr__(self, "metadata", tuple(metadata))
+
+    @classmethod
+    def of(cls, info: FieldInfo) -> FieldType:
+        """Return the type of a model's field."""
+        return cls(info.annotation, tuple(info.metadata), tuple(info.examples or ()))
 
     @property
     def origin(self) -> Any:
@@ -115,7 +113,7 @@ def _branches(union: Any) -> tuple[Any, ...]:
     return tuple(branch for branch in get_args(union) if branch is not type(None))
 
 
-def describe(spot: Spot) -> str | None:
+def describe(field_type: FieldType) -> str | None:
     """Say what a type accepts, such as ``a whole number of at least 1 or "fill"``.
 
     Returns
@@ -123,23 +121,23 @@ def describe(spot: Spot) -> str | None:
     str or None
         None for a type that this module has no words for.
     """
-    words = [one.words for one in spot.metadata if isinstance(one, InWords)]
+    words = [one.words for one in field_type.metadata if isinstance(one, InWords)]
     if words:
         return words[0]
-    if spot.branches:
-        parts = [describe(Spot(branch)) for branch in spot.branches]
+    if field_type.branches:
+        parts = [describe(FieldType(branch)) for branch in field_type.branches]
         return " or ".join(part for part in parts if part) if all(parts) else None
-    if spot.origin is Literal:
-        return " or ".join(show(value) for value in get_args(spot.type))
-    if spot.is_a(enum.Enum):
-        return " or ".join(show(member.value) for member in spot.type)
-    if spot.is_list:
-        return _describe_list(spot)
-    if spot.is_table:
+    if field_type.origin is Literal:
+        return " or ".join(show(value) for value in get_args(field_type.type))
+    if field_type.is_a(enum.Enum):
+        return " or ".join(show(member.value) for member in field_type.type)
+    if field_type.is_list:
+        return _describe_list(field_type)
+    if field_type.is_table:
         return "a table"
     for kind, noun in _NOUNS.items():
-        if spot.is_a(kind):
-            return f"{noun}{_bounds(spot)}"
+        if field_type.is_a(kind):
+            return f"{noun}{_bounds(field_type)}"
     return None
 
 
@@ -158,14 +156,14 @@ _PLURALS: dict[type, str] = {
 }
 
 
-def _describe_list(spot: Spot) -> str:
-    shortest, longest = spot.limit("min_length"), spot.limit("max_length")
+def _describe_list(field_type: FieldType) -> str:
+    shortest, longest = field_type.limit("min_length"), field_type.limit("max_length")
     head = "a non-empty list" if shortest == 1 else "a list"
     if shortest is not None and shortest > 1:
         head += f" of at least {shortest}"
     if longest is not None:
         head += f" of at most {longest}"
-    item = item_of(spot, 0)
+    item = item_of(field_type, 0)
     plural = next((words for kind, words in _PLURALS.items() if item.type is kind), None)
     if plural and all(isinstance(one, AfterValidator) for one in item.metadata):
         return f"{head} of {plural}"
@@ -173,23 +171,23 @@ def _describe_list(spot: Spot) -> str:
     return f"{head}, each item {words}" if words else head
 
 
-def item_of(spot: Spot, index: int) -> Spot:
+def item_of(field_type: FieldType, index: int) -> FieldType:
     """Return the type of one item of a list or tuple; unknown if the type does not say."""
-    arguments = get_args(spot.type)
-    if spot.origin is tuple and arguments[-1:] != (...,):
-        return Spot(arguments[index] if index < len(arguments) else None)
-    return Spot(arguments[0] if arguments else None)
+    arguments = get_args(field_type.type)
+    if field_type.origin is tuple and arguments[-1:] != (...,):
+        return FieldType(arguments[index] if index < len(arguments) else None)
+    return FieldType(arguments[0] if arguments else None)
 
 
-def _bounds(spot: Spot) -> str:
+def _bounds(field_type: FieldType) -> str:
     names = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below"}
     parts = [
-        f"{words} {show(spot.limit(name))}"
+        f"{words} {show(field_type.limit(name))}"
         for name, words in names.items()
-        if spot.limit(name) is not None
+        if field_type.limit(name) is not None
     ]
-    pattern, shortest = spot.limit("pattern"), spot.limit("min_length")
-    longest, multiple = spot.limit("max_length"), spot.limit("multiple_of")
+    pattern, shortest = field_type.limit("pattern"), field_type.limit("min_length")
+    longest, multiple = field_type.limit("max_length"), field_type.limit("multiple_of")
     if pattern is not None:
         parts.append(f"that matches {getattr(pattern, 'pattern', pattern)}")
     if shortest is not None:
@@ -201,60 +199,14 @@ def _bounds(spot: Spot) -> str:
     return f" {' and '.join(parts)}" if parts else ""
 
 
-def show(value: Any) -> str:
-    """Write a value as TOML does, cut to a length that fits a message."""
-    text = _toml(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, int):
-        # Python refuses to write a whole number of thousands of digits.
-        return str(value) if value.bit_length() < 1000 else "a very long number"
-    if isinstance(value, Mapping):
-        inside = ", ".join(f"{show_key(key)} = {_toml(one)}" for key, one in value.items())
-        return f"{{ {inside} }}" if inside else "{}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_toml(one) for one in value)}]"
-    if value is None:
-        return "nothing"
-    return str(value)
-
-
-def show_key(key: Any) -> str:
-    """Write a key as TOML does: bare where that is allowed, quoted otherwise."""
-    return str(key) if BARE_KEY.fullmatch(str(key)) else json.dumps(str(key), ensure_ascii=False)
-
-
-def show_given(value: Any) -> str:
-    """Write a value with its kind, where the kind is not plain to see."""
-    kinds: dict[type, str] = {str: "the string ", dict: "the table ", list: "the list "}
-    return f"{kinds.get(type(value), '')}{show(value)}"
-
-
-def join_path(prefix: str, steps: Iterable[str | int]) -> str:
-    """Write a place in a file: ``join_path("module[2]", ["options", "a"])``."""
-    path = prefix
-    for step in steps:
-        if isinstance(step, int):
-            path += f"[{step}]"
-        else:
-            path += f".{show_key(step)}" if path else show_key(step)
-    return path
-
-
-def example(spot: Spot, given: Any) -> str | None:
+def example(field_type: FieldType, given: Any) -> str | None:
     """Say what could be written instead of a value that does not fit.
 
     The value itself in another spelling is best (``"2"`` becomes ``2``), then an example that
     the field's author gave, then any value of the type.
     """
-    candidates = [*_respelt(given), *spot.examples, *_samples(spot)]
-    fitting = (show(one) for one in candidates if _fits(spot, one))
+    candidates = [*_respelt(given), *field_type.examples, *_samples(field_type)]
+    fitting = (show(one) for one in candidates if _fits(field_type, one))
     return next(fitting, None)
 
 
@@ -275,29 +227,29 @@ def _respelt(value: Any) -> list[Any]:
     return []
 
 
-def _samples(spot: Spot) -> list[Any]:
-    if spot.branches:
-        return [one for branch in spot.branches for one in _samples(Spot(branch))]
-    if spot.origin is Literal:
-        return list(get_args(spot.type))
-    if spot.is_a(enum.Enum):
-        return [member.value for member in spot.type]
-    if spot.is_list:
-        return [[one] for one in _samples(item_of(spot, 0))]
-    if spot.is_a(bool):
+def _samples(field_type: FieldType) -> list[Any]:
+    if field_type.branches:
+        return [one for branch in field_type.branches for one in _samples(FieldType(branch))]
+    if field_type.origin is Literal:
+        return list(get_args(field_type.type))
+    if field_type.is_a(enum.Enum):
+        return [member.value for member in field_type.type]
+    if field_type.is_list:
+        return [[one] for one in _samples(item_of(field_type, 0))]
+    if field_type.is_a(bool):
         return [True]
-    if spot.is_a(int, float):
-        limits = [spot.limit(name) for name in ("ge", "gt", "le", "lt")]
+    if field_type.is_a(int, float):
+        limits = [field_type.limit(name) for name in ("ge", "gt", "le", "lt")]
         numbers = [limit for limit in limits if isinstance(limit, (int, float))]
         return [2, 1, 0.5, 0.1, *numbers, *(limit + 1 for limit in numbers), -1]
-    if spot.is_a(str):
+    if field_type.is_a(str):
         return ["text", "name"]
     return []
 
 
-def _fits(spot: Spot, value: Any) -> bool:
-    kind: Any = spot.type
-    for one in spot.metadata:
+def _fits(field_type: FieldType, value: Any) -> bool:
+    kind: Any = field_type.type
+    for one in field_type.metadata:
         kind = Annotated[kind, one]
     try:
         # As JSON, a strict tuple may be written as a list: the manners of TOML.

@@ -1,0 +1,129 @@
+"""Text of workflow files and of messages: durations, sizes, values as TOML, names that are near."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+LONGEST_SHOWN: Final = 60
+_LONGEST_NAME: Final = 1000
+BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS_BYTES: Final = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def duration_s(duration: float | str) -> float:
+    """Return a duration in seconds.
+
+    Parameters
+    ----------
+    duration : float or str
+        Seconds, or a number and one of ms, s, min, h, d, as in ``"10 min"``.
+
+    Raises
+    ------
+    ValueError
+        If it is neither, or not above 0.
+    """
+    if isinstance(duration, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", duration)
+        if found is None or found[2] not in _UNITS_S:
+            units = ", ".join(_UNITS_S)
+            raise ValueError(f'"{duration}" is no duration; write a number and one of {units}')
+        seconds = float(found[1]) * _UNITS_S[found[2]]
+    else:
+        seconds = float(duration)
+    if not (0 < seconds < math.inf):
+        raise ValueError(f"a duration is longer than 0 s, and ends; got {seconds:g} s")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in its largest unit without a fraction: 600 s as ``10 min``."""
+    for unit in ("d", "h", "min"):
+        if seconds >= _UNITS_S[unit] and seconds % _UNITS_S[unit] == 0:
+            return f"{seconds / _UNITS_S[unit]:g} {unit}"
+    return f"{seconds:g} s"
+
+
+def size_bytes(size: str | int) -> int:
+    """Return a size that a file gives in bytes or with a unit: ``"2 GiB"``.
+
+    Raises
+    ------
+    ValueError
+        If it is no size.
+    """
+    if isinstance(size, int):
+        return size
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)
+    if found is None or found[2] not in _UNITS_BYTES:
+        units = ", ".join(unit for unit in _UNITS_BYTES if unit)
+        raise ValueError(f"{size!r} is no size; write a number and one of {units}")
+    return int(float(found[1]) * _UNITS_BYTES[found[2]])
+
+
+def show(value: Any) -> str:
+    """Write a value as TOML does, cut to a length that fits a message."""
+    text = _toml(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int):
+        # Python refuses to write a whole number of thousands of digits.
+        return str(value) if value.bit_length() < 1000 else "a very long number"
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{show_key(key)} = {_toml(one)}" for key, one in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_toml(one) for one in value)}]"
+    if value is None:
+        return "nothing"
+    return str(value)
+
+
+def show_key(key: Any) -> str:
+    """Write a key as TOML does: bare where that is allowed, quoted otherwise."""
+    return str(key) if BARE_KEY.fullmatch(str(key)) else json.dumps(str(key), ensure_ascii=False)
+
+
+def show_given(value: Any) -> str:
+    """Write a value with its kind, where the kind is not plain to see."""
+    kinds: dict[type, str] = {str: "the string ", dict: "the table ", list: "the list "}
+    return f"{kinds.get(type(value), '')}{show(value)}"
+
+
+def join_path(prefix: str, steps: Iterable[str | int]) -> str:
+    """Write a place in a file: ``join_path("module[2]", ["options", "a"])``."""
+    path = prefix
+    for step in steps:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            path += f".{show_key(step)}" if path else show_key(step)
+    return path
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name nearest to a misspelt one, None if none is near."""
+    if len(name) > _LONGEST_NAME:  # nobody has typed that
+        return None
+    by_lower = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[near[0]] if near else None
+
+
+def near_file_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the file name nearest to a misspelt one; an ending in common makes none near."""
+    stem = Path(name).stem
+    return did_you_mean(name, [one for one in known if did_you_mean(stem, [Path(one).stem])])
