@@ -22,8 +22,7 @@ _TELL_STATUS_EVERY_S: Final = 0.5
 def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> int:
     """Serve tuples until rank 0 lets this rank leave; return the exit code of the run."""
     from diel.tuples.server import TupleServer
-    from diel.tuples.spill import SpillFolder
-    from diel.tuples.store import TupleStore
+    from diel.tuples.store import SpillFolder, TupleStore
 
     directory = RunDirectory(welcome.run_dir)
     folder = directory.spill / f"server-{parent.rank}"

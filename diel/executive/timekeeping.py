@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diel.comm.meter import Meter, Span, Times
 from diel.run.storyline import span_event
 from diel.run.trace import Event, TracePart
-from diel.tuples.distributed import is_piece
+from diel.tuples.protocol import is_piece
 from diel.tuples.tags import decode_tag, format_tag
 
 if TYPE_CHECKING:

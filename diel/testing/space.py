@@ -16,9 +16,16 @@ from diel.errors import RunStopped
 from diel.loading.context import Context, Place
 from diel.tuples import codec
 from diel.tuples.client import TupleClient
-from diel.tuples.distributed import STRIPED, Layout, is_piece
+from diel.tuples.distributed import Layout
 from diel.tuples.local_transport import LocalTransport
-from diel.tuples.protocol import Operation, Reply, pack_query, unpack_frames
+from diel.tuples.protocol import (
+    STRIPED,
+    Operation,
+    Reply,
+    is_piece,
+    pack_query,
+    unpack_frames,
+)
 from diel.tuples.store import TupleStore
 from diel.tuples.tags import Tag, decode_tag
 from diel.workflow import model

@@ -10,17 +10,19 @@ from zlib import crc32
 
 from diel.errors import PayloadError, TupleSpaceFull, TupleTimeout
 from diel.tuples import codec
-from diel.tuples.distributed import STRIPED, is_piece, server_of_piece
-from diel.tuples.known_tags import KnownTag
-from diel.tuples.memory import Account
+from diel.tuples.distributed import server_of_piece
 from diel.tuples.protocol import (
     LONGEST_META_BYTES,
     SMALL_BYTES,
-    TUPLE_OVERHEAD_BYTES,
+    STRIPED,
+    Credit,
+    KnownTag,
     Operation,
     Payload,
     Reply,
     Status,
+    is_piece,
+    message_cost,
     pack_put,
     pack_query,
 )
@@ -60,14 +62,14 @@ class Asking:
         self._transport = transport
         self._servers = transport.servers
         self._known: dict[str, KnownTag] = {}
-        self._accounts = [Account() for _ in range(self._servers)]
+        self._credits = [Credit() for _ in range(self._servers)]
         self._senders = [transport.sender(server) for server in range(self._servers)]
         self.waiting_for: tuple[str, object, float] | None = None
 
     @property
     def puts(self) -> list[int]:
         """How many puts this client has sent to each server."""
-        return [account.puts for account in self._accounts]
+        return [credit.puts for credit in self._credits]
 
     def _spend_together(
         self, parts: Sequence[tuple[int, bytes, Payload]], tag: object, timeout: float | None
@@ -76,7 +78,7 @@ class Asking:
         spent: list[tuple[int, int]] = []
         try:
             for server, message, payload in parts:
-                cost = cost_of(message, payload)
+                cost = message_cost(message, payload)
                 self._spend_credit(server, cost, tag, timeout)
                 spent.append((server, cost))
         except BaseException:
@@ -172,7 +174,7 @@ class Asking:
         kind, meta, buffer = self._encode(value)
         serial = self._transport.next_serial()
         message, payload = pack_put(operation, serial, argument, kind, key, meta, buffer)
-        self._spend_credit(server, cost_of(message, payload), tag, None)
+        self._spend_credit(server, message_cost(message, payload), tag, None)
         self._transport.send(server, message, payload)
         return self._transport.receive((serial,))[1]
 
@@ -201,8 +203,8 @@ class Asking:
 
     def _spend_credit(self, server: int, cost: int, tag: object, timeout: float | None) -> None:
         """Take the cost of a message, in bytes, off the credit; ask for more if need be."""
-        account = self._accounts[server]
-        if cost > account.credit_bytes:
+        credit = self._credits[server]
+        if cost > credit.credit_bytes:
             timeout_s = seconds(timeout)
             self.waiting_for = ("tput", tag, timeout_s)
             try:
@@ -214,8 +216,8 @@ class Asking:
                 raise TupleTimeout("tput", format_tag(tag), timeout_s, reason)
             if reply.status != Status.OK:
                 raise TupleSpaceFull(_no_room(tag, cost, reply))
-            account.credit_bytes += reply.number
-        account.credit_bytes -= cost
+            credit.credit_bytes += reply.number
+        credit.credit_bytes -= cost
 
     def _name_cut_short(self, operation: int) -> None:
         """Note what the requests were whose wait was just cut short."""
@@ -240,7 +242,7 @@ class Asking:
         self._transport.cut_short.clear()
         for server in range(self._servers):
             self._ask(server, Operation.START_OVER, timeout_s=0)
-            self._accounts[server].credit_bytes = 0
+            self._credits[server].credit_bytes = 0
         replies = [reply for _, reply in self._transport.kept(late)]
         for serial in late:
             self._transport.drop(serial)
@@ -255,8 +257,8 @@ class Asking:
         message, payload = pack_put(
             Operation.PUT, 0, 0, item.kind, item.key, item.meta, item.payload
         )
-        self._spend_credit(server, cost_of(message, payload), decode_tag(item.key), None)
-        self._accounts[server].puts += 1
+        self._spend_credit(server, message_cost(message, payload), decode_tag(item.key), None)
+        self._credits[server].puts += 1
         self._transport.send(server, message, payload)
 
     def _note_wait(self, waiting_for: tuple[str, object, float] | None) -> None:
@@ -280,7 +282,7 @@ class Asking:
         key = encode_tag(tag)
         server = self._route(key)
         if type(tag) is str and len(key) <= SMALL_BYTES and len(self._known) < _TAGS_REMEMBERED:
-            self._known[tag] = KnownTag.of(key, server, self._accounts[server])
+            self._known[tag] = KnownTag.of(key, server, self._credits[server])
         return key, server
 
     def _pattern_place(self, tag: Pattern) -> tuple[bytes, int]:
@@ -331,11 +333,6 @@ class Asking:
                 f"{name}({format_tag(tag)}): out= is {wanted}, the tuple is {found}; "
                 "it was left there"
             )
-
-
-def cost_of(message: bytes, payload: Payload) -> int:
-    """Return the bytes of memory that a message with a tuple counts for."""
-    return TUPLE_OVERHEAD_BYTES + len(message) + (0 if payload is None else len(payload))
 
 
 def _no_room(tag: object, cost: int, reply: Reply) -> str:

@@ -37,8 +37,16 @@ from typing import IO, Any, Final, NoReturn, TypeAlias
 import diel
 from diel.errors import CheckpointError, PayloadError
 from diel.tuples import codec
-from diel.tuples.distributed import STRIPED, Layout, is_piece
-from diel.tuples.protocol import BODY, INLINE_BYTES, Operation, Reply, unpack_frames
+from diel.tuples.distributed import Layout
+from diel.tuples.protocol import (
+    BODY,
+    INLINE_BYTES,
+    STRIPED,
+    Operation,
+    Reply,
+    is_piece,
+    unpack_frames,
+)
 from diel.tuples.tags import decode_tag, encode_tag
 
 PathLike: TypeAlias = "str | os.PathLike[str]"

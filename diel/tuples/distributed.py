@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-PIECE: Final = b"p"
-"""The first byte of a piece's key."""
-STRIPED: Final = 0x40
-"""Added to the kind of a value whose payload is a layout."""
+from diel.tuples.protocol import PIECE
 
 _LAYOUT: Final = struct.Struct("<BxxxI8sQ")
 _VERSION: Final = 1
@@ -85,11 +82,6 @@ class Layout:
         """Return the pieces of a payload, as views."""
         step = self._step_bytes
         return [buffer[index * step : (index + 1) * step] for index in range(self.pieces)]
-
-
-def is_piece(key: bytes) -> bool:
-    """Whether a key is that of a piece, which patterns do not match."""
-    return key[:1] == PIECE
 
 
 def server_of_piece(key: bytes, servers: int) -> int:

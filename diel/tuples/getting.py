@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, Literal, overload
+from typing import Any, Literal, overload
 
 from diel.errors import PayloadError
 from diel.tuples import codec
 from diel.tuples.asking import seconds
 from diel.tuples.claims import Claim
-from diel.tuples.distributed import STRIPED, Layout
+from diel.tuples.distributed import Layout
 from diel.tuples.protocol import (
-    BODY_AT,
-    KEY_AT,
-    LENGTHS,
+    STRIPED,
     Operation,
     unpack_frames,
-    unpack_reply,
 )
 from diel.tuples.striping import Striping
 from diel.tuples.tags import Pattern, Tag, decode_tag
-
-_LENGTHS_OF: Final = LENGTHS.unpack_from
-_TAKE: Final = int(Operation.TAKE)
 
 
 class Getting(Striping):
@@ -88,14 +82,10 @@ class Getting(Striping):
         """
         known = self._known.get(tag) if type(tag) is str else None
         if known is not None and timeout is None and out is None:
-            # What most calls are, without the detours that the others need.
-            _, server, _, _, rest = known
-            serial, message = self._transport.ask_quickly(server, _TAKE, rest)
-            if message is not None and message[BODY_AT] == codec.BYTES:
-                key_bytes, meta_bytes = _LENGTHS_OF(message)
-                value = message[KEY_AT + key_bytes + meta_bytes :]
-            else:
-                value = self._value_of_late(serial, message, tag)
+            # Fast path for a plain take under a tag that was used before.
+            serial, value = self._transport.take_quickly(known.server, known.question_rest)
+            if value is None:
+                value = self._late_value(serial, tag)
             return (tag, value) if with_tag else value
         return self._get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
 
@@ -234,19 +224,16 @@ class Getting(Striping):
                     break  # else there was more than fits into one reply
         return found
 
-    def _value_of_late(self, serial: int, message: bytes | None, tag: object) -> Any:
-        """Return the value that a `tget` gets that had to wait, or where it is not bytes."""
-        if message is not None:
-            reply = unpack_reply(message)
-        else:
-            self.waiting_for = ("tget", tag, math.inf)
-            try:
-                reply = self._transport.receive((serial,))[1]
-            except BaseException:
-                self._name_cut_short(Operation.TAKE)
-                raise
-            finally:
-                self.waiting_for = None
+    def _late_value(self, serial: int, tag: object) -> Any:
+        """Return the value that a `tget` gets that has to wait, or where it is not bytes."""
+        self.waiting_for = ("tget", tag, math.inf)
+        try:
+            reply = self._transport.receive((serial,))[1]
+        except BaseException:
+            self._name_cut_short(Operation.TAKE)
+            raise
+        finally:
+            self.waiting_for = None
         payload = reply.payload
         if reply.kind & STRIPED:
             payload = self._take_pieces(Layout.unpack(payload))

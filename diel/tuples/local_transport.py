@@ -9,10 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
-from diel.tuples.protocol import PLAIN, Payload, Reply, unpack_reply
-from diel.tuples.requests import Outs as Replies
+from diel.tuples.protocol import Outs as Replies
+from diel.tuples.protocol import Payload, Reply, take_head, unpack_reply
 from diel.tuples.store import TupleStore
-from diel.tuples.transport import Inbox, Outs, question_head
+from diel.tuples.transport import Inbox, Outs
 
 
 class LocalTransport(Inbox):
@@ -54,10 +54,10 @@ class LocalTransport(Inbox):
         """Return what applies messages without a payload."""
         return functools.partial(self.send, server)
 
-    def ask_quickly(self, server: int, operation: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Ask; the reply is to be had with `receive`."""
+    def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
+        """Ask for a tuple; the reply is to be had with `receive`."""
         serial = self.next_serial()
-        self.send(server, question_head(operation, 0, PLAIN, serial) + rest)
+        self.send(server, take_head(serial) + rest)
         return serial, None
 
     def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -15,17 +14,19 @@ from diel.comm.waiting import Patience
 from diel.comm.wakeup import LINE, wakeup_of
 from diel.errors import TupleError
 from diel.tuples.protocol import (
+    APART,
     MESSAGE_BYTES,
-    PLAIN,
-    PREFIX,
     Payload,
     Reply,
     chunks,
     payload_to_come,
+    plain_value,
     tag_bytes,
+    take_head,
+    unpack_prefix,
     unpack_reply,
 )
-from diel.tuples.transport import LARGEST_SERIAL, Inbox, Outs, question_head
+from diel.tuples.transport import LARGEST_SERIAL, Inbox, Outs
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 _SERVER_GRACE_S: Final = 30.0
 _QUICK_POLLS: Final = range(50)
 _TO_SERVER: Final = tags.CLIENT_TO_SERVER
-_SERIAL_OF: Final = struct.Struct("<4xI").unpack_from
 _EAGER_BYTES: Final = 2048
 """Messages up to this size leave at once: by default both MPIs copy those of 4 KiB and more."""
 
@@ -154,28 +154,27 @@ class MpiTransport(Inbox):
 
         return send_small
 
-    def ask_quickly(self, server: int, operation: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Ask, and look for the reply for a short while; see `Transport`."""
+    def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
+        """Ask for a tuple, and look for the reply for a short while; see `Transport`."""
         self._serial = serial = self._serial % LARGEST_SERIAL + 1
-        message = question_head(operation, 0, PLAIN, serial) + rest
-        self._send(message, self._ranks[server], _TO_SERVER)
+        self._send(take_head(serial) + rest, self._ranks[server], _TO_SERVER)
         if self._flags[self._lines[server]]:
             self._wake(self._ranks[server])
         test, status = self._test, self._status
         for _ in _QUICK_POLLS:
             if test(status):
                 message = self._view[: status.Get_count(self._byte)].tobytes()
-                if message[1] or _SERIAL_OF(message)[0] != serial:
-                    server, reply, pieces = self._take_reply((serial,), None)
-                    if pieces is not None:
-                        self._finish_receiving(pieces, reply)
-                    if reply.serial == serial:
-                        self._early[serial] = (server, reply)
-                        break
-                    self._sort(server, reply)
-                    continue
-                self._reply.Start()
-                return serial, message
+                value = plain_value(message, serial)
+                if value is not None:
+                    self._reply.Start()
+                    return serial, value
+                server, reply, pieces = self._take_reply((serial,), None)
+                if pieces is not None:
+                    self._finish_receiving(pieces, reply)
+                if reply.serial == serial:
+                    self._early[serial] = (server, reply)
+                    break
+                self._sort(server, reply)
         return serial, None
 
     def receive(
@@ -260,10 +259,10 @@ class MpiTransport(Inbox):
         message = self._view[: status.Get_count(self._byte)].tobytes()
         server = self._server_of[status.Get_source()]
         self._reply.Start()
-        if not message[1]:
+        if not message[APART]:
             return server, unpack_reply(message), None
         size = payload_to_come(message)
-        serial = PREFIX.unpack_from(message)[3]
+        serial = unpack_prefix(message)[0]
         out = outs.get(serial) if outs and serial in serials else None
         payload: Payload = out if out is not None and len(out) == size else _fresh(size)
         pieces = [

@@ -10,10 +10,14 @@
 
 The part from BODY on is the same in both directions: a server keeps it as it came and sends it as
 it is, so a small tuple is neither taken apart nor put together there.
+
+Where the bytes of a message lie is known in this file alone; it ends with what a put and a take of
+a few bytes go through.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Iterator, Sequence
@@ -36,30 +40,38 @@ CHUNK_BYTES: Final = 2**30
 """A single message of 2^31 bytes and more is an error in Open MPI's wheel."""
 
 PREFIX: Final = struct.Struct("<BBHIQ")
-"""Operation or status, whether a payload comes apart, whether a question is `PLAIN`, serial, and a
-number whose meaning depends on the first."""
+"""Operation or status, whether a payload comes apart, `PLAIN` or 0, the number of the request, and
+a number whose meaning depends on the first."""
 BODY: Final = struct.Struct("<BxHIQ")
 """Kind, bytes of key, of meta, and of payload."""
 QUERY: Final = struct.Struct("<dbxHI")
 """Timeout in seconds, kind that is welcome or -1, bytes of key, of meta."""
+_PUT_HEAD: Final = struct.Struct("<BBHIQBxHIQ")  # PREFIX and BODY in one go
+_QUERY_HEAD: Final = struct.Struct("<BBHIQdbxHI")  # PREFIX and QUERY
 
+# Bytes of a message by their place.
+OPERATION: Final = 0
+APART: Final = 1
+"""Whether a payload follows in messages of its own."""
+FLAGS: Final = 2
 PLAIN: Final = 1
-"""Marks a question for a tag without wildcards, that takes any payload and waits for ever."""
-
-PUT_HEAD: Final = struct.Struct("<BBHIQBxHIQ")  # PREFIX and BODY in one go
-QUERY_HEAD: Final = struct.Struct("<BBHIQdbxHI")  # PREFIX and QUERY
-LENGTHS: Final = struct.Struct("<18xHI")
-"""Of a message with a BODY: bytes of key and of meta."""
-# The parts of both that change between two messages about one tag.
-SIZE: Final = struct.Struct("<Q")
-QUESTION_HEAD: Final = struct.Struct("<BBHI")
-
+"""Flag of a question for a tag without wildcards, that takes any payload and waits for ever."""
 BODY_AT: Final = PREFIX.size
 KEY_AT: Final = PREFIX.size + BODY.size
+KEY_BYTES_AT: Final = BODY_AT + 2
+QUERY_KEY_AT: Final = PREFIX.size + QUERY.size
+
 MESSAGE_BYTES: Final = KEY_AT + LONGEST_KEY_BYTES + LONGEST_META_BYTES + INLINE_BYTES
 """No message is longer."""
 TUPLE_OVERHEAD_BYTES: Final = 320
 """What a server needs for a tuple beside its bytes: objects, a place in a queue and in indexes."""
+FIXED_BYTES: Final = TUPLE_OVERHEAD_BYTES + BODY_AT
+"""What a tuple counts for beside its body and payload."""
+
+STRIPED: Final = 0x40
+"""Added to the kind of a value whose payload lies in pieces; in its place is their layout."""
+PIECE: Final = b"p"
+"""The first byte of a piece's key, which no tag and no pattern has."""
 
 
 class Operation(IntEnum):
@@ -104,6 +116,19 @@ class Status(IntEnum):
     FAILED = 8
 
 
+class Query(NamedTuple):
+    """A request that asks for something, taken apart."""
+
+    client: int
+    operation: int
+    serial: int
+    argument: int
+    timeout_s: float
+    kind: int
+    key: bytes
+    meta: bytes
+
+
 class Reply(NamedTuple):
     """A server's answer, taken apart."""
 
@@ -124,16 +149,25 @@ class Out(NamedTuple):
     payload: Payload = None
 
 
-def answer(client: int, serial: int, status: int, number: int = 0) -> Out:
-    """Return a reply without a tuple."""
-    return Out(client, PREFIX.pack(status, 0, 0, serial, number))
+Outs: TypeAlias = "Sequence[tuple[int, bytes, Payload]]"
+"""Messages on their way, mostly `Out`."""
+NOTHING: Final[tuple[Out, ...]] = ()
 
 
-def tuple_reply(client: int, serial: int, version: int, body: bytes, payload: Payload) -> Out:
-    """Return a reply that carries a tuple, as it came."""
-    prefix = PREFIX.pack(0, payload is not None, 0, serial, version)
-    # A named tuple without the cost of its constructor: this is done for every tuple.
-    return tuple.__new__(Out, (client, prefix + body, payload))
+class Credit:
+    """What a client may send to a server without asking, in bytes, and how many puts it has sent.
+
+    Both ends count.
+    """
+
+    __slots__ = ("credit_bytes", "puts")
+
+    def __init__(self) -> None:
+        self.credit_bytes = 0
+        self.puts = 0
+
+
+# -- messages of a client -------------------------------------------------------------------------
 
 
 def pack_put(
@@ -142,7 +176,7 @@ def pack_put(
     """Return the message of an operation that carries a tuple, and a payload that goes apart."""
     size = len(payload)
     apart = size > INLINE_BYTES
-    head = PUT_HEAD.pack(operation, apart, 0, serial, argument, kind, len(key), len(meta), size)
+    head = _PUT_HEAD.pack(operation, apart, 0, serial, argument, kind, len(key), len(meta), size)
     if apart:
         return b"".join((head, key, meta)), payload
     return b"".join((head, key, meta, payload)), None
@@ -175,24 +209,46 @@ def pack_query(
         The only payload that is welcome, if kind is not -1.
     """
     plain = PLAIN if kind < 0 and timeout_s == math.inf and b"*" not in key else 0
-    head = QUERY_HEAD.pack(
+    head = _QUERY_HEAD.pack(
         operation, 0, plain, serial, argument, timeout_s, kind, len(key), len(meta)
     )
     return head + key + meta
 
 
-def payload_to_come(message: Buffer) -> int:
-    """Return the bytes of a payload that follows a message with a BODY in it, or 0."""
-    if not message[1]:
-        return 0
-    size: int = BODY.unpack_from(message, BODY_AT)[3]
-    return size
+def message_cost(message: Buffer, payload: Payload) -> int:
+    """Return the bytes of a server's memory that a message with a tuple counts for."""
+    return TUPLE_OVERHEAD_BYTES + len(message) + (0 if payload is None else len(payload))
 
 
-def tag_bytes(message: bytes) -> bytes:
-    """Return the key in a message that carries a tuple."""
-    key_bytes: int = PUT_HEAD.unpack_from(message)[6]
-    return message[KEY_AT : KEY_AT + key_bytes]
+def number_cost(key: bytes) -> int:
+    """Return the bytes of a server's memory that a tuple with a number counts for."""
+    return FIXED_BYTES + BODY.size + len(key) + 8
+
+
+def unpack_query(client: int, message: bytes) -> Query:
+    """Take a question apart."""
+    operation, _, _, serial, argument, timeout_s, kind, key_bytes, meta_bytes = (
+        _QUERY_HEAD.unpack_from(message)
+    )
+    meta_at = QUERY_KEY_AT + key_bytes
+    key = message[QUERY_KEY_AT:meta_at]
+    meta = message[meta_at : meta_at + meta_bytes]
+    return Query(client, operation, serial, argument, timeout_s, kind, key, meta)
+
+
+# -- messages of a server -------------------------------------------------------------------------
+
+
+def answer(client: int, serial: int, status: int, number: int = 0) -> Out:
+    """Return a reply without a tuple."""
+    return Out(client, PREFIX.pack(status, 0, 0, serial, number))
+
+
+def tuple_reply(client: int, serial: int, version: int, body: bytes, payload: Payload) -> Out:
+    """Return a reply that carries a tuple, as it came."""
+    prefix = PREFIX.pack(Status.OK, payload is not None, 0, serial, version)
+    # A named tuple without the cost of its constructor: this is done for every tuple.
+    return tuple.__new__(Out, (client, prefix + body, payload))
 
 
 def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
@@ -200,7 +256,7 @@ def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
     if len(message) < KEY_AT:
         status, _, _, serial, number = PREFIX.unpack(message)
         return Reply(status, serial, number)
-    status, _, _, serial, number, kind, key_bytes, meta_bytes, _ = PUT_HEAD.unpack_from(message)
+    status, _, _, serial, number, kind, key_bytes, meta_bytes, _ = _PUT_HEAD.unpack_from(message)
     meta_at = KEY_AT + key_bytes
     payload_at = meta_at + meta_bytes
     # A named tuple without the cost of its constructor: this is done for every tuple.
@@ -216,6 +272,42 @@ def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
             message[payload_at:] if payload is None else payload,
         ),
     )
+
+
+# -- both directions ------------------------------------------------------------------------------
+
+
+def payload_to_come(message: Buffer) -> int:
+    """Return the bytes of a payload that follows a message with a BODY in it, or 0."""
+    if not message[APART]:
+        return 0
+    size: int = BODY.unpack_from(message, BODY_AT)[3]
+    return size
+
+
+def tag_bytes(message: bytes) -> bytes:
+    """Return the key in a message that carries a tuple."""
+    key_bytes = message[KEY_BYTES_AT] | message[KEY_BYTES_AT + 1] << 8
+    return message[KEY_AT : KEY_AT + key_bytes]
+
+
+def unpack_prefix(message: Buffer) -> tuple[int, int]:
+    """Return the serial of the request that a message is, or answers, and its argument."""
+    serial, argument = PREFIX.unpack_from(message)[3:]
+    return serial, argument
+
+
+def unpack_body(body: bytes) -> tuple[int, bytes, bytes, bytes]:
+    """Return kind, key, meta and, if it is small, payload of a tuple: a message from BODY on."""
+    kind, key_bytes, meta_bytes, _ = BODY.unpack_from(body)
+    meta_at = BODY.size + key_bytes
+    payload_at = meta_at + meta_bytes
+    return kind, body[BODY.size : meta_at], body[meta_at:payload_at], body[payload_at:]
+
+
+def is_piece(key: bytes) -> bool:
+    """Whether a key is that of a piece, which patterns do not match."""
+    return key[:1] == PIECE
 
 
 def chunks(buffer: Payload) -> Sequence[Payload]:
@@ -250,3 +342,73 @@ def unpack_frames(frames: Buffer) -> Iterator[Reply]:
         payload = bytearray(view[at : at + apart]) if apart else None
         at += apart
         yield unpack_reply(message, payload)
+
+
+# -- fast path: a put and a take of a few bytes under a tag that was used before ------------------
+
+_QUESTION_HEAD: Final = struct.Struct("<BBHI")
+"""Of PREFIX all but the last number, which is 0 in the questions below."""
+_PUT_SIZES: Final = 16
+
+take_head: Final = functools.partial(_QUESTION_HEAD.pack, int(Operation.TAKE), 0, PLAIN)
+"""``take_head(serial) + known.question_rest`` is a `PLAIN` question for a tuple."""
+plain_question: Final = struct.Struct("<4xI8x8xxxH").unpack_from
+"""Of a `PLAIN` question, return its serial and how many bytes its key has."""
+ok_prefix: Final = functools.partial(PREFIX.pack, int(Status.OK), 0, 0)
+"""``ok_prefix(serial, version) + body`` is the reply with a tuple whose payload is small."""
+_plain_reply: Final = struct.Struct("<xBxxI8xBxH").unpack_from
+"""Of a reply with a tuple: whether its payload comes apart, serial, kind, bytes of key."""
+
+
+def plain_value(message: bytes, serial: int) -> bytes | None:
+    """Return the bytes that answer a request, if that is all that a message holds."""
+    if len(message) < KEY_AT:
+        return None
+    apart, found, kind, key_bytes = _plain_reply(message)
+    if found != serial or kind or apart:
+        return None
+    return message[KEY_AT + key_bytes :]
+
+
+class _PutHeads(dict[int, bytes]):
+    """All of the put of some bytes under a tag that stands before these, by how many they are."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def __missing__(self, size: int) -> bytes:
+        if len(self) >= _PUT_SIZES:
+            self.clear()
+        head = _PUT_HEAD.pack(Operation.PUT, 0, 0, 0, 0, 0, len(self._key), 0, size) + self._key
+        self[size] = head
+        return head
+
+
+class KnownTag(NamedTuple):
+    """What does not change from message to message about a tag: most of the next message.
+
+    Attributes
+    ----------
+    key : bytes
+    server : int
+    credit : Credit
+        At that server.
+    put_heads : mapping of int to bytes
+        All of a put of bytes that stands before these, by how many they are.
+    question_rest : bytes
+        All of a `PLAIN` question behind its serial.
+    """
+
+    key: bytes
+    server: int
+    credit: Credit
+    put_heads: _PutHeads
+    question_rest: bytes
+
+    @classmethod
+    def of(cls, key: bytes, server: int, credit: Credit) -> KnownTag:
+        """Prepare the messages of a tag whose bytes are `key`."""
+        question = pack_query(Operation.TAKE, 0, key)
+        return cls(key, server, credit, _PutHeads(key), question[_QUESTION_HEAD.size :])

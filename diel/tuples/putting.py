@@ -8,21 +8,18 @@ from typing import Any, Final
 
 from diel.errors import PayloadError
 from diel.tuples import codec
-from diel.tuples.asking import Asking, cost_of, seconds
+from diel.tuples.asking import Asking, seconds
 from diel.tuples.protocol import (
-    KEY_AT,
-    QUERY_HEAD,
-    SIZE,
     SMALL_BYTES,
     TUPLE_OVERHEAD_BYTES,
     Operation,
     Status,
+    message_cost,
+    number_cost,
     pack_put,
 )
 from diel.tuples.tags import Tag, format_tag
 
-_SIZE_OF: Final = SIZE.pack
-_SMALLEST_COST: Final = TUPLE_OVERHEAD_BYTES + KEY_AT
 _PUT: Final = int(Operation.PUT)
 
 
@@ -59,23 +56,23 @@ class Putting(Asking):
             If there was no room in time.
         """
         known = self._known.get(tag) if type(tag) is str else None
-        if known is not None and type(value) is bytes:
-            size = len(value)
-            key, server, account, head, _ = known
-            cost = _SMALLEST_COST + len(key) + size
-            if size <= SMALL_BYTES and cost <= account.credit_bytes:
-                # What most calls are, without the detours that the others need.
-                account.credit_bytes -= cost
-                account.puts += 1
-                self._senders[server](b"".join((head, _SIZE_OF(size), key, value)))
+        if known is not None and type(value) is bytes and len(value) <= SMALL_BYTES:
+            _, server, credit, heads, _ = known
+            message = heads[len(value)] + value
+            cost = TUPLE_OVERHEAD_BYTES + len(message)
+            if cost <= credit.credit_bytes:
+                # Fast path for some bytes under a tag that was used before.
+                credit.credit_bytes -= cost
+                credit.puts += 1
+                self._senders[server](message)
                 if wait:
                     self._ask(server, Operation.FLUSH)
                 return
         key, server = self._place(tag)
         kind, meta, buffer = self._encode(value)
         message, payload = pack_put(_PUT, 0, 0, kind, key, meta, buffer)
-        self._spend_credit(server, cost_of(message, payload), tag, timeout)
-        self._accounts[server].puts += 1
+        self._spend_credit(server, message_cost(message, payload), tag, timeout)
+        self._credits[server].puts += 1
         self._transport.send(server, message, payload)
         if wait:
             self._ask(server, Operation.FLUSH)
@@ -132,9 +129,7 @@ class Putting(Asking):
         except OverflowError:
             raise PayloadError(f"increment({format_tag(tag)}): {by} needs over 64 bits") from None
         # If there is no tuple yet, there is one afterwards: that has its price.
-        self._spend_credit(
-            server, TUPLE_OVERHEAD_BYTES + QUERY_HEAD.size + len(key) + len(meta), tag, None
-        )
+        self._spend_credit(server, number_cost(key), tag, None)
         reply = self._ask(server, Operation.INCREMENT, key, kind=kind, meta=meta)
         if reply.status == Status.NOT_A_NUMBER:
             raise PayloadError(f"increment({format_tag(tag)}): the tuple there is not a number")

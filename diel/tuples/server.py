@@ -17,13 +17,7 @@ from diel.comm.meter import ServerMeter
 from diel.comm.waiting import Patience
 from diel.comm.wakeup import LINE, wakeup_of
 from diel.tuples.blocks import BlockPool
-from diel.tuples.protocol import (
-    MESSAGE_BYTES,
-    Payload,
-    chunks,
-    payload_to_come,
-)
-from diel.tuples.requests import Outs
+from diel.tuples.protocol import APART, MESSAGE_BYTES, Outs, Payload, chunks, payload_to_come
 from diel.tuples.store import TupleStore
 
 if TYPE_CHECKING:
@@ -124,7 +118,7 @@ class TupleServer:
                 message = view[: count_of(byte)].tobytes()
                 client = source_of()
                 start()
-                if message[1] or transfers:
+                if message[APART] or transfers:
                     self._accept(client, message)
                 else:  # nearly always
                     for receiver, reply, payload in handle(client, message, now_s := clock()):
@@ -160,7 +154,7 @@ class TupleServer:
         if self._transfers and client in self._transfers:
             self._transfers[client].held_back.append(message)
             return
-        if not message[1]:
+        if not message[APART]:
             replies = self.store.handle(client, message, self._clock())
             if replies:
                 self._send(replies)

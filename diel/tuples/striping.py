@@ -10,8 +10,15 @@ from diel.errors import PayloadError
 from diel.tuples import codec
 from diel.tuples.arrays import np
 from diel.tuples.asking import Asking, seconds
-from diel.tuples.distributed import STRIPED, Layout
-from diel.tuples.protocol import LONGEST_META_BYTES, Operation, Payload, Status, pack_put
+from diel.tuples.distributed import Layout
+from diel.tuples.protocol import (
+    LONGEST_META_BYTES,
+    STRIPED,
+    Operation,
+    Payload,
+    Status,
+    pack_put,
+)
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 
 
@@ -46,10 +53,10 @@ class Striping(Asking):
         # All credit first: what is sent cannot be refused any more.
         self._spend_together([*parts, (server, message, None)], tag, timeout)
         for one, _, _ in parts:
-            self._accounts[one].puts += 1
+            self._credits[one].puts += 1
         self._transport.send_all(parts)
         self._ask_all(Operation.FLUSH, [(one, b"") for one, _, _ in parts])
-        self._accounts[server].puts += 1
+        self._credits[server].puts += 1
         self._transport.send(server, message)
 
     def dist_tget(

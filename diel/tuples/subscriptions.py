@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import PayloadError, TupleError, TupleTimeout
 from diel.tuples import codec
-from diel.tuples.distributed import STRIPED
-from diel.tuples.protocol import Operation, Status, pack_query
+from diel.tuples.protocol import STRIPED, Operation, Status, pack_query
 from diel.tuples.tags import Tag, decode_tag, format_tag
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from diel.tuples.protocol import QUESTION_HEAD, Payload, Reply
+from diel.tuples.protocol import Payload, Reply
 
-question_head: Final = QUESTION_HEAD.pack
 LARGEST_SERIAL: Final = 2**32 - 1
 
 Outs: TypeAlias = "Mapping[int, memoryview] | None"
@@ -36,21 +35,21 @@ class Transport(Protocol):
     def sender(self, server: int) -> Callable[[bytes], None]:
         """Return what sends to a server messages of a few kibibytes without a payload."""
 
-    def ask_quickly(self, server: int, operation: int, rest: bytes) -> tuple[int, bytes | None]:
-        """Ask, and look for the reply for a short while.
+    def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
+        """Ask for a tuple, and look for the reply for a short while.
 
         Parameters
         ----------
-        server, operation : int
+        server : int
         rest : bytes
-            All of the question behind its serial.
+            All of the `PLAIN` question behind its serial.
 
         Returns
         -------
         int
             The serial of the request.
         bytes or None
-            The reply's message; None if it is to be had with `receive`.
+            The tuple's value, if that is bytes; None if the reply is to be had with `receive`.
         """
 
     def receive(

@@ -15,12 +15,12 @@ import pytest
 
 from diel import ANY
 from diel.errors import CheckpointError, TupleError, TupleSpaceFull
-from diel.tuples import bulk, checkpoint, codec
+from diel.tuples import checkpoint, codec
 from diel.tuples.client import TupleClient
-from diel.tuples.distributed import STRIPED, Layout, is_piece, server_of_piece
+from diel.tuples.distributed import Layout, server_of_piece
 from diel.tuples.local_transport import LocalTransport
-from diel.tuples.protocol import BODY, Operation, pack_put
-from diel.tuples.store import TupleStore
+from diel.tuples.protocol import BODY, STRIPED, Operation, is_piece, pack_put
+from diel.tuples.store import TupleStore, bulk
 from diel.tuples.tags import decode_tag, encode_tag
 
 SERVERS = [1, 3]

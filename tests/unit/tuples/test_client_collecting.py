@@ -8,10 +8,9 @@ from unit.tuples.driving import Unreadable, held
 
 from diel import ANY
 from diel.errors import PayloadError
-from diel.tuples import bulk
 from diel.tuples.client import TupleClient
 from diel.tuples.local_transport import LocalTransport
-from diel.tuples.store import TupleStore
+from diel.tuples.store import TupleStore, bulk
 
 
 def test_count_and_collect(tuples: TupleClient, stores: list[TupleStore]) -> None:

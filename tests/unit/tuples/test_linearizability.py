@@ -12,8 +12,8 @@ import pytest
 from unit.tuples.linearizability import Event, Recording, explains
 
 from diel.tuples.protocol import PREFIX, Operation, Out, Payload
-from diel.tuples.queues import Entry, Queues
 from diel.tuples.store import TupleStore
+from diel.tuples.store.queues import Entry, Queues
 
 FIRST_SEED = int(os.environ.get("DIEL_SEED", "0"))
 HISTORIES = int(os.environ.get("DIEL_HISTORIES", "20000"))

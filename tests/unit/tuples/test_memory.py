@@ -284,7 +284,7 @@ class Accounting(RuleBasedStateMachine):
 
     def hear_claims(self, told: list[tuple[int, Reply]]) -> None:
         self.hear(told)
-        held = self.driver.store.holders.by_name
+        held = self.driver.store.claims.by_name
         self.claims = [(claim.client, name) for name, claim in held.items()]
 
     @rule(data=st.data(), gives_back=st.booleans())
@@ -322,7 +322,7 @@ class Accounting(RuleBasedStateMachine):
         held = sum(self.cost(body, payload) for _, (_, _, body, payload) in bulk.entries())
         assert memory.held_bytes == held
         assert memory.held_bytes <= CAPACITY + CAPACITY // 8
-        credit = {client: account.credit_bytes for client, account in memory.accounts.items()}
+        credit = {client: credit.credit_bytes for client, credit in memory.credits.items()}
         assert credit == {client: self.driver.credit.get(client, 0) for client in credit}
         assert memory.credit_out_bytes == sum(credit.values())
         assert memory.held_bytes + memory.credit_out_bytes <= CAPACITY + CAPACITY // 8

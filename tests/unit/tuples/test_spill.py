@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from diel.errors import TupleSpaceFull, TupleTimeout
-from diel.tuples import spilling
 from diel.tuples.client import TupleClient
 from diel.tuples.local_transport import LocalTransport
-from diel.tuples.spill import Spilled, SpillFolder
-from diel.tuples.store import TupleStore
+from diel.tuples.store import TupleStore, memory
+from diel.tuples.store.memory import Spilled, SpillFolder
 from diel.tuples.tags import ANY
 
 CAPACITY = 2**20
@@ -128,7 +127,7 @@ def test_a_claimed_tuple_that_comes_back_can_spill(tmp_path: Path) -> None:
 def test_only_as_much_is_spilled_as_is_missing_and_what_is_gone_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spilling, "_FIRST_CHECK", 4)
+    monkeypatch.setattr(memory, "_FIRST_CHECK", 4)
     store = TupleStore(CAPACITY, spill=SpillFolder(tmp_path / "spilled"))
     assert store._spillable is not None
     tuples = TupleClient(LocalTransport([store]))

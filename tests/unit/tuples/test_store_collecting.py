@@ -6,8 +6,8 @@ import pytest
 from unit.tuples.driving import Driver, cost_of
 
 from diel import ANY
-from diel.tuples import bulk
 from diel.tuples.protocol import Operation, Reply, Status, unpack_frames
+from diel.tuples.store import bulk
 
 CLAIM, COUNT, COLLECT = Operation.CLAIM, Operation.COUNT, Operation.COLLECT
 OK = Status.OK

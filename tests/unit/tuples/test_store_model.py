@@ -177,7 +177,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 for client, reply in told
                 if client == item.holder
                 and bytes(reply.payload) == item.payload
-                and reply.number in self.driver.store.holders.by_name
+                and reply.number in self.driver.store.claims.by_name
             )
             self.names[item.claim] = name  # type: ignore[index]
 
@@ -232,8 +232,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
     )
     def end_a_claim(self, data: st.DataObject, operation: Any, client: int) -> None:
         claim = data.draw(st.sampled_from(sorted(self.names)))
-        holders = [one.holder for one in self.model.items if one.claim == claim]
-        client = holders[0] if holders and data.draw(st.booleans()) else client
+        claims = [one.holder for one in self.model.items if one.claim == claim]
+        client = claims[0] if claims and data.draw(st.booleans()) else client
         told = self.driver.ask(operation, client=client, argument=self.names[claim], timeout_s=2.0)
         item = self.model.claimed(claim, client)
         expected = [(client, GONE if item is None else OK, b"")]

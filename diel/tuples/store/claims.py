@@ -1,4 +1,4 @@
-"""Who holds tuples of a server under a claim: the other end of `claims`.
+"""Tuples of a store that clients have claimed.
 
 A tuple that is claimed is out of sight until its holder acknowledges it, when it is gone, or gives
 it back, when it lies in its old place. The end of its lease and the death of its holder give it
@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from diel.tuples.memory import Memory
-from diel.tuples.protocol import Out, Status, answer
-from diel.tuples.queues import Entry
-from diel.tuples.requests import Outs, Query, cost_of
+from diel.tuples.protocol import Out, Outs, Query, Status, answer
+from diel.tuples.store.memory import Memory, cost_of
+from diel.tuples.store.queues import Entry
 
 
 @dataclass(slots=True)
@@ -27,7 +26,7 @@ class Claimed:
     lease_ends_s: float
 
 
-class Holders:
+class Claims:
     """All claims of one store.
 
     Parameters

@@ -7,8 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from diel.tuples.distributed import is_piece
-from diel.tuples.protocol import Payload
+from diel.tuples.protocol import Payload, is_piece
 from diel.tuples.tags import Fields, fields_match, is_wildcard, split_fields
 
 Entry: TypeAlias = "tuple[int, int, bytes, Payload]"

@@ -7,12 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from diel.tuples import codec
-from diel.tuples.holders import Holders
-from diel.tuples.memory import Memory
-from diel.tuples.protocol import Out, Status, answer, pack_frames, pack_put
-from diel.tuples.queues import Entry, Queues
-from diel.tuples.requests import Outs, Query, cost_of
-from diel.tuples.spill import loaded
+from diel.tuples.protocol import Out, Outs, Query, Status, answer, pack_frames, pack_put
+from diel.tuples.store.claims import Claims
+from diel.tuples.store.memory import Memory, cost_of, loaded
+from diel.tuples.store.queues import Entry, Queues
 from diel.tuples.tags import is_wildcard, split_fields
 
 REPLY_BYTES: Final = 64 * 2**20
@@ -24,14 +22,14 @@ class Bulk:
 
     Parameters
     ----------
-    queues, memory, holders
+    queues, memory, claims
         Of the store.
     """
 
-    def __init__(self, queues: Queues, memory: Memory, holders: Holders) -> None:
+    def __init__(self, queues: Queues, memory: Memory, claims: Claims) -> None:
         self._queues = queues
         self._memory = memory
-        self._holders = holders
+        self._claims = claims
         self._dumps: dict[int, deque[Entry]] = {}
 
     def count(self, query: Query, now_s: float) -> Outs:
@@ -79,7 +77,7 @@ class Bulk:
         for key in self._queues:
             for entry in self._queues.of(key):
                 yield key, entry
-        for claim in self._holders.by_name.values():
+        for claim in self._claims.by_name.values():
             yield claim.key, claim.entry
 
     def client_died(self, client: int) -> None:

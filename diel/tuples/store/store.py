@@ -1,65 +1,50 @@
-"""The tuples of one server and the requests that wait for more: a pure state machine.
-
-``handle(client, message, now_s)`` returns the replies that follow from a request, ``expire(now_s)``
-those that follow from the passing of time. Messages are bytes in the form of `protocol`; there is
-no I/O and no clock here, so tests, the in-process transport and the server run the same code.
-
-::
-
-    TupleStore      what follows from a put, a take, a change: here
-    ├── queues       where tuples lie
-    ├── waiters      requests that wait for one
-    ├── holders      who has claimed one
-    ├── subscribers  who gets a copy of each
-    ├── bulk         many at once: counted, collected, dumped
-    └── memory       what they may take, and who waits for room; `spilling` makes some
-
-Several tuples may share a tag: first in, first out, also across the tags that a pattern matches.
-Requests that wait are served in the order in which they came.
-"""
+"""The tuples of one server: what follows from a put, a take, a change."""
 
 from __future__ import annotations
 
 import json
 import math
-import struct
 from collections.abc import Callable
 from typing import Final
 
 from diel.tuples import codec
-from diel.tuples.bulk import Bulk
-from diel.tuples.distributed import STRIPED
-from diel.tuples.holders import Holders
-from diel.tuples.memory import Memory
 from diel.tuples.protocol import (
-    BODY,
     BODY_AT,
+    FIXED_BYTES,
+    FLAGS,
     KEY_AT,
+    KEY_BYTES_AT,
+    NOTHING,
+    OPERATION,
     PLAIN,
-    PREFIX,
-    QUERY_HEAD,
+    QUERY_KEY_AT,
+    STRIPED,
     TUPLE_OVERHEAD_BYTES,
     Operation,
     Out,
+    Outs,
     Payload,
+    Query,
     Status,
     answer,
+    number_cost,
+    ok_prefix,
     pack_put,
+    plain_question,
+    tag_bytes,
     tuple_reply,
+    unpack_body,
+    unpack_prefix,
+    unpack_query,
 )
-from diel.tuples.queues import Entry, Queues
-from diel.tuples.requests import FIXED_BYTES, NOTHING, Outs, Query, cost_of
-from diel.tuples.spill import SpillFolder, loaded
-from diel.tuples.spilling import Spillable
-from diel.tuples.subscribers import Subscribers
+from diel.tuples.store.bulk import Bulk
+from diel.tuples.store.claims import Claims
+from diel.tuples.store.memory import Memory, Spillable, SpillFolder, cost_of, loaded
+from diel.tuples.store.queues import Entry, Queues
+from diel.tuples.store.waiters import Subscribers, Waiter, Waiters
 from diel.tuples.tags import is_wildcard, split_fields
-from diel.tuples.waiters import Waiter, Waiters
 
 # Members of an IntEnum are slow to reach and to compare: these are for what every tuple passes.
-_SERIAL_AND_KEY_BYTES: Final = struct.Struct("<4xI8x8xxxH").unpack_from  # of a question
-_QUERY_KEY_AT: Final = QUERY_HEAD.size
-_KEY_BYTES_AT: Final = BODY_AT + 2
-_PREFIX_OF: Final = PREFIX.pack
 _PUT: Final = int(Operation.PUT)
 _LAST_WITH_A_TUPLE: Final = int(Operation.REPLACE)
 _TAKE: Final = int(Operation.TAKE)
@@ -83,8 +68,8 @@ class TupleStore:
 
     Attributes
     ----------
-    queues, memory, holders, bulk
-        Its parts, as above.
+    queues, memory, claims, bulk
+        Its parts; see `diel.tuples.store`.
     """
 
     def __init__(
@@ -98,8 +83,8 @@ class TupleStore:
         self._by_key, self._buckets = self.queues.by_key, self.queues.buckets
         self.memory = Memory(capacity_bytes, refuse_when_full)
         self._waiters = Waiters()
-        self.holders = Holders(self.memory, self._put_back)
-        self.bulk = Bulk(self.queues, self.memory, self.holders)
+        self.claims = Claims(self.memory, self._put_back)
+        self.bulk = Bulk(self.queues, self.memory, self.claims)
         self._spillable = None if spill is None else Spillable(spill, self.queues, self.memory)
         self._subscribers = Subscribers(self.memory, self._waiters, self._next_number)
         self._subscriptions = self._subscribers.by_name
@@ -111,9 +96,9 @@ class TupleStore:
             Operation.WATCH: self._get,
             Operation.CANCEL: self._cancel,
             Operation.INCREMENT: self._increment,
-            Operation.ACKNOWLEDGE: self.holders.acknowledge,
-            Operation.GIVE_BACK: self.holders.give_back,
-            Operation.RENEW: self.holders.renew,
+            Operation.ACKNOWLEDGE: self.claims.acknowledge,
+            Operation.GIVE_BACK: self.claims.give_back,
+            Operation.RENEW: self.claims.renew,
             Operation.COUNT: self.bulk.count,
             Operation.COLLECT: self.bulk.collect,
             Operation.SUBSCRIBE: self._subscribers.subscribe,
@@ -134,7 +119,7 @@ class TupleStore:
     @property
     def tuples_held(self) -> int:
         """Tuples that lie here, claimed ones included."""
-        return len(self.queues) + len(self.holders)
+        return len(self.queues) + len(self.claims)
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -158,31 +143,24 @@ class TupleStore:
             To this client and to others that waited; none for a plain put.
         """
         self._now_s = now_s
-        operation = message[0]
+        operation = message[OPERATION]
         if operation == _PUT:
             return self._put_message(client, message, payload)
-        if operation == _TAKE and message[2] == PLAIN:
-            # What most questions are, without the detours that the others need.
-            serial, key_bytes = _SERIAL_AND_KEY_BYTES(message)
-            key = message[_QUERY_KEY_AT : _QUERY_KEY_AT + key_bytes]
+        if operation == _TAKE and message[FLAGS] == PLAIN:
+            # Fast path for a plain take of the only tuple of its tag.
+            serial, key_bytes = plain_question(message)
+            key = message[QUERY_KEY_AT : QUERY_KEY_AT + key_bytes]
             entry = self._by_key.get(key)
             if type(entry) is tuple and entry[3] is None and not self._buckets:
                 del self._by_key[key]
                 _, version, body, _ = entry
                 memory = self.memory
                 memory.released_bytes += FIXED_BYTES + len(body)
-                reply = client, _PREFIX_OF(0, 0, 0, serial, version) + body, None
+                reply = client, ok_prefix(serial, version) + body, None
                 return (reply, *memory.release(0)) if memory.askers else (reply,)
         if operation <= _LAST_WITH_A_TUPLE:
             return self._apply_tuple(client, message, payload)
-        _, _, _, serial, argument, timeout_s, kind, key_bytes, meta_bytes = QUERY_HEAD.unpack_from(
-            message
-        )
-        meta_at = QUERY_HEAD.size + key_bytes
-        key = message[QUERY_HEAD.size : meta_at]
-        meta = message[meta_at : meta_at + meta_bytes]
-        query = Query(client, operation, serial, argument, timeout_s, kind, key, meta)
-        return self._operations[operation](query, now_s)
+        return self._operations[operation](unpack_query(client, message), now_s)
 
     def expire(self, now_s: float) -> Outs:
         """Give up on requests whose timeout has passed, and take back claims without a lease."""
@@ -192,14 +170,14 @@ class TupleStore:
             self._waiters.remove(waiter)
             replies.append(answer(waiter.client, waiter.serial, Status.TIMEOUT))
         replies += self.memory.expire(now_s)
-        return replies + self.holders.expire(now_s)
+        return replies + self.claims.expire(now_s)
 
     def next_deadline_s(self) -> float:
         """Return when `expire` has something to do next; infinity if it never has."""
         return min(
             self._waiters.next_deadline_s(),
             self.memory.next_deadline_s(),
-            self.holders.next_deadline_s(),
+            self.claims.next_deadline_s(),
         )
 
     def client_died(self, client: int, now_s: float = 0.0) -> Outs:
@@ -211,25 +189,25 @@ class TupleStore:
         replies += self._subscribers.client_died(client)
         self.bulk.client_died(client)
         replies += self.memory.client_died(client)
-        return replies + self.holders.client_died(client)
+        return replies + self.claims.client_died(client)
 
     # -- putting ------------------------------------------------------------------------------
 
     def _put_message(self, client: int, message: bytes, payload: Payload) -> Outs:
-        """Put a tuple: what most messages ask for, so nothing here is done twice."""
-        key = message[KEY_AT : KEY_AT + (message[_KEY_BYTES_AT] | message[_KEY_BYTES_AT + 1] << 8)]
+        """Put a tuple; a fast path too, so that `tag_bytes` and others are written out here."""
+        key = message[KEY_AT : KEY_AT + (message[KEY_BYTES_AT] | message[KEY_BYTES_AT + 1] << 8)]
         body = message[BODY_AT:]
         cost = TUPLE_OVERHEAD_BYTES + len(message)
         if payload is not None:
             cost += len(payload)
         memory = self.memory
-        account = memory.accounts.get(client)
-        if account is not None and cost <= account.credit_bytes:
-            account.credit_bytes -= cost
+        credit = memory.credits.get(client)
+        if credit is not None and cost <= credit.credit_bytes:
+            credit.credit_bytes -= cost
             memory.arrived_bytes += cost
         else:
-            account = memory.arrived(client, cost)
-        account.puts += 1
+            credit = memory.arrived(client, cost)
+        credit.puts += 1
         if self._waiters.by_number or self._subscriptions:
             return self._put(key, body, payload)
         self._numbers = number = self._numbers + 1
@@ -243,16 +221,15 @@ class TupleStore:
 
     def _apply_tuple(self, client: int, message: bytes, payload: Payload) -> Outs:
         """Put a tuple under a condition, which its client wants to hear about."""
-        key_bytes = BODY.unpack_from(message, BODY_AT)[1]
-        key = message[KEY_AT : KEY_AT + key_bytes]
+        key = tag_bytes(message)
         body = message[BODY_AT:]
         cost = cost_of((0, 0, body, payload))
         self.memory.arrived(client, cost)
-        serial, argument = PREFIX.unpack_from(message)[3:]
-        if message[0] == Operation.REPLACE:
+        serial, argument = unpack_prefix(message)
+        if message[OPERATION] == Operation.REPLACE:
             status, gone_bytes = self._replace(key, argument, body, payload, cost)
             return [answer(client, serial, status), *self.memory.release(gone_bytes)]
-        present = self.queues.first(key) is not None or self.holders.has(key)
+        present = self.queues.first(key) is not None or self.claims.has(key)
         put = self.memory.release(cost) if present else self._put(key, body, payload)
         return [answer(client, serial, Status.OK, 0 if present else 1), *put]
 
@@ -299,16 +276,14 @@ class TupleStore:
         if operation == _WATCH:
             return answer(asker.client, asker.serial, Status.OK), False
         if asker.kind >= 0:
-            kind, key_bytes, meta_bytes, _ = BODY.unpack_from(body)
-            meta_at = BODY.size + key_bytes
-            meta = body[meta_at : meta_at + meta_bytes]
+            kind, _, meta, _ = unpack_body(body)
             if (asker.kind, asker.meta) != (kind & ~STRIPED, meta):
                 misfit = pack_put(Status.MISMATCH, asker.serial, 0, kind, key, meta, b"")[0]
                 return Out(asker.client, misfit), False
         if operation == _CLAIM:
             lease_ends_s = self._now_s + asker.argument / 1000 if asker.argument else math.inf
             self._numbers = version = self._numbers + 1  # the name of this claim
-            self.holders.hold(version, asker.client, key, entry, lease_ends_s)
+            self.claims.hold(version, asker.client, key, entry, lease_ends_s)
         reply = tuple_reply(asker.client, asker.serial, version, body, loaded(payload))
         return reply, operation != _READ
 
@@ -360,18 +335,17 @@ class TupleStore:
     def _increment(self, query: Query, now_s: float) -> Outs:
         """Add the number in `meta`, of `kind`, to the oldest tuple; without one it becomes it."""
         # The message is as long as the put of a number, so a client spends what it may leave.
-        cost = FIXED_BYTES + BODY.size + len(query.key) + 8
+        cost = number_cost(query.key)
         self.memory.arrived(query.client, cost)
         entry = self.queues.first(query.key)
         total = codec.decode_number(query.kind, query.meta)
         if entry is not None:
             number, _, body, _ = entry
-            kind, key_bytes, meta_bytes, size = BODY.unpack_from(body)
-            value_at = BODY.size + key_bytes + meta_bytes
+            kind, _, _, data = unpack_body(body)
             if kind not in (codec.INTEGER, codec.FLOAT):
                 told = answer(query.client, query.serial, Status.NOT_A_NUMBER)
                 return (told, *self.memory.release(cost))
-            total = codec.decode_number(kind, body[value_at : value_at + size]) + total
+            total = codec.decode_number(kind, data) + total
         try:
             kind, value = codec.encode_number(total)
         except OverflowError:
@@ -426,9 +400,7 @@ class TupleStore:
     def _survey(self, query: Query, now_s: float) -> Outs:
         """Tell what is here and who waits, for whoever explains a deadlock."""
         survey = {
-            "puts_applied": {
-                client: account.puts for client, account in self.memory.accounts.items()
-            },
+            "puts_applied": {client: credit.puts for client, credit in self.memory.credits.items()},
             "held_bytes": self.memory.held_bytes,
             "spill_error": self.memory.spill_error,
             "tags": [(key.hex(), len(self.queues.of(key))) for key in self.queues][:1000],
@@ -436,7 +408,7 @@ class TupleStore:
                 {(waiter.client, waiter.serial) for waiter in self._waiters}
                 | set(self.memory.asking())
             ),
-            "claims": [(claim.client, claim.key.hex()) for claim in self.holders.by_name.values()],
+            "claims": [(claim.client, claim.key.hex()) for claim in self.claims.by_name.values()],
         }
         data = json.dumps(survey).encode()
         message, payload = pack_put(Status.OK, query.serial, 0, codec.BYTES, b"", b"", data)

@@ -1,0 +1,24 @@
+"""The tuples of one server and the requests that wait for more: a pure state machine.
+
+``handle(client, message, now_s)`` returns the replies that follow from a request, ``expire(now_s)``
+those that follow from the passing of time. Messages are bytes in the form of
+`diel.tuples.protocol`; there is no I/O but that of `SpillFolder`, and no clock, so tests, the
+transport within a process and the server run the same code.
+
+::
+
+    store       TupleStore: what follows from a put, a take, a change
+    ├── queues   where tuples lie
+    ├── waiters  requests that wait for one, and subscriptions, which get a copy of each
+    ├── claims   tuples that clients have claimed
+    ├── bulk     many tuples at once: counted, collected, dumped
+    └── memory   what they take, the credit of clients, and payloads moved to files
+
+Several tuples may share a tag: first in, first out, also across the tags that a pattern matches.
+Requests that wait are served in the order in which they came.
+"""
+
+from diel.tuples.store.memory import SpillFolder
+from diel.tuples.store.store import TupleStore
+
+__all__ = ["SpillFolder", "TupleStore"]

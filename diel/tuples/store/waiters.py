@@ -1,0 +1,265 @@
+"""Requests that wait: for a tuple that matches, or for the next one of a subscription.
+
+A subscriber gets a copy of every tuple that is put from its request on. Copies that it has not yet
+asked for lie in its backlog, which counts in the server's memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from diel.tuples.protocol import (
+    NOTHING,
+    Operation,
+    Out,
+    Outs,
+    Query,
+    Status,
+    answer,
+    is_piece,
+    tuple_reply,
+)
+from diel.tuples.store.memory import Memory, cost_of, loaded
+from diel.tuples.store.queues import Entry
+from diel.tuples.tags import Fields, fields_match, is_wildcard, split_fields
+
+_SERVED_DEADLINES: Final = 64
+"""Deadlines of requests that were served may lie about, so many beyond those that wait."""
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A request that waits for a tuple.
+
+    Attributes
+    ----------
+    number : int
+        Its place in order of arrival.
+    client, serial : int
+        Whose request it is.
+    operation : int
+    key : bytes
+        The tag or pattern.
+    pattern : Fields or None
+        Its fields if it has wildcards.
+    kind, meta : int, bytes
+        The only payload that is welcome, if kind is not -1.
+    argument : int
+        Of the request.
+    """
+
+    number: int
+    client: int
+    serial: int
+    operation: int
+    key: bytes
+    pattern: Fields | None
+    kind: int
+    meta: bytes
+    argument: int
+
+
+class Waiters:
+    """All requests of a store that wait."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Waiter] = {}
+        self._on_key: dict[bytes, dict[int, None]] = {}
+        self._on_pattern: dict[int, None] = {}
+        self._deadlines: list[tuple[float, int]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.by_number)
+
+    def __iter__(self) -> Iterator[Waiter]:
+        return iter(self.by_number.values())
+
+    def add(self, waiter: Waiter, deadline_s: float) -> None:
+        """Let a request wait, until a moment or for ever (infinity)."""
+        self.by_number[waiter.number] = waiter
+        if waiter.pattern is None:
+            self._on_key.setdefault(waiter.key, {})[waiter.number] = None
+        else:
+            self._on_pattern[waiter.number] = None
+        if deadline_s < math.inf:
+            heapq.heappush(self._deadlines, (deadline_s, waiter.number))
+            if len(self._deadlines) > 2 * len(self.by_number) + _SERVED_DEADLINES:
+                live = [item for item in self._deadlines if item[1] in self.by_number]
+                heapq.heapify(live)
+                self._deadlines = live
+
+    def remove(self, waiter: Waiter) -> None:
+        """Forget a request."""
+        del self.by_number[waiter.number]
+        if waiter.pattern is not None:
+            del self._on_pattern[waiter.number]
+            return
+        numbers = self._on_key[waiter.key]
+        del numbers[waiter.number]
+        if not numbers:
+            del self._on_key[waiter.key]
+
+    def first_on(self, key: bytes) -> Waiter | None:
+        """Return who has waited longest for these very bytes, patterns left aside."""
+        numbers = self._on_key.get(key)
+        return self.by_number[next(iter(numbers))] if numbers else None
+
+    def matching(self, key: bytes) -> list[Waiter]:
+        """Return who waits for a tag, in order of arrival."""
+        numbers = list(self._on_key.get(key, ()))
+        if self._on_pattern and not is_piece(key):
+            fields = split_fields(key)
+            for number in self._on_pattern:
+                pattern = self.by_number[number].pattern
+                if pattern is not None and fields_match(pattern, fields):
+                    numbers.append(number)
+            numbers.sort()
+        return [self.by_number[number] for number in numbers]
+
+    def find(self, client: int, serial: int) -> Waiter | None:
+        """Return the request of a client, if it waits."""
+        for waiter in self.by_number.values():
+            if (waiter.client, waiter.serial) == (client, serial):
+                return waiter
+        return None
+
+    def overdue(self, now_s: float) -> list[Waiter]:
+        """Return the requests whose deadline has passed, each once."""
+        found = []
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            _, number = heapq.heappop(self._deadlines)
+            if number in self.by_number:
+                found.append(self.by_number[number])
+        return found
+
+    def next_deadline_s(self) -> float:
+        """Return the next moment at which `overdue` may have something."""
+        while self._deadlines and self._deadlines[0][1] not in self.by_number:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else math.inf
+
+
+# -- subscriptions --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Subscription:
+    """What a client wants copies of, and those that it has yet to ask for."""
+
+    key: bytes
+    pattern: Fields | None
+    backlog: deque[Entry] = field(default_factory=deque)
+
+
+class Subscribers:
+    """All subscriptions of one store.
+
+    Parameters
+    ----------
+    memory : Memory
+        Of the store, in which backlogs count.
+    waiters : Waiters
+        Of the store, where requests for the next tuple wait.
+    next_number : callable
+        Returns the place of a request in order of arrival.
+
+    Attributes
+    ----------
+    by_name : dict of (int, int) to subscription
+        By client and the serial of its request.
+    """
+
+    def __init__(self, memory: Memory, waiters: Waiters, next_number: Callable[[], int]) -> None:
+        self.by_name: dict[tuple[int, int], _Subscription] = {}
+        self._memory = memory
+        self._waiters = waiters
+        self._next_number = next_number
+
+    def subscribe(self, query: Query, now_s: float) -> Outs:
+        """Begin a subscription, whose name is the serial of the request."""
+        fields = split_fields(query.key)
+        pattern = fields if any(map(is_wildcard, fields)) else None
+        self.by_name[query.client, query.serial] = _Subscription(query.key, pattern)
+        return (answer(query.client, query.serial, Status.OK),)
+
+    def next(self, query: Query, now_s: float) -> Outs:
+        """Give a subscription, named by `argument`, its next tuple."""
+        subscription = self.by_name.get((query.client, query.argument))
+        if subscription is None:
+            return (answer(query.client, query.serial, Status.GONE),)
+        if subscription.backlog:
+            entry = subscription.backlog.popleft()
+            released = self._memory.release(cost_of(entry))
+            return [_copy_for(query.client, query.serial, entry), *released]
+        if query.timeout_s <= 0:
+            return (answer(query.client, query.serial, Status.TIMEOUT),)
+        waiter = Waiter(
+            self._next_number(),
+            query.client,
+            query.serial,
+            Operation.NEXT,
+            _next_key(query.client, query.argument),
+            None,
+            -1,
+            b"",
+            query.argument,
+        )
+        self._waiters.add(waiter, now_s + query.timeout_s)
+        return NOTHING
+
+    def tell(self, key: bytes, entry: Entry) -> list[Out]:
+        """Give every subscriber that wants it a copy of a tuple that is being put."""
+        replies: list[Out] = []
+        if is_piece(key):
+            return replies
+        fields = split_fields(key) if self.by_name else ()
+        for (client, serial), subscription in self.by_name.items():
+            if subscription.key != key and (
+                subscription.pattern is None or not fields_match(subscription.pattern, fields)
+            ):
+                continue
+            waiter = self._waiters.first_on(_next_key(client, serial))
+            if waiter is not None:
+                self._waiters.remove(waiter)
+                replies.append(_copy_for(client, waiter.serial, entry))
+            else:
+                subscription.backlog.append(entry)
+                self._memory.hold(cost_of(entry))
+        return replies
+
+    def unsubscribe(self, query: Query, now_s: float) -> Outs:
+        """End a subscription, named by `argument`."""
+        released = self._drop((query.client, query.argument))
+        return [answer(query.client, query.serial, Status.OK), *released]
+
+    def client_died(self, client: int) -> list[Out]:
+        """End all subscriptions of a client."""
+        replies: list[Out] = []
+        for name in [name for name in self.by_name if name[0] == client]:
+            replies += self._drop(name)
+        return replies
+
+    def _drop(self, name: tuple[int, int]) -> list[Out]:
+        subscription = self.by_name.pop(name, None)
+        released: list[Out] = []
+        if subscription is not None:
+            while (waiter := self._waiters.first_on(_next_key(*name))) is not None:
+                self._waiters.remove(waiter)
+            for entry in subscription.backlog:
+                released += self._memory.release(cost_of(entry))
+        return released
+
+
+def _copy_for(client: int, serial: int, entry: Entry) -> Out:
+    number, _, body, payload = entry
+    return tuple_reply(client, serial, number, body, loaded(payload))
+
+
+def _next_key(client: int, serial: int) -> bytes:
+    # No tag begins so: the requests of a subscription wait apart from those for tuples.
+    return b"#%d/%d" % (client, serial)
