@@ -10,7 +10,6 @@ call costs 40% of a small training step.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,13 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend import philox
 from dnn.backend.arrays import Array
 from dnn.backend.optimizer_steps import OptimizerSteps
+from dnn.backend.philox import uniform_noise
 from dnn.backend.routines import RoutineTable
-from dnn.errors import unknown_name
 
-__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "empty", "ops_for"]
+__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "empty"]
 
 ALIGNMENT_BYTES = 64
 """A cache line, and the widest vector registers."""
@@ -328,53 +326,10 @@ class Ops(OptimizerSteps):
 
     # Random numbers.
 
-    uniform_noise = staticmethod(philox.uniform_noise)
+    uniform_noise = staticmethod(uniform_noise)
 
 
 def empty(ops: Ops, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     """Return a new array on a device, aligned and not initialised."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     return ops.memory(size).view(dtype).reshape(shape)
-
-
-def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
-    """Return the array functions of a device.
-
-    Parameters
-    ----------
-    device : str
-        ``"cpu"``: compiled loops where Numba is installed, else NumPy; ``"numpy"``: NumPy always;
-        ``"cuda"`` or ``"cuda:1"``: a GPU, through CuPy.
-    routines : RoutineTable, optional
-        Which of several routines computes what; only compiled loops have a choice.
-
-    Returns
-    -------
-    Ops
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such device.
-    DeviceError
-        If the GPU cannot be used; it says what is missing.
-    """
-    if device == "numpy":
-        return Ops()
-    if device == "cuda" or str(device).startswith("cuda:"):
-        from dnn.backend.cuda.ops import CudaOps
-        from dnn.backend.device import Device
-
-        return CudaOps(Device.of(device))
-    if device != "cpu":
-        raise unknown_name("device", device, ["cpu", "numpy", "cuda"])
-    if not has_numba():
-        return Ops()
-    from dnn.backend.cpu import CpuOps
-
-    return CpuOps(routines)
-
-
-def has_numba() -> bool:
-    """Say whether the loops on the CPU can be compiled; without Numba they are NumPy's."""
-    return importlib.util.find_spec("numba") is not None

@@ -35,7 +35,7 @@ class AdaGrad(Optimizer):
        stochastic optimization, 2011, figure 1, diagonal.
     """
 
-    remembers = ("squares",)
+    state_names = ("squares",)
     workspaces = 2
 
     def __init__(

@@ -41,7 +41,7 @@ class Adam(Optimizer):
     .. [1] Kingma and Ba, Adam: a method for stochastic optimization, 2015, algorithm 1.
     """
 
-    remembers = ("mean", "squares")
+    state_names = ("mean", "squares")
     workspaces = 2
     decoupled = False
 

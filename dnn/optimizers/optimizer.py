@@ -12,7 +12,7 @@ function moves a block of the parameters::
         np.subtract(w, moved, w)
 
     class SignDescent(Optimizer):
-        remembers = ("velocity",)
+        state_names = ("velocity",)
         workspaces = 1
 
         def __init__(self, learning_rate=0.01, momentum=0.9, **options):
@@ -89,7 +89,7 @@ class Optimizer:
 
     Attributes
     ----------
-    remembers : tuple of str
+    state_names : tuple of str
         Names of buffers like the parameters', zero at first, such as velocities.
     workspaces : int
         Number of arrays of a block's shape that a step needs besides.
@@ -102,7 +102,7 @@ class Optimizer:
         networks.
     """
 
-    remembers: tuple[str, ...] = ()
+    state_names: tuple[str, ...] = ()
     workspaces: int = 0
 
     @explains_arguments
@@ -221,7 +221,7 @@ class Optimizer:
         }
         columns = {name: x if models is None else x[:, None] for name, x in scalars.items()}
         state = {
-            name: FlatBuffer(parameters.segments, dtype, ops, models) for name in self.remembers
+            name: FlatBuffer(parameters.segments, dtype, ops, models) for name in self.state_names
         }
         width = _width(parameters.flat, dtype) if ops.in_blocks else parameters.flat.shape[-1]
         leading = () if models is None else (models,)
@@ -237,7 +237,7 @@ class Optimizer:
             block = Block(
                 parameters.flat[part],
                 gradients.flat[part],
-                tuple(state[name].flat[part] for name in self.remembers),
+                tuple(state[name].flat[part] for name in self.state_names),
                 columns["weight_decay"] if decays else None,
                 tuple(space[..., : stop - start] for space in spaces),
             )

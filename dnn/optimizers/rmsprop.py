@@ -53,7 +53,7 @@ class RMSProp(Optimizer):
         self.hyperparameter("smoothing", smoothing, 0.0, below=1.0)
         self.hyperparameter("epsilon", epsilon, above=0.0)
         self.hyperparameter("momentum", momentum, 0.0, below=1.0)
-        self.remembers = ("squares", "velocity") if self.is_on("momentum") else ("squares",)
+        self.state_names = ("squares", "velocity") if self.is_on("momentum") else ("squares",)
         self.workspaces = 2
 
     def prepare(

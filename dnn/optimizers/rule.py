@@ -3,7 +3,7 @@
 ::
 
     class SoftSignDescent(Rule):
-        remembers = ("velocity",)
+        state_names = ("velocity",)
 
         def __init__(self, learning_rate=0.01, momentum=0.9, **options):
             super().__init__(learning_rate, **options)
@@ -56,7 +56,7 @@ class Rule(Optimizer):
         w, g : Node
             Parameters and gradients of a block.
         state : mapping of str to Node
-            What `remembers` names.
+            What `state_names` names.
         scalars : mapping of str to Node
             The hyperparameters, to be broadcast against `w`.
 
@@ -86,7 +86,7 @@ class Rule(Optimizer):
         hyperparameters = {name: bound(name, array) for name, array in scalars.items()}
         state = {
             name: bound(name, array)
-            for name, array in zip(self.remembers, block.state, strict=True)
+            for name, array in zip(self.state_names, block.state, strict=True)
         }
         if block.weight_decay is not None:
             g = g + hyperparameters["weight_decay"] * w

@@ -57,7 +57,7 @@ class SGD(Optimizer):
         self.nesterov = bool(nesterov)
         if self.nesterov and not self.is_on("momentum"):
             raise ConfigurationError("SGD: nesterov needs a momentum above 0")
-        self.remembers = ("velocity",) if self.is_on("momentum") else ()
+        self.state_names = ("velocity",) if self.is_on("momentum") else ()
         self.workspaces = 1
 
     def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:

@@ -16,7 +16,7 @@ from support import ROOT
 
 from diel.testing import TupleSpace
 from diel.workflow.boundary import Boundary
-from dnn.backend.ops import has_numba
+from dnn.backend import has_numba
 from dnn.graph.operation import OPERATIONS
 from dnn.graph.passes import PASSES
 

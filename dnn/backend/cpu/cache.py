@@ -82,7 +82,7 @@ def _entry_of(source: str) -> int:
     if code is None:
         from dnn.backend.cpu.compiling import compiled
 
-        entry, code = compiled(source, symbol)
+        entry, code = compiled(source, symbol, target_machine())
         if code is None:
             _compiled_here.append(entry)
             return int(entry.address)

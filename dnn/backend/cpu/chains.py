@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.entries import type_code
-from dnn.backend.cpu.native import Record, address_of
+from dnn.backend.cpu.kernel_wrappers import type_code
+from dnn.backend.cpu.program import Record, address_of
 from dnn.backend.ops import Array, Chain
 
 __all__ = ["EXPRESSIONS", "WITH_BOOL", "chain_record", "chain_source", "operand_count"]

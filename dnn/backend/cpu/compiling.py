@@ -12,14 +12,12 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from dnn.backend.cpu.cache import target_machine
-
 __all__ = ["compiled"]
 
 _NAME = re.compile(r'@(?:"([^"]+)"|([\w.$-]+))')
 
 
-def compiled(source: str, symbol: str) -> tuple[Any, bytes | None]:
+def compiled(source: str, symbol: str, machine: Any) -> tuple[Any, bytes | None]:
     """Compile a kernel.
 
     Parameters
@@ -28,6 +26,8 @@ def compiled(source: str, symbol: str) -> tuple[Any, bytes | None]:
         It defines ``entry``, a `numba.cfunc`.
     symbol : str
         The name of its function in the machine code.
+    machine : TargetMachine of llvmlite
+        What makes the machine code.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def compiled(source: str, symbol: str) -> tuple[Any, bytes | None]:
             one.linkage = "internal" if one.name in reached else "available_externally"
     module.get_function(entry.native_name).linkage = "external"
     module.get_function(entry.native_name).name = symbol
-    return entry, bytes(target_machine().emit_object(module))
+    return entry, bytes(machine.emit_object(module))
 
 
 def _without_exceptions(text: str, name: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What Numba itself does not offer: calls of C functions and of kernels, by their addresses.
+"""What Numba itself does not offer: calls by address, memory on the stack, shuffles of registers.
 
 Imported when something is compiled, and only then: see `cache`.
 """
@@ -14,6 +14,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from dnn.backend.cpu.blas import ROW_MAJOR
+from dnn.backend.cpu.vector_math import FLAGS
 
 __all__ = [
     "KERNEL_TYPE",
@@ -22,6 +23,8 @@ __all__ = [
     "call_gemm_64",
     "call_kernel",
     "pointer",
+    "scratch",
+    "transpose",
     "walk",
 ]
 
@@ -108,3 +111,74 @@ def _caller(integer_bits):
 
 
 call_gemm_32, call_gemm_64 = intrinsic(_caller(32)), intrinsic(_caller(64))
+
+
+# Transposing small matrices. LLVM makes a load and a store for each element of such a loop; four
+# rows of four elements are transposed by eight shuffles of registers that every processor with
+# vectors has.
+
+_LOW, _HIGH = (0, 4, 1, 5), (2, 6, 3, 7)
+"""The first halves of two registers, element by element in turn, and the second halves."""
+
+
+@intrinsic(prefer_literal=True)
+def scratch(context, size_bytes):
+    """Return the address of memory on the stack, there as long as the function that asks runs."""
+
+    def generate(context, builder, signature, arguments):
+        with builder.goto_entry_block():
+            place = builder.alloca(ir.IntType(8), size_bytes.literal_value)
+        place.align = 64
+        return builder.ptrtoint(place, _WORD)
+
+    return types.int64(size_bytes), generate
+
+
+@intrinsic
+def _transpose_four(context, source, source_step, target, target_step, like):
+    """Transpose a block of four rows: addresses, and bytes from row to row."""
+
+    def generate(context, builder, signature, arguments):
+        start, step, out, out_step, one = arguments
+        four = ir.VectorType(one.type, 4)
+        size = context.get_abi_sizeof(one.type)
+
+        def place(at, step, row):
+            address = builder.add(at, builder.mul(step, _WORD(row)))
+            return builder.inttoptr(address, four.as_pointer())
+
+        rows = [builder.load(place(start, step, row), align=size) for row in range(4)]
+        for _ in range(2):
+            # Of rows i and i + 2 rows 2 i and 2 i + 1; twice that transposes the block.
+            rows = [
+                builder.shuffle_vector(rows[i], rows[i + 2], ir.Constant(_MASK, mask))
+                for i in range(2)
+                for mask in (_LOW, _HIGH)
+            ]
+        for row, values in enumerate(rows):
+            builder.store(values, place(out, out_step, row), align=size)
+        return context.get_dummy_value()
+
+    word = types.int64
+    return types.void(word, word, word, word, like), generate
+
+
+_MASK = ir.VectorType(ir.IntType(32), 4)
+
+
+@njit(**FLAGS)
+def transpose(x, leading, out):
+    """``out[j, i] = x[i, j]``; the rows of x, a flat array, begin `leading` elements apart."""
+    columns, rows = out.shape
+    item = x.itemsize
+    source, target = x.ctypes.data, out.ctypes.data
+    for i in range(0, rows - 3, 4):
+        for j in range(0, columns - 3, 4):
+            at, to = source + (i * leading + j) * item, target + (j * rows + i) * item
+            _transpose_four(at, leading * item, to, rows * item, x[0])
+        for j in range(columns // 4 * 4, columns):
+            for k in range(i, i + 4):
+                out[j, k] = x[k * leading + j]
+    for i in range(rows // 4 * 4, rows):
+        for j in range(columns):
+            out[j, i] = x[i * leading + j]

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cpu.chains import EXPRESSIONS, WITH_BOOL, chain_record, operand_count
-from dnn.backend.cpu.entries import RowKernel, array_kernel
-from dnn.backend.cpu.interleave import interleave
-from dnn.backend.cpu.linking import link
-from dnn.backend.cpu.native import Native, Record, Step
+from dnn.backend.cpu.fused_update import fuse_update
+from dnn.backend.cpu.kernel_wrappers import RowKernel, array_kernel
 from dnn.backend.cpu.products import gemm_record
+from dnn.backend.cpu.program import Native, Record, Step, link
 from dnn.backend.ops import Array, Chain, Ops
 from dnn.backend.routines import CANDIDATES
 
@@ -329,7 +328,7 @@ class CpuOps(Ops):
     ) -> list[Step]:
         """Join neighbouring kernels into programs."""
         if scratch is not None:
-            steps = interleave(steps, scratch, self.gemm)
+            steps = fuse_update(steps, scratch, self.gemm)
         return link([self._routine(step) for step in steps], self._splits)
 
     def _splits(self, function: Native, arguments: tuple[Any, ...]) -> bool:

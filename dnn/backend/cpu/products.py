@@ -8,8 +8,8 @@ import numpy as np
 
 from dnn.backend.cpu.blas import TRANSPOSED, UNCHANGED, find_gemm
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.entries import type_code
-from dnn.backend.cpu.native import Record, address_of
+from dnn.backend.cpu.kernel_wrappers import type_code
+from dnn.backend.cpu.program import Record, address_of
 from dnn.backend.ops import Array
 
 __all__ = ["gemm_record"]
@@ -22,28 +22,27 @@ _BODY = """\
         )
 """
 
-# OpenBLAS multiplies by a small transposed matrix at half its speed. So that one is turned before,
-# into memory on the stack.
-_TURNED_BODY = """\
-    place = turning.scratch({bytes})
+# OpenBLAS multiplies by a small transposed matrix at half its speed. So that one is transposed
+# before, into memory on the stack.
+_TRANSPOSED_BODY = """\
+    place = intrinsics.scratch({bytes})
     for k in range(r[1]):
         stored = carray(pointer(r[10] + k * r[11]), (r[5] * r[12],), {code})
-        turning.turn(stored, r[12], carray(pointer(place), (r[6], r[5]), {code}))
+        intrinsics.transpose(stored, r[12], carray(pointer(place), (r[6], r[5]), {code}))
         intrinsics.call_gemm_{bits}(
             r[0], r[2], {unchanged}, r[4], r[5], r[6], {code}(1),
             r[7] + k * r[8], r[9], place, r[5], {code}(0), r[13] + k * r[14], r[15],
         )
 """
-TURNED_ELEMENTS = 96 * 96
-"""A matrix of up to so many elements is turned; with larger ones BLAS is as fast."""
+TRANSPOSED_ELEMENTS = 96 * 96
+"""A matrix of up to so many elements is transposed; with larger ones BLAS is as fast."""
 
 
 @cache
-def _source(code: str, bits: int, turned: bool) -> str:
-    header = HEADER.replace("kernels,", "turning,")
-    size = TURNED_ELEMENTS * np.dtype(code).itemsize
-    body = _TURNED_BODY if turned else _BODY
-    return header + body.format(code=code, bits=bits, bytes=size, unchanged=UNCHANGED)
+def _source(code: str, bits: int, transposed: bool) -> str:
+    size = TRANSPOSED_ELEMENTS * np.dtype(code).itemsize
+    body = _TRANSPOSED_BODY if transposed else _BODY
+    return HEADER + body.format(code=code, bits=bits, bytes=size, unchanged=UNCHANGED)
 
 
 def gemm_record(a: Array, b: Array, out: Array) -> Record | None:
@@ -65,8 +64,8 @@ def gemm_record(a: Array, b: Array, out: Array) -> Record | None:
         *(address_of(a), a_step, lda, address_of(b), b_step, ldb),
         *(address_of(out), target[2], target[1]),
     ]
-    turned = b_form == TRANSPOSED and b.shape[-2] * b.shape[-1] <= TURNED_ELEMENTS
-    return entry_of(_source(code, found.integer_bits, turned)), fields
+    transposed = b_form == TRANSPOSED and b.shape[-2] * b.shape[-1] <= TRANSPOSED_ELEMENTS
+    return entry_of(_source(code, found.integer_bits, transposed)), fields
 
 
 def _side(x: Array) -> tuple[int, int, int] | None:

@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 import dnn
 from dnn import graph
 from dnn.backend import Ops, ops_for
-from dnn.backend import ops as ops_module
 from dnn.data.batches import epoch_order
 from dnn.graph import Plan, evaluate
 from dnn.graph.layout import lay_out
@@ -25,11 +24,11 @@ from dnn.training.epochs import Trainer
 
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
 
-from dnn.backend.cpu import CpuOps, cache, linking
+from dnn.backend.cpu import CpuOps, cache, program
 from dnn.backend.cpu.cache import CACHE_VARIABLE, HEADER, entry_of
 from dnn.backend.cpu.chains import EXPRESSIONS, chain_record, operand_count
-from dnn.backend.cpu.interleave import interleave
-from dnn.backend.cpu.native import Native, Program
+from dnn.backend.cpu.fused_update import fuse_update
+from dnn.backend.cpu.program import Native, Program
 
 TYPES = ["f4", "f8"]
 EXACT = {"add", "subtract", "multiply", "divide", "negative", "square", "sqrt", "abs", "sign"}
@@ -255,7 +254,9 @@ def test_kinks_and_extremes(ops, name):
     device_checks.check_edges(ops, name)
 
 
-@pytest.mark.parametrize("view", [lambda e: e[::-1], graph.transpose], ids=["reversed", "turned"])
+@pytest.mark.parametrize(
+    "view", [lambda e: e[::-1], graph.transpose], ids=["reversed", "transpose"]
+)
 def test_an_input_that_is_read_through_a_view_too_is_not_overwritten(view):
     x = graph.placeholder((40, 40))
     values = np.random.default_rng(3).normal(size=(40, 40)).astype("f4")
@@ -354,10 +355,10 @@ def test_a_product_is_cut_into_parts_only_where_that_is_said():
     a, out = np.ones((256, 256), "f4"), np.empty((256, 256), "f4")
     step = (CpuOps.gemm, (a, a, out))
     with threadpool_limits(2, "blas"):
-        ((parts, _),) = linking.link([step])
-        ((whole, _),) = linking.link([step], lambda function, arguments: False)
-    assert whole is linking.runner()
-    assert parts is not linking.runner()
+        ((parts, _),) = program.link([step])
+        ((whole, _),) = program.link([step], lambda function, arguments: False)
+    assert whole is program.runner()
+    assert parts is not program.runner()
 
 
 @pytest.mark.parametrize("seed", [(), (3,)])
@@ -440,7 +441,7 @@ def test_an_update_does_not_move_before_a_step_that_reads_the_weight(ops, reads_
             (ops.gemm, (dy, w.reshape(16, 16) if reads_weight else x, back)),
             (ops.sgd_step, (w, g, rate, None, np.empty_like(w))),
         ]
-        order = interleave(steps, g, ops.gemm) if scratch else steps
+        order = fuse_update(steps, g, ops.gemm) if scratch else steps
         places = [function for function, _ in order]
         if scratch:  # right behind its gradient, unless that would change what is read
             assert places.index(ops.sgd_step) == (2 if reads_weight else 1)
@@ -488,7 +489,7 @@ def test_parts_on_helpers_are_the_whole(ops):
             (ops.sgd_step, (w, g, rate, None, np.empty_like(w))),
         ]
         with threadpool_limits(threads, "blas"):
-            calls = linking.link(steps)
+            calls = program.link(steps)
             for function, arguments in calls * 20:
                 function(*arguments)
         np.testing.assert_array_equal(total, a + b)
@@ -584,7 +585,7 @@ print("numba" in sys.modules, history.loss)
 
 
 def test_without_numba_the_oracle_runs(monkeypatch):
-    monkeypatch.setattr(ops_module, "has_numba", lambda: False)
+    monkeypatch.setattr(dnn.backend, "has_numba", lambda: False)
     assert type(ops_for("cpu")) is Ops
     assert type(ops_for("numpy")) is Ops
 

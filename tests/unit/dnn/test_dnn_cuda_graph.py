@@ -30,7 +30,7 @@ def ops() -> CudaOps:
 @pytest.fixture
 def cuda(ops, monkeypatch) -> str:
     """Make `device="cuda"` the stand-in."""
-    there = dnn.backend.ops.ops_for
+    there = dnn.backend.ops_for
     monkeypatch.setattr(
         "dnn.model.ops_for",
         lambda device, routines=None: ops if device == "cuda" else there(device, routines),

@@ -301,7 +301,7 @@ def test_the_documented_optimizer_of_ones_own(module, models):
 
 def test_a_rule_reads_old_values_alone():
     class Anchored(Rule):
-        remembers = ("before",)
+        state_names = ("before",)
 
         def rule(self, w, g, state, scalars):
             return {"w": w - scalars["learning_rate"] * g, "before": w}

@@ -75,5 +75,5 @@ def test_what_failed_and_is_started_again_finds_the_table_again(tmp_path: Path) 
 def test_what_computes_without_numba_is_said_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dnn.backend.ops.has_numba", lambda: False)
+    monkeypatch.setattr("dnn.backend.has_numba", lambda: False)
     assert "diel[fast]" in ops_for("cpu").description

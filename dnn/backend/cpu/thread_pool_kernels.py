@@ -16,7 +16,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from dnn.backend.cpu.intrinsics import address_of_words, call_kernel
-from dnn.backend.cpu.team import DONE, EMPTY, FILLING, OFFERED, SLOT_BYTES, TAKEN
+from dnn.backend.cpu.thread_pool import DONE, EMPTY, FILLING, OFFERED, SLOT_BYTES, TAKEN
 
 __all__ = ["begin", "end", "serve", "share"]
 

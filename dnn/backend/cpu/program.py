@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.thread_pool import LIMIT_OF_HELPERS, blas_threads, thread_pool
 from dnn.backend.ops import Array
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Step",
     "address_of",
     "laid_out",
+    "link",
     "runner",
 ]
 
@@ -122,3 +124,61 @@ Step = tuple[Callable[..., object], tuple[Any, ...]]
 def address_of(x: Array) -> int:
     """Return where an array begins."""
     return int(x.ctypes.data)
+
+
+Splits = Callable[[Native, tuple[Any, ...]], bool]
+
+
+def link(steps: Sequence[Step], splits: Splits = lambda function, arguments: True) -> list[Step]:
+    """Put neighbouring native steps into one program; other steps stay as they are.
+
+    Large kernels are split over as many threads as BLAS has now, where `splits` says so.
+    """
+    threads = min(blas_threads(), LIMIT_OF_HELPERS + 1)
+    linked: list[Step] = []
+    records: list[Record] = []
+    kept: list[tuple[Any, ...]] = []
+
+    def close() -> None:
+        if records:
+            linked.append(_program(records, list(kept), threads))
+            records.clear()
+            kept.clear()
+
+    for function, arguments in steps:
+        record = function.record(*arguments) if isinstance(function, Native) else None
+        if not isinstance(function, Native) or record is None:
+            close()
+            oracle = function.oracle if isinstance(function, Native) else function
+            linked.append((oracle, arguments))
+            continue
+        splitting = threads if splits(function, arguments) else 1
+        parts = function.parts(arguments, splitting)
+        records.append(_shared(parts) if parts else record)
+        kept.append(arguments)
+    close()
+    return linked
+
+
+def _shared(parts: Sequence[Record]) -> Record:
+    """Return the record of a kernel in parts."""
+    return thread_pool().share, [*thread_pool().share_fields, len(parts), *laid_out(parts)]
+
+
+def _program(records: Sequence[Record], keep: object, threads: int) -> Step:
+    """Return the call of a program, with helpers if it has kernels in parts."""
+    if threads == 1 or all(kernel != thread_pool().share for kernel, _ in records):
+        return runner(), (Program(records, keep),)
+    fields = thread_pool().blas_fields
+    whole = Program([(thread_pool().begin, fields), *records, (thread_pool().end, fields)], keep)
+    return _with_helpers(threads - 1), (whole,)
+
+
+def _with_helpers(helpers: int) -> Callable[[Program], None]:
+    run, wake = runner(), thread_pool().wake
+
+    def run_with_helpers(program: Program) -> None:
+        wake(helpers)
+        run(program)
+
+    return run_with_helpers

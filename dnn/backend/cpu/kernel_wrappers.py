@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.native import Native, Record, address_of
+from dnn.backend.cpu.program import Native, Record, address_of
 from dnn.backend.ops import Array
 
 __all__ = ["RowKernel", "array_kernel", "type_code"]

@@ -26,7 +26,7 @@ import numpy as np
 from dnn.backend.cpu.blas import numpy_blas
 from dnn.backend.cpu.cache import HEADER, entry_of
 
-__all__ = ["LIMIT_OF_HELPERS", "Team", "blas_threads", "team"]
+__all__ = ["LIMIT_OF_HELPERS", "ThreadPool", "blas_threads", "thread_pool"]
 
 LIMIT_OF_HELPERS = 63
 EMPTY, FILLING, OFFERED, TAKEN, DONE = range(5)
@@ -76,8 +76,8 @@ def blas_threads() -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int)(functions.get)())
 
 
-class Team:
-    """The helpers of this process; made when the first program wants some."""
+class ThreadPool:
+    """Helper threads; made when the first program wants some."""
 
     def __init__(self) -> None:
         functions = _blas_functions()
@@ -89,9 +89,9 @@ class Team:
         base = int(self._memory.ctypes.data)
         self.slots = base + SLOT_BYTES
         self.share_fields = [self.slots, _yield_address()]
-        header = HEADER.replace("kernels,", "team_kernels,")
+        header = HEADER.replace("kernels,", "thread_pool_kernels,")
         self.share, serve, self.begin, self.end = (
-            entry_of(f"{header}    team_kernels.{body}(r)\n")
+            entry_of(f"{header}    thread_pool_kernels.{body}(r)\n")
             for body in ("share", "serve", "begin", "end")
         )
         self.blas_fields = [base, base + 8, functions.get, functions.set]
@@ -145,28 +145,28 @@ class _Helper:
             self.asleep = True
 
 
-_team: Team | None = None
+_thread_pool: ThreadPool | None = None
 
 
-def team() -> Team:
-    """Return this process' team."""
-    global _team
-    if _team is None:
-        _team = Team()
-    return _team
+def thread_pool() -> ThreadPool:
+    """Return the helpers of this process."""
+    global _thread_pool
+    if _thread_pool is None:
+        _thread_pool = ThreadPool()
+    return _thread_pool
 
 
 def _dismiss() -> None:
     """End the helpers before the interpreter takes the compiled code away."""
-    if _team is not None:
-        _team.dismiss()
+    if _thread_pool is not None:
+        _thread_pool.dismiss()
 
 
 def _forget() -> None:
     """Begin anew in a child of fork: it has no thread but its own, and slots in any state."""
-    if _team is not None:
-        _team._helpers.clear()
-        _team._memory[:] = 0
+    if _thread_pool is not None:
+        _thread_pool._helpers.clear()
+        _thread_pool._memory[:] = 0
 
 
 atexit.register(_dismiss)

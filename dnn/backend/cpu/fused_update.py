@@ -17,17 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnn.backend.cpu.entries import RowKernel
-from dnn.backend.cpu.native import Native, Step
+from dnn.backend.cpu.kernel_wrappers import RowKernel
+from dnn.backend.cpu.program import Native, Step
 from dnn.backend.ops import ALIGNMENT_BYTES, Array, Ops
 
-__all__ = ["interleave"]
+__all__ = ["fuse_update"]
 
 Range = tuple[int, int]
 Interval = tuple[int, int]
 
 
-def interleave(steps: Sequence[Step], scratch: Array, gemm: Callable[..., object]) -> list[Step]:
+def fuse_update(steps: Sequence[Step], scratch: Array, gemm: Callable[..., object]) -> list[Step]:
     """Return the same steps, those of the optimizer as early as they can be.
 
     Parameters
