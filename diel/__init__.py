@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from diel.embedding import Executive as Executive
     from diel.loading.context import Context as Context
     from diel.loading.functions import import_function as import_function
+    from diel.loading.reports import ResultsTable as ResultsTable
+    from diel.plugins import installed_plugins as installed_plugins
+    from diel.plugins import load_plugin as load_plugin
     from diel.tuples.tags import ANY as ANY
     from diel.workflow.functions import locate_function as locate_function
     from diel.workflow.load import load_workflow as load_workflow
@@ -26,8 +29,11 @@ _HOME = {
     "Address": "diel.coupling.address",
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
+    "ResultsTable": "diel.loading.reports",
     "duration_s": "diel.workflow.text",
     "import_function": "diel.loading.functions",
+    "installed_plugins": "diel.plugins",
+    "load_plugin": "diel.plugins",
     "load_workflow": "diel.workflow.load",
     "locate_function": "diel.workflow.functions",
 }
@@ -36,9 +42,12 @@ __all__ = [
     "Address",
     "Context",
     "Executive",
+    "ResultsTable",
     "__version__",
     "duration_s",
     "import_function",
+    "installed_plugins",
+    "load_plugin",
     "load_workflow",
     "locate_function",
 ]

@@ -5,6 +5,7 @@
     DielError                       something diel noticed and can explain
     ├── WorkflowError               the workflow file is wrong (ValueError); every problem at once
     ├── LaunchError                 mpiexec cannot be started as asked (RuntimeError)
+    ├── PluginError                 an installed plugin is missing or cannot be used (ValueError)
     ├── NewModuleError              a new module cannot be written as asked (ValueError)
     ├── RunDirectoryError           the run directory cannot be read or written (OSError)
     ├── ModuleFailed                an executable exited non-zero or did not start (RuntimeError)
@@ -121,6 +122,10 @@ class WorkflowError(DielError, ValueError):
 
 class LaunchError(DielError, RuntimeError):
     """``mpiexec`` cannot be started as asked."""
+
+
+class PluginError(DielError, ValueError):
+    """What an installed package declares for diel is not there, or cannot be used."""
 
 
 class NewModuleError(DielError, ValueError):

@@ -10,8 +10,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from diel.errors import PluginError
+
 from .expression import Evaluate, ExpressionError, UnknownName, compile_expression
-from .plugins import PluginError, load_plugin
+from .plugins import load_own
 
 # Metrics of our trainers: whether more of it is better, and between which bounds it lies.
 _KNOWN: dict[str, tuple[bool, float, float]] = {
@@ -82,7 +84,7 @@ class Objective:
         """
         is_function = ":" in text
         if is_function:
-            function = load_plugin(text, folder)
+            function = load_own(text, folder)
             try:
                 inspect.signature(function).bind({})
             except TypeError as error:

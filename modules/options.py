@@ -29,12 +29,13 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
+from diel.errors import PluginError
+
 from .expression import ExpressionError
 from .objective import Objective, ObjectiveError
 from .option_problems import at, parameter_problems, problem, space_problems, with_remedies
-from .plugins import PluginError
 from .space import Space, SpaceError
-from .strategies import RULES, STRATEGIES, check_strategy
+from .strategies import RULES, STRATEGIES, check_strategy, is_known
 from .trainer import METRICS
 
 OUR_TRAINER = "modules.trainer:run"
@@ -80,7 +81,8 @@ class SweepOptions(BaseModel):
     strategy: dict[str, Any] = Field(
         {"name": "grid"},
         description="a name, or a table of a name and its options: grid, random, cross_entropy, "
-        "halving, optuna:<sampler>, or a class of your own as package.module:Class",
+        "halving, optuna:<sampler>, one of an installed package, or a class of your own as "
+        "package.module:Class",
         validate_default=True,
     )
     order: Literal["natural", "shuffled"] | None = Field(None, description="of a grid")
@@ -134,7 +136,7 @@ class SweepOptions(BaseModel):
         if not isinstance(name, str):
             raise problem("name is missing: which strategy it is", 'add name = "random"')
         own = name.split(":")[0] if ":" in name else ""
-        if name not in STRATEGIES and (not own or own == "optuna"):
+        if (not own and not is_known(name)) or (own == "optuna" and name not in STRATEGIES):
             near = get_close_matches(name, STRATEGIES, 1)
             raise problem(
                 f'there is no strategy "{name}"',
@@ -297,7 +299,7 @@ class SweepOptions(BaseModel):
 
     def _has_our_trainer(self, info: ValidationInfo) -> bool:
         location = (info.context or {}).get("locations", {}).get(self.trainer)
-        if location is None or not location.shipped or location.spec != OUR_TRAINER:
+        if location is None or not location.is_installed or location.spec != OUR_TRAINER:
             return False
         module = (info.context or {}).get("modules", {}).get(self.trainer)
         if module is None:

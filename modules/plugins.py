@@ -13,14 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from diel.errors import PluginError
+
 FORMS = '"package.module:name", or "./file.py:name" for a file beside the workflow file'
 
 
-class PluginError(ValueError):
-    """What a name stands for is not there, or cannot be used."""
-
-
-def load_plugin(spec: str, folder: Path) -> Callable[..., Any]:
+def load_own(spec: str, folder: Path) -> Callable[..., Any]:
     """Import a class or a function.
 
     Parameters

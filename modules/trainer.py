@@ -28,7 +28,7 @@ from .option_problems import at
 from .sweep.limits import Limits, parse_memory
 from .sweep.routines import routines_of_run
 from .sweep.tabular import place_of_data
-from .sweep.task import Task, comm_of, serve_group
+from .sweep.task import TRAINERS, Task, comm_of, serve_group
 from .sweep.trying import SPLITS, Report
 from .trial import DIVERGED, marked, trial_seed
 
@@ -70,7 +70,8 @@ class Options(BaseModel):
     train: str | None = Field(
         None,
         description="in place of dataset: a function of your own, package.module:function or "
-        "./file.py:function, called with the parameters and a report",
+        "./file.py:function, or the name of one that an installed package offers; called with the "
+        "parameters and a report",
     )
     options: dict[str, Any] = Field({}, description="what that function finds in report.options")
     isolated: bool = Field(
@@ -134,7 +135,7 @@ class Options(BaseModel):
             raise ValueError(f"{', '.join(given)}: of a dataset; a function has its own options")
         try:
             folder = (info.context or {}).get("folder", Path())
-            locate_function(train, folder, ("parameters", "report"))
+            locate_function(train, folder, ("parameters", "report"), TRAINERS)
         except LookupError as error:
             raise ValueError(f"train = {train!r}: {error}") from None
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from diel.cli.accounts import account_lines
 from diel.cli.output import console, warn
 from diel.errors import RunDirectoryError
-from diel.loading.functions import import_shipped
+from diel.loading.reports import explain_lost_ranks
 from diel.run.directory import RunDirectory
 from diel.run.journal import Record
 from diel.run.results import best_of_table, best_row, rank_rows
@@ -33,8 +33,6 @@ _EXPLAINED: Final = {
     "LeaveIgnored": "a copy that had failed could not be ended",
 }
 _FULL_BYTES: Final = 64 * 1024
-_OF_SWEEPS: Final = "sweep.under_way"
-"""Of the modules that come with diel: what their sweeps say of a run that was ended so."""
 # As Open MPI names it after a signal, and after an exit.
 _FRAMES_SHOWN: Final = 10
 _DIEL: Final = str(Path(__file__).parent.parent)
@@ -310,7 +308,7 @@ def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) ->
             print(f"  launcher | {line}", file=sys.stderr)
     ranks = {*lost, *(rank for rank, _, _ in crashes)}
     copies = {copy.name for copy in view.running.values() if not ranks.isdisjoint(copy.ranks)}
-    for line in import_shipped(_OF_SWEEPS).lost_lines(directory.path, copies):
+    for line in explain_lost_ranks(directory, copies):
         print(f"  {line}", file=sys.stderr)
     if view.started_s:
         print(f"to go on with it: diel run --resume {directory.path}", file=sys.stderr)

@@ -98,7 +98,7 @@ def _preview(options: argparse.Namespace) -> int:
     sweeps = [part for part in parts.values() if hasattr(part.code, "preview_sweep")]
     if not sweeps:
         raise LaunchError(
-            f"{options.file} has no sweep: no module with function modules.master:run"
+            f"{options.file} has no sweep: no file of a module's function has a preview_sweep"
         )
     exit_code = 0
     for part in sweeps:

@@ -1,9 +1,8 @@
 """Function modules: import the function, call it.
 
-A user's own folder or file ``modules`` beside the workflow file and the package ``modules`` that
-comes with diel can both be used in one run: the user's is what ``import modules`` finds, and ours
-is then loaded under `_ALIAS`. Ours may be loaded under any name since it imports its own files
-relatively.
+A folder or file beside the workflow file and an installed package of modules may have the same
+name, and both be used in one run: the user's is what ``import`` finds, and the installed one is
+imported under another name.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from threading import RLock
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from diel.plugins import MODULES, import_installed
 from diel.workflow.functions import locate_function
 
 if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
 
-_SHIPPED = "modules"
-_OURS = frozenset({"diel", "dnn", _SHIPPED})
-_ALIAS = "diel_shipped_modules"
+_OURS = frozenset({"diel", "dnn"})
 _IMPORTING = RLock()
 """Tests run modules in threads, which may ask for one file at the same time; and Python 3.11 cannot
 parse in two threads at once (its issue 106905)."""
@@ -54,13 +52,13 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
         sys.path.insert(sys.path.index(str(folder)) + 1, str(location.root))
     if location.spec.rpartition(":")[0].endswith(".py"):
         return _import_file(location, folder)
+    for name in location.hidden:
+        _find_own_first(name, folder)
     name = location.module_name
-    if _has_modules_of_its_own(folder):
-        _serve_users_modules(folder)
-        if location.shipped:
-            _load_shipped_as_alias()
-            name = _ALIAS + name[len(_SHIPPED) :]
-    code = importlib.import_module(name)
+    if location.is_installed and name.partition(".")[0] in location.hidden:
+        code = import_installed(name)
+    else:
+        code = importlib.import_module(name)
     found = getattr(code, "__file__", None)
     if location.file is not None and found is not None and Path(found) != location.file:
         raise ImportError(
@@ -70,14 +68,16 @@ def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
     return code
 
 
-def import_function(spec: str, folder: Path) -> Callable[..., Any]:
+def import_function(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., Any]:
     """Return the function that a workflow file in a folder means by a place.
 
     Parameters
     ----------
     spec : str
-        ``./file.py:function`` or ``package.module:function``.
+        ``./file.py:function``, ``package.module:function``, or the name of an entry point.
     folder : Path
+    kind : str, optional
+        Of the plugins among which a name is looked for, see `diel.plugins`.
 
     Raises
     ------
@@ -88,20 +88,8 @@ def import_function(spec: str, folder: Path) -> Callable[..., Any]:
     """
     folder = Path(folder).absolute()
     with _IMPORTING:
-        location = locate_function(spec, folder)
+        location = locate_function(spec, folder, kind=kind)
         return find_function(location, import_code(location, folder))
-
-
-def import_shipped(name: str) -> ModuleType:
-    """Import a module of the package ``modules`` that comes with diel, whatever the user's is.
-
-    Parameters
-    ----------
-    name : str
-        Within the package: ``report``.
-    """
-    _load_shipped_as_alias()
-    return importlib.import_module(f"{_ALIAS}.{name}")
 
 
 def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any], Any]:
@@ -121,7 +109,7 @@ def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any
 def _import_file(location: FunctionLocation, folder: Path) -> ModuleType:
     file = location.file
     assert file is not None
-    if location.root == folder and _is_free(file):
+    if location.root == folder and file.stem not in location.hidden and _is_free(file):
         # Under its own name where that is possible, so that other modules may import it too and
         # instances of its classes can travel between them.
         return importlib.import_module(file.stem)
@@ -152,35 +140,27 @@ def _is_free(file: Path) -> bool:
     return taken is None or getattr(taken, "__file__", None) == str(file)
 
 
-def _shipped_folder() -> Path:
-    return Path(__file__).parent.parent.parent / _SHIPPED
-
-
-def _has_modules_of_its_own(folder: Path) -> bool:
-    package = folder / _SHIPPED
-    if package.is_dir():
-        return package.resolve() != _shipped_folder().resolve()
-    return package.with_suffix(".py").is_file()
-
-
-class _UsersModulesFinder:
-    """Finds the user's ``modules`` before ours: a folder, with ``__init__.py`` or not, or a file.
+class _OwnPackageFinder:
+    """Finds a user's package before an installed one: a folder, with ``__init__.py``, or a file.
 
     Parameters
     ----------
+    name : str
+        Of the package.
     folder : Path
         Of the workflow file.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
         self.folder = folder
 
     def find_spec(
         self, name: str, path: object = None, target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != _SHIPPED:
+        if name != self.name:
             return None
-        package = self.folder / _SHIPPED
+        package = self.folder / name
         if not package.is_dir():
             return importlib.util.spec_from_file_location(name, package.with_suffix(".py"))
         init = package / "__init__.py"
@@ -194,25 +174,11 @@ class _UsersModulesFinder:
         return spec
 
 
-def _serve_users_modules(folder: Path) -> None:
+def _find_own_first(name: str, folder: Path) -> None:
     for finder in sys.meta_path:
-        if isinstance(finder, _UsersModulesFinder) and finder.folder == folder:
+        if isinstance(finder, _OwnPackageFinder) and (finder.name, finder.folder) == (name, folder):
             return
-    sys.meta_path.insert(0, _UsersModulesFinder(folder))
-    # Ours, if something imported it before: what holds it keeps it.
-    for name in [name for name in sys.modules if name.split(".")[0] == _SHIPPED]:
-        del sys.modules[name]
-
-
-def _load_shipped_as_alias() -> None:
-    if _ALIAS in sys.modules:
-        return
-    folder = _shipped_folder()
-    spec = importlib.util.spec_from_file_location(
-        _ALIAS, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[_ALIAS] = package
-    spec.loader.exec_module(package)
+    sys.meta_path.insert(0, _OwnPackageFinder(name, folder))
+    # The installed one, if something imported it before: what holds it keeps it.
+    for module in [module for module in sys.modules if module.split(".")[0] == name]:
+        del sys.modules[module]

@@ -43,6 +43,5 @@ def _provide(name: str, function: Callable[[Any], Any]) -> FunctionLocation:
         file=None,
         module_name=code.__name__,
         root=None,
-        shipped=False,
         classes=frozenset({_OPTIONS} if isinstance(options, type) else ()),
     )

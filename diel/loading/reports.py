@@ -1,27 +1,25 @@
-"""Reports on tables of results: drawn by the module that comes with diel, from plain values.
+"""Reports on what runs have left: by reporters, which installed packages offer.
 
-The module is imported when there is a report to write: it takes NumPy.
+A reporter is whatever an entry point of the group ``diel.reporters`` names, often a module. It has
+some of the functions of `Reporter`, and is imported when there is something to report on.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from diel.errors import RunDirectoryError
-from diel.loading.functions import import_shipped
+from diel.errors import PluginError, RunDirectoryError
+from diel.plugins import REPORTERS, installed_plugins, load_plugin
 from diel.run.directory import RunDirectory, open_regular
 from diel.run.history import summarize
 from diel.run.journal import JournalReader, Record
 from diel.run.results import read_rows
 from diel.run.view import RunView
 
-_SHIPPED: Final = "report"
-_EXPORT: Final = "sweep.export"
 _NEITHER: Final = frozenset({"trial", "trainer", "seed", "state", "reason"})
 """Columns that are neither parameters nor metrics."""
 _LONGEST_WORKFLOW_BYTES: Final = 2**22
@@ -32,6 +30,97 @@ _FACTS: Final = {
     "host": "host",
     "ranks": "ranks",
 }
+
+
+@dataclass(frozen=True)
+class ResultsTable:
+    """A table of results, and what is known of the run that wrote it.
+
+    Attributes
+    ----------
+    run_dir : Path
+    file : Path
+        The table, CSV.
+    report : Path
+        ``report.html`` beside it; a reporter that writes another kind changes the suffix.
+    run : str
+        The name of the run.
+    module : str
+        That declared the table.
+    columns, parameters, metrics : sequence of str
+        All columns; those that were chosen for a row; those that came out of it.
+    objective : str
+        The column that ranks the rows.
+    maximise : bool
+        Whether a larger value of it is better.
+    expected : int or None
+        How many rows there will be, where that is known.
+    workflow : str
+        The text of the workflow file.
+    facts : mapping of str to str
+        What the run ran on.
+    state : str
+        ``running``, ``finished``, ``failed`` or ``stopped``.
+    elapsed_s : float
+        From the declaration of the table to the end of the run.
+    accounts : sequence of mapping
+        How each rank spent its time, as in the journal; empty until the run has ended.
+    """
+
+    run_dir: Path
+    file: Path
+    report: Path
+    run: str
+    module: str
+    columns: Sequence[str]
+    parameters: Sequence[str]
+    metrics: Sequence[str]
+    objective: str
+    maximise: bool
+    expected: int | None
+    workflow: str
+    facts: Mapping[str, str]
+    state: str
+    elapsed_s: float
+    accounts: Sequence[Mapping[str, Any]]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the table: a dictionary by column each."""
+        yield from read_rows(self.file)
+
+
+class Reporter(Protocol):
+    """What a reporter may have; it leaves out what it does not do."""
+
+    def write_report(self, table: ResultsTable) -> Path | None:
+        """Write a report on a table of results; return its file, if there is one.
+
+        Raises
+        ------
+        OSError, ValueError
+            If it cannot be written.
+        """
+
+    def conclude_report(
+        self, report: Path, state: str, accounts: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Add how the run ended, and where its time went, to a report that a module wrote.
+
+        Raises
+        ------
+        OSError, ValueError
+            If it cannot be read or written.
+        """
+
+    def explain_lost_ranks(self, run_dir: Path, copies: Collection[str]) -> Iterable[str]:
+        """Return lines on a run that the death of ranks has ended.
+
+        Parameters
+        ----------
+        run_dir : Path
+        copies : collection of str
+            The copies whose ranks have died, as ``trainer.0``; empty if that is not known.
+        """
 
 
 @dataclass
@@ -101,10 +190,37 @@ def conclude_reports(directory: RunDirectory) -> str:
     try:
         accounts = _Run.read(directory).accounts
         for report in reports:
-            import_shipped(_SHIPPED).conclude_report(report, _state(directory), accounts)
+            for conclude in _reporting("conclude_report"):
+                conclude(report, _state(directory), accounts)
     except (OSError, ValueError) as error:
         return f"the report cannot be concluded: {error}"
     return ""
+
+
+def explain_lost_ranks(directory: RunDirectory, copies: Collection[str]) -> list[str]:
+    """Return what reporters know of a run that the death of ranks has ended, as lines of text.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    copies : collection of str
+        The copies whose ranks have died, as ``trainer.0``; empty if that is not known.
+    """
+    lines: list[str] = []
+    try:
+        for explain in _reporting("explain_lost_ranks"):
+            lines += explain(directory.path, copies)
+    except (OSError, ValueError) as error:
+        lines.append(f"what was lost cannot be told: {error}")
+    return lines
+
+
+def _reporting(function: str) -> Iterator[Callable[..., Any]]:
+    """Yield this function of every reporter that has it."""
+    for name in installed_plugins(REPORTERS):
+        reporter = load_plugin(REPORTERS, name)
+        if hasattr(reporter, function):
+            yield getattr(reporter, function)
 
 
 def write_reports(
@@ -129,13 +245,15 @@ def write_reports(
     complaints = [run.complaint] if run.complaint else []
     written = []
     for file, declared in run.tables.items():
-        report = directory.report_of(file)
         try:
-            _write(directory, run, declared, directory.path / file, report)
-        except OSError as error:
+            table = _table(directory, run, declared, directory.path / file)
+            for write_report in _reporting("write_report"):
+                report = write_report(table)
+                written += [] if report is None else [report]
+        except PluginError:
+            raise
+        except (OSError, ValueError) as error:
             complaints.append(f"no report on {file}: {error}")
-        else:
-            written.append(report)
     if not written:
         raise RunDirectoryError("\n".join(complaints))
     for complaint in complaints:
@@ -143,55 +261,33 @@ def write_reports(
     return written
 
 
-def _write(directory: RunDirectory, run: _Run, declared: Record, table: Path, report: Path) -> None:
-    shipped = import_shipped(_SHIPPED)
+def _table(directory: RunDirectory, run: _Run, declared: Record, file: Path) -> ResultsTable:
     parameters = declared.get("parameters", [])
     chosen = {*parameters, *_NEITHER}
-    workflow = directory.workflow
-    sweep = shipped.Sweep(
-        name=run.view.name or directory.path.name,
-        objective=declared["objective"],
-        maximise=declared["maximise"],
+    ended_s = run.view.ended_s or file.stat().st_mtime
+    return ResultsTable(
+        run_dir=directory.path,
+        file=file,
+        report=directory.report_of(file.name),
+        run=run.view.name or directory.path.name,
+        module=declared["module"],
+        columns=declared["columns"],
         parameters=parameters,
         metrics=[name for name in declared["columns"] if name not in chosen],
+        objective=declared["objective"],
+        maximise=declared["maximise"],
         expected=declared["expected"],
-        workflow=_text_of(workflow),
-        command="diel run workflow.toml",
+        workflow=_text_of(directory.workflow),
         facts={"run": directory.path.name, **run.facts},
-        about=f"module {declared['module']}",
-    )
-    ended_s = run.view.ended_s or table.stat().st_mtime
-    moment = shipped.Moment(
         state=_state(directory),
         elapsed_s=max(0.0, ended_s - declared["time_s"]),
-        written=time.strftime("%Y-%m-%d %H:%M:%S"),
-        accounts=[shipped.RankAccount.of(account) for account in run.accounts],
+        accounts=run.accounts,
     )
-    shipped.write_report(report, sweep, _with_curves(directory, table), moment)
 
 
 def _state(directory: RunDirectory) -> str:
     """Return how a run ended, or that it goes on."""
     return summarize(directory.path, time.time()).state
-
-
-def _with_curves(directory: RunDirectory, table: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table; with learning curves, if it is of a sweep that has some.
-
-    A ledger has its records in the order of the rows.
-    """
-    curves: Iterator[tuple[int, Any]] = iter(())
-    export = import_shipped(_EXPORT)
-    for ledger in sorted((directory.path / "sweeps").glob("*/trials.jsonl")):
-        with contextlib.suppress(OSError, ValueError):  # raised by one that is damaged
-            if export.about_of(ledger).get("table") == table.name:
-                curves = export.curves_of(ledger, directory.path)
-    trial, curve = None, None
-    for row in read_rows(table):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            while trial != row.get("trial"):
-                trial, curve = next(curves, (row.get("trial"), None))
-        yield {**row, "learning curve": curve} if curve else row
 
 
 def _text_of(file: Path) -> str:

@@ -416,7 +416,6 @@ def _find(
         file=None,
         module_name=module_name,
         root=None,
-        shipped=False,
         # As in a file of a run, a class that was imported from elsewhere does not count.
         classes=frozenset({OPTIONS_CLASS} if _is_at_home(options, module_name) else ()),
     )

@@ -4,14 +4,15 @@
 
     ./file.py:function            relative to the workflow file's folder
     package.module:function       beside the workflow file first, then along sys.path
+    name                          what an installed package offers under that name
 
 `diel check` runs on a login node, where importing a module of the user may fail (no MPI, no GPU)
 or take long. So packages are followed with the import system's own finder, one part of the dotted
 name at a time, and the file that it ends at is parsed, never executed.
 
-The distribution ships a package called ``modules``, a name that users choose too. A folder
-``modules`` beside the workflow file therefore hides of ours only what it really has:
-``modules.x:run`` is the user's if ``modules/x.py`` is there, and ours otherwise.
+Installed packages offer modules too (`diel.plugins`): one function under a name, or a package of
+them. Such a package may be called as a folder beside the workflow file is, which then hides of it
+only what the folder really has: ``P.x:run`` is the user's if ``P/x.py`` is there.
 """
 
 from __future__ import annotations
@@ -25,11 +26,9 @@ from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
 
+from diel.plugins import MODULES, installed_plugins, module_packages
 from diel.workflow.definitions import ANYTHING, FunctionNotFound, check_defined, names_in
 from diel.workflow.text import did_you_mean, near_file_name
-
-SHIPPED = "modules"
-SHIPPED_ROOT = Path(__file__).absolute().parents[2]
 
 FORMS = 'write "package.module:function", or "./file.py:function" for a file beside this one'
 
@@ -51,10 +50,13 @@ class FunctionLocation:
     root : Path or None
         The folder that must be on ``sys.path`` to import the module by its name: the entry where
         the top-level package was found; for a file, its own folder, as Python does for a script.
-    shipped : bool
-        Whether it is in the package ``modules`` that comes with diel.
     classes : frozenset of str
         Names of the top-level classes in the file.
+    is_installed : bool
+        Whether it is in an installed package of modules.
+    hidden : frozenset of str
+        The installed packages of modules of whose name there is a folder, or a file, beside the
+        workflow file.
     """
 
     spec: str
@@ -62,29 +64,41 @@ class FunctionLocation:
     file: Path | None
     module_name: str
     root: Path | None
-    shipped: bool
     classes: frozenset[str]
+    is_installed: bool = False
+    hidden: frozenset[str] = frozenset()
 
 
-def locate(spec: str, folder: Path, arguments: Sequence[str] | None = ("ctx",)) -> FunctionLocation:
+def locate(
+    spec: str,
+    folder: Path,
+    arguments: Sequence[str] | None = ("ctx",),
+    kind: str = MODULES,
+) -> FunctionLocation:
     """Find a function without importing its module.
 
     Parameters
     ----------
     spec : str
-        ``package.module:function`` or ``./file.py:function``.
+        ``package.module:function``, ``./file.py:function``, or the name of an entry point.
     folder : Path
         The folder of the workflow file.
     arguments : sequence of str or None, optional
         What it is to be called with, in order: a context alone, as modules are, if left out; None
         for whatever it takes.
+    kind : str, optional
+        Of the plugins among which a name is looked for, see `diel.plugins`.
 
     Raises
     ------
     FunctionNotFound
         If the spec is malformed, or the module or the function is not there.
+    PluginError
+        If the entry points of installed packages cannot be read.
     """
     folder = Path(folder).absolute()
+    if _is_name(spec):
+        spec = _value_of_plugin(spec, kind)
     where, _, function = spec.rpartition(":")
     if not where or not _is_name(function) or "\0" in spec:
         raise FunctionNotFound(f'"{spec}" does not name a function', FORMS)
@@ -97,10 +111,21 @@ def locate(spec: str, folder: Path, arguments: Sequence[str] | None = ("ctx",)) 
 
 
 def locate_function(
-    spec: str, folder: Path, arguments: Sequence[str] | None = None
+    spec: str, folder: Path, arguments: Sequence[str] | None = None, kind: str = MODULES
 ) -> FunctionLocation:
     """Find a function that is no module's, called with these arguments; otherwise as `locate`."""
-    return locate(spec, folder, arguments)
+    return locate(spec, folder, arguments, kind)
+
+
+def _value_of_plugin(name: str, kind: str) -> str:
+    plugins = {one.name: one for one in installed_plugins(kind).values() if ":" in one.value}
+    if name not in plugins:
+        near = did_you_mean(name, sorted(plugins))
+        raise FunctionNotFound(
+            f'"{name}" does not name a function',
+            f'did you mean "{near}"?' if near else FORMS,
+        )
+    return plugins[name].value
 
 
 def _is_name(word: str) -> bool:
@@ -121,8 +146,9 @@ def _locate_in_file(
         file=file,
         module_name=file.stem,
         root=file.parent,
-        shipped=_is_shipped(file),
         classes=frozenset(names.classes),
+        is_installed=_is_installed(file),
+        hidden=_hidden_by(folder),
     )
 
 
@@ -148,22 +174,37 @@ def _locate_in_module(
         file=file,
         module_name=".".join(parts),
         root=file.parents[depth - 1] if file and depth <= len(file.parents) else None,
-        shipped=file is not None and parts[0] == SHIPPED and _is_shipped(file),
         classes=frozenset(names.classes),
+        is_installed=file is not None and parts[0] in module_packages() and _is_installed(file),
+        hidden=_hidden_by(folder),
     )
 
 
+def _is_installed(file: Path) -> bool:
+    return any(_real(file).is_relative_to(_real(one)) for one in module_packages().values())
+
+
 @functools.lru_cache(maxsize=256)
-def _is_shipped(file: Path) -> bool:
-    return file.resolve().is_relative_to((SHIPPED_ROOT / SHIPPED).resolve())
+def _real(path: Path) -> Path:
+    return path.resolve()
+
+
+def _hidden_by(folder: Path) -> frozenset[str]:
+    return frozenset(
+        name for name, package in module_packages().items() if _hides(folder / name, package)
+    )
+
+
+def _hides(own: Path, package: Path) -> bool:
+    return own.resolve() != _real(package) if own.is_dir() else own.with_suffix(".py").is_file()
 
 
 def _find_module(parts: Sequence[str], folder: Path) -> ModuleSpec:
     # A file written a moment ago may be missing from the finders' listings.
     importlib.invalidate_caches()
     searches = [[str(folder), *sys.path]]
-    if parts[0] == SHIPPED:
-        searches = [[str(folder)], [str(SHIPPED_ROOT)], sys.path]
+    if parts[0] in (packages := module_packages()):
+        searches = [[str(folder)], [str(packages[parts[0]].parent)], sys.path]
     for path in searches:
         found = _follow(parts, path)
         if found is not None and found.loader is not None:
@@ -187,7 +228,7 @@ def _find_top(name: str, path: Sequence[str]) -> ModuleSpec | None:
     if name in sys.builtin_module_names:
         return BuiltinImporter.find_spec(name)
     found = PathFinder.find_spec(name, path)
-    if found is not None or name == SHIPPED:
+    if found is not None or name in module_packages():
         return found
     # Editable installs may come with finders of their own.
     for finder in sys.meta_path:
@@ -215,7 +256,7 @@ def _module_not_found(
         parents = [one for path in searches if (one := _follow(parts[:length], path))]
         if parents:
             return _not_in_package(parts, length, parents)
-    near = did_you_mean(parts[0], sorted({*_module_names([str(folder)]), SHIPPED}))
+    near = did_you_mean(parts[0], sorted({*_module_names([str(folder)]), *module_packages()}))
     hint = f'did you mean "{near}"?' if near else "put it there, or install it"
     return FunctionNotFound(
         f"there is no module {name}, neither in {folder} nor on Python's search path", hint

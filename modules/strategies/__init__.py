@@ -8,6 +8,7 @@
     halving              random, and one trial in `reduction` goes on at each rung
     optuna:<sampler>     tpe, gp, cmaes, nsgaii, random
     package.module:Class a user's own: a class with the two methods of `Strategy`
+    another name         such a class of an installed package: entry points "diel.strategies"
 
 Rules that stop trials early (``halving``, ``median``) go with any of them; `Lagged` makes adaptive
 ones repeat themselves; `Until` says when it is enough; `ParetoFront` keeps what no other trial
@@ -15,7 +16,15 @@ beats where there are several objectives. Every ask and tell costs the same afte
 number of trials.
 """
 
-from .catalogue import RULES, STRATEGIES, check_strategy, make_rule, make_strategy, with_rule
+from .catalogue import (
+    RULES,
+    STRATEGIES,
+    check_strategy,
+    is_known,
+    make_rule,
+    make_strategy,
+    with_rule,
+)
 from .cross_entropy import CrossEntropy
 from .early_stopping import EarlyStopping
 from .grid import Grid
@@ -45,6 +54,7 @@ __all__ = [
     "Until",
     "Wait",
     "check_strategy",
+    "is_known",
     "make_rule",
     "make_strategy",
     "with_rule",

@@ -10,7 +10,9 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..plugins import PluginError, load_plugin
+from diel.errors import PluginError
+
+from ..plugins import load_own
 from ..space import Space
 from .cross_entropy import CrossEntropy
 from .early_stopping import EarlyStopping
@@ -22,6 +24,7 @@ from .random_search import Random
 from .rules import Halving, Median, Rule
 
 _OPTUNA = "optuna:"
+_KIND = "strategies"
 
 
 class _Table(BaseModel):
@@ -98,7 +101,7 @@ def check_strategy(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     Parameters
     ----------
     table : mapping
-        With its ``name``, one of `STRATEGIES` or a user's class.
+        With its ``name``: one of `STRATEGIES`, one of an installed package, or a user's class.
     folder : Path
         Of the workflow file.
 
@@ -121,7 +124,7 @@ def check_strategy(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 f'{name} needs Optuna, which is not installed: pip install "diel[optuna]"'
             )
         return STRATEGIES[name].model_validate(dict(table)).model_dump()
-    made = load_plugin(name, folder)
+    made = _plugin(name, folder)
     missing = [method for method in ("ask", "tell") if not callable(getattr(made, method, None))]
     if missing:
         raise PluginError(f"{name} has no {' and no '.join(missing)}: a strategy has both")
@@ -153,7 +156,23 @@ def make_strategy(
         return CrossEntropy(space, seed, **options)
     if name.startswith(_OPTUNA):
         return OptunaSearch(space, seed, name[len(_OPTUNA) :], **options)
-    return cast("Strategy", load_plugin(name, folder)(space, seed, **options))
+    return cast("Strategy", _plugin(name, folder)(space, seed, **options))
+
+
+def is_known(name: str) -> bool:
+    """Whether a name without a colon stands for a strategy: one of ours, or an installed one."""
+    from diel import installed_plugins
+
+    return name in STRATEGIES or name in installed_plugins(_KIND)
+
+
+def _plugin(name: str, folder: Path) -> Any:
+    """Return the class of a user's own strategy, or of one that an installed package offers."""
+    if ":" in name:
+        return load_own(name, folder)
+    from diel import load_plugin
+
+    return load_plugin(_KIND, name)
 
 
 def make_rule(table: Mapping[str, Any]) -> Rule:

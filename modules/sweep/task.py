@@ -20,6 +20,8 @@ from .under_way import UnderWay
 if TYPE_CHECKING:
     from diel import Context
 
+TRAINERS: Final = "trainers"
+"""The kind of plugins among which a function for trials is looked for by its name."""
 _SHOW_EVERY_S: Final = 0.5
 
 
@@ -54,7 +56,7 @@ class Task:
         """
         from diel import import_function
 
-        function = import_function(self.spec, self.folder)
+        function = import_function(self.spec, self.folder, TRAINERS)
         train: Train = function(self.options, self.folder) if self.prepares else function
         return train
 

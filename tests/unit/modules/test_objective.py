@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diel.errors import PluginError
 from modules.expression import ExpressionError, compile_expression
 from modules.objective import Objective, ObjectiveError
-from modules.plugins import PluginError, load_plugin
+from modules.plugins import load_own
 
 METRICS = {"accuracy": 0.9, "loss": 0.25, "mcc": 0.8, "training_time_s": 100.0, "rows": 30}
 
@@ -221,7 +222,7 @@ def test_a_function_that_is_not_there(tmp_path: Path, spec: str, words: str) -> 
     (tmp_path / "f_wrong.py").write_text("def f(:\n")
     (tmp_path / "f_raises.py").write_text("1 / 0\n")
     with pytest.raises(PluginError) as caught:
-        load_plugin(spec, tmp_path)
+        load_own(spec, tmp_path)
     assert words in str(caught.value)
 
 
@@ -233,5 +234,5 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "f_same.py").write_text(f"def f(metrics): return {number}\n")
-        assert load_plugin("./f_same.py:f", folder)({}) == number
+        assert load_own("./f_same.py:f", folder)({}) == number
     assert sys.path == path

@@ -17,16 +17,16 @@ from modules.space import Space
 RANGE = {"from": 1e-4, "to": 1.0, "scale": "log"}
 
 
-def context(spec: str = "work:train", shipped: bool = False, folder: Path = Path()) -> Any:
+def context(spec: str = "work:train", is_installed: bool = False, folder: Path = Path()) -> Any:
     return {
         "folder": folder,
         "modules": {"trainer": SimpleNamespace(function=spec, processes=1, options={})},
         "names": ["trainer", "broken"],
-        "locations": {"trainer": SimpleNamespace(spec=spec, shipped=shipped)},
+        "locations": {"trainer": SimpleNamespace(spec=spec, is_installed=is_installed)},
     }
 
 
-OURS = context("modules.trainer:run", shipped=True)
+OURS = context("modules.trainer:run", is_installed=True)
 
 
 def problems(table: dict[str, Any], where: Any = None) -> dict[str, str]:

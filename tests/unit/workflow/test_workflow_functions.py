@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diel.workflow import functions
+from diel import plugins
 from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.functions import FORMS, locate
 
@@ -98,7 +98,7 @@ def test_top_level_names_are_found(folder: Path, form: str, name: str) -> None:
     assert found.file == folder / "tops.py"
     assert found.module_name == "tops"
     assert found.root == folder
-    assert not found.shipped
+    assert not found.is_installed
     assert found.classes == {"Options", "Callable_"}
     assert "tops" not in sys.modules
 
@@ -249,14 +249,14 @@ def ours(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     root = tmp_path_factory.mktemp("site")
     write(root / "modules" / "__init__.py", "")
     write(root / "modules" / "trainer.py", "def run(ctx): ...\nclass Options: ...\n")
-    monkeypatch.setattr(functions, "SHIPPED_ROOT", root)
+    monkeypatch.setattr(plugins, "INSTALL_ROOT", root)
     return root
 
 
 def test_ours_is_found_without_a_folder_of_that_name(folder: Path, ours: Path) -> None:
     found = locate("modules.trainer:run", folder)
     assert found.file == ours / "modules" / "trainer.py"
-    assert (found.shipped, found.root) == (True, ours)
+    assert (found.is_installed, found.root) == (True, ours)
     assert found.classes == {"Options"}
 
 
@@ -268,11 +268,11 @@ def test_theirs_hides_of_ours_only_what_it_has(folder: Path, ours: Path, has_ini
     package = write(folder / "modules" / "pack" / "__init__.py")
     for spec, file in [("modules.mine:run", mine), ("modules.pack:run", package)]:
         found = locate(spec, folder)
-        assert (found.file, found.root, found.shipped) == (file, folder, False)
-    assert locate("modules.trainer:run", folder).shipped
+        assert (found.file, found.root, found.is_installed) == (file, folder, False)
+    assert locate("modules.trainer:run", folder).is_installed
     own_trainer = write(folder / "modules" / "trainer.py")
     found = locate("modules.trainer:run", folder)
-    assert (found.file, found.shipped) == (own_trainer, False)
+    assert (found.file, found.is_installed) == (own_trainer, False)
 
 
 def test_a_misspelt_name_is_looked_for_in_both(folder: Path, ours: Path) -> None:
@@ -286,5 +286,5 @@ def test_a_misspelt_name_is_looked_for_in_both(folder: Path, ours: Path) -> None
 
 
 def test_a_workflow_beside_ours_still_finds_ours(ours: Path) -> None:
-    assert locate("modules.trainer:run", ours).shipped
-    assert locate("./modules/trainer.py:run", ours).shipped
+    assert locate("modules.trainer:run", ours).is_installed
+    assert locate("./modules/trainer.py:run", ours).is_installed

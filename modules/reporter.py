@@ -1,0 +1,88 @@
+"""The reporter of sweeps, as `diel` finds it: an entry point of the group ``diel.reporters``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .sweep.export import curves_of
+from .sweep.ledger import about_of
+from .sweep.under_way import lost_lines
+
+if TYPE_CHECKING:
+    from diel import ResultsTable
+
+
+def write_report(table: ResultsTable) -> Path:
+    """Write ``report.html`` on a table of results; return its file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    from .report import Moment, RankAccount, Sweep
+    from .report import write_report as write
+    from .report.live import now
+
+    sweep = Sweep(
+        name=table.run,
+        objective=table.objective,
+        maximise=table.maximise,
+        parameters=table.parameters,
+        metrics=table.metrics,
+        expected=table.expected,
+        workflow=table.workflow,
+        command="diel run workflow.toml",
+        facts=table.facts,
+        about=f"module {table.module}",
+    )
+    moment = Moment(
+        state=table.state,
+        elapsed_s=table.elapsed_s,
+        written=now(),
+        accounts=[RankAccount.of(account) for account in table.accounts],
+    )
+    path: Path = table.report
+    write(path, sweep, _with_curves(table), moment)
+    return path
+
+
+def conclude_report(report: Path, state: str, accounts: Sequence[Mapping[str, Any]]) -> None:
+    """Add how the run ended, and where its time went, to a report.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read or written.
+    ValueError
+        If it is no report of a sweep.
+    """
+    from .report import conclude_report as conclude
+
+    conclude(report, state, accounts)
+
+
+def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:
+    """Say which trials were under way when a run was ended by the death of a rank."""
+    return lost_lines(run_dir, copies)
+
+
+def _with_curves(table: ResultsTable) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table; with learning curves, if it is of a sweep that has some.
+
+    A ledger has its records in the order of the rows.
+    """
+    curves: Iterator[tuple[int, Any]] = iter(())
+    for ledger in sorted((table.run_dir / "sweeps").glob("*/trials.jsonl")):
+        with contextlib.suppress(OSError, ValueError):  # raised by one that is damaged
+            if about_of(ledger).get("table") == table.file.name:
+                curves = curves_of(ledger, table.run_dir)
+    trial, curve = None, None
+    for row in table.rows():
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            while trial != row.get("trial"):
+                trial, curve = next(curves, (row.get("trial"), None))
+        yield {**row, "learning curve": curve} if curve else row
