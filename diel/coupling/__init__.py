@@ -1,15 +1,12 @@
-"""Modules of a group that speak to each other directly.
+"""Modules of a group that send each other values directly.
 
 ::
 
-    address.py   who can be spoken to: Address, and the Roster of a group
-    account.py   how many messages a rank has sent and received
-    channel.py   one rank's messages: send, recv, move
-    sending.py   the handle that send returns
-    inbox.py     what has come, sorted by the copy that it is for
-    outbox.py    what has yet to be received
-    heads.py     what a message says of itself
-    values.py    values as memory to send, arrays as memory to receive into
-    devices.py   arrays in the memory of a GPU
-    boundary.py  an array of which modules own and read sections
+    address   Address, and the Peers that a rank of a group can send to
+    channel   one rank's messages: send, recv, move
+    messages  the head of a message; how many messages a copy has sent and received
+    inbox     messages that have reached this rank
+    outbox    messages that it has sent, and the handle that `send` returns
+    values    values as memory to send, arrays as memory to receive into, on GPUs too
+    boundary  an array of which modules own and read sections
 """

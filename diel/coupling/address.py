@@ -1,4 +1,4 @@
-"""Who can be spoken to: the copies and ranks of the modules of one group."""
+"""Addresses, and the peers of a rank: all ranks of the modules of its group."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class CopyRanks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Roster:
-    """Everybody in a group.
+class Peers:
+    """The ranks of a group that can send to each other.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Roster:
     copies : mapping of str to tuple of CopyRanks
         The copies of each function module.
     executables : tuple of str
-        The other modules: they cannot be spoken to.
+        The other modules: they receive no messages.
     """
 
     group: str
@@ -60,13 +60,13 @@ class Roster:
     executables: tuple[str, ...] = ()
 
     @cached_property
-    def people(self) -> Mapping[int, tuple[int, Address]]:
-        """By world rank the serial and the address of everybody."""
+    def by_world_rank(self) -> Mapping[int, tuple[int, Address]]:
+        """The serial and the address of each rank, by its world rank."""
         return {world_rank: (serial, address) for world_rank, serial, address in self.addresses()}
 
     @property
-    def is_of_one(self) -> bool:
-        """Whether a rank alone is in the group: it has nobody to speak to."""
+    def has_one_rank(self) -> bool:
+        """Whether the group has a single rank, which has nobody to send to."""
         copies = next(iter(self.copies.values()), ())
         return len(self.copies) == 1 and len(copies) == 1 and len(copies[0].ranks) == 1
 
@@ -76,7 +76,7 @@ class Roster:
         return copy.serial, copy.ranks[address.rank]
 
     def addresses(self) -> Iterator[tuple[int, int, Address]]:
-        """Yield (world rank, serial, address) of everybody."""
+        """Yield (world rank, serial, address) of each rank."""
         for module, copies in self.copies.items():
             for index, copy in enumerate(copies):
                 for rank, world_rank in enumerate(copy.ranks):
@@ -109,9 +109,8 @@ class Roster:
 
     def _no_such_module(self, name: str) -> str:
         if name in self.executables:
-            return (
-                f"{name} is an executable, which cannot be spoken to: use files, or the tuple space"
-            )
+            remedy = "use files, or the tuple space"
+            return f"{name} is an executable, which receives no messages: {remedy}"
         there = ", ".join(
             f"{module} ({_counted(len(copies), 'copy', 'copies')} of "
             f"{_counted(len(copies[0].ranks), 'rank', 'ranks')})"
@@ -135,5 +134,5 @@ def _read(to: object) -> Address:
     )
 
 
-def _counted(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
+def _counted(count: int, singular: str, plural: str) -> str:
+    return f"{count} {singular if count == 1 else plural}"

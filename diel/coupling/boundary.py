@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from diel.coupling.address import Address, Roster
+from diel.coupling.address import Address, Peers
 from diel.coupling.channel import Channel
-from diel.coupling.heads import INLINE_BYTES, boundary_key
-from diel.coupling.sending import Sending
+from diel.coupling.messages import INLINE_BYTES, boundary_key
+from diel.coupling.outbox import Sending
 from diel.errors import BoundaryError
 from diel.tuples import codec
 from diel.workflow.boundary import Part
@@ -40,10 +40,10 @@ class Piece:
     key: bytes
 
 
-def pieces(boundary: Boundary, roster: Roster) -> list[Piece]:
+def pieces(boundary: Boundary, peers: Peers) -> list[Piece]:
     """Return everything that travels in an exchange; the same on all ranks, in the same order."""
-    owners = list(_shares(boundary, boundary.owners, roster))
-    readers = list(_shares(boundary, boundary.readers, roster))
+    owners = list(_shares(boundary, boundary.owners, peers))
+    readers = list(_shares(boundary, boundary.readers, peers))
     found = []
     for i, (owner, owned) in enumerate(owners):
         for j, (reader, read) in enumerate(readers):
@@ -55,10 +55,10 @@ def pieces(boundary: Boundary, roster: Roster) -> list[Piece]:
 
 
 def _shares(
-    boundary: Boundary, parts: tuple[Part, ...], roster: Roster
+    boundary: Boundary, parts: tuple[Part, ...], peers: Peers
 ) -> Iterator[tuple[Address, Box]]:
     for part in parts:
-        ranks_of = [len(copy.ranks) for copy in roster.copies.get(part.module, ())]
+        ranks_of = [len(copy.ranks) for copy in peers.copies.get(part.module, ())]
         for copy, rank, box in part.shares(boundary.shape, ranks_of):
             if not is_empty(box):
                 yield Address(part.module, copy, rank), box
@@ -142,26 +142,26 @@ class SharedBoundary:
     """
 
     def __init__(self, boundary: Boundary, channel: Channel) -> None:
-        me, roster = channel.address, channel.roster
+        me, peers = channel.address, channel.peers
         self.name = boundary.name
         self._channel = channel
-        absent = [module for module in boundary.modules if module not in roster.copies]
+        absent = [module for module in boundary.modules if module not in peers.copies]
         if absent:
             raise BoundaryError(
                 f'boundary "{self.name}" is shared with {", ".join(absent)}, and group '
-                f'"{roster.group}" has {", ".join(roster.copies)} only'
+                f'"{peers.group}" has {", ".join(peers.copies)} only'
             )
         # Untouched pages of zeros take no memory.
         self.array: Array = np.zeros(boundary.shape, boundary.dtype)
-        owned = _shares(boundary, boundary.owners, roster)
-        read = _shares(boundary, boundary.readers, roster)
+        owned = _shares(boundary, boundary.owners, peers)
+        read = _shares(boundary, boundary.readers, peers)
         self.owned = tuple(self.array[slices(box)] for owner, box in owned if owner == me)
         self.read = tuple(self.array[slices(box)] for reader, box in read if reader == me)
         if not self.owned and not self.read:
             raise BoundaryError(
                 f'{me} has no part in boundary "{self.name}": name it among its owners or readers'
             )
-        everything = pieces(boundary, roster)
+        everything = pieces(boundary, peers)
         self._outgoing = [self._send(one) for one in everything if one.owner == me]
         self._incoming = [self._receive(one) for one in everything if one.reader == me]
         self._lanes = [one.lane for one in self._outgoing if one.lane is not None]
@@ -226,7 +226,7 @@ class SharedBoundary:
             (wait(one.piece.key, one.piece.owner, one.subject, timeout, "pull"), one.memory)
             for one in self._incoming
         ]
-        self._channel.take(arrivals)
+        self._channel.receive(arrivals)
         for one in self._incoming:
             if one.landing is not one.view:
                 one.view[...] = one.landing

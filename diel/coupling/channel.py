@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from diel.comm.meter import Meter
 from diel.comm.waiting import wait_for
 from diel.coupling import values
-from diel.coupling.account import Account
-from diel.coupling.address import Address, Roster, To
-from diel.coupling.heads import key_of
+from diel.coupling.address import Address, Peers, To
 from diel.coupling.inbox import Arrival, Inbox
-from diel.coupling.outbox import Outbox, OutboxLane, Recipient
-from diel.coupling.sending import Sending
+from diel.coupling.messages import MessageCounts, key_of
+from diel.coupling.outbox import Outbox, OutboxLane, Recipient, Sending
 from diel.errors import AddressError, CouplingTimeout, PayloadError
 from diel.tuples import codec
 from diel.tuples.arrays import np
@@ -68,7 +66,7 @@ class Channel:
         self._waits_for: Literal["message", "receipt", ""] = ""
         self._receivers: tuple[tuple[int, int], ...] = ()
         self._me = Address("")
-        self._roster = Roster("", {})
+        self._peers = Peers("", {})
         self._inbox = Inbox(port, warn)
         self._outbox = Outbox(port)
         if port.wakeup is not None:
@@ -77,11 +75,11 @@ class Channel:
 
     # -- the copy that it is open for ---------------------------------------------------------
 
-    def open(self, me: Address, roster: Roster) -> None:
+    def open(self, me: Address, peers: Peers) -> None:
         """Begin with a copy: from now on its messages are received, and no others."""
-        self._me, self._roster = me, roster
-        self._outbox.open(roster.place(me)[0])
-        self._inbox.open(me, roster)
+        self._me, self._peers = me, peers
+        self._outbox.open(peers.place(me)[0])
+        self._inbox.open(me, peers)
 
     def close(self) -> None:
         """End with the copy: wait until its messages have left, drop those that it did not take.
@@ -91,7 +89,7 @@ class Channel:
         RunStopped
             If the run is stopping.
         """
-        if not self._roster.is_of_one:
+        if not self._peers.has_one_rank:
             self.poll()
         if not self.was_used:  # nearly always; further looks at MPI would take as long as the rest
             self._inbox.close()
@@ -127,23 +125,23 @@ class Channel:
         return self._me
 
     @property
-    def roster(self) -> Roster:
-        """Everybody in the group."""
-        return self._roster
+    def peers(self) -> Peers:
+        """The ranks of the group."""
+        return self._peers
 
     @property
     def was_used(self) -> bool:
         """Whether the copy has sent or received anything."""
-        return bool(self._outbox.sent) or self._inbox.received > 0
+        return bool(self._outbox.sent) or self._inbox.arrived > 0
 
-    def account(self) -> Account:
+    def counts(self) -> MessageCounts:
         """Return what the copy has sent and received, and what it waits for."""
         outbox, inbox = self._outbox, self._inbox
-        return Account(
+        return MessageCounts(
             sent=dict(outbox.sent),
-            received=inbox.received,
-            left=outbox.left(),
-            taken=dict(inbox.taken),
+            arrived=inbox.arrived,
+            delivered=outbox.delivered(),
+            received=dict(inbox.received),
             waits_for=self._waits_for,
             receivers=self._receivers,
         )
@@ -152,7 +150,7 @@ class Channel:
 
     def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
         """Send a value without waiting; see `Context.send`."""
-        receiver = self._roster.resolve(to)
+        receiver = self._peers.resolve(to)
         transfer = self.post(receiver, key_of(tag), *values.encode(value, self._port, copy=copy))
         return Sending(self, [] if transfer is None else [transfer], [receiver])
 
@@ -160,7 +158,7 @@ class Channel:
         self, value: object, to: To, *, tag: Tag | None = None, timeout: float | None = None
     ) -> None:
         """Send a value and wait until it has been received; see `Context.move`."""
-        receiver = self._roster.resolve(to)
+        receiver = self._peers.resolve(to)
         if receiver == self._me:
             raise AddressError(f"{receiver} cannot move anything to itself: it would wait for ever")
         outgoing = values.encode(value, self._port, copy=False)
@@ -178,7 +176,7 @@ class Channel:
         with_source: bool = False,
     ) -> Any:
         """Receive a value, wait until there is one; see `Context.recv`."""
-        sender = None if source is None else self._roster.resolve(source)
+        sender = None if source is None else self._peers.resolve(source)
         target = None if out is None else values.target(out, self._port)
         key = key_of(tag)
         arrival = self.await_arrival(key, sender, _From(sender, tag), timeout)
@@ -189,10 +187,10 @@ class Channel:
             raise PayloadError(
                 f"recv({_From(sender, tag)!r}): the message is "
                 f"{codec.describe(arrival.head.kind, arrival.head.meta)}, and out= is "
-                f"{codec.describe(codec.ARRAY, target.meta)}; it has not been taken"
+                f"{codec.describe(codec.ARRAY, target.meta)}; it has not been received"
             )
         if target is not None:
-            self.take([(arrival, target.memory)], owner=out)
+            self.receive([(arrival, target.memory)], owner=out)
             target.finish()
             value = out
         else:
@@ -202,7 +200,7 @@ class Channel:
     def _take_value(self, arrival: Arrival) -> Any:
         head = arrival.head
         memory = np.empty(head.size_bytes, np.uint8).data  # not zeroed
-        self.take([(arrival, memory)])
+        self.receive([(arrival, memory)])
         return codec.decode(head.kind, head.meta, memory)
 
     # -- for whoever knows what is in the memory: boundaries too ------------------------------
@@ -221,7 +219,7 @@ class Channel:
         Parameters
         ----------
         receiver : Address
-            In the roster.
+            In the peers.
         key : bytes
         encoded : Encoded
             What is larger than a head holds stays as it is until it has been received.
@@ -249,7 +247,7 @@ class Channel:
         return self._outbox.lane(self._recipient(receiver), key, encoded)
 
     def _recipient(self, receiver: Address) -> Recipient:
-        return Recipient(receiver, *self._roster.place(receiver))
+        return Recipient(receiver, *self._peers.place(receiver))
 
     def _await_ticket(self) -> None:
         if not self._outbox.has_ticket:
@@ -267,7 +265,7 @@ class Channel:
         timeout: float | None,
         operation: str = "recv",
     ) -> Arrival:
-        """Wait for a message and return it; it stays until it is taken.
+        """Wait for a message and return it; it stays until `receive`.
 
         Raises
         ------
@@ -306,15 +304,15 @@ class Channel:
         if poll():
             return
         subject = _By(receivers)
-        places = tuple(self._roster.place(address) for address in receivers)
+        places = tuple(self._peers.place(address) for address in receivers)
         with self._waiting("receipt", subject, timeout, "receipt", places):
             received = self._wait(poll, timeout)
         if received is None:
             raise CouplingTimeout(f"receipt({subject!r})", timeout or 0.0)
 
-    def take(self, arrivals: Sequence[tuple[Arrival, Memory]], owner: object = None) -> None:
+    def receive(self, arrivals: Sequence[tuple[Arrival, Memory]], owner: object = None) -> None:
         """Take messages off the queue, each payload into memory of its size; wait for them."""
-        begun = [self._inbox.take(arrival, memory) for arrival, memory in arrivals]
+        begun = [self._inbox.receive(arrival, memory) for arrival, memory in arrivals]
         transfers = [transfer for transfer in begun if transfer is not None]
         if transfers:
             # Kept if a stop ends the wait: MPI goes on writing there.
@@ -334,7 +332,7 @@ class Channel:
         news = self._inbox.poll(wanted)
         news |= self._outbox.forget_received()
         if news and self.waiting_for is not None:
-            # Another wait to whoever compares: the account that was given is not true any more.
+            # Another wait to whoever compares: the counts that were given are not true any more.
             operation, subject, timeout_s = self.waiting_for
             self.waiting_for = (operation, subject, timeout_s)
 

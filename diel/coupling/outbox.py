@@ -1,16 +1,18 @@
-"""What a rank has sent and what of it has yet to be received."""
+"""Messages that a rank has sent, and which of them have yet to be received."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from diel.comm.tags import DIRECT_PAYLOADS
-from diel.coupling.heads import INLINE_BYTES, NO_TICKET, Head
+from diel.coupling.messages import INLINE_BYTES, NO_TICKET, Head
 
 if TYPE_CHECKING:
     from diel.comm.direct import Lane, Port, Transfer
     from diel.coupling.address import Address
+    from diel.coupling.channel import Channel
     from diel.tuples.codec import Encoded
 
 
@@ -156,7 +158,7 @@ class Outbox:
             *(lane.recipient for lane in self._lanes if not lane.is_idle()),
         ]
 
-    def left(self) -> dict[tuple[int, int], int]:
+    def delivered(self) -> dict[tuple[int, int], int]:
         """Return how many payloads have been received, by serial and world rank."""
         pending = Counter(recipient[1:] for recipient in self.pending())
         return {place: count - pending[place] for place, count in self.apart.items()}
@@ -171,3 +173,41 @@ class Outbox:
             else:  # of a copy that failed: its recipient may still take it
                 offered = _Offered(one.is_idle, one.ticket, one, self._serial, one.recipient)
                 self._offered.append(offered)
+
+
+class Sending:
+    """A message on its way, from `Channel.send`."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        transfers: Sequence[Transfer],
+        receivers: Sequence[Address],
+    ) -> None:
+        self._channel = channel
+        self._transfers = list(transfers)
+        self._receivers = tuple(receivers)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has left: from then on nothing of the value is needed."""
+        self._channel.poll()
+        while self._transfers and self._transfers[-1]():
+            self._transfers.pop()
+        return not self._transfers
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it has left.
+
+        Parameters
+        ----------
+        timeout : float, seconds, optional
+
+        Raises
+        ------
+        CouplingTimeout
+            If it has not been received in time; it still can be.
+        RunStopped
+            If the run is stopping.
+        """
+        self._channel.await_receipt(lambda: self.done or None, self._receivers, timeout)

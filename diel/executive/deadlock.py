@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from diel.coupling.account import Account
+from diel.coupling.messages import MessageCounts
 from diel.executive.messages import Waiting
 from diel.executive.plans import CopyPlan
 from diel.tuples.tags import decode_tag, format_tag
@@ -54,11 +54,11 @@ class WaitWatch:
         """Who waits, by rank, as far as ranks have told."""
         return self._waits
 
-    def note_end(self, rank: int, serial: int, account: Account) -> None:
+    def note_end(self, rank: int, serial: int, counts: MessageCounts) -> None:
         """Take in that a rank's part of a copy has ended, with the messages that it has sent."""
         self.forget(rank)
         self._sent_by_ended.pop((serial, rank), None)  # nobody waits for these any more
-        self._sent_by_ended.update(account.sent)
+        self._sent_by_ended.update(counts.sent)
 
     def search(
         self, running: Collection[int], survey: Callable[[], Sequence[Mapping[str, Any]]]
@@ -96,7 +96,7 @@ class WaitWatch:
         no rank can have been the first to go on. One that waited at a server would have another
         request there, or none. One that waited for a message has received it from a rank that had
         sent it before its own report, and then the counts differ, or that went on before; and so
-        for a payload whose receiver has taken it.
+        for a payload that its receiver has received.
         """
         ranks = set(running)
         waiting = {(client, serial) for survey in surveys for client, serial in survey["waiting"]}
@@ -112,27 +112,27 @@ class WaitWatch:
 
     def _waits_in_vain(self, rank: int, report: Waiting, running: set[int]) -> bool:
         """Whether nothing is on its way that could end a wait for other ranks."""
-        account = report.account
-        if account.waits_for == "message":
+        counts = report.counts
+        if counts.waits_for == "message":
             me = (report.serial, rank)
-            sent = [self._waits[other].report.account.sent.get(me, 0) for other in running]
-            return sum(sent) + self._sent_by_ended[me] == account.received
-        if account.waits_for == "receipt":
+            sent = [self._waits[other].report.counts.sent.get(me, 0) for other in running]
+            return sum(sent) + self._sent_by_ended[me] == counts.arrived
+        if counts.waits_for == "receipt":
             me = (report.serial, rank)
-            return bool(account.receivers) and all(
+            return bool(counts.receivers) and all(
                 receiver in running
-                and self._leaves_untaken(receiver, me, account.left.get(place, 0))
-                for place in account.receivers
+                and self._has_received_no_more(receiver, me, counts.delivered.get(place, 0))
+                for place in counts.receivers
                 for receiver in place[1:]
             )
         return True  # the end of its copy's other ranks
 
-    def _leaves_untaken(self, receiver: int, sender: tuple[int, int], left: int) -> bool:
-        """Whether a rank has taken no more of a sender's payloads than the sender knows of."""
+    def _has_received_no_more(self, receiver: int, sender: tuple[int, int], left: int) -> bool:
+        """Whether a rank has received no more of a sender's payloads than the sender knows of."""
         report = self._waits[receiver].report
         # A rank whose function has returned takes what it is sent, and drops it.
-        is_in_function = report.at_server or bool(report.account.waits_for)
-        return is_in_function and report.account.taken.get(sender, 0) == left
+        is_in_function = report.at_server or bool(report.counts.waits_for)
+        return is_in_function and report.counts.received.get(sender, 0) == left
 
     def explain(
         self,

@@ -374,11 +374,11 @@ class Driver:
     def _restart_copies(self, instruction: RestartCopies) -> None:
         present = self._present_copies[instruction.group]
         present.update((plan.name, plan) for plan in instruction.copies)
-        roster = messages.roster_of(instruction.group, list(present.values()), self._specs)
+        peers = messages.peers_of(instruction.group, list(present.values()), self._specs)
         for plan in instruction.copies:
             gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
             copies_of = self._chronicle.copies_of(plan.group)
-            self._mailbox.send_to_all(messages.RunCopy(plan, copies_of, roster, gpus), plan.ranks)
+            self._mailbox.send_to_all(messages.RunCopy(plan, copies_of, peers, gpus), plan.ranks)
         self._note_orders(instruction.copies)
 
     def _note_orders(self, copies: Sequence[CopyPlan]) -> None:

@@ -83,7 +83,7 @@ class Listener:
             if report.event != "ProgressMade" or self._is_due(report.fields):
                 self._recorder.record(report.event, **report.fields)
         elif isinstance(report, messages.RankFinished):
-            self._waits.note_end(rank, report.serial, report.account)
+            self._waits.note_end(rank, report.serial, report.counts)
             if report.leftover_messages:
                 plan = self._plan_of(report.serial)
                 self._warn(
@@ -93,10 +93,10 @@ class Listener:
                 )
             return CopyRankFinished(report.serial, rank, report.returned)
         elif isinstance(report, messages.RankFailed):
-            self._waits.note_end(rank, report.serial, report.account)
+            self._waits.note_end(rank, report.serial, report.counts)
             return CopyRankFailed(report.serial, rank, report.error, report.host, report.detail)
         elif isinstance(report, messages.RankLeft):
-            self._waits.note_end(rank, report.serial, report.account)
+            self._waits.note_end(rank, report.serial, report.counts)
             return CopyRankLeft(report.serial, rank)
         elif isinstance(report, messages.ModuleCommAsked):
             return ModuleCommAsked(report.serial, rank)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from diel.comm.meter import NO_TIMES, Times
-from diel.coupling.account import Account
-from diel.coupling.address import CopyRanks, Roster
+from diel.coupling.address import CopyRanks, Peers
+from diel.coupling.messages import MessageCounts
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration, ModuleSeats
 from diel.loading.spec import ModuleSpec
 
@@ -106,8 +106,8 @@ class RunCopy:
     plan : CopyPlan
     copies_of : dict
         Copies of each module in the group.
-    roster : Roster
-        Who can be spoken to.
+    peers : Peers
+        The ranks that it can send to.
     gpus : tuple of str, or None
         What the copy's program may see if the module is an executable; None if that is to be left
         as it is.
@@ -115,7 +115,7 @@ class RunCopy:
 
     plan: CopyPlan
     copies_of: dict[str, int]
-    roster: Roster
+    peers: Peers
     gpus: tuple[str, ...] | None = None
 
 
@@ -162,7 +162,7 @@ class RankFinished:
     serial: int
     returned: Any
     leftover_messages: int = 0
-    account: Account = field(default_factory=Account)
+    counts: MessageCounts = field(default_factory=MessageCounts)
     times: Times = NO_TIMES
 
 
@@ -178,14 +178,14 @@ class RankFailed:
         The exception in one line.
     detail : str
         Its traceback, or the last lines that an executable wrote to stderr.
-    account : Account
+    counts : MessageCounts
     """
 
     serial: int
     host: str
     error: str
     detail: str
-    account: Account = field(default_factory=Account)
+    counts: MessageCounts = field(default_factory=MessageCounts)
     times: Times = NO_TIMES
 
 
@@ -202,7 +202,7 @@ class RankLeft:
     """I have left a copy, as I was told to."""
 
     serial: int
-    account: Account = field(default_factory=Account)
+    counts: MessageCounts = field(default_factory=MessageCounts)
     times: Times = NO_TIMES
 
 
@@ -244,7 +244,7 @@ class Waiting:
     waited_s : float
     request : int
         Serial of my latest request to a tuple server.
-    account : Account
+    counts : MessageCounts
         My messages to and from other modules, and whether I wait for one.
     """
 
@@ -256,7 +256,7 @@ class Waiting:
     puts: tuple[int, ...]
     waited_s: float
     request: int = 0
-    account: Account = field(default_factory=Account)
+    counts: MessageCounts = field(default_factory=MessageCounts)
 
 
 @dataclass(frozen=True)
@@ -286,8 +286,8 @@ class ServerStatus:
 
 def starting_roster(
     group: str, modules: Sequence[ModuleSeats], specs: Mapping[str, ModuleSpec]
-) -> Roster:
-    """Return who can be spoken to in a group that starts."""
+) -> Peers:
+    """Return the peers in a group that starts."""
     functions: dict[str, tuple[CopyRanks, ...]] = {}
     programs = []
     for seats in modules:
@@ -298,15 +298,15 @@ def starting_roster(
                 CopyRanks(seats.serial + 1 + index, seats.ranks_of(index))
                 for index in range(seats.plan.copies)
             )
-    return Roster(group, functions, tuple(programs))
+    return Peers(group, functions, tuple(programs))
 
 
-def roster_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Roster:
-    """Return who can be spoken to in a group, of which some copies have been started again."""
+def peers_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Peers:
+    """Return the peers in a group, of which some copies have been started again."""
     found: dict[str, list[CopyRanks]] = {}
     for plan in sorted(copies, key=lambda one: one.copy_index):
         found.setdefault(plan.module, []).append(CopyRanks(plan.serial, plan.ranks))
-    return Roster(
+    return Peers(
         group,
         {name: tuple(ones) for name, ones in found.items() if specs[name].function is not None},
         tuple(name for name in found if specs[name].function is None),

@@ -106,7 +106,7 @@ class Teller:
                     puts=tuple(self._tuples.puts),
                     waited_s=now_s - self._noticed_s,
                     request=self._transport.latest_serial,
-                    account=self._channel.account(),
+                    counts=self._channel.counts(),
                 )
             )
 

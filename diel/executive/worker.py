@@ -16,9 +16,9 @@ from diel.comm.direct import MpiPort
 from diel.comm.mailbox import Mailbox
 from diel.comm.meter import Meter
 from diel.comm.mpi import kept_from_ending
-from diel.coupling.account import Account
 from diel.coupling.address import Address
 from diel.coupling.channel import Channel
+from diel.coupling.messages import MessageCounts
 from diel.errors import CopyStopped, RunStopped, TupleError
 from diel.executive.children import Children
 from diel.executive.failures import detail, noting_crashes, one_line
@@ -283,18 +283,18 @@ class _Worker:
 
     def _report_of(self, error: BaseException, order: RunCopy) -> _Ended:
         """Say how a copy ended here: what a stop leads to is no cause of its own."""
-        serial, account = order.plan.serial, self._account(order)
+        serial, counts = order.plan.serial, self._counts(order)
         try:
             self._raise_if_told()
         except CopyStopped:
-            return RankLeft(serial, account)
+            return RankLeft(serial, counts)
         except RunStopped:
             return RankStopped(serial)
-        return RankFailed(serial, self._parent.host, one_line(error), detail(error), account)
+        return RankFailed(serial, self._parent.host, one_line(error), detail(error), counts)
 
-    def _account(self, order: RunCopy) -> Account:
+    def _counts(self, order: RunCopy) -> MessageCounts:
         is_function = self._specs[order.plan.module].function is not None
-        return self._channel.account() if is_function else Account()
+        return self._channel.counts() if is_function else MessageCounts()
 
     def _run_copy(self, order: RunCopy) -> RankFinished:
         plan = order.plan
@@ -302,7 +302,7 @@ class _Worker:
         if spec.function is None and len(plan.ranks) == 1:
             # It shares nothing with this process, and nobody waits for its end here.
             self._run_program(order)
-            return RankFinished(plan.serial, None, account=self._account(order))
+            return RankFinished(plan.serial, None, counts=self._counts(order))
         comm = None  # of a rank alone: made when its module asks for it
         # A module of several ranks may have messages of its own under way while it waits in diel:
         # MPI moves them only while it is called.
@@ -317,7 +317,7 @@ class _Worker:
         # Its other ranks are the cores of a program: they work while it does.
         if comm is not None:
             leftovers += self._retire(comm, lends_core=spec.function is None)
-        return RankFinished(plan.serial, returned, leftovers, self._account(order))
+        return RankFinished(plan.serial, returned, leftovers, self._counts(order))
 
     def _run_function(self, order: RunCopy, comm: MPI.Intracomm | None) -> tuple[Any, int]:
         plan, spec = order.plan, self._specs[order.plan.module]
@@ -334,7 +334,7 @@ class _Worker:
             iteration=plan.iteration,
         )
         address = Address(plan.module, plan.copy_index, copy_rank)
-        self._channel.open(address, order.roster)
+        self._channel.open(address, order.peers)
         log = self._directory.module_log(plan.module, plan.copy_index, copy_rank)
         with output_to(self._logs.open(log)):
             set_thread_environment(spec.threads)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diel.coupling.address import Address, To
     from diel.coupling.boundary import SharedBoundary
     from diel.coupling.channel import Channel
-    from diel.coupling.sending import Sending
+    from diel.coupling.outbox import Sending
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Tag
     from diel.workflow.boundary import Boundary
@@ -167,7 +167,7 @@ class Context:
     @property
     def address(self) -> Address:
         """The address of this rank: its module, copy and rank."""
-        return self._speaks.address
+        return self._messages.address
 
     def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
         """Send a value to a rank of this group; never waits.
@@ -204,7 +204,7 @@ class Context:
         TagError
             If `tag` is no tag.
         """
-        return self._speaks.send(value, to, tag=tag, copy=copy)
+        return self._messages.send(value, to, tag=tag, copy=copy)
 
     def recv(
         self,
@@ -243,11 +243,13 @@ class Context:
         CouplingTimeout
             If no message came in time.
         PayloadError
-            If the message does not fit `out`. It has not been taken then.
+            If the message does not fit `out`. It has not been received then.
         RunStopped
             If the run is stopping.
         """
-        return self._speaks.recv(source, tag=tag, out=out, timeout=timeout, with_source=with_source)
+        return self._messages.recv(
+            source, tag=tag, out=out, timeout=timeout, with_source=with_source
+        )
 
     def move(
         self, value: object, to: To, *, tag: Tag | None = None, timeout: float | None = None
@@ -276,7 +278,7 @@ class Context:
         If the receiver's function returns without having received the message, it is dropped with
         a warning, and nobody waits for it any longer.
         """
-        self._speaks.move(value, to, tag=tag, timeout=timeout)
+        self._messages.move(value, to, tag=tag, timeout=timeout)
 
     def boundary(self, name: str) -> SharedBoundary:
         """Return a shared boundary, the same object each time.
@@ -299,13 +301,13 @@ class Context:
                 raise BoundaryError(
                     f'the workflow file has no [[boundary]] "{name}"; it has {known}'
                 )
-            self._boundaries[name] = SharedBoundary(self._declared[name], self._speaks)
+            self._boundaries[name] = SharedBoundary(self._declared[name], self._messages)
         return self._boundaries[name]
 
     @property
-    def _speaks(self) -> Channel:
+    def _messages(self) -> Channel:
         if self._channel is None:
-            raise CouplingError("this context was made without other ranks to speak to")
+            raise CouplingError("this context was made without other ranks to send to")
         return self._channel
 
     def progress(self, done: float, total: float | None = None, text: str = "") -> None:

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
 from diel.comm.direct import LocalExchange
-from diel.coupling.address import Address, CopyRanks, Roster
+from diel.coupling.address import Address, CopyRanks, Peers
 from diel.coupling.channel import Channel
 from diel.errors import RunStopped
 from diel.loading.checking import OPTIONS_CLASS, parse_options
@@ -207,7 +207,7 @@ def run_modules(
     copies_of = {name: one.copies for name, one in given.items()}
     declared = tuple(Boundary.model_validate(one) for one in boundaries)
     with TupleSpace() if space is None else nullcontext(space) as there:
-        exchange, roster = LocalExchange(), _roster(group, copies_of)
+        exchange, peers = LocalExchange(), _peers(group, copies_of)
         copies = [
             _Copy(
                 there,
@@ -221,7 +221,7 @@ def run_modules(
                 run_dir=run_dir,
                 folder=folder,
                 exchange=exchange,
-                roster=roster,
+                peers=peers,
                 boundaries=declared,
             )
             for name, one in given.items()
@@ -249,7 +249,7 @@ class _Copy:
         copy_index: int,
         folder: Path | None,
         exchange: LocalExchange | None = None,
-        roster: Roster | None = None,
+        peers: Peers | None = None,
         **place: Any,
     ) -> None:
         home = Path.cwd() if folder is None else Path(folder).absolute()
@@ -263,11 +263,11 @@ class _Copy:
         self._tuples = space.client(self._raise_if_stopped)
         self.result = ModuleRun(module, copy_index)
         self._channel = None
-        if exchange is not None and roster is not None:
+        if exchange is not None and peers is not None:
             address = Address(module, copy_index)
-            port = exchange.port(roster.place(address)[1])
+            port = exchange.port(peers.place(address)[1])
             self._channel = Channel(port, self._safe_point, self._warn)
-            self._channel.open(address, roster)
+            self._channel.open(address, peers)
         self._context = space.context(
             module=module,
             copy_index=copy_index,
@@ -366,10 +366,10 @@ def _run_all(copies: list[_Copy], timeout_s: float, space: TupleSpace) -> None:
         raise first
 
 
-def _roster(group: str, copies_of: Mapping[str, int]) -> Roster:
+def _peers(group: str, copies_of: Mapping[str, int]) -> Peers:
     """Return everybody in a group whose copies have one rank each."""
     ranks = count()
-    return Roster(
+    return Peers(
         group,
         {
             module: tuple(CopyRanks(rank + 1, (rank,)) for rank in islice(ranks, copies))

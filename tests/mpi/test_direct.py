@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from diel.comm.direct import MpiPort
-from diel.coupling.address import Address, CopyRanks, Roster
+from diel.coupling.address import Address, CopyRanks, Peers
 from diel.coupling.boundary import SharedBoundary
 from diel.coupling.channel import Channel
 from diel.errors import CouplingTimeout, PayloadError
@@ -32,7 +32,7 @@ class People:
         size = self.parent.size
         copies = tuple(CopyRanks(self.serial + rank, (rank,)) for rank in range(size))
         self.serial += size
-        self.channel.open(Address("m", self.parent.rank), Roster("g", {"m": copies}))
+        self.channel.open(Address("m", self.parent.rank), Peers("g", {"m": copies}))
         return self.channel
 
     def close(self):
@@ -94,7 +94,7 @@ def test_a_move_waits_and_an_out_that_does_not_fit_keeps_the_message(people):
             channel.move(b"small", ("m", 1), timeout=0.05)
         channel.move(np.arange(LARGE), ("m", 1), tag="field", timeout=60)
     if me == 1:
-        with pytest.raises(PayloadError, match="has not been taken"):
+        with pytest.raises(PayloadError, match="has not been received"):
             channel.recv("m", tag="field", out=np.empty(3), timeout=60)
         assert channel.recv("m", tag="field").sum() == LARGE * (LARGE - 1) // 2
         assert channel.recv("m") == b"small"

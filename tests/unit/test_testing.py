@@ -318,7 +318,7 @@ def test_a_wait_for_a_message_is_explained_and_ends_with_the_others() -> None:
 
 
 def test_a_single_module_has_nobody_to_speak_to() -> None:
-    with pytest.raises(CouplingError, match="without other ranks to speak to"):
+    with pytest.raises(CouplingError, match="without other ranks to send to"):
         run_module(lambda ctx: ctx.send(1, to="other"))
     with pytest.raises(BoundaryError, match=r'no \[\[boundary\]\] "wall"; it has none'):
         run_module(lambda ctx: ctx.boundary("wall"))

@@ -197,7 +197,7 @@ def test_a_wrong_address_is_told_who_is_there(tmp_path: Path) -> None:
     (log,) = tmp_path.glob("runs/*/logs/addresses.0.0.log")
     there = "addresses (1 copy of 1 rank), stranger (1 copy of 2 ranks)"
     assert log.read_text().splitlines() == [
-        "prog is an executable, which cannot be spoken to: use files, or the tuple space",
+        "prog is an executable, which receives no messages: use files, or the tuple space",
         f'there is no module "strnger" in group "g", which has {there}; did you mean "stranger"?',
         "there is no copy 1 of stranger: it has 1 copy, from 0",
         "there is no rank 2 of stranger.0: it has 2 ranks, from 0",

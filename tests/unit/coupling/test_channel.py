@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.coupling.meeting import Meeting, pair, roster
+from unit.coupling.meeting import Meeting, pair, peers
 
 from diel.comm.tags import DIRECT_PAYLOADS
 from diel.coupling.address import Address
-from diel.coupling.heads import INLINE_BYTES, NO_TICKET, Head
+from diel.coupling.messages import INLINE_BYTES, NO_TICKET, Head
 from diel.errors import AddressError, CouplingTimeout, PayloadError, RunStopped, TagError
 
 LARGE = np.arange(10_000.0)
@@ -124,7 +124,7 @@ def test_nobody_moves_to_itself_but_may_send() -> None:
 
 
 def test_messages_keep_their_order_for_each_sender_and_tag() -> None:
-    meeting = Meeting(roster(a=(2, 2), b=(1, 1)))
+    meeting = Meeting(peers(a=(2, 2), b=(1, 1)))
     receiver = meeting[Address("b")]
     for step in range(3):
         for copy in range(2):
@@ -152,7 +152,7 @@ def test_a_wrong_out_refuses_the_message_and_keeps_it() -> None:
         with pytest.raises(
             PayloadError,
             match=r"recv\(from a.0 rank 0, tag='t'\): the message is an"
-            r" array of dtype float64 and shape \(10000,\).*has not been taken",
+            r" array of dtype float64 and shape \(10000,\).*has not been received",
         ):
             b.recv("a", tag="t", out=out)
     for odd in ([0.0], LARGE[::2], np.empty(3, object)):
@@ -176,7 +176,7 @@ def test_what_cannot_be_sent_is_refused() -> None:
 
 
 def test_addresses() -> None:
-    people = roster(fluid=(2, 3), solid=(1, 1))
+    people = peers(fluid=(2, 3), solid=(1, 1))
     for to in ("fluid", ("fluid",), ("fluid", 0), ("fluid", 0, 0), Address("fluid")):
         assert people.resolve(to) == Address("fluid", 0, 0)
     assert people.resolve(("fluid", np.int64(1), 2)) == Address("fluid", 1, 2)
@@ -207,7 +207,7 @@ def test_what_was_left_over_never_reaches_a_later_copy() -> None:
         "b.0: 2 messages from a.0 rank 0 to rank 0 (tag 't') were never received"
     ]
     a.send("late", "b", tag="t")  # as if it had been on its way
-    meeting.open(roster(3, a=(1, 1), b=(1, 1)))
+    meeting.open(peers(3, a=(1, 1), b=(1, 1)))
     with pytest.raises(CouplingTimeout):
         b.recv("a", tag="t", timeout=0.02)
     a.send("new", "b", tag="t")
@@ -221,7 +221,7 @@ def test_what_was_left_over_never_reaches_a_later_copy() -> None:
 def test_a_message_for_a_copy_that_is_about_to_start_is_kept() -> None:
     meeting, a, b = pair()
     b.close()
-    later = roster(3, a=(1, 1), b=(1, 1))
+    later = peers(3, a=(1, 1), b=(1, 1))
     a.close()
     a.open(Address("a"), later)
     a.send(LARGE, "b")
@@ -264,16 +264,16 @@ def test_a_stop_ends_a_wait() -> None:
     assert meeting.warnings == []
 
 
-def test_the_account_says_what_a_deadlock_is_told_from() -> None:
+def test_the_counts_tell_a_deadlock_from_delay() -> None:
     _, a, b = pair()
     seen: list[Any] = []
 
     def look() -> None:
-        account = b.account()
-        seen.append((account.waits_for, account.received, b.waiting_for))
+        counts = b.counts()
+        seen.append((counts.waits_for, counts.arrived, b.waiting_for))
         if len(seen) == 1:
             a.send(1, "b", tag="another")
-        elif account.received:
+        elif counts.arrived:
             raise RunStopped("seen")
 
     b._safe_point = look
@@ -283,12 +283,12 @@ def test_the_account_says_what_a_deadlock_is_told_from() -> None:
     assert seen[-1][:2] == ("message", 1)
     # What has come meanwhile makes it another wait, to whoever was told of the first one.
     assert seen[0][2] is not seen[-1][2]
-    assert a.account().sent == {(2, 1): 1}
+    assert a.counts().sent == {(2, 1): 1}
     a.send(LARGE, "b")
-    assert (a.account().left, b.account().taken) == ({(2, 1): 0}, {})
+    assert (a.counts().delivered, b.counts().received) == ({(2, 1): 0}, {})
     b.recv("a")
-    assert (a.account().left, b.account().taken) == ({(2, 1): 1}, {(1, 0): 1})
-    assert b.account().waits_for == ""
+    assert (a.counts().delivered, b.counts().received) == ({(2, 1): 1}, {(1, 0): 1})
+    assert b.counts().waits_for == ""
 
 
 def test_tickets_are_used_again() -> None:

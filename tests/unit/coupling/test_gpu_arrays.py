@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from unit.coupling.meeting import pair
 
-from diel.coupling import devices
+from diel.coupling import values
 from diel.errors import PayloadError
 
 
@@ -71,13 +71,13 @@ def test_an_array_on_a_gpu_that_does_not_fit() -> None:
 
 
 def test_what_is_on_a_gpu() -> None:
-    assert devices.is_on_device(OnDevice(np.ones(3)))
-    assert devices.is_on_device(OnlyInterface())
+    assert values.is_on_device(OnDevice(np.ones(3)))
+    assert values.is_on_device(OnlyInterface())
     for value in (np.ones(3), [1.0], b"", None):
-        assert not devices.is_on_device(value)
-    assert devices.is_contiguous(OnDevice(np.ones((2, 3))))
-    assert not devices.is_contiguous(OnDevice(np.ones((2, 3)).T))
-    assert devices.size_bytes(OnDevice(np.ones((2, 3), "f4"))) == 24
+        assert not values.is_on_device(value)
+    assert values.is_contiguous(OnDevice(np.ones((2, 3))))
+    assert not values.is_contiguous(OnDevice(np.ones((2, 3)).T))
+    assert values.device_bytes(OnDevice(np.ones((2, 3), "f4"))) == 24
 
 
 def test_without_cupy_another_librarys_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,5 +105,5 @@ def test_what_runs_on_the_gpu_is_finished_before_its_address_is_given(
     for name in ("cupy", "torch"):
         monkeypatch.setitem(sys.modules, name, Library(name))  # type: ignore[arg-type]
     array = OnDevice(np.ones(5))
-    assert devices.address_of(array) == (array.there.ctypes.data, 40)
+    assert values.address_of(array) == (array.there.ctypes.data, 40)
     assert finished == ["cupy", "torch"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.coupling.meeting import Meeting, roster
+from unit.coupling.meeting import Meeting, peers
 
 from diel.coupling.address import Address
 from diel.coupling.boundary import SharedBoundary, pieces
@@ -25,7 +25,7 @@ def declare(owners: list[Any], readers: list[Any], shape: tuple[int, ...], **mor
 
 
 def boundaries(meeting: Meeting, declared: Boundary) -> dict[Address, SharedBoundary]:
-    people = [address for _, _, address in meeting.roster.addresses()]
+    people = [address for _, _, address in meeting.peers.addresses()]
     found = {}
     for address in people:
         try:
@@ -36,7 +36,7 @@ def boundaries(meeting: Meeting, declared: Boundary) -> dict[Address, SharedBoun
 
 
 def one_way(length: int) -> tuple[Meeting, SharedBoundary, SharedBoundary]:
-    meeting = Meeting(roster(fluid=(1, 1), solid=(1, 1)))
+    meeting = Meeting(peers(fluid=(1, 1), solid=(1, 1)))
     declared = declare([{"module": "fluid"}], [{"module": "solid"}], (length,))
     found = boundaries(meeting, declared)
     return meeting, found[Address("fluid")], found[Address("solid")]
@@ -71,7 +71,7 @@ def worlds(draw: st.DrawFn) -> tuple[Meeting, Boundary]:
         if "split" not in part and draw(st.booleans()):
             part["rank"] = draw(st.integers(0, sizes[name][1] - 1))
         readers.append(part)
-    return Meeting(roster(**sizes)), declare(owners, readers, shape, dtype="int32")
+    return Meeting(peers(**sizes)), declare(owners, readers, shape, dtype="int32")
 
 
 def place(wall: SharedBoundary, view: np.ndarray[Any, Any]) -> tuple[slice, slice]:
@@ -118,7 +118,7 @@ def test_only_what_somebody_reads_travels_and_straight_to_them(
     world: tuple[Meeting, Boundary],
 ) -> None:
     meeting, declared = world
-    everything = pieces(declared, meeting.roster)
+    everything = pieces(declared, meeting.peers)
     assert len({(one.owner, one.reader, one.key) for one in everything}) == len(everything)
     for one in everything:
         assert one.owner != one.reader
@@ -164,7 +164,7 @@ def test_buffers_are_used_again() -> None:
 @pytest.mark.parametrize("shape", [(2, LARGE), (LARGE, 2), (2, 3)])
 def test_an_exchange_in_threads(shape: tuple[int, int]) -> None:
     """Sections that are contiguous memory, those that are not, and small ones."""
-    meeting = Meeting(roster(a=(1, 1), b=(1, 1)))
+    meeting = Meeting(peers(a=(1, 1), b=(1, 1)))
     axis = int(shape[0] == LARGE)
     halves = []
     for index in range(2):
@@ -207,7 +207,7 @@ def test_an_exchange_that_nobody_joins_can_be_joined_later() -> None:
 
 
 def test_who_has_no_part_is_told_so() -> None:
-    meeting = Meeting(roster(fluid=(1, 2), solid=(1, 1), other=(1, 1)))
+    meeting = Meeting(peers(fluid=(1, 2), solid=(1, 1), other=(1, 1)))
     declared = declare([{"module": "fluid", "rank": 0}], [{"module": "solid"}], (4,))
     with pytest.raises(BoundaryError, match=r'other.0 rank 0 has no part in boundary "wall"'):
         SharedBoundary(declared, meeting[Address("other")])
@@ -218,6 +218,6 @@ def test_who_has_no_part_is_told_so() -> None:
         owner.pull()
     with pytest.raises(BoundaryError, match=r"solid.0 rank 0 owns nothing"):
         SharedBoundary(declared, meeting[Address("solid")]).push()
-    alone = Meeting(roster(fluid=(1, 1)))
+    alone = Meeting(peers(fluid=(1, 1)))
     with pytest.raises(BoundaryError, match='shared with solid, and group "g" has fluid only'):
         SharedBoundary(declared, alone[Address("fluid")])

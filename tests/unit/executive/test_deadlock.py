@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from diel.coupling.account import Account
+from diel.coupling.messages import MessageCounts
 from diel.executive.deadlock import WaitWatch
 from diel.executive.messages import Waiting
 from diel.executive.plans import CopyPlan
@@ -91,7 +91,7 @@ def test_a_rank_that_waits_for_others_of_its_copy_is_at_no_server() -> None:
     assert watch.is_deadlock([3, 4], [survey([3])])
 
 
-def direct(serial: int, **account: Any) -> Waiting:
+def direct(serial: int, **counts: Any) -> Waiting:
     return Waiting(
         serial=serial,
         what="recv(from b.0 rank 0)",
@@ -100,7 +100,7 @@ def direct(serial: int, **account: Any) -> Waiting:
         at_server=False,
         puts=(0,),
         waited_s=1.0,
-        account=Account(**account),
+        counts=MessageCounts(**counts),
     )
 
 
@@ -112,19 +112,19 @@ def test_receivers_wait_in_vain_when_every_message_has_reached_them() -> None:
     watch.note(4, plan("b", 4), direct(2, received=2, waits_for="message"), now_s=0)
     assert watch.is_deadlock([3, 4], [survey([])])  # both are there, and not what it waits for
     # One that waits for a tuple is not held by messages, but may have sent some.
-    watch.note(3, plan("a", 3), waiting("x", account=Account({(2, 4): 3})), now_s=0)
+    watch.note(3, plan("a", 3), waiting("x", counts=MessageCounts({(2, 4): 3})), now_s=0)
     assert not watch.is_deadlock([3, 4], [survey([3])])
 
 
 def test_what_a_copy_has_sent_before_its_end_counts() -> None:
     watch = WaitWatch()
     watch.note(4, plan("b", 4), direct(2, received=0, waits_for="message"), now_s=0)
-    watch.note_end(3, 1, Account({(2, 4): 1}))
+    watch.note_end(3, 1, MessageCounts({(2, 4): 1}))
     assert not watch.is_deadlock([4], [survey([])])
     watch.note(4, plan("b", 4), direct(2, received=1, waits_for="message"), now_s=0)
     assert watch.is_deadlock([4], [survey([])])
     # A later copy on the same rank begins with no messages.
-    watch.note_end(4, 2, Account())
+    watch.note_end(4, 2, MessageCounts())
     watch.note(4, plan("b", 4), direct(5, received=0, waits_for="message"), now_s=0)
     assert watch.is_deadlock([4], [survey([])])
 
@@ -140,10 +140,10 @@ def test_a_receipt_comes_as_long_as_the_receiver_can_take_or_drop_the_message() 
     watch.note(4, plan("b", 4), direct(2, waits_for="message"), now_s=0)
     assert watch.is_deadlock([3, 4], [survey([])])
     # Rank 4 has taken it since rank 3 told of its wait: rank 3 may be computing by now.
-    taken = direct(2, waits_for="message", taken={(1, 3): 1})
+    taken = direct(2, waits_for="message", received={(1, 3): 1})
     watch.note(4, plan("b", 4), taken, now_s=0)
     assert not watch.is_deadlock([3, 4], [survey([])])
-    more = direct(1, waits_for="receipt", receivers=((2, 4),), left={(2, 4): 1})
+    more = direct(1, waits_for="receipt", receivers=((2, 4),), delivered={(2, 4): 1})
     watch.note(3, plan("a", 3), more, now_s=0)
     assert watch.is_deadlock([3, 4], [survey([])])
 

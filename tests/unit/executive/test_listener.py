@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diel.comm.meter import Times
-from diel.coupling.account import Account
+from diel.coupling.messages import MessageCounts
 from diel.executive import messages
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import CopyRankFailed, CopyRankFinished, CopyRankLeft, ModuleCommAsked
@@ -143,7 +143,7 @@ def test_goodbyes_are_counted(heard: Heard) -> None:
 
 def test_late_reports_change_nothing_but_the_books(heard: Heard) -> None:
     heard.hear(waiting())
-    heard.listener.hear_late(FIRST, messages.RankFinished(7, None, 1, Account(), SPENT))
+    heard.listener.hear_late(FIRST, messages.RankFinished(7, None, 1, MessageCounts(), SPENT))
     assert list(heard.waits.waits) == [FIRST]
     assert heard.records == []
     heard.listener.hear_late(FIRST, messages.Recorded("ResultAdded", {}))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diel.comm.meter import Meter
-from diel.coupling.account import Account
+from diel.coupling.messages import MessageCounts
 from diel.executive import telling
 from diel.executive.messages import Waiting, WaitOver
 from diel.executive.telling import Teller
@@ -23,7 +23,7 @@ class Rank:
         monkeypatch.setattr(telling.time, "monotonic", lambda: self.now_s)
         self.tuples = SimpleNamespace(waiting_for=None, puts=[3, 4])
         transport: Any = SimpleNamespace(latest_serial=9)
-        self.channel = SimpleNamespace(waiting_for=None, account=Account)
+        self.channel = SimpleNamespace(waiting_for=None, counts=MessageCounts)
         self.told: list[Any] = []
         self.meter = Meter()
         tuples: Any = self.tuples

@@ -1,4 +1,4 @@
-"""What a message between modules says of itself before its payload.
+"""What a message between modules says before its payload, and counts of messages.
 
 ::
 
@@ -13,7 +13,8 @@ an earlier one, and is dropped.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
 
 from diel.tuples.tags import Tag, decode_tag, encode_tag, format_tag
 
@@ -85,3 +86,31 @@ def describe_key(key: bytes) -> str:
     if key.startswith(_BOUNDARY):
         return f'boundary "{key[1:].partition(_SEPARATOR)[0].decode()}"'
     return f"tag {format_tag(decode_tag(key))}"
+
+
+@dataclass(frozen=True)
+class MessageCounts:
+    """How many messages a copy on a rank has sent and received: what tells a deadlock from delay.
+
+    Attributes
+    ----------
+    sent : dict of (int, int) to int
+        Messages that it has sent, by serial and world rank of their receivers.
+    arrived : int
+        Messages that have reached it, received by it or not.
+    delivered : dict of (int, int) to int
+        Of those sent with a payload apart, how many are known to have been received.
+    received : dict of (int, int) to int
+        Payloads that it has received, by serial and world rank of their senders.
+    waits_for : str
+        ``message``, ``receipt`` (of a message of its own), or nothing of the kind.
+    receivers : tuple of (int, int)
+        Serials and world ranks of those whose receipt it waits for.
+    """
+
+    sent: dict[tuple[int, int], int] = field(default_factory=dict)
+    arrived: int = 0
+    delivered: dict[tuple[int, int], int] = field(default_factory=dict)
+    received: dict[tuple[int, int], int] = field(default_factory=dict)
+    waits_for: Literal["message", "receipt", ""] = ""
+    receivers: tuple[tuple[int, int], ...] = ()
