@@ -107,9 +107,9 @@ def direct(serial: int, **counts: Any) -> Waiting:
 def test_receivers_wait_in_vain_when_every_message_has_reached_them() -> None:
     watch = WaitWatch()
     watch.note(3, plan("a", 3), direct(1, sent={(2, 4): 2}, waits_for="message"), now_s=0)
-    watch.note(4, plan("b", 4), direct(2, received=1, waits_for="message"), now_s=0)
+    watch.note(4, plan("b", 4), direct(2, arrived=1, waits_for="message"), now_s=0)
     assert not watch.is_deadlock([3, 4], [survey([])])  # one of the two is on its way
-    watch.note(4, plan("b", 4), direct(2, received=2, waits_for="message"), now_s=0)
+    watch.note(4, plan("b", 4), direct(2, arrived=2, waits_for="message"), now_s=0)
     assert watch.is_deadlock([3, 4], [survey([])])  # both are there, and not what it waits for
     # One that waits for a tuple is not held by messages, but may have sent some.
     watch.note(3, plan("a", 3), waiting("x", counts=MessageCounts({(2, 4): 3})), now_s=0)
@@ -118,14 +118,14 @@ def test_receivers_wait_in_vain_when_every_message_has_reached_them() -> None:
 
 def test_what_a_copy_has_sent_before_its_end_counts() -> None:
     watch = WaitWatch()
-    watch.note(4, plan("b", 4), direct(2, received=0, waits_for="message"), now_s=0)
+    watch.note(4, plan("b", 4), direct(2, arrived=0, waits_for="message"), now_s=0)
     watch.note_end(3, 1, MessageCounts({(2, 4): 1}))
     assert not watch.is_deadlock([4], [survey([])])
-    watch.note(4, plan("b", 4), direct(2, received=1, waits_for="message"), now_s=0)
+    watch.note(4, plan("b", 4), direct(2, arrived=1, waits_for="message"), now_s=0)
     assert watch.is_deadlock([4], [survey([])])
     # A later copy on the same rank begins with no messages.
     watch.note_end(4, 2, MessageCounts())
-    watch.note(4, plan("b", 4), direct(5, received=0, waits_for="message"), now_s=0)
+    watch.note(4, plan("b", 4), direct(5, arrived=0, waits_for="message"), now_s=0)
     assert watch.is_deadlock([4], [survey([])])
 
 
