@@ -17,7 +17,8 @@ from diel.workflow.annotations import InWords
 class StrictTable(BaseModel):
     """A table of a workflow file: it cannot be changed and knows every key it takes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # Built when it is first used: most files have no [[boundary]], and a start waits for each.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 # In bytes: file names end at 255 of them on most systems, and a log file or a run's folder adds to
