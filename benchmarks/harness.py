@@ -1,6 +1,6 @@
 """What every benchmark shares: peers in processes of their own, blocks in turn, ratios of medians.
 
-A benchmark is a script with two faces. Started by a person it is the referee: it starts one
+A benchmark is a script with two roles. Started by a person it is the referee: it starts one
 worker process for each contender and lets them work block by block in turn (A B A B), so that
 a neighbour's load meets both alike. Started with ``--worker NAME`` it is that contender: it gets
 ready, and then answers each line of JSON on its standard input with one on its standard output.

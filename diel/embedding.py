@@ -116,7 +116,7 @@ class Executive:
                 from diel.executive.worker import follow
 
                 return follow(parent)
-            from diel.cli.display import face_for_rank_0
+            from diel.cli.display import observer_for_rank_0
             from diel.executive.lead import lead
 
             return lead(
@@ -127,7 +127,7 @@ class Executive:
                 run_dir=None,
                 provided=provided,
                 traces_all=self._trace,
-                face_for=lambda directory: face_for_rank_0(directory, silent=False),
+                observer_for=lambda directory: observer_for_rank_0(directory, silent=False),
             )
         except DielError as error:
             print(f"diel: {error}", file=sys.stderr, flush=True)

@@ -1,1 +1,1 @@
-"""The command line: a face, without logic of its own."""
+"""The command line: it reads the run directory and nothing else of a run."""

@@ -23,7 +23,7 @@ from diel.run.view import RunView
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from diel.executive.lead import Face
+    from diel.executive.lead import RunObserver
 
 _PLAIN_PROGRESS_EVERY_S: Final = 2.0
 _PLAIN_SILENCE_S: Final = 10.0
@@ -63,12 +63,12 @@ def display_for(directory: RunDirectory, table_rows: int | None = None) -> Displ
     return LiveDisplay(directory, rows) if sys.stdout.isatty() else PlainDisplay(directory, rows)
 
 
-def face_for_rank_0(directory: RunDirectory, *, silent: bool) -> Face:
+def observer_for_rank_0(directory: RunDirectory, *, silent: bool) -> RunObserver:
     """Return what shows a run from within rank 0."""
-    return SilentFace() if silent else PlainFace(directory)
+    return NullObserver() if silent else PlainObserver(directory)
 
 
-class PlainFace:
+class PlainObserver:
     """Shows a run under a bare mpirun, where rank 0 is the only one to do so."""
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -87,7 +87,7 @@ class PlainFace:
         self._display.conclude()
 
 
-class SilentFace:
+class NullObserver:
     """Shows nothing: the process that launched the ranks does."""
 
     def refresh(self) -> None:

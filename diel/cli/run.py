@@ -18,7 +18,7 @@ from diel.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
-    from diel.executive.lead import Face
+    from diel.executive.lead import RunObserver
     from diel.executive.signals import StopSignals
 
 _INTERNAL_ERROR = 70
@@ -184,12 +184,12 @@ def _lead_or_follow(parent: Parent, options: argparse.Namespace, signals: StopSi
         from diel.executive.worker import follow
 
         return follow(parent)
-    from diel.cli.display import face_for_rank_0
+    from diel.cli.display import observer_for_rank_0
     from diel.executive.lead import lead
 
-    def face_for(directory: RunDirectory) -> Face:
+    def observer_for(directory: RunDirectory) -> RunObserver:
         signals.stop_with(directory.request_stop)
-        return face_for_rank_0(directory, silent=launched_by_us)
+        return observer_for_rank_0(directory, silent=launched_by_us)
 
     launched_by_us = options.run_dir is not None  # then the launcher shows the run
     file, run_dir = options.file, options.run_dir
@@ -207,7 +207,7 @@ def _lead_or_follow(parent: Parent, options: argparse.Namespace, signals: StopSi
         resumes=options.resume is not None,
         traces_all=options.trace,
         merges_trace=not launched_by_us,
-        face_for=face_for,
+        observer_for=observer_for,
     )
 
 

@@ -39,8 +39,8 @@ _DISMISSAL_TIMEOUT_S = 5.0
 BAD_INPUT = 2
 
 
-class Face(Protocol):
-    """Who shows a run to a person."""
+class RunObserver(Protocol):
+    """Shows a run to a person while rank 0 drives it."""
 
     def refresh(self) -> None:
         """Show what is new; called a few times a second."""
@@ -63,7 +63,7 @@ def lead(
     provided: Mapping[str, FunctionLocation] | None = None,
     traces_all: bool = False,
     merges_trace: bool = True,
-    face_for: Callable[[RunDirectory], Face],
+    observer_for: Callable[[RunDirectory], RunObserver],
 ) -> int:
     """Run a workflow file as rank 0; every other rank is in `diel.executive.worker.follow`.
 
@@ -87,8 +87,8 @@ def lead(
     merges_trace : bool, optional
         Whether to write ``trace.json`` and conclude reports; whoever launched the ranks may do
         that instead.
-    face_for : callable
-        Makes the face once the run directory is known.
+    observer_for : callable
+        Makes the observer once the run directory is known.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def lead(
         module.name: ModuleSpec.of(module, locations.get(module.name))
         for module in workflow.modules
     }
-    face = face_for(directory)
+    observer = observer_for(directory)
     driver = Driver(
         parent,
         recorder,
@@ -132,8 +132,8 @@ def lead(
         seating=seating,
         server_ranks=server_ranks(workflow),
         pool=pool,
-        announce=face.announce,
-        housekeeping=face.refresh,
+        announce=observer.announce,
+        housekeeping=observer.refresh,
         resumption=resumption(directory) if resumes else None,
     )
     welcome = Welcome(
@@ -160,7 +160,7 @@ def lead(
         recorder.close()
         dismiss_all(parent)
         raise RunDirectoryError(refusal) from error
-    face.conclude()
+    observer.conclude()
     if merges_trace:
         for complaint in (save_trace(directory), conclude_reports(directory)):
             if complaint:

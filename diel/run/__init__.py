@@ -1,4 +1,4 @@
 """The run directory: its only owner.
 
-Rank 0 writes it, every face of the project reads it and nothing else of a run.
+Rank 0 writes it, commands and pages read it and nothing else of a run.
 """

@@ -1,6 +1,6 @@
-"""A run as its journal tells it: what every face shows.
+"""A run as its journal tells it: what every command shows.
 
-``RunView.apply(record)`` is a pure function of the records, so a face may start late, or after
+``RunView.apply(record)`` is a pure function of the records, so a reader may start late, or after
 the end, and shows the same.
 """
 

@@ -1,4 +1,4 @@
-"""What tests of the faces share."""
+"""What tests of the commands share."""
 
 from __future__ import annotations
 

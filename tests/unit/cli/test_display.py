@@ -8,7 +8,13 @@ import pytest
 from unit.cli.journals import RUDE, Journal
 
 from diel.cli import display
-from diel.cli.display import LiveDisplay, PlainDisplay, PlainFace, SilentFace, face_for_rank_0
+from diel.cli.display import (
+    LiveDisplay,
+    NullObserver,
+    PlainDisplay,
+    PlainObserver,
+    observer_for_rank_0,
+)
 from diel.run.directory import RunDirectory
 from diel.run.status import write_status
 
@@ -119,14 +125,14 @@ def test_copies_that_tell_are_heard_where_nothing_else_is_said(
 def test_a_failure_is_told_once_with_its_place(
     directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    face = PlainFace(directory)
+    observer = PlainObserver(directory)
     journal.start()
     failure = journal.failure()
-    face.announce(failure)
+    observer.announce(failure)
     journal.add("StopOrdered", reason="trainer.1 failed")
     journal.end(1)
-    face.refresh()
-    face.conclude()
+    observer.refresh()
+    observer.conclude()
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [
         "",
@@ -158,13 +164,13 @@ def test_a_silent_face_says_nothing(
     directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal.start()
-    face = face_for_rank_0(directory, silent=True)
-    face.refresh()
-    face.announce(journal.failure())
-    face.conclude()
+    observer = observer_for_rank_0(directory, silent=True)
+    observer.refresh()
+    observer.announce(journal.failure())
+    observer.conclude()
     assert capsys.readouterr() == ("", "")
-    assert isinstance(face, SilentFace)
-    assert isinstance(face_for_rank_0(directory, silent=False), PlainFace)
+    assert isinstance(observer, NullObserver)
+    assert isinstance(observer_for_rank_0(directory, silent=False), PlainObserver)
 
 
 def test_the_display_fits_where_the_output_goes(
