@@ -107,10 +107,10 @@ class Executive:
         """
         from diel.comm.mpi import world
         from diel.comm.parent import Parent
-        from diel.loading.provided import provide
+        from diel.loading.functions import register_functions
 
         parent = Parent(comm if comm is not None else world())
-        provided = provide(self._functions)
+        provided = register_functions(self._functions)
         try:
             if parent.rank != parent.EXECUTIVE_RANK:
                 from diel.executive.worker import follow

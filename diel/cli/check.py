@@ -8,8 +8,8 @@ from diel.cli.seats import print_seats
 from diel.errors import LaunchError
 from diel.executive.launch import available_cores
 from diel.executive.placement import needs, plan_groups
-from diel.loading.checking import finish
-from diel.loading.threads import set_thread_environment
+from diel.loading.environment import set_thread_environment
+from diel.loading.options import finish
 from diel.workflow.load import read_draft
 from diel.workflow.model import Module
 

@@ -75,7 +75,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.executive import launch, placement
     from diel.executive.arrangement import arrange
     from diel.executive.leftovers import remove_leftovers
-    from diel.loading.checking import finish
+    from diel.loading.options import finish
     from diel.loading.reports import conclude_reports
     from diel.run.trace import save_trace
     from diel.workflow.load import read_draft

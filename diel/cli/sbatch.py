@@ -10,8 +10,8 @@ from pathlib import Path
 from diel.errors import LaunchError
 from diel.executive.launch import own_mpiexec
 from diel.executive.sbatch import job_for, sbatch_script
-from diel.loading.checking import finish
-from diel.loading.threads import set_thread_environment
+from diel.loading.environment import set_thread_environment
+from diel.loading.options import finish
 from diel.workflow.load import read_draft
 
 

@@ -22,9 +22,9 @@ from diel.cli.conclusion import FAILED, TABLE_ROWS, print_rankings
 from diel.cli.output import aligned, warn
 from diel.cli.runs import show_duration
 from diel.errors import LaunchError
-from diel.loading.checking import OPTIONS_CLASS, finish, parse_options
+from diel.loading.environment import set_thread_environment
 from diel.loading.functions import import_code
-from diel.loading.threads import set_thread_environment
+from diel.loading.options import OPTIONS_CLASS, finish, parse_options
 from diel.run.directory import RunDirectory
 from diel.run.history import is_run
 from diel.run.journal import JournalReader

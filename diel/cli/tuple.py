@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from diel.errors import DielError, TupleSocketError
-from diel.programs.tag_spelling import SPELLING, Fields, parse_tag, spell_tag
 from diel.programs.tuple_protocol import (
     DONE,
     LATE,
+    SPELLING,
     TOKEN,
     TUPLE_SOCKET,
+    Fields,
     NotUnderstood,
     Parcel,
     Unpacker,
     pack,
+    parse_tag,
+    spell_tag,
 )
 
 LATE_EXIT: Final = 1

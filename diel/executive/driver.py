@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.messages import Report, Welcome
     from diel.executive.seating import Seating
-    from diel.loading.spec import ModuleSpec
+    from diel.loading.module_spec import ModuleSpec
     from diel.run.journal import Record
     from diel.run.recorder import Recorder
     from diel.run.resuming import Resumption

@@ -18,8 +18,7 @@ from typing import Final
 from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
 from diel.executive.gpus import Node
-from diel.loading.output import shorten
-from diel.loading.threads import thread_environment
+from diel.loading.environment import shorten, thread_environment
 from diel.programs.supervised import Supervisor
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader

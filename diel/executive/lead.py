@@ -17,10 +17,10 @@ from diel.executive.driver import Driver
 from diel.executive.gpus import nodes_of
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
 from diel.executive.placement import plan_groups, pool_ranks, server_ranks
-from diel.loading.checking import finish
+from diel.loading.environment import set_thread_environment
+from diel.loading.module_spec import ModuleSpec
+from diel.loading.options import finish
 from diel.loading.reports import conclude_reports
-from diel.loading.spec import ModuleSpec
-from diel.loading.threads import set_thread_environment
 from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
 from diel.run.resuming import resumption

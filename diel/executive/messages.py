@@ -10,7 +10,7 @@ from diel.comm.meter import NO_TIMES, Times
 from diel.coupling.address import CopyRanks, Peers
 from diel.coupling.messages import MessageCounts
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration, ModuleSeats
-from diel.loading.spec import ModuleSpec
+from diel.loading.module_spec import ModuleSpec
 
 if TYPE_CHECKING:
     from diel.workflow.boundary import Boundary

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from diel.comm.devices import VISIBLE_GPUS
 from diel.errors import ModuleFailed
-from diel.loading.threads import thread_environment
+from diel.loading.environment import thread_environment
 from diel.programs.executables import ProgramRunner, command_of
 
 if TYPE_CHECKING:
     from diel.comm.wakeup import Wakeup
     from diel.executive.messages import RunCopy
     from diel.executive.plans import CopyPlan
-    from diel.loading.spec import ModuleSpec
+    from diel.loading.module_spec import ModuleSpec
     from diel.run.directory import RunDirectory
     from diel.tuples.client import TupleClient
 

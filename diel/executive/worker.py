@@ -46,12 +46,17 @@ from diel.executive.returned import recordable
 from diel.executive.serving import GOODBYE_TIMEOUT_S, serve_tuples
 from diel.executive.telling import Teller
 from diel.executive.timekeeping import Timekeeper
-from diel.loading.checking import parse_options
 from diel.loading.context import Context, Place, running
+from diel.loading.environment import (
+    OpenLog,
+    ThreadLimiter,
+    output_to,
+    restored_process_state,
+    set_thread_environment,
+    shorten,
+)
 from diel.loading.functions import find_function, import_code
-from diel.loading.output import OpenLog, shorten
-from diel.loading.surroundings import output_to, restored_process_state
-from diel.loading.threads import ThreadLimiter, set_thread_environment
+from diel.loading.options import parse_options
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
 from diel.run.records import StoredValue
@@ -65,7 +70,7 @@ if TYPE_CHECKING:
 
     from diel.comm.parent import Parent
     from diel.executive.programs import ExecutableCopies
-    from diel.loading.spec import ModuleSpec
+    from diel.loading.module_spec import ModuleSpec
 
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
 _ENDS = {

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import BoundaryError, CouplingError
-from diel.loading.logger import logger_of
 from diel.loading.results import Results, as_number
 
 if TYPE_CHECKING:
@@ -135,7 +134,7 @@ class Context:
         """The logger of this rank."""
         if self._log is None:
             name = f"{self._place.module}.{self._place.copy_index}"
-            self._log = logger_of(name, self._record)
+            self._log = _logger_of(name, self._record)
         return self._log
 
     @property
@@ -368,3 +367,42 @@ def running(context: Context) -> Iterator[None]:
         yield
     finally:
         _CURRENT.reset(token)
+
+
+# -- the logger of a rank -------------------------------------------------------------------------
+
+
+def _logger_of(name: str, record: Callable[..., None]) -> logging.Logger:
+    """Return a logger that prints, and sends warnings and errors to the journal.
+
+    Parameters
+    ----------
+    name : str
+        Who logs.
+    record : callable
+        Writes an event to the journal.
+    """
+    logger = logging.Logger(name, logging.INFO)
+    to_file = _OutputHandler()
+    to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(to_file)
+    logger.addHandler(_JournalHandler(record))
+    return logger
+
+
+class _JournalHandler(logging.Handler):
+    """Sends warnings and errors to the journal."""
+
+    def __init__(self, record: Callable[..., None]) -> None:
+        super().__init__(logging.WARNING)
+        self._write = record
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write("MessageLogged", level=record.levelname, text=record.getMessage())
+
+
+class _OutputHandler(logging.Handler):
+    """Prints, and so writes to what standard output is at that moment: the module's log file."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), flush=True)

@@ -12,20 +12,20 @@ import importlib.machinery
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from diel.plugins import MODULES, import_installed
-from diel.workflow.functions import locate_function
-
-if TYPE_CHECKING:
-    from diel.workflow.functions import FunctionLocation
+from diel.workflow.functions import FunctionLocation, locate_function
 
 _OURS = frozenset({"diel", "dnn"})
+_PROGRAM_PACKAGE = "diel_program"
+_PROGRAM_FUNCTION = "run"
+_OPTIONS_CLASS = "Options"
 _IMPORTING = RLock()
 """Tests run modules in threads, which may ask for one file at the same time; and Python 3.11 cannot
 parse in two threads at once (its issue 106905)."""
@@ -182,3 +182,45 @@ def _find_own_first(name: str, folder: Path) -> None:
     # The installed one, if something imported it before: what holds it keeps it.
     for module in [module for module in sys.modules if module.split(".")[0] == name]:
         del sys.modules[module]
+
+
+# -- functions of a program -----------------------------------------------------------------------
+
+
+def register_functions(
+    functions: Mapping[str, Callable[[Any], Any]],
+) -> dict[str, FunctionLocation]:
+    """Make functions of a program usable as modules, in place of those that a file names.
+
+    Each becomes the one function of a Python module of its own that is in no file, so that what
+    finds, checks and calls the functions of files does the same with these.
+
+    Parameters
+    ----------
+    functions : mapping of str to callable
+        By the name of the module in the workflow file. If the Python module that defines one
+        also defines ``Options``, its options are validated by that.
+
+    Returns
+    -------
+    dict of str to FunctionLocation
+        By the name of the module.
+    """
+    return {name: _register(name, function) for name, function in functions.items()}
+
+
+def _register(name: str, function: Callable[[Any], Any]) -> FunctionLocation:
+    code = ModuleType(f"{_PROGRAM_PACKAGE}.{name}")
+    setattr(code, _PROGRAM_FUNCTION, function)
+    options = getattr(sys.modules.get(function.__module__), _OPTIONS_CLASS, None)
+    if isinstance(options, type):
+        setattr(code, _OPTIONS_CLASS, options)
+    sys.modules[code.__name__] = code
+    return FunctionLocation(
+        spec=f"{function.__module__}:{getattr(function, '__qualname__', name)}",
+        function=_PROGRAM_FUNCTION,
+        file=None,
+        module_name=code.__name__,
+        root=None,
+        classes=frozenset({_OPTIONS_CLASS} if isinstance(options, type) else ()),
+    )

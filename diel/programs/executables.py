@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from diel.comm.waiting import wait_for
 from diel.errors import DielError, ModuleFailed
-from diel.loading.spec import ExecutableSpec
+from diel.loading.module_spec import ExecutableSpec
 from diel.programs.supervised import Ending, Program, Supervisor
 from diel.programs.tuple_socket import TupleSocket
 from diel.workflow.programs import fill_placeholders, search_path

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.waiting import wait_for
 from diel.errors import DielError, ModuleFailed, RunStopped, TagError, TupleError, TupleTimeout
-from diel.programs.tag_spelling import parse_tag
 from diel.programs.tuple_protocol import (
     DONE,
     FORMS,
@@ -42,6 +41,7 @@ from diel.programs.tuple_protocol import (
     Parcel,
     Unpacker,
     pack,
+    parse_tag,
 )
 from diel.tuples.tags import ANY
 

@@ -21,7 +21,7 @@ test, and its log is printed.
 
 from __future__ import annotations
 
-from diel.testing.running import Module, ModuleRun, run_module, run_modules
+from diel.testing.runs import Module, ModuleRun, run_module, run_modules
 from diel.testing.space import TupleSpace
 
 __all__ = ["Module", "ModuleRun", "TupleSpace", "run_module", "run_modules"]

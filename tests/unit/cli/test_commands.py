@@ -15,7 +15,7 @@ from diel import __version__
 from diel.cli.commands import COMMANDS
 from diel.cli.completion import levels
 from diel.cli.main import build_parser, main
-from diel.loading.threads import THREAD_VARIABLES
+from diel.loading.environment import THREAD_VARIABLES
 
 WORKFLOW = """
 [[module]]

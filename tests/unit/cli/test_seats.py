@@ -11,7 +11,7 @@ from support import ROOT
 
 from diel.cli.main import main
 from diel.cli.seats import spans
-from diel.loading.threads import THREAD_VARIABLES
+from diel.loading.environment import THREAD_VARIABLES
 
 WORKFLOW = """
 [tuple_space]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diel.cli.main import main
 from diel.errors import TagError
-from diel.programs.tag_spelling import Fields, parse_tag, spell_tag
+from diel.programs.tuple_protocol import Fields, parse_tag, spell_tag
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from diel.cli.main import main
 from diel.errors import LaunchError, WorkflowError
 from diel.executive.sbatch import Job, job_for, sbatch_script, time_limit_s
-from diel.loading.threads import THREAD_VARIABLES
+from diel.loading.environment import THREAD_VARIABLES
 from diel.workflow.model import Group, Module, Workflow
 
 

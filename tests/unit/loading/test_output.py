@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diel.loading.output import OpenLog, shorten
+from diel.loading.environment import OpenLog, shorten
 
 
 def test_the_same_log_stays_open_and_another_one_closes_it(tmp_path: Path) -> None:

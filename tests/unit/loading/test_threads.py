@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from support import Finished
 
-from diel.loading.threads import THREAD_VARIABLES, thread_environment
+from diel.loading.environment import THREAD_VARIABLES, thread_environment
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_the_variables_all_say_the_same() -> None:
 def test_limits_set_before_numpy_is_imported_hold(printed: Callable[..., list[str]]) -> None:
     found = printed(
         """
-from diel.loading.threads import ThreadLimiter, set_thread_environment
+from diel.loading.environment import ThreadLimiter, set_thread_environment
 import sys
 assert "numpy" not in sys.modules
 set_thread_environment(1)
@@ -51,7 +51,7 @@ def test_limits_change_from_module_to_module(printed: Callable[..., list[str]]) 
     found = printed(
         """
 import gc, os
-from diel.loading.threads import ThreadLimiter
+from diel.loading.environment import ThreadLimiter
 limiter = ThreadLimiter()
 limiter.apply(1)  # before anything is loaded: by the environment
 import numpy

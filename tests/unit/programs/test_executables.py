@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diel.errors import ModuleFailed, RunStopped
-from diel.loading.spec import ExecutableSpec
+from diel.loading.module_spec import ExecutableSpec
 from diel.programs.executables import (
     Command,
     ProgramRunner,

@@ -20,7 +20,7 @@ from diel.cli.main import main
 from diel.errors import WorkflowError
 from diel.executive.placement import needs, plan_groups
 from diel.executive.sbatch import job_for
-from diel.loading.checking import finish
+from diel.loading.options import finish
 from diel.workflow.load import Draft, read_draft
 from diel.workflow.model import Workflow
 from diel.workflow.problems import keys_of

@@ -17,7 +17,7 @@ Check: TypeAlias = "Callable[[str, str], tuple[list[list[str]], str]]"
 CHECK = """
 import json, sys
 from diel.errors import WorkflowError
-from diel.loading.checking import finish
+from diel.loading.options import finish
 from diel.workflow.load import read_draft
 
 try:

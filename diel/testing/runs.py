@@ -17,9 +17,9 @@ from diel.comm.direct import LocalExchange
 from diel.coupling.address import Address, CopyRanks, Peers
 from diel.coupling.channel import Channel
 from diel.errors import RunStopped
-from diel.loading.checking import OPTIONS_CLASS, parse_options
 from diel.loading.context import Context, running
 from diel.loading.functions import find_function, import_code
+from diel.loading.options import OPTIONS_CLASS, parse_options
 from diel.run.journal import Record, plain
 from diel.testing.space import TupleSpace
 from diel.tuples.tags import Tag, format_tag
