@@ -70,6 +70,7 @@ def arrays_in_a_step() -> float:
     """Count what is allocated in NumPy's name while steps are replayed."""
     from dnn import SGD, NeuralNetwork, mlp
     from dnn.data.batches import epoch_order
+    from dnn.training.data import Samples
     from dnn.training.epochs import Trainer
 
     generator = np.random.default_rng(SEED)
@@ -77,7 +78,7 @@ def arrays_in_a_step() -> float:
     y = generator.integers(0, 2, len(x))
     model = NeuralNetwork(mlp(13, [16] * 5, 2, "relu"), optimizer=SGD(0.05), seed=SEED)
     network = model._network
-    trainer = Trainer(network.training_plan, model._update, network.ops, x, y, None, 32)
+    trainer = Trainer(network, model._update, Samples(x, y), 32)
     trainer.epoch(epoch_order(len(x), SEED, 0))
     order = epoch_order(len(x), SEED, 1)
     trainer._order[...] = order

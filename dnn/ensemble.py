@@ -8,35 +8,30 @@ of length K: the same graph and the same functions as for one network, called on
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, RoutineTable, ops_for
-from dnn.data.batches import epoch_orders
-from dnn.errors import ConfigurationError, explains_arguments
+from dnn.errors import ConfigurationError, ShapeError, explains_arguments
 from dnn.layers import Layer
-from dnn.losses import Loss, loss_of
+from dnn.losses import Loss
 from dnn.model import NeuralNetwork
 from dnn.optimizers import SGD, Optimizer
-from dnn.training.checks import check_count, check_samples
-from dnn.training.ensemble_data import EnsembleData, Rows, for_each
-from dnn.training.epochs import Trainer
-from dnn.training.evaluation import Kind, evaluate_models, outputs_of_models
-from dnn.training.grouping import Member, fill, group, members
+from dnn.training.data import Versions, check_count, for_each
+from dnn.training.evaluation import evaluate
 from dnn.training.history import History
-from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import Network
+from dnn.training.networks import Fit, Networks
+from dnn.training.state import load_states, states_of
 
 __all__ = ["Ensemble"]
 
 OnEpoch = Callable[[int, Sequence[int], Sequence[History]], Collection[int]]
 
 
-class Ensemble:
+class Ensemble(Networks):
     """K networks of the same layers.
 
     Parameters
@@ -98,19 +93,16 @@ class Ensemble:
             raise ConfigurationError(f"dtype must be float32 or float64, not {dtype!r}")
         if not len(seeds):
             raise ConfigurationError("an ensemble needs at least one seed")
-        self.seeds = tuple(seeds)
-        self.optimizer = optimizer if optimizer is not None else SGD()
+        optimizer = optimizer if optimizer is not None else SGD()
         ops = ops_for(device, routines)
-        self._network = Network(layers, loss_of(loss), self.seeds, np.dtype(dtype), ops)
+        super().__init__(layers, loss, optimizer, tuple(seeds), dtype, ops)
         for name, value in (states or {}).items():
             self._set_state(name, value)
-        self._update = self.optimizer.bind(ops, self._network.parameters, self._network.gradients)
-        self._kept: Trainer | None = None
-        self._begin()
 
-    def _begin(self) -> None:
-        self._histories = [History() for _ in self.seeds]
-        self._ended: dict[int, Member] = {}
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Of each network."""
+        return tuple(self._seeds)
 
     def restart(
         self,
@@ -134,24 +126,25 @@ class Ensemble:
         if not len(seeds):
             raise ConfigurationError("an ensemble needs at least one seed")
         network, before = self._network, self.optimizer
-        self.seeds = tuple(seeds)
+        self._seeds = [*seeds]
         self.optimizer = before if optimizer is None else optimizer
         same = self.optimizer.steps_like(before)
-        if network.models != len(self.seeds):
-            network.resize(len(self.seeds))
+        if network.models != len(self):
+            network.resize(len(self))
             same = False
-        network.restart(self.seeds)
+        network.restart(seeds)
         for name, value in (states or {}).items():
             self._set_state(name, value)
-        update = self.optimizer.bind(network.ops, network.parameters, network.gradients)
+        update = self._bound(self.optimizer)
         if same:
             self._update.restore(update.snapshot())
         else:
-            self._update, self._kept = update, None
-        self._begin()
+            self._update, self._trainer = update, None
+        self._histories = [History() for _ in seeds]
+        self._ended = {}
 
     def __len__(self) -> int:
-        return len(self.seeds)
+        return len(self._seeds)
 
     def _set_state(self, name: str, value: float | Sequence[float]) -> None:
         buffer = self._network.state_buffer
@@ -167,12 +160,6 @@ class Ensemble:
         if values.ndim:
             values = for_each(name, values, len(self)).reshape(-1, *(1,) * (array.ndim - 1))
         self._network.ops.load(values, array)
-
-    @property
-    def parameters(self) -> Mapping[str, Array]:
-        """Every parameter by name, of shape (K, ...), as a view."""
-        buffer = self._network.parameters
-        return {segment.name: buffer[segment.name] for segment in buffer.segments}
 
     @property
     def states(self) -> Mapping[str, Array]:
@@ -239,127 +226,25 @@ class Ensemble:
         A network that reaches its number of epochs, diverges or is ended leaves the plan, and the
         others go on in a smaller one.
         """
-        data = EnsembleData.of(self._network, len(self), x, y, versions)
-        trained = data.rows("rows", rows)
+        data = Versions.of(self._network, len(self), x, y, versions)
+        training = data.given("rows", rows)
         held_out = None
         if validation_rows is not None:
-            held_out = data.rows("validation_rows", validation_rows)
+            held_out = data.given("validation_rows", validation_rows)
         each = for_each("epochs", epochs, len(self)).tolist()
         wanted = [check_count("epochs", n) for n in each]
         batch_size = check_count("batch_size", batch_size)
         if len({len(history) for history in self._histories}) > 1:
             message = "the networks have been trained for different numbers of epochs"
             raise ConfigurationError(f"{message}: none of them can be trained further")
-
-        of_class = self._class_counts(data, trained)
-        histories = [History() for _ in self.seeds]
-        ended = self._ended = {}
-        active = list(range(len(self)))
-        while active:
-            trainer = self._trainer(data, trained.shape[1], batch_size)
-            orders = self._orders(trained[active], active, max(wanted[k] for k in active))
-            staying = active
-            while len(staying) == len(active):
-                self._epoch(trainer, active, next(orders), histories, of_class)
-                if held_out is not None and (
-                    validation_epochs is None or len(histories[active[0]]) in validation_epochs
-                ):
-                    self._validate(data, held_out, active, histories)
-                self._call(on_epoch, active, histories)
-                staying = [k for k in active if _goes_on(histories[k], wanted[k])]
-            if len(staying) < len(self) and (staying or ended):
-                ended |= dict(zip(active, members(self._network, self._update), strict=True))
-                if staying:
-                    self._group([ended[k] for k in staying], staying)
-            active = staying
-        if ended:
-            self._group([ended[k] for k in range(len(self))], range(len(self)))
-        return histories
-
-    def _epoch(
-        self,
-        trainer: Trainer,
-        active: Sequence[int],
-        order: Rows,
-        histories: Sequence[History],
-        of_class: Sequence[list[int]],
-    ) -> None:
-        began = time.perf_counter()
-        # A diverging network is reported in its history and not by warnings.
-        with np.errstate(all="ignore"):
-            losses = trainer.epoch_of_models(order)
-        took_s = (time.perf_counter() - began) / len(active)
-        tallies = trainer.tallies()
-        for place, (k, loss) in enumerate(zip(active, losses, strict=True)):
-            tally = None if tallies is None else [of_class[k], tallies[place]]
-            for history in (histories[k], self._histories[k]):
-                history.add(loss, took_s, trainer.steps, tally)
-
-    def _class_counts(self, data: EnsembleData, rows: Rows) -> list[list[int]]:
-        """Return how many samples of each class each network is trained on, if it is counted."""
-        classes = self._network.classes_to_tally
-        if classes is None:
-            return []
-        labels = self._network.ops.to_host(data.targets)[rows]
-        shifted = labels + classes * np.arange(len(rows))[:, None]
-        counts = np.bincount(shifted.ravel(), minlength=classes * len(rows))
-        by_network: list[list[int]] = counts.reshape(-1, classes).tolist()
-        return by_network
-
-    def _orders(self, rows: Rows, active: Sequence[int], epochs: int) -> Iterator[Rows]:
-        """Yield which rows each network visits in the epochs to come, in order."""
-        done = len(self._histories[active[0]])
-        seeds = [self.seeds[k] for k in active]
-        flat, first = rows.reshape(-1), rows.shape[1] * np.arange(len(rows))[:, None]
-        for orders in epoch_orders(rows.shape[1], seeds, done, done + epochs):
-            yield flat.take(orders + first)
-
-    def _validate(
-        self,
-        data: EnsembleData,
-        rows: Rows,
-        active: Sequence[int],
-        histories: Sequence[History],
-    ) -> None:
-        results = evaluate_models(self._network, data.samples, data.targets, rows[list(active)])
-        for k, result in zip(active, results, strict=True):
-            histories[k].validation.append(result)
-            self._histories[k].validation.append(result)
-
-    def _call(
-        self, on_epoch: OnEpoch | None, active: Sequence[int], histories: Sequence[History]
-    ) -> None:
-        if on_epoch is None:
-            return
-        epoch = len(histories[active[0]]) - 1
-        for k in on_epoch(epoch, tuple(active), [histories[k] for k in active]):
-            if k in active:
-                histories[k].stopped = self._histories[k].stopped = "on_epoch"
-
-    def _trainer(self, data: EnsembleData, rows: int, batch_size: int) -> Trainer:
-        network = self._network
-        kept = self._kept
-        if (
-            kept is not None
-            and kept.suits(self._update, data.samples, data.targets)
-            and (kept.rows, kept.batch_size) == (rows, min(batch_size, rows))
-        ):
-            return kept
-        self._kept = Trainer(
-            network.training_plan,
-            self._update,
-            network.ops,
-            data.samples,
-            data.targets,
-            None,
-            batch_size,
-            rows,
-            network.classes_to_tally,
-        )
-        return self._kept
-
-    def _group(self, chosen: Sequence[Member], indices: Sequence[int]) -> None:
-        self._update, self._kept = group(self._network, self.optimizer, chosen, indices), None
+        fit = Fit(self, training, wanted, batch_size, held_out, validation_epochs)
+        for active in fit:
+            if on_epoch is not None:
+                histories = [fit.histories[k] for k in active]
+                for k in on_epoch(len(histories[0]) - 1, active, histories):
+                    if k in active:
+                        fit.stop(k, "on_epoch")
+        return fit.histories
 
     def copy_to(self, k: int, model: NeuralNetwork) -> None:
         """Let a model be network `k`: to save it, or to train it further by itself.
@@ -379,13 +264,18 @@ class Ensemble:
             If its optimizer is another.
         """
         network, other = self._network, model._network
-        if isinstance(model._update, LossScaling) or other.dtype != network.dtype:
+        if other.keeps_half or other.dtype != network.dtype:
             raise ConfigurationError("copy_to: the model has another dtype than the ensemble")
         if other.parameters.segments != network.parameters.segments:
             raise ConfigurationError("copy_to: the model has other layers than the ensemble")
-        member = self._ended.get(k) or members(network, self._update)[k]
-        fill(other, model._update, member)
-        model.resume(self.seeds[k], model._update.steps_done, copy.deepcopy(self._histories[k]))
+        state = self._ended.get(k) or states_of(network, self._update)[k]
+        (present,) = states_of(other, model._update)
+        different = sorted(state.arrays.keys() ^ present.arrays.keys())
+        if different:
+            message = f"another one's state was given: {', '.join(different)} differ"
+            raise ShapeError("optimizer", message)
+        load_states(other, model._update, [state])
+        model.resume(self._seeds[k], state.steps, copy.deepcopy(self._histories[k]))
 
     def evaluate(
         self,
@@ -414,61 +304,5 @@ class Ensemble:
         ShapeError, LabelError, DataError, ConfigurationError
             As for `fit`.
         """
-        data = EnsembleData.of(self._network, len(self), x, y, versions)
-        at = data.rows("rows", rows)
-        return evaluate_models(self._network, data.samples, data.targets, at)
-
-    def __call__(self, x: npt.ArrayLike) -> Array:
-        """Return what the last layer of each network puts out for the same samples.
-
-        Parameters
-        ----------
-        x : array_like, shape (n, ...)
-
-        Returns
-        -------
-        array of float, shape (K, n, outputs)
-        """
-        return self._outputs(x, "evaluation")
-
-    def predict(self, x: npt.ArrayLike) -> Array:
-        """Return what each network predicts for the same samples.
-
-        Parameters
-        ----------
-        x : array_like, shape (n, ...)
-
-        Returns
-        -------
-        array of intp, shape (K, n), or array of float, shape (K, n, outputs)
-        """
-        return self._network.loss.predicted(self(x))
-
-    def predict_proba(self, x: npt.ArrayLike) -> Array:
-        """Return the probability of each class by each network.
-
-        Parameters
-        ----------
-        x : array_like, shape (n, ...)
-
-        Returns
-        -------
-        array of float, shape (K, n, classes)
-
-        Raises
-        ------
-        ConfigurationError
-            If the loss is no classification's.
-        """
-        return self._outputs(x, "probability")
-
-    def _outputs(self, x: npt.ArrayLike, kind: Kind) -> Array:
-        network = self._network
-        name = network.layers[0].name
-        samples = check_samples("x", x, name, network.input_shape, network.dtype)
-        at = np.broadcast_to(np.arange(len(samples)), (len(self), len(samples)))
-        return outputs_of_models(network, network.ops.asarray(samples), at, kind)
-
-
-def _goes_on(history: History, epochs: int) -> bool:
-    return len(history) < epochs and not history.diverged and history.stopped is None
+        data = Versions.of(self._network, len(self), x, y, versions)
+        return evaluate(self._network, data.given("rows", rows))

@@ -8,9 +8,56 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import DataError, ShapeError
+from dnn.errors import DataError, ShapeError, unknown_name
 
 __all__ = ["accuracy", "confusion_matrix", "matthews_correlation"]
+
+MORE_IS_BETTER = {"loss": False, "accuracy": True, "mcc": True}
+"""The metrics of a network, and whether more of one is better."""
+MORE_IS_BETTER |= {f"validation_{name}": more for name, more in MORE_IS_BETTER.items()}
+
+
+def more_is_better(name: str) -> bool:
+    """Return whether more of a metric is better.
+
+    Parameters
+    ----------
+    name : str
+        ``"loss"``, ``"accuracy"`` or ``"mcc"``, with ``"validation_"`` in front or not.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such metric.
+    """
+    if name not in MORE_IS_BETTER:
+        raise unknown_name("value to watch", name, MORE_IS_BETTER)
+    return MORE_IS_BETTER[name]
+
+
+def is_better(name: str, value: float, than: float | None, by: float = 0.0) -> bool:
+    """Return whether a value of a metric is better than another.
+
+    Parameters
+    ----------
+    name : str
+    value : float
+        NaN is never better.
+    than : float, optional
+        None: any number is better.
+    by : float
+        How much better it must be.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such metric.
+    """
+    if value != value:
+        return False
+    if than is None:
+        return True
+    return value > than + by if more_is_better(name) else value < than - by
 
 
 def confusion_matrix(y: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> Array:
@@ -93,6 +140,22 @@ def _counted(y: npt.ArrayLike, predicted: npt.ArrayLike) -> Array:
 def of_counts(counts: Array) -> dict[str, float]:
     """Return ``"accuracy"`` and ``"mcc"``, as the functions above, from a confusion matrix."""
     return of_many_counts(counts[None])[0]
+
+
+def of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
+    """Return ``"accuracy"`` and ``"mcc"`` of each of K classifiers.
+
+    Parameters
+    ----------
+    y, predicted : array of int64, shape (K, n)
+    """
+    models = len(y)
+    classes = 1 + int(max(y.max(initial=0), predicted.max(initial=0)))
+    # All at once: a classifier's pairs of classes are counted in a range of their own.
+    shifted = np.arange(models)[:, None] * classes**2
+    pairs = (y * classes + predicted + shifted).ravel()
+    counts = np.bincount(pairs, minlength=models * classes**2)
+    return of_many_counts(counts.reshape(models, classes, classes))
 
 
 def of_many_counts(counts: Array) -> list[dict[str, float]]:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, RoutineTable, ops_for
-from dnn.errors import ConfigurationError, explains_arguments
+from dnn.errors import ConfigurationError, MixedPrecisionWarning, explains_arguments
 from dnn.graph.passes import checking_passes, mixed_precision_passes
 from dnn.layers import Layer
-from dnn.losses import Loss, loss_of
+from dnn.losses import Loss
 from dnn.names import suggestion
-from dnn.optimizers import Optimizer, Update, optimizer_of
-from dnn.training.checks import check_count
-from dnn.training.epochs import Trainer
-from dnn.training.evaluation import evaluate, outputs_of
-from dnn.training.fitting import Fit, checked_pair, checked_samples, fit_data
+from dnn.optimizers import Optimizer, optimizer_of
+from dnn.training.data import check_count, checked_pair, fit_data
+from dnn.training.evaluation import evaluate
 from dnn.training.history import History
-from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, Network
-from dnn.training.snapshot import Snapshot, trained_arrays
+from dnn.training.network import BatchPlan
+from dnn.training.networks import Fit, Networks
+from dnn.training.state import Snapshot, load_states, states_of, trained_arrays
 
 if TYPE_CHECKING:
     from dnn.callbacks import Callback
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["History", "NeuralNetwork"]
 
 
-class NeuralNetwork:
+class NeuralNetwork(Networks):
     """Layers with a loss and an optimizer.
 
     Parameters
@@ -96,28 +95,19 @@ class NeuralNetwork:
         if mixed and check_finite:
             raise ConfigurationError("check_finite: loss scaling meets infinity on purpose")
         self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
-        self.seed = seed
-        self.optimizer = optimizer_of(optimizer)
+        kind = "float32" if mixed else dtype
         ops = ops_for(device, routines)
-        kind = np.dtype(np.float32 if mixed else dtype)
-        network = self._network = Network(layers, loss_of(loss), seed, kind, ops, passes)
-        self._update: Update | LossScaling = self.optimizer.bind(
-            ops, network.parameters, network.gradients
-        )
-        if mixed:
-            self._update = LossScaling(self._update, network.gradients.flat, network.gradient_scale)
-        self._history = History()
+        super().__init__(layers, loss, optimizer_of(optimizer), seed, kind, ops, passes)
+
+    @property
+    def seed(self) -> int:
+        """Of the first parameters and of the order of samples."""
+        return self._seeds[0]
 
     @property
     def history(self) -> History:
         """What happened in all calls of `fit` so far."""
-        return self._history
-
-    @property
-    def parameters(self) -> Mapping[str, Array]:
-        """Every parameter by name, as a view: writing into it changes the network."""
-        buffer = self._network.parameters
-        return {segment.name: buffer[segment.name] for segment in buffer.segments}
+        return self._histories[0]
 
     @explains_arguments
     def fit(
@@ -178,44 +168,52 @@ class NeuralNetwork:
         epochs = check_count("epochs", epochs)
         batch_size = check_count("batch_size", batch_size)
         network = self._network
-        data = fit_data(network, self.seed, x, y, validation, class_weight, sample_weight)
-        compiled = network.training_plan if data.weights is None else network.weighted_training_plan
-        # The whole training set goes to the device, once.
-        ops = network.ops
-        trainer = Trainer(
-            compiled,
-            self._update,
-            ops,
-            ops.asarray(data.samples),
-            ops.asarray(data.targets),
-            None if data.weights is None else ops.asarray(data.weights),
-            batch_size,
-            classes=network.classes_to_tally,
+        training, held_out = fit_data(
+            network, self.seed, x, y, validation, class_weight, sample_weight
         )
-        # Imported here: most of a sweep's networks are trained without anybody watching.
-        watchers: list[Callback] = []
-        if callbacks or progress is not False:
-            from dnn.callbacks.watching import watching
-
-            watchers = watching(callbacks, progress)
         inspect = BatchPlan.check_finite if self._options["check_finite"] else None
-        return Fit(self, network, trainer, data.held_out, watchers, inspect).run(epochs)
+        # The whole training set goes to the device, once.
+        samples = training.on_device(network)
+        fit = Fit(self, samples, [epochs], batch_size, held_out, inspect=inspect)
+        (history,) = fit.histories
+        with ExitStack() as stack:
+            watch = None
+            # Imported here: most of a sweep's networks are trained without anybody watching.
+            if callbacks or progress is not False:
+                from dnn.callbacks.progress import watching
+
+                watch = stack.enter_context(watching(self, history, epochs, callbacks, progress))
+            for _ in fit:
+                if watch is not None and (reason := watch()):
+                    fit.stop(0, reason)
+        self._trainer = None  # or it would hold the data
+        if history.diverged and network.keeps_half:
+            message = (
+                f"the loss is {history.loss[-1]} in epoch {len(self.history)}: "
+                "mixed_float16 keeps what layers compute in float16, which ends at 65504; "
+                "standardise samples and targets, take a smaller learning rate, or dtype='float32'"
+            )
+            warnings.warn(message, MixedPrecisionWarning, stacklevel=3)
+        return history
 
     def snapshot(self, into: Snapshot | None = None) -> Snapshot:
         """Copy parameters and running statistics.
 
         Parameters
         ----------
-        into : Snapshot, optional
+        into : dict of str to array, optional
             An earlier one of this network, whose arrays are used again.
 
         Returns
         -------
-        Snapshot
+        dict of str to array
+            ``parameter/NAME`` and ``state/NAME``, where the network lies.
         """
+        arrays = self._weights()
         if into is None:
-            return Snapshot.of(self._network)
-        into.take(self._network)
+            return {name: array.copy() for name, array in arrays.items()}
+        for name, array in arrays.items():
+            into[name][...] = array
         return into
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -223,10 +221,15 @@ class NeuralNetwork:
 
         Parameters
         ----------
-        snapshot : Snapshot
+        snapshot : dict of str to array
             Of this network.
         """
-        snapshot.give_back(self._network)
+        for name, array in self._weights().items():
+            array[...] = snapshot[name]
+
+    def _weights(self) -> dict[str, Array]:
+        arrays = self.trained_arrays()
+        return {name: x for name, x in arrays.items() if not name.startswith("optimizer/")}
 
     def trained_arrays(self) -> dict[str, Array]:
         """Return every array that training changes, by name.
@@ -241,26 +244,21 @@ class NeuralNetwork:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made from: plans, with their arrays, are compiled anew."""
-        network = self._network
+        (state,) = states_of(self._network, self._update)
         return {
-            "layers": network.layers,
-            "loss": network.loss,
+            "layers": self._network.layers,
+            "loss": self._network.loss,
             "optimizer": self.optimizer,
             "options": {"seed": self.seed, **self._options},
-            "arrays": {
-                name: network.ops.to_host(array).copy()
-                for name, array in self.trained_arrays().items()
-            },
-            "steps": self._update.steps_done,
-            "history": self._history,
+            "state": state,
+            "history": self.history,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         layers = copy.deepcopy(state["layers"])  # these may be somebody's, and built
         NeuralNetwork.__init__(self, layers, state["loss"], state["optimizer"], **state["options"])
-        for name, array in self.trained_arrays().items():
-            self._network.ops.load(state["arrays"][name], array)
-        self.resume(state["options"]["seed"], state["steps"], copy.deepcopy(state["history"]))
+        load_states(self._network, self._update, [state["state"]])
+        self._histories = [copy.deepcopy(state["history"])]
 
     def resume(self, seed: int, steps: int, history: History) -> None:
         """Take over the seed and the past of a checkpoint.
@@ -272,9 +270,9 @@ class NeuralNetwork:
             Done so far.
         history : History
         """
-        self.seed = seed
+        self._seeds = [seed]
         self._update.steps_done = steps
-        self._history = history
+        self._histories = [history]
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a checkpoint, as `dnn.save_checkpoint` does.
@@ -299,24 +297,6 @@ class NeuralNetwork:
 
         load_checkpoint(self, path)
 
-    def __call__(self, x: npt.ArrayLike) -> Array:
-        """Return what the last layer puts out for each sample; of a classification, logits.
-
-        Parameters
-        ----------
-        x : array_like, shape (n, ...)
-
-        Returns
-        -------
-        array of float, shape (n, outputs)
-
-        Raises
-        ------
-        ShapeError, DataError
-            As for `predict`.
-        """
-        return outputs_of(self._network, checked_samples(self._network, "x", x), "evaluation")
-
     if not TYPE_CHECKING:  # whose readers know all attributes
 
         def __getattr__(self, name: str) -> Any:
@@ -334,24 +314,6 @@ class NeuralNetwork:
 
     def __str__(self) -> str:
         return self.summary()
-
-    def predict(self, x: npt.ArrayLike) -> Array:
-        """Return the class of each sample, or the outputs where the loss is no classification's.
-
-        Parameters
-        ----------
-        x : array_like, shape (n, ...)
-
-        Returns
-        -------
-        array of intp, shape (n,), or array of float, shape (n, outputs)
-
-        Raises
-        ------
-        ShapeError, DataError
-            If the samples do not fit the network, or contain NaN or infinity.
-        """
-        return self._network.loss.predicted(self(x))
 
     def predict_class(self, x: npt.ArrayLike) -> Array:
         """Return the class of each sample.
@@ -375,26 +337,6 @@ class NeuralNetwork:
             raise ConfigurationError(f"{type(self._network.loss).__name__} gives no classes")
         return self.predict(x)
 
-    def predict_proba(self, x: npt.ArrayLike) -> Array:
-        """Return the probability of each class.
-
-        Parameters
-        ----------
-        x : array_like, shape (n, ...)
-
-        Returns
-        -------
-        array of float, shape (n, classes)
-
-        Raises
-        ------
-        ConfigurationError
-            If the loss is no classification's.
-        ShapeError, DataError
-            As for `predict`.
-        """
-        return outputs_of(self._network, checked_samples(self._network, "x", x), "probability")
-
     def evaluate(self, x: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float]:
         """Measure the network on samples.
 
@@ -414,7 +356,8 @@ class NeuralNetwork:
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         """
-        return evaluate(self._network, *checked_pair(self._network, "x", x, y))
+        (result,) = evaluate(self._network, checked_pair(self._network, "x", x, y))
+        return result
 
     def summary(self) -> str:
         """Return a table of layers, their output shapes and their numbers of parameters.

@@ -11,26 +11,57 @@ Nothing is called for a batch: on a small network that would cost more than the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from os import PathLike
+from typing import Protocol
 
-from dnn.errors import ConfigurationError, unknown_name
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from dnn.model import NeuralNetwork
-    from dnn.training.history import History
+from dnn.backend import Array
+from dnn.errors import ConfigurationError
+from dnn.training.history import History
+from dnn.training.state import Snapshot
 
-__all__ = ["Callback", "Epoch", "better"]
+__all__ = ["Callback", "Epoch", "Model", "called"]
 
-# What may be watched, and whether more of it is better.
-MORE_IS_BETTER = {
-    "loss": False,
-    "accuracy": True,
-    "mcc": True,
-    "validation_loss": False,
-    "validation_accuracy": True,
-    "validation_mcc": True,
-}
+
+class Model(Protocol):
+    """What a callback may rely on of the network that is trained: see `dnn.NeuralNetwork`."""
+
+    @property
+    def seed(self) -> int:
+        """Of the order of samples."""
+
+    @property
+    def history(self) -> History:
+        """Of all calls of `fit` so far."""
+
+    @property
+    def parameters(self) -> Mapping[str, Array]:
+        """Every parameter by name, as a view."""
+
+    def snapshot(self, into: Snapshot | None = None) -> Snapshot:
+        """Copy parameters and running statistics."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Take them back."""
+
+    def predict(self, x: npt.ArrayLike) -> Array:
+        """Return the class of each sample, or the outputs."""
+
+    def predict_proba(self, x: npt.ArrayLike) -> Array:
+        """Return the probability of each class."""
+
+    def evaluate(self, x: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float]:
+        """Return the loss, and of a classification accuracy and correlation."""
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a checkpoint."""
+
+    def load(self, path: str | PathLike[str]) -> None:
+        """Go on from a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +70,9 @@ class Epoch:
 
     Attributes
     ----------
-    model : NeuralNetwork
+    model : Model
     index : int
-        From 0, over the whole life of the model.
+        From 0, over all calls of `fit`.
     loss : float
         Mean training loss.
     validation : dict of str to float
@@ -50,7 +81,7 @@ class Epoch:
         Of this call of `fit`, this epoch included.
     """
 
-    model: NeuralNetwork
+    model: Model
     index: int
     loss: float
     validation: dict[str, float]
@@ -59,8 +90,6 @@ class Epoch:
     @property
     def training(self) -> dict[str, float]:
         """What `History.training` says of this epoch; empty unless it is a classification."""
-        from dnn.training.history import History
-
         return next(iter(History(tallies=self.history.tallies[-1:]).training), {})
 
     def value(self, monitor: str) -> float:
@@ -93,7 +122,7 @@ class Epoch:
 class Callback:
     """Something to be done round epochs; a subclass overrides what it needs."""
 
-    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+    def on_fit_begin(self, model: Model, epochs: int) -> None:
         """Begin a call of `fit`; state of an earlier one is dropped.
 
         Parameters
@@ -117,7 +146,7 @@ class Callback:
         """
         return None
 
-    def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
+    def on_fit_end(self, model: Model, history: History) -> None:
         """End a call of `fit`.
 
         Parameters
@@ -128,32 +157,37 @@ class Callback:
         """
 
 
-def better(monitor: str, value: float, than: float | None, by: float = 0.0) -> bool:
-    """Return whether a watched value is better than another.
+@contextmanager
+def called(
+    callbacks: Sequence[Callback], model: Model, history: History, epochs: int
+) -> Iterator[Callable[[], str | None]]:
+    """Call callbacks at the beginning and the end of a call of `fit`.
 
     Parameters
     ----------
-    monitor : str
-    value : float
-    than : float, optional
-        None: any number is better.
-    by : float
-        How much better it must be.
+    callbacks : sequence of Callback
+    model : NeuralNetwork
+    history : History
+        Of this call.
+    epochs : int
+        How many there will be at most.
 
-    Raises
+    Yields
     ------
-    ConfigurationError
-        If it is not known whether more or less of it is better.
+    callable () -> str or None
+        To be called after each epoch. It calls every callback, though one has asked to stop, and
+        returns the first reason to.
     """
-    if value != value:  # NaN is better than nothing
-        return False
-    if than is None:
-        return True
-    return value > than + by if more_is_better(monitor) else value < than - by
 
+    def after_epoch() -> str | None:
+        validation = history.validation[-1] if history.validation else {}
+        index = len(model.history) - 1
+        epoch = Epoch(model, index, history.loss[-1], validation, history)
+        reasons = [callback.on_epoch_end(epoch) for callback in callbacks]
+        return next((reason for reason in reasons if reason), None)
 
-def more_is_better(monitor: str) -> bool:
-    """Return whether more of a watched value is better."""
-    if monitor not in MORE_IS_BETTER:
-        raise unknown_name("value to watch", monitor, MORE_IS_BETTER)
-    return MORE_IS_BETTER[monitor]
+    with ExitStack() as ends:
+        for callback in callbacks:
+            ends.callback(callback.on_fit_end, model, history)
+            callback.on_fit_begin(model, epochs)
+        yield after_epoch

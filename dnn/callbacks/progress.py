@@ -1,19 +1,18 @@
-"""A progress bar."""
+"""A progress bar, and who watches a training."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
-from dnn.callbacks.callback import Callback, Epoch
-from dnn.errors import MissingDependencyError
+from dnn.callbacks.callback import Callback, Epoch, Model, called
+from dnn.errors import ConfigurationError, MissingDependencyError
+from dnn.training.history import History
 
-if TYPE_CHECKING:
-    from dnn.model import NeuralNetwork
-    from dnn.training.history import History
-
-__all__ = ["ProgressBar", "at_a_terminal"]
+__all__ = ["ProgressBar", "at_a_terminal", "watching"]
 
 
 def at_a_terminal() -> bool:
@@ -35,7 +34,7 @@ class ProgressBar(Callback):
         self._progress: Any = None
         self._task: Any = None
 
-    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+    def on_fit_begin(self, model: Model, epochs: int) -> None:
         """Draw an empty bar."""
         progress = _rich("rich.progress")
         console = _rich("rich.console").Console(stderr=True)
@@ -69,9 +68,46 @@ class ProgressBar(Callback):
         self._progress.update(self._task, advance=1, values=values)
         return None
 
-    def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
-        """Leave the last state standing."""
+    def on_fit_end(self, model: Model, history: History) -> None:
+        """Stop drawing; the last values stay."""
         self._progress.stop()
+
+
+def watching(
+    model: Model,
+    history: History,
+    epochs: int,
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+) -> AbstractContextManager[Callable[[], str | None]]:
+    """Call the callbacks of a training, a progress bar being the last.
+
+    Parameters
+    ----------
+    model, history, epochs
+        As for `called`.
+    callbacks : sequence of Callback
+    progress : bool, optional
+        Whether there is a progress bar; None: at a terminal.
+
+    Returns
+    -------
+    context manager
+        What `called` returns.
+
+    Raises
+    ------
+    ConfigurationError
+        If something else is among the callbacks.
+    """
+    if isinstance(callbacks, Callback):
+        raise ConfigurationError(f"callbacks are a sequence: [{type(callbacks).__name__}(...)]")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigurationError(f"callbacks: {callback!r} is no Callback")
+    if progress or (progress is None and at_a_terminal()):
+        callbacks = [*callbacks, ProgressBar()]
+    return called(callbacks, model, history, epochs)
 
 
 def _rich(module: str) -> Any:

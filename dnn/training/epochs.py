@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dnn.backend import Array, Ops, empty
+from dnn.backend import Array, empty
 from dnn.graph.operation import Step
 from dnn.optimizers import Update
+from dnn.training.data import Samples
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan
+from dnn.training.network import BatchPlan, Network
 
 __all__ = ["Trainer"]
 
@@ -25,93 +26,86 @@ class Trainer:
 
     Parameters
     ----------
-    compiled : callable (batch: int) -> BatchPlan
-        The training plan for a size of batch.
+    network : Network
     update : Update
         Of the network's parameters, from its gradients.
-    ops : Ops
-        Of the device where the plans lie.
-    samples, targets : array, length n
-        On that device.
-    weights : array, shape (n,), or None
+    samples : Samples
+        On the network's device. Each epoch visits as many as each network is given.
     batch_size : int
         The last batch of an epoch holds what remains, on a plan of its own.
-    rows : int, optional
-        How many samples an epoch visits; n if left out.
-    classes : int, optional
-        Count predictions of so many classes.
+    inspect : callable, optional
+        Called with the plan of each batch before the parameters move.
 
     Attributes
     ----------
-    rows : int
+    count : int
+        Samples in an epoch.
     steps : int
         In an epoch.
     """
 
     def __init__(
         self,
-        compiled: Callable[[int], BatchPlan],
+        network: Network,
         update: Update | LossScaling,
-        ops: Ops,
-        samples: Array,
-        targets: Array,
-        weights: Array | None,
+        samples: Samples,
         batch_size: int,
-        rows: int | None = None,
-        classes: int | None = None,
+        inspect: Callable[[BatchPlan], None] | None = None,
     ) -> None:
-        self.rows = len(samples) if rows is None else rows
-        self.batch_size = min(batch_size, self.rows)
-        self._data: tuple[Array, Array, Array | None] = (samples, targets, weights)
+        self.count = samples.count
+        self.batch_size = min(batch_size, self.count)
+        self._samples = samples
         self._update = update
-        self._ops = ops
-        self._whole = compiled(self.batch_size)
-        rest = self.rows % self.batch_size
-        self._rest = compiled(rest) if rest else None
-        self.steps = -(-self.rows // self.batch_size)
+        self._inspect = inspect
+        self._ops = ops = network.ops
+        weighted = samples.weights is not None
+        compiled = network.weighted_training_plan if weighted else network.training_plan
+        rest = self.count % self.batch_size
+        self.steps = -(-self.count // self.batch_size)
         sizes = np.full(self.steps, float(self.batch_size))
         if rest:
             sizes[-1] = rest
-        self._shares = sizes / self.rows
+        self._shares = sizes / self.count
         # On the device: to fetch a loss would wait for its step.
-        models = self._whole.loss.shape
-        shape = (self.steps, *models)
+        shape: tuple[int, ...] = (self.steps, *network.leading)
         self._losses = ops.memory(math.prod(shape) * 8).view(np.float64).reshape(shape)
         # Where the order of an epoch stands, and how far it has come: see `Ops.end_batch`.
-        shape = (*models, self.rows)
+        shape = (*network.leading, self.count)
         self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
         self._position = ops.asarray(np.array([0, 0, self.batch_size], np.int64))
         self._tallies: Array | None = None
-        if classes is not None:
-            shape = (*models, classes + 1)
+        if network.classes_to_tally is not None:
+            shape = (*network.leading, network.classes_to_tally + 1)
             self._tallies = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
             self._no_tallies = np.zeros(shape, np.int64)
-        self._whole_step = self._linked(self._whole)
-        self._rest_step = [] if self._rest is None else self._linked(self._rest)
+        whole, last = compiled(self.batch_size), compiled(rest) if rest else None
+        self._whole_step = self._linked(whole)
+        self._last_step = [] if last is None else self._linked(last)
 
-    @property
-    def targets(self) -> Array:
-        """The targets that it was given."""
-        return self._data[1]
-
-    def suits(self, update: Update | LossScaling, samples: Array, targets: Array) -> bool:
+    def suits(self, update: Update | LossScaling, samples: Samples, batch_size: int) -> bool:
         """Whether it moves the parameters by this update, on data that lie where its own do."""
-        pairs = zip(self._data, (samples, targets), strict=False)
-        return update is self._update and all(
-            mine is not None and _is_view_of_same(mine, given) for mine, given in pairs
+        mine = self._samples
+        return (
+            update is self._update
+            and (self.count, self.batch_size) == (samples.count, min(batch_size, samples.count))
+            and _is_view_of_same(mine.x, samples.x)
+            and _is_view_of_same(mine.y, samples.y)
         )
 
     def _linked(self, plan: BatchPlan) -> list[Step]:
         """Return a whole step, from the gathering of its batch to its loss, in as few calls."""
-        edges = (plan.x, plan.target, plan.weight)
+        data = self._samples
+        edges = ((data.x, plan.x), (data.y, plan.target), (data.weights, plan.weight))
         gather: list[Step] = [
-            (self._ops.take_batch, (data, self._order, self._position, edge))
-            for data, edge in zip(self._data, edges, strict=True)
-            if data is not None and edge is not None
+            (self._ops.take_batch, (array, self._order, self._position, edge))
+            for array, edge in edges
+            if array is not None and edge is not None
         ]
+        look: list[Step] = [] if self._inspect is None else [(self._inspect, (plan,))]
         end: Step = (self._ops.end_batch, (plan.loss, self._losses, self._position))
-        steps = [*gather, *plan.plan.steps, *self._tally(plan), *self._update.steps, end]
-        return self._ops.link(steps, scratch=self._update.gradients)
+        steps = [*gather, *plan.plan.steps, *look, *self._tally(plan), *self._update.steps, end]
+        # Linked, an update may come before the end of a plan, and gradients be nowhere.
+        return steps if look else self._ops.link(steps, scratch=self._update.gradients)
 
     def _tally(self, plan: BatchPlan) -> list[Step]:
         """Return what counts the predictions of a batch, if they are to be counted."""
@@ -127,7 +121,7 @@ class Trainer:
         -------
         list of K list of classes + 1 int, or None
             For each network the predictions of each class, and behind them the right ones; each
-            batch before its step. A single network is K = 1.
+            batch before its step.
         """
         if self._tallies is None:
             return None
@@ -135,76 +129,33 @@ class Trainer:
         by_model: list[list[int]] = tallies.reshape(-1, tallies.shape[-1]).tolist()
         return by_model
 
-    def epoch(self, order: Array, inspect: Callable[[BatchPlan], None] | None = None) -> float:
-        """Visit every sample once.
+    def epoch(self, order: Array) -> list[float]:
+        """Visit every sample once, in each of K networks.
 
         Parameters
         ----------
-        order : array of intp, shape (n,)
-            A permutation of the samples.
-        inspect : callable, optional
-            Called with the plan of each step before the parameters move.
-
-        Returns
-        -------
-        float
-            The mean over samples of the loss, each batch before its step.
-        """
-        self._visit(order, inspect)
-        return float((self._ops.to_host(self._losses) * self._shares).sum())
-
-    def epoch_of_models(self, order: Array) -> list[float]:
-        """Visit every sample once, in K networks at once.
-
-        Parameters
-        ----------
-        order : array of intp, shape (K, n)
+        order : array of intp, shape (K, count)
+            Which samples each network visits, one after the other.
 
         Returns
         -------
         list of K float
-            As `epoch` returns it.
+            The mean over samples of the loss, each batch before its step.
         """
-        self._visit(order, None)
-        # Rows that are contiguous, so that they are summed up as a single network's losses are.
-        by_model = self._ops.to_host(self._losses).T * self._shares
-        means: list[float] = np.ascontiguousarray(by_model).sum(axis=1).tolist()
-        return means
-
-    def _visit(self, order: Array, inspect: Callable[[BatchPlan], None] | None) -> None:
         if self._tallies is not None:
             self._ops.load(self._no_tallies, self._tallies)
-        if inspect is not None:
-            self._visit_and_inspect(self._ops.asarray(order), inspect)
-            return
-        self._ops.load(order, self._order)
+        self._ops.load(order.reshape(self._order.shape), self._order)
         self._position[:2] = 0
-        for _ in range(self.rows // self.batch_size):
+        for _ in range(self.count // self.batch_size):
             for function, arguments in self._whole_step:
                 function(*arguments)
-        for function, arguments in self._rest_step:  # the last batch
+        for function, arguments in self._last_step:
             function(*arguments)
         self._update.steps_done += self.steps
-
-    def _visit_and_inspect(self, order: Array, inspect: Callable[[BatchPlan], None]) -> None:
-        samples, targets, weights = self._data
-        size, losses, update = self.batch_size, self._losses, self._update.run
-        plan, partial = self._whole, self.rows // size
-        load, run, loss = plan.load, plan.plan.run, plan.loss
-        tally = self._tally(plan)
-        for step in range(self.steps):
-            if step == partial:  # the last batch
-                assert self._rest is not None
-                plan = self._rest
-                load, run, loss = plan.load, plan.plan.run, plan.loss
-                tally = self._tally(plan)
-            load(samples, targets, weights, order[..., step * size : (step + 1) * size])
-            run()
-            inspect(plan)
-            for function, arguments in tally:
-                function(*arguments)
-            update()
-            losses[step] = loss
+        # Contiguous rows, so that the losses of K networks are summed up as those of one are.
+        losses = self._ops.to_host(self._losses).reshape(self.steps, -1).T * self._shares
+        means: list[float] = np.ascontiguousarray(losses).sum(axis=1).tolist()
+        return means
 
 
 def _is_view_of_same(a: Array, b: Array) -> bool:

@@ -1,4 +1,4 @@
-"""What a network says about samples, and how good it is."""
+"""What networks put out for samples, and how good it is."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from dnn import metrics
 from dnn.backend import Array
-from dnn.training.network import BatchPlan, Network
+from dnn.training.data import Rows, Samples
+from dnn.training.network import Network
 
-__all__ = ["Kind", "evaluate", "evaluate_models", "outputs_of", "outputs_of_models"]
+__all__ = ["Kind", "evaluate", "outputs_of"]
 
 # Rows that a prediction takes at a time.
 ROWS = 1024
@@ -19,83 +20,36 @@ ROWS = 1024
 Kind = Literal["evaluation", "probability"]
 
 
-def evaluate(network: Network, samples: Array, targets: Array) -> dict[str, float]:
-    """Return ``"loss"``, and for a classification ``"accuracy"`` and ``"mcc"``.
+def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
+    """Measure each of K networks on its samples.
 
     Parameters
     ----------
     network : Network
-    samples, targets : array, length n
-        Checked.
+    samples : Samples
+        On the host, or with rows of each network on its device.
+
+    Returns
+    -------
+    list of K dict
+        ``"loss"``, and for a classification ``"accuracy"`` and ``"mcc"``.
     """
-    outputs = np.empty((len(samples), *network.output_shape), network.dtype)
-    total = 0.0
+    parts, total = [], np.zeros(network.leading)
     with np.errstate(all="ignore"):
-        for rows, step in _slices(network, "evaluation", len(samples)):
-            step.ops.load(samples[rows], step.x)
-            step.ops.load(targets[rows], step.target)
-            step.plan.run()
-            assert step.outputs is not None
-            outputs[rows] = step.ops.to_host(step.outputs)
-            total += float(step.loss) * len(step.x)
-    result = {"loss": total / len(samples)}
+        for part, loss in _replayed(network, "evaluation", samples.x, samples.y, samples.rows):
+            parts.append(part)
+            total += loss.astype(np.float64) * part.shape[len(network.leading)]
+    losses = (total / samples.count).reshape(-1).tolist()
+    results: list[dict[str, float]] = [{"loss": loss} for loss in losses]
     if network.loss.classifies:
-        predicted = network.loss.predicted(outputs)
-        classes = 1 + int(max(np.max(targets, initial=0), np.max(predicted, initial=0)))
-        result |= metrics.of_counts(metrics.confusion_matrix(targets, predicted, classes))
-    return result
-
-
-def evaluate_models(
-    network: Network, samples: Array, targets: Array, rows: Array
-) -> list[dict[str, float]]:
-    """Return for each of K networks what `evaluate` returns, each on rows of its own.
-
-    Parameters
-    ----------
-    network : Network
-        Of K models.
-    samples, targets : array, length n
-        On the network's device.
-    rows : array of intp, shape (K, m)
-    """
-    models, count = rows.shape
-    outputs = np.empty((models, count, *network.output_shape), network.dtype)
-    totals = np.zeros(models)
-    with np.errstate(all="ignore"):
-        for part, step in _slices(network, "evaluation", count):
-            step.load(samples, targets, None, step.ops.asarray(rows[:, part]))
-            step.plan.run()
-            assert step.outputs is not None
-            outputs[:, part] = step.ops.to_host(step.outputs)
-            totals += step.ops.to_host(step.loss).astype(np.float64) * (part.stop - part.start)
-    results = [{"loss": total / count} for total in totals.tolist()]
-    if network.loss.classifies:
-        truth = network.ops.to_host(targets)[rows].astype(np.int64)
-        predicted = network.loss.predicted(outputs)
-        classes = 1 + int(max(truth.max(initial=0), predicted.max(initial=0)))
-        # Of all at once: a model's pairs of classes are counted in a range of their own.
-        shifted = np.arange(models)[:, None] * classes**2
-        pairs = (truth * classes + predicted + shifted).ravel()
-        counts = np.bincount(pairs, minlength=models * classes**2)
-        scores = metrics.of_many_counts(counts.reshape(models, classes, classes))
+        rows, y = samples.rows, samples.y
+        truth = y[None] if rows is None else network.ops.to_host(y)[rows]
+        outputs = np.concatenate(parts, axis=len(network.leading))
+        predicted = network.loss.predicted(outputs).reshape(len(results), -1)
+        scores = metrics.of_predictions(truth.astype(np.int64), predicted)
         for result, score in zip(results, scores, strict=True):
             result |= score
     return results
-
-
-def outputs_of_models(network: Network, samples: Array, rows: Array, kind: Kind) -> Array:
-    """Return the outputs of K networks for their rows, of shape (K, m, ...); see `outputs_of`."""
-    models, count = rows.shape
-    outputs = np.empty((models, count, *network.output_shape), network.dtype)
-    with np.errstate(all="ignore"):
-        for part, step in _slices(network, kind, count):
-            network.ops.take_rows(samples, network.ops.asarray(rows[:, part]), step.x)
-            step.target[...] = 0
-            step.plan.run()
-            assert step.outputs is not None
-            outputs[:, part] = step.ops.to_host(step.outputs)
-    return outputs
 
 
 def outputs_of(network: Network, samples: Array, kind: Kind) -> Array:
@@ -105,27 +59,34 @@ def outputs_of(network: Network, samples: Array, kind: Kind) -> Array:
     ----------
     network : Network
     samples : array, shape (n, ...)
-        Checked.
+        Checked; on the host.
     kind : "evaluation" or "probability"
 
     Returns
     -------
     array, shape (n, ...)
+        Of K networks (K, n, ...).
     """
-    parts: list[Array] = []
     with np.errstate(all="ignore"):
-        for rows, step in _slices(network, kind, len(samples)):
-            step.ops.load(samples[rows], step.x)
-            step.target[...] = 0
-            step.plan.run()
-            assert step.outputs is not None
-            parts.append(step.ops.to_host(step.outputs).copy())
-    return np.concatenate(parts)
+        parts = [outputs for outputs, _ in _replayed(network, kind, samples)]
+    return np.concatenate(parts, axis=len(network.leading))
 
 
-def _slices(network: Network, kind: Kind, samples: int) -> Iterator[tuple[slice, BatchPlan]]:
-    """Cut samples into pieces, each with the plan of its size."""
+def _replayed(
+    network: Network, kind: Kind, x: Array, y: Array | None = None, rows: Rows | None = None
+) -> Iterator[tuple[Array, Array]]:
+    """Cut samples into pieces; yield the outputs and the mean loss of each, on the host."""
     compiled = network.evaluation_plan if kind == "evaluation" else network.probability_plan
-    for start in range(0, samples, ROWS):
-        stop = min(start + ROWS, samples)
-        yield slice(start, stop), compiled(stop - start)
+    count = len(x) if rows is None else rows.shape[1]
+    for start in range(0, count, ROWS):
+        part = slice(start, min(start + ROWS, count))
+        step = compiled(part.stop - start)
+        if rows is None:
+            step.ops.load(x[part], step.x)
+            step.ops.load(np.zeros(()) if y is None else y[part], step.target)
+        else:
+            assert y is not None
+            step.load(x, y, None, step.ops.asarray(rows[:, part]))
+        step.plan.run()
+        assert step.outputs is not None
+        yield step.ops.to_host(step.outputs).copy(), step.ops.to_host(step.loss)

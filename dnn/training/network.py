@@ -122,6 +122,9 @@ class Network:
         the step that random numbers depend on.
     """
 
+    step_name = "noise.step"
+    """The state that is one for all of K networks."""
+
     def __init__(
         self,
         layers: Sequence[Layer],
@@ -147,7 +150,7 @@ class Network:
         self._kept = [state for layer in self.layers for state in layer.states]
         self._state_nodes = [state.node for state in self._kept]
         self._noise = NoiseSource(
-            variable((), np.uint64, "noise.seed"), variable((), np.uint64, "noise.step")
+            variable((), np.uint64, "noise.seed"), variable((), np.uint64, self.step_name)
         )
         self.resize(len(seed) if isinstance(seed, Sequence) else None)
         self.restart(tuple(seed) if isinstance(seed, Sequence) else (seed,))
@@ -181,7 +184,7 @@ class Network:
         All buffers are new and hold zeros; an update has to be bound to them anew.
         """
         self.models = models
-        ops, leading = self.ops, () if models is None else (models,)
+        ops, leading = self.ops, self.leading
         segments = segments_of(self._variables)
         self.parameters = FlatBuffer(segments, self.dtype, ops, models)
         self.gradients = FlatBuffer(segments, self.dtype, ops, models)
@@ -227,6 +230,11 @@ class Network:
             if x.operation is not None:  # for whoever looks at the graph
                 x.name = x.name or layer.name
         return x
+
+    @property
+    def leading(self) -> Shape:
+        """The axis that arrays of K networks begin with: (K,), or () of a single one."""
+        return () if self.models is None else (self.models,)
 
     @property
     def classes_to_tally(self) -> int | None:

@@ -20,6 +20,7 @@ from dnn.data.batches import epoch_order
 from dnn.graph import Plan, evaluate
 from dnn.graph.layout import lay_out
 from dnn.graph.passes.fusion import FUSIBLE
+from dnn.training.data import Samples
 from dnn.training.epochs import Trainer
 
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
@@ -419,11 +420,9 @@ def test_a_linked_step_has_the_bits_of_its_parts(optimizer, threads):
             model = dnn.NeuralNetwork(dnn.mlp(150, [140, 140], 3), optimizer=optimizer, seed=1)
             network = model._network
             labels = y.astype(np.intp)
-            trainer = Trainer(
-                network.training_plan, model._update, network.ops, x, labels, None, 100
-            )
+            trainer = Trainer(network, model._update, Samples(x, labels), 100, inspect)
             for epoch in range(2):
-                trainer.epoch(epoch_order(len(x), 1, epoch), inspect)
+                trainer.epoch(epoch_order(len(x), 1, epoch))
             results.append(network.parameters.flat.copy())
     np.testing.assert_array_equal(*results)
 
@@ -456,9 +455,7 @@ def test_a_replayed_step_allocates_no_array():
     x, y = blobs(320, 13, 2)
     model = dnn.NeuralNetwork(dnn.mlp(13, [16] * 3, 2), optimizer=dnn.Adam(0.01), seed=1)
     network = model._network
-    trainer = Trainer(
-        network.training_plan, model._update, network.ops, x, y.astype(np.intp), None, 32
-    )
+    trainer = Trainer(network, model._update, Samples(x, y.astype(np.intp)), 32)
     trainer.epoch(epoch_order(len(x), 1, 0))
     assert len(trainer._whole_step) == 1  # one call, all of it compiled
     (call, arguments) = trainer._whole_step[0]

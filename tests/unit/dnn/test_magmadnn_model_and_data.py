@@ -194,9 +194,8 @@ def test_defect_allocation_in_every_step():
     x, y = samples(1000)
     model, meter = NeuralNetwork(mlp(5, [64, 64], 3), optimizer=SGD(0.1, 0.9, 0.01)), Meter()
     model.fit(x, y, epochs=3, batch_size=500, callbacks=[meter])
-    # The order of the epoch has 8,000 bytes, and is sorted from as many words; one array of a
-    # batch, (500, 64), would have 128,000.
-    assert 8_000 < meter.peak_bytes < 64_000
+    # The history grows by a few numbers; one array of a batch, (500, 64), would have 128,000.
+    assert 0 < meter.peak_bytes < 64_000
 
 
 def test_defect_dropout_active_in_prediction():

@@ -1,19 +1,19 @@
-"""Callbacks that end training before its last epoch."""
+"""Callbacks that monitor a value: to stop early, to be pruned, to save the best epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from os import PathLike
+from pathlib import Path
 
-from dnn.callbacks.callback import Callback, Epoch, better, more_is_better
+from dnn.callbacks.callback import Callback, Epoch, Model
 from dnn.errors import ConfigurationError, explains_arguments
+from dnn.metrics import is_better, more_is_better
+from dnn.training.checkpoint import require_safetensors
+from dnn.training.history import History
+from dnn.training.state import Snapshot
 
-if TYPE_CHECKING:
-    from dnn.model import NeuralNetwork
-    from dnn.training.history import History
-    from dnn.training.snapshot import Snapshot
-
-__all__ = ["EarlyStopping", "Pruning"]
+__all__ = ["BestCheckpoint", "EarlyStopping", "Pruning"]
 
 
 class EarlyStopping(Callback):
@@ -37,7 +37,7 @@ class EarlyStopping(Callback):
     best : float, optional
         The best value so far.
     best_epoch : int, optional
-        Where it was reached, from 0 over the life of the model.
+        Where it was reached, from 0 over all calls of `fit`.
 
     References
     ----------
@@ -73,14 +73,14 @@ class EarlyStopping(Callback):
         self._waited = 0
         self._snapshot: Snapshot | None = None
 
-    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+    def on_fit_begin(self, model: Model, epochs: int) -> None:
         """Forget an earlier training."""
         self._forget()
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
         """Stop after `patience` epochs without a better value."""
         value = epoch.value(self.monitor)
-        if better(self.monitor, value, self.best, self.min_delta):
+        if is_better(self.monitor, value, self.best, self.min_delta):
             self.best, self.best_epoch, self._waited = value, epoch.index, 0
             if self.restore_best:
                 self._snapshot = epoch.model.snapshot(self._snapshot)
@@ -90,7 +90,7 @@ class EarlyStopping(Callback):
             return None
         return f"{self.monitor} has not become better for {self._waited} epochs"
 
-    def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
+    def on_fit_end(self, model: Model, history: History) -> None:
         """Restore the best epoch."""
         if self._snapshot is not None:
             model.restore(self._snapshot)
@@ -133,7 +133,7 @@ class Pruning(Callback):
         self.every = every
         self.pruned = False
 
-    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+    def on_fit_begin(self, model: Model, epochs: int) -> None:
         """Forget an earlier training."""
         self.pruned = False
 
@@ -143,3 +143,48 @@ class Pruning(Callback):
         if done % self.every == 0:
             self.pruned = bool(self.report(done, epoch.value(self.monitor)))
         return "pruned" if self.pruned else None
+
+
+class BestCheckpoint(Callback):
+    """Write a checkpoint after each epoch that is the best so far.
+
+    Parameters
+    ----------
+    path : path
+        Of the one file, replaced each time as a whole.
+    monitor : str
+        ``"validation_loss"``, ``"validation_accuracy"``, ``"validation_mcc"``, or ``"loss"``,
+        ``"accuracy"``, ``"mcc"`` of the training.
+
+    Attributes
+    ----------
+    best : float, optional
+        The best value so far.
+    best_epoch : int, optional
+        Where it was reached, from 0 over all calls of `fit`.
+
+    Raises
+    ------
+    MissingDependencyError
+        If safetensors is not installed.
+    """
+
+    def __init__(self, path: str | PathLike[str], monitor: str = "validation_loss") -> None:
+        more_is_better(monitor)
+        require_safetensors()  # now, and not after the first epoch
+        self.path = Path(path)
+        self.monitor = monitor
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+
+    def on_fit_begin(self, model: Model, epochs: int) -> None:
+        """Forget an earlier training."""
+        self.best = self.best_epoch = None
+
+    def on_epoch_end(self, epoch: Epoch) -> str | None:
+        """Write a checkpoint if this epoch is the best."""
+        value = epoch.value(self.monitor)
+        if is_better(self.monitor, value, self.best):
+            self.best, self.best_epoch = value, epoch.index
+            epoch.model.save(self.path)
+        return None

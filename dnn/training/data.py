@@ -1,0 +1,362 @@
+"""What networks are trained on and measured with: checked once a call, never in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.arrays import array_of
+from dnn.backend import Array
+from dnn.data.split import split_rows
+from dnn.data.weights import class_weights
+from dnn.errors import ConfigurationError, DataError, ShapeError
+from dnn.training.network import Network
+
+__all__ = [
+    "Rows",
+    "Samples",
+    "Versions",
+    "check_count",
+    "checked_pair",
+    "checked_samples",
+    "fit_data",
+    "for_each",
+]
+
+Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Checked samples, and which of them each of K networks is given.
+
+    Attributes
+    ----------
+    x, y : array, length n
+        Samples and targets.
+    weights : array, shape (n,), optional
+        What the loss of each sample is multiplied by.
+    rows : array of intp, shape (K, m), optional
+        What each network is given; all of them if left out.
+    """
+
+    x: Array
+    y: Array
+    weights: Array | None = None
+    rows: Rows | None = None
+
+    @property
+    def count(self) -> int:
+        """How many each network is given."""
+        return len(self.x) if self.rows is None else self.rows.shape[1]
+
+    def of_networks(self, indices: Sequence[int]) -> Samples:
+        """Return what some of the networks are given."""
+        return self if self.rows is None else replace(self, rows=self.rows[list(indices)])
+
+    def on_device(self, network: Network) -> Samples:
+        """Return them where a network computes."""
+        to_device = network.ops.asarray
+        weights = None if self.weights is None else to_device(self.weights)
+        return Samples(to_device(self.x), to_device(self.y), weights, self.rows)
+
+    def class_counts(self, network: Network) -> list[list[int]]:
+        """Return how many samples of each class each network is given, if a training counts it.
+
+        Parameters
+        ----------
+        network : Network
+            On whose device they lie.
+        """
+        classes = network.classes_to_tally
+        if classes is None:
+            return []
+        labels = network.ops.to_host(self.y)
+        labels = labels[None] if self.rows is None else labels[self.rows]
+        shifted = labels + classes * np.arange(len(labels))[:, None]
+        counts = np.bincount(shifted.ravel(), minlength=classes * len(labels))
+        by_network: list[list[int]] = counts.reshape(-1, classes).tolist()
+        return by_network
+
+
+def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
+    """Return samples as the network takes them: a contiguous array of finite numbers.
+
+    Parameters
+    ----------
+    network : Network
+    name : str
+        Of the argument, for messages.
+    x : array_like, shape (n, ...)
+
+    Raises
+    ------
+    ShapeError, DataError
+        If they have another shape, are no numbers, are none, or contain NaN or infinity; the
+        message names the first such cell.
+    """
+    samples, expected = array_of(name, x), network.input_shape
+    if samples.dtype.kind not in "fiub":
+        raise DataError(f"{name} must be numbers, not {samples.dtype}")
+    if samples.shape[1:] != expected or not samples.ndim:
+        message = f"{name} has shape {samples.shape}, but the layer takes (n, "
+        message += f"{', '.join(map(str, expected))})"
+        raise ShapeError(network.layers[0].name, message, samples.shape, expected)
+    if not len(samples):
+        raise DataError(f"{name} has no rows")
+    with np.errstate(over="ignore"):  # what becomes infinite is named below
+        samples = np.ascontiguousarray(samples, network.dtype)
+    if not np.isfinite(samples).all():
+        at = tuple(int(i) for i in np.argwhere(~np.isfinite(samples))[0])
+        column = ", ".join(map(str, at[1:]))
+        raise DataError(f"{name} contains {samples[at]} in row {at[0]}, column {column}")
+    if network.keeps_half:
+        check_half(name, samples)
+    return samples
+
+
+def checked_pair(network: Network, name: str, x: npt.ArrayLike, y: npt.ArrayLike) -> Samples:
+    """Return samples and targets as network and loss take them; `name` is that of the samples."""
+    samples = checked_samples(network, name, x)
+    targets = network.loss.check(y, len(samples), network.output_shape, network.dtype)
+    if network.keeps_half:
+        check_half("targets", targets)
+    return Samples(samples, targets)
+
+
+def fit_data(
+    network: Network,
+    seed: int,
+    x: npt.ArrayLike,
+    y: npt.ArrayLike,
+    validation: tuple[npt.ArrayLike, npt.ArrayLike] | float | None,
+    class_weight: Mapping[int, float] | Literal["balanced"] | None,
+    sample_weight: npt.ArrayLike | None,
+) -> tuple[Samples, Samples | None]:
+    """Check the data of a call of `fit`, and take the samples for validation out of them.
+
+    Parameters
+    ----------
+    network : Network
+    seed : int
+        Of the rows that are taken out, where `validation` is a share.
+    x, y, validation, class_weight, sample_weight
+        As for `NeuralNetwork.fit`.
+
+    Returns
+    -------
+    Samples, Samples or None
+        To train on, and to evaluate on after each epoch.
+
+    Raises
+    ------
+    ShapeError, LabelError, DataError, ConfigurationError
+        As for `NeuralNetwork.fit`.
+    """
+    training = checked_pair(network, "x", x, y)
+    loss, outputs = network.loss, network.output_shape
+    classes = loss.class_count(outputs) if loss.classifies else None
+    weights = check_weights(sample_weight, class_weight, training.y, classes, network.dtype)
+    training = replace(training, weights=weights)
+    if validation is None:
+        return training, None
+    if isinstance(validation, tuple | list):
+        pair: Sequence[npt.ArrayLike] = validation
+        if len(pair) != 2:
+            message = f"validation must be (x, y) or a share, not {len(pair)} things"
+            raise ConfigurationError(message)
+        return training, checked_pair(network, "validation x", *pair)
+    labels = training.y if loss.classifies else None
+    kept, out = split_rows(training.count, labels, validation, seed)
+    held_out = Samples(training.x[out], training.y[out])
+    weights = None if weights is None else weights[kept]
+    return Samples(training.x[kept], training.y[kept], weights), held_out
+
+
+def for_each(name: str, values: Any, models: int) -> npt.NDArray[Any]:
+    """Return one value for each of K networks.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    values : scalar or sequence of K scalars
+    models : int
+
+    Raises
+    ------
+    ConfigurationError
+        If there is another number of values.
+    """
+    array = np.asarray(values)
+    if array.ndim > 1 or array.shape not in ((), (models,)):
+        message = f"{name} must be one value or {models}, one for each network"
+        raise ConfigurationError(f"{message}, not {array.size}")
+    return np.broadcast_to(array, (models,))
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Samples and targets, all versions of them one behind the other.
+
+    Attributes
+    ----------
+    x, y : array, length (versions * count)
+        On the networks' device.
+    count : int
+        Rows of one version.
+    offsets : array of intp, shape (K,)
+        Where each network's version begins.
+    """
+
+    x: Array
+    y: Array
+    count: int
+    offsets: Rows
+
+    @classmethod
+    def of(
+        cls,
+        network: Network,
+        models: int,
+        x: npt.ArrayLike,
+        y: npt.ArrayLike,
+        versions: Sequence[int] | None,
+    ) -> Versions:
+        """Check what a user gave; parameters and errors as in `Ensemble.fit`."""
+        given = array_of("x", x)
+        copies = 1
+        if versions is not None and given.ndim == len(network.input_shape) + 2:
+            copies = len(given)
+            given = given.reshape(-1, *given.shape[2:])
+        samples = checked_samples(network, "x", given)
+        count = len(samples) // copies
+        targets = network.loss.check(y, count, network.output_shape, network.dtype)
+        offsets = np.zeros(models, np.intp)
+        if versions is not None:
+            each = for_each("versions", versions, models)
+            wrong = [version for version in each if not 0 <= version < copies]
+            if wrong:
+                message = f"versions must be in 0 .. {copies - 1}, not {wrong[0]}"
+                raise ConfigurationError(message)
+            offsets = each.astype(np.intp) * count
+        if copies > 1:
+            targets = np.concatenate([targets] * copies)
+        return cls(network.ops.asarray(samples), network.ops.asarray(targets), count, offsets)
+
+    def given(self, name: str, rows: Sequence[npt.ArrayLike] | None) -> Samples:
+        """Return samples of which each network is given some rows.
+
+        Parameters
+        ----------
+        name : str
+            Of the argument, for messages.
+        rows : sequence of K arrays of int, optional
+            All if left out.
+
+        Raises
+        ------
+        ShapeError, DataError
+            If `rows` are not K vectors of one length, of integers that are there.
+        """
+        models = len(self.offsets)
+        if rows is None:
+            return Samples(self.x, self.y, rows=self.offsets[:, None] + np.arange(self.count))
+        shapes = [np.shape(each) for each in rows]
+        if len(shapes) != models or len(set(shapes)) != 1 or len(shapes[0]) != 1:
+            message = f"{name} must be {models} vectors of one length, not {shapes}"
+            raise ShapeError("ensemble", message, *shapes)
+        array = np.asarray(rows)
+        if array.dtype.kind not in "iu" or not array.size:
+            raise DataError(f"{name} must be integers, at least one for each network")
+        if array.min() < 0 or array.max() >= self.count:
+            raise DataError(f"{name} must be in 0 .. {self.count - 1}")
+        at = self.offsets[:, None] + array.astype(np.intp)
+        return Samples(self.x, self.y, rows=at)
+
+
+def check_count(name: str, value: object) -> int:
+    """Return an integer of at least 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ConfigurationError(f"{name} must be an integer of at least 1, not {value!r}")
+    return int(value)
+
+
+HALF_OVERFLOWS = 65520.0
+"""What is smaller is rounded to at most 65504, the largest number of float16."""
+
+
+def check_half(name: str, x: Array) -> None:
+    """Raise `DataError` where float16 cannot hold numbers that mixed precision keeps in it.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    x : array, shape (n, ...)
+    """
+    if x.dtype.kind != "f" or x.ndim < 2 or 1 in x.shape[1:]:
+        return  # kept as it is, see `dnn.graph.passes.mixed_precision`
+    wrong = np.abs(x) >= HALF_OVERFLOWS
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        message = f"{name} has {x[at]:g} in row {at[0]}, column {', '.join(map(str, at[1:]))}"
+        message += ": mixed_float16 keeps them in float16, which ends at 65504; scale them, such as"
+        raise DataError(f"{message} by dnn.standardise, or take dtype='float32'")
+
+
+def check_weights(
+    sample_weight: npt.ArrayLike | None,
+    class_weight: Mapping[int, float] | Literal["balanced"] | None,
+    targets: Array,
+    classes: int | None,
+    dtype: np.dtype[Any],
+) -> Array | None:
+    """Return what each sample's loss is multiplied by, or None where that is 1 throughout.
+
+    Parameters
+    ----------
+    sample_weight : array_like, shape (n,), optional
+    class_weight : mapping of class to float, or "balanced", optional
+        Multiplied with `sample_weight` where both are given; a class that is left out has 1.
+    targets : array, shape (n, ...)
+        As the loss has checked them.
+    classes : int, optional
+        None where the loss is no classification's.
+    dtype : numpy.dtype
+        Of the network.
+
+    Raises
+    ------
+    ShapeError, DataError, ConfigurationError
+        If the weights do not fit the samples, are negative or no numbers, or classes are weighted
+        where there are none.
+    """
+    weights: Array | None = None
+    if sample_weight is not None:
+        weights = array_of("sample_weight", sample_weight)
+        if weights.dtype.kind not in "fiub":
+            raise DataError(f"sample_weight must be numbers, not {weights.dtype}")
+        if weights.shape != targets.shape[:1]:
+            message = f"sample_weight has shape {weights.shape}, but there are {len(targets)}"
+            raise ShapeError("fit", f"{message} samples", weights.shape, targets.shape[:1])
+        wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+        if wrong.size:
+            row = wrong[0]
+            raise DataError(f"sample_weight is {weights[row]} in row {row}: not 0 or more")
+    if class_weight is not None:
+        if classes is None:
+            raise ConfigurationError("class_weight is for classifications only")
+        by_class = class_weights(targets, classes, class_weight)[targets]
+        weights = by_class if weights is None else weights * by_class
+    return None if weights is None else np.ascontiguousarray(weights, dtype)

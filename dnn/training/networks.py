@@ -1,0 +1,299 @@
+"""The engine of training: K networks of the same layers, one loop over epochs.
+
+`NeuralNetwork` and `Ensemble` are what users hold; both are `Networks`, a `NeuralNetwork` being
+K = 1 and its arrays without an axis of models.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Array, Ops
+from dnn.data.batches import epoch_orders
+from dnn.layers import Layer
+from dnn.losses import Loss, loss_of
+from dnn.optimizers import Optimizer, Update
+from dnn.training.data import Rows, Samples, checked_samples
+from dnn.training.epochs import Trainer
+from dnn.training.evaluation import evaluate, outputs_of
+from dnn.training.history import History
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import BatchPlan, Network
+from dnn.training.state import State, load_states, states_of
+
+__all__ = ["Fit", "Networks"]
+
+
+class Networks:
+    """K networks of the same layers, with what trains them.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+    loss : str or Loss
+    optimizer : Optimizer
+    seeds : int or sequence of K int
+        An int for a single network.
+    dtype : type of elements
+    ops : Ops
+    passes : sequence of str, optional
+        As for `Network`.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        loss: str | Loss,
+        optimizer: Optimizer,
+        seeds: int | Sequence[int],
+        dtype: npt.DTypeLike,
+        ops: Ops,
+        passes: Sequence[str] | None = None,
+    ) -> None:
+        self.optimizer = optimizer
+        self._seeds = [*seeds] if isinstance(seeds, Sequence) else [seeds]
+        self._network = Network(layers, loss_of(loss), seeds, np.dtype(dtype), ops, passes)
+        self._update = self._bound(optimizer)
+        self._histories = [History() for _ in self._seeds]
+        self._trainer: Trainer | None = None
+        # Networks that have left a plan, or all as they were when the last of them did.
+        self._ended: dict[int, State] = {}
+
+    def _bound(self, optimizer: Optimizer) -> Update | LossScaling:
+        network = self._network
+        update = optimizer.bind(network.ops, network.parameters, network.gradients)
+        if not network.keeps_half:
+            return update
+        return LossScaling(update, network.gradients.flat, network.gradient_scale)
+
+    def _trainer_of(
+        self, samples: Samples, batch_size: int, inspect: Callable[[BatchPlan], None] | None
+    ) -> Trainer:
+        """Return what trains on samples: the one of the last call, if it suits."""
+        trainer = self._trainer
+        if trainer is None or not trainer.suits(self._update, samples, batch_size):
+            trainer = Trainer(self._network, self._update, samples, batch_size, inspect)
+        self._trainer = trainer
+        return trainer
+
+    def _regroup(self, states: Sequence[State], indices: Sequence[int]) -> None:
+        """Let the plans be of these networks and no others.
+
+        Parameters
+        ----------
+        states : sequence of State
+            After the same number of steps.
+        indices : sequence of int
+            Which of the optimizer's values belong to each of them.
+        """
+        self._network.resize(len(states))
+        optimizer = copy.copy(self.optimizer)
+        optimizer.hyperparameters = {
+            name: tuple(value[k] for k in indices) if isinstance(value, tuple) else value
+            for name, value in optimizer.hyperparameters.items()
+        }
+        self._update, self._trainer = self._bound(optimizer), None
+        load_states(self._network, self._update, states)
+
+    @property
+    def parameters(self) -> Mapping[str, Array]:
+        """Every parameter by name, as a view: writing into it changes the network.
+
+        For K networks of shape (K, ...).
+        """
+        buffer = self._network.parameters
+        return {segment.name: buffer[segment.name] for segment in buffer.segments}
+
+    def __call__(self, x: npt.ArrayLike) -> Array:
+        """Return what the last layer puts out for each sample; of a classification, logits.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
+
+        Returns
+        -------
+        array of float, shape (n, outputs)
+            Of K networks (K, n, outputs), for the same samples.
+
+        Raises
+        ------
+        ShapeError, DataError
+            As for `predict`.
+        """
+        samples = checked_samples(self._network, "x", x)
+        return outputs_of(self._network, samples, "evaluation")
+
+    def predict(self, x: npt.ArrayLike) -> Array:
+        """Return the class of each sample, or the outputs where the loss is no classification's.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
+
+        Returns
+        -------
+        array of intp, shape (n,), or array of float, shape (n, outputs)
+            Of K networks (K, n) or (K, n, outputs), for the same samples.
+
+        Raises
+        ------
+        ShapeError, DataError
+            If the samples do not fit the network, or contain NaN or infinity.
+        """
+        return self._network.loss.predicted(self(x))
+
+    def predict_proba(self, x: npt.ArrayLike) -> Array:
+        """Return the probability of each class.
+
+        Parameters
+        ----------
+        x : array_like, shape (n, ...)
+
+        Returns
+        -------
+        array of float, shape (n, classes)
+            Of K networks (K, n, classes), for the same samples.
+
+        Raises
+        ------
+        ConfigurationError
+            If the loss is no classification's.
+        ShapeError, DataError
+            As for `predict`.
+        """
+        samples = checked_samples(self._network, "x", x)
+        return outputs_of(self._network, samples, "probability")
+
+
+class Fit:
+    """A call of `fit`: iterating over it trains, an epoch at a time.
+
+    Parameters
+    ----------
+    networks : Networks
+        Whose seeds order the samples, and whose histories go on.
+    training : Samples
+        On the networks' device.
+    epochs : sequence of K int, at least 1
+        How many for each network.
+    batch_size : int
+    held_out : Samples, optional
+        To evaluate on after an epoch.
+    validation_epochs : collection of int, optional
+        After which epochs of this call, counted from 1; after all if left out.
+    inspect : callable, optional
+        Called with the plan of each batch before the parameters move.
+
+    Attributes
+    ----------
+    histories : list of K History
+        Of this call.
+    """
+
+    def __init__(
+        self,
+        networks: Networks,
+        training: Samples,
+        epochs: Sequence[int],
+        batch_size: int,
+        held_out: Samples | None = None,
+        validation_epochs: Collection[int] | None = None,
+        inspect: Callable[[BatchPlan], None] | None = None,
+    ) -> None:
+        self._networks = networks
+        self._training = training
+        self._epochs = epochs
+        self._batch_size = batch_size
+        self._held_out = held_out
+        self._validation_epochs = validation_epochs
+        self._inspect = inspect
+        self._class_counts = training.class_counts(networks._network)
+        self.histories = [History() for _ in epochs]
+        networks._trainer_of(training, batch_size, inspect)  # compiled before the first epoch
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        """Train until every network is done, has diverged or is stopped.
+
+        Yields
+        ------
+        tuple of int
+            After each epoch, the networks that were trained in it.
+
+        Notes
+        -----
+        A network that ends leaves the plan, and the others go on in a smaller one.
+        """
+        networks, everyone = self._networks, range(len(self._epochs))
+        ended = networks._ended = {}
+        active = tuple(everyone)
+        while active:
+            samples = self._training.of_networks(active)
+            trainer = networks._trainer_of(samples, self._batch_size, self._inspect)
+            orders = self._orders(samples, active)
+            staying = active
+            while len(staying) == len(active):
+                self._epoch(trainer, active, next(orders))
+                self._validate(active)
+                yield active
+                staying = tuple(k for k in active if self._goes_on(k))
+            if len(staying) < len(everyone) and (staying or ended):
+                states = states_of(networks._network, networks._update)
+                ended |= dict(zip(active, states, strict=True))
+                if staying:
+                    networks._regroup([ended[k] for k in staying], staying)
+            active = staying
+        if ended:
+            networks._regroup([ended[k] for k in everyone], everyone)
+
+    def stop(self, k: int, reason: str) -> None:
+        """Let the last epoch of a network have been its last."""
+        self.histories[k].stopped = self._networks._histories[k].stopped = reason
+
+    def _goes_on(self, k: int) -> bool:
+        history = self.histories[k]
+        done = len(history) >= self._epochs[k]
+        return not done and not history.diverged and history.stopped is None
+
+    def _orders(self, samples: Samples, active: Sequence[int]) -> Iterator[Rows]:
+        """Yield which rows each network visits in the epochs to come, in order."""
+        networks, rows = self._networks, samples.rows
+        first = samples.count * np.arange(len(active))[:, None]
+        left = max(self._epochs[k] for k in active) - len(self.histories[active[0]])
+
+        def past() -> tuple[list[int], int]:
+            return [networks._seeds[k] for k in active], len(networks._histories[active[0]])
+
+        while True:
+            seeds, done = past()
+            for order in epoch_orders(samples.count, seeds, done, done + left):
+                yield order if rows is None else rows.reshape(-1).take(order + first)
+                done += 1
+                if past() != (seeds, done):  # a callback has loaded a checkpoint
+                    break
+
+    def _epoch(self, trainer: Trainer, active: Sequence[int], order: Rows) -> None:
+        began = time.perf_counter()
+        # A diverging network is reported in its history and not by warnings.
+        with np.errstate(all="ignore"):
+            losses = trainer.epoch(order)
+        took_s = (time.perf_counter() - began) / len(active)
+        tallies = trainer.tallies()
+        for place, (k, loss) in enumerate(zip(active, losses, strict=True)):
+            tally = None if tallies is None else [self._class_counts[k], tallies[place]]
+            for history in (self.histories[k], self._networks._histories[k]):
+                history.add(loss, took_s, trainer.steps, tally)
+
+    def _validate(self, active: Sequence[int]) -> None:
+        wanted, done = self._validation_epochs, len(self.histories[active[0]])
+        if self._held_out is None or not (wanted is None or done in wanted):
+            return
+        results = evaluate(self._networks._network, self._held_out.of_networks(active))
+        for k, result in zip(active, results, strict=True):
+            for history in (self.histories[k], self._networks._histories[k]):
+                history.validation.append(dict(result))

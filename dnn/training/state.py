@@ -1,0 +1,126 @@
+"""All that training changes in networks: by name, and as copies to go back to.
+
+=========================== ===========================================================
+parameter/NAME              each parameter
+state/NAME                  running statistics; seed and step of noise
+optimizer/BUFFER/NAME       what the optimizer remembers of each parameter
+hyperparameter/NAME         of the optimizer; in no checkpoint
+=========================== ===========================================================
+
+K networks have a leading axis of length K in each of these arrays that differs between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import ShapeError
+from dnn.optimizers import Update
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import Network
+
+__all__ = ["Snapshot", "State", "load_states", "states_of", "trained_arrays"]
+
+Snapshot = dict[str, Array]
+"""Copies of parameters and running statistics by name, where the network lies."""
+
+
+@dataclass(frozen=True)
+class State:
+    """All that training changes in one network, copied to the host.
+
+    Attributes
+    ----------
+    arrays : dict of str to array
+        By the names above.
+    steps : int
+        Done so far.
+    """
+
+    arrays: dict[str, Array]
+    steps: int
+
+
+def trained_arrays(network: Network, update: Update | LossScaling) -> dict[str, Array]:
+    """Return every array that training changes, by name; they are the networks' own.
+
+    Parameters
+    ----------
+    network : Network
+    update : Update or LossScaling
+        Of its parameters.
+    """
+    return {
+        name: array
+        for name, array, _ in _named(network, update)
+        if not name.startswith("hyperparameter/")
+    }
+
+
+def states_of(network: Network, update: Update | LossScaling) -> list[State]:
+    """Copy all that training changes in each of K networks."""
+    to_host, named = network.ops.to_host, [*_named(network, update)]
+    return [
+        State(
+            {name: to_host(x[k, ...] if differs else x).copy() for name, x, differs in named},
+            update.steps_done,
+        )
+        for k in range(network.models or 1)
+    ]
+
+
+def load_states(network: Network, update: Update | LossScaling, states: Sequence[State]) -> None:
+    """Let networks go on where others stood.
+
+    Parameters
+    ----------
+    network : Network
+        Of as many models as there are states, of the same layers.
+    update : Update or LossScaling
+        Of its parameters.
+    states : sequence of State
+        After the same number of steps.
+
+    Raises
+    ------
+    ShapeError
+        If they lack an array or one has another shape, as those of another optimizer do; then
+        nothing was changed.
+    """
+    first = states[0]
+    values = []
+    for name, array, differs in _named(network, update):
+        if name not in first.arrays:
+            raise ShapeError("optimizer", f"another one's state was given: it has no {name}")
+        value = first.arrays[name]
+        if differs:
+            value = np.stack([state.arrays[name] for state in states])
+        if (value.shape, value.dtype) != (array.shape, array.dtype):
+            message = f"{name} is {array.shape} {array.dtype}, given {value.shape} {value.dtype}"
+            raise ShapeError("state", message, array.shape, value.shape)
+        values.append((value, array))
+    for value, array in values:
+        network.ops.load(value, array)
+    update.steps_done = first.steps
+
+
+def _named(network: Network, update: Update | LossScaling) -> Iterator[tuple[str, Array, bool]]:
+    """Yield each array that training changes, its name, and whether it differs between models."""
+    several = network.models is not None
+    parameters = network.parameters
+    for segment in parameters.segments:
+        yield f"parameter/{segment.name}", parameters[segment.name], several
+    for name, array in network.states.items():
+        yield f"state/{name}", array, several and name != network.step_name
+    for kind, buffer in update.state.items():
+        for segment in buffer.segments:
+            yield f"optimizer/{kind}/{segment.name}", buffer[segment.name], bool(buffer.models)
+    if isinstance(update, LossScaling):
+        for name, array in update.arrays.items():
+            yield f"optimizer/loss_scaling/{name}", array, False
+    for name, array in update.scalars.items():
+        yield f"hyperparameter/{name}", array, array.ndim > 0
