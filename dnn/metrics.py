@@ -151,10 +151,11 @@ def of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
     """
     models = len(y)
     classes = 1 + int(max(y.max(initial=0), predicted.max(initial=0)))
+    pairs = y * classes
+    pairs += predicted
     # All at once: a classifier's pairs of classes are counted in a range of their own.
-    shifted = np.arange(models)[:, None] * classes**2
-    pairs = (y * classes + predicted + shifted).ravel()
-    counts = np.bincount(pairs, minlength=models * classes**2)
+    pairs += np.arange(0, models * classes**2, classes**2)[:, None]
+    counts = np.bincount(pairs.reshape(-1), minlength=models * classes**2)
     return of_many_counts(counts.reshape(models, classes, classes))
 
 

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -209,7 +210,7 @@ class NeuralNetwork(Networks):
         dict of str to array
             ``parameter/NAME`` and ``state/NAME``, where the network lies.
         """
-        arrays = self._weights()
+        arrays = self._weights
         if into is None:
             return {name: array.copy() for name, array in arrays.items()}
         for name, array in arrays.items():
@@ -224,9 +225,10 @@ class NeuralNetwork(Networks):
         snapshot : dict of str to array
             Of this network.
         """
-        for name, array in self._weights().items():
+        for name, array in self._weights.items():
             array[...] = snapshot[name]
 
+    @cached_property
     def _weights(self) -> dict[str, Array]:
         arrays = self.trained_arrays()
         return {name: x for name, x in arrays.items() if not name.startswith("optimizer/")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -38,15 +38,14 @@ def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
     with np.errstate(all="ignore"):
         for part, loss in _replayed(network, "evaluation", samples.x, samples.y, samples.rows):
             parts.append(part)
-            total += loss.astype(np.float64) * part.shape[len(network.leading)]
+            total += np.multiply(loss, part.shape[len(network.leading)], dtype=np.float64)
     losses = (total / samples.count).reshape(-1).tolist()
     results: list[dict[str, float]] = [{"loss": loss} for loss in losses]
     if network.loss.classifies:
         rows, y = samples.rows, samples.y
         truth = y[None] if rows is None else network.ops.to_host(y)[rows]
-        outputs = np.concatenate(parts, axis=len(network.leading))
-        predicted = network.loss.predicted(outputs).reshape(len(results), -1)
-        scores = metrics.of_predictions(truth.astype(np.int64), predicted)
+        predicted = network.loss.predicted(_joined(network, parts)).reshape(len(results), -1)
+        scores = metrics.of_predictions(truth.astype(np.int64, copy=False), predicted)
         for result, score in zip(results, scores, strict=True):
             result |= score
     return results
@@ -69,7 +68,11 @@ def outputs_of(network: Network, samples: Array, kind: Kind) -> Array:
     """
     with np.errstate(all="ignore"):
         parts = [outputs for outputs, _ in _replayed(network, kind, samples)]
-    return np.concatenate(parts, axis=len(network.leading))
+    return _joined(network, parts)
+
+
+def _joined(network: Network, parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=len(network.leading))
 
 
 def _replayed(
