@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from diel.loading.reports import ResultsTable as ResultsTable
     from diel.plugins import installed_plugins as installed_plugins
     from diel.plugins import load_plugin as load_plugin
+    from diel.text import duration_s as duration_s
+    from diel.text import format_duration as format_duration
+    from diel.text import format_value as format_value
     from diel.tuples.tags import ANY as ANY
     from diel.workflow.functions import locate_function as locate_function
     from diel.workflow.load import load_workflow as load_workflow
-    from diel.workflow.text import duration_s as duration_s
 
 __version__ = "0.1.0.dev0"
 
@@ -30,7 +32,9 @@ _HOME = {
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
     "ResultsTable": "diel.loading.reports",
-    "duration_s": "diel.workflow.text",
+    "duration_s": "diel.text",
+    "format_duration": "diel.text",
+    "format_value": "diel.text",
     "import_function": "diel.loading.functions",
     "installed_plugins": "diel.plugins",
     "load_plugin": "diel.plugins",
@@ -45,6 +49,8 @@ __all__ = [
     "ResultsTable",
     "__version__",
     "duration_s",
+    "format_duration",
+    "format_value",
     "import_function",
     "installed_plugins",
     "load_plugin",

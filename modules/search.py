@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from diel import format_value
+
 from .evaluation import Evaluated, SelectionBias
 from .objective import ObjectiveError
 from .options import SweepOptions
@@ -266,17 +268,12 @@ class Search:
         lines = [f"{count} that no other beats in {' and '.join(names)}:"]
         for trial, parameters, values in front[:_FRONT_LINES]:
             reached = ", ".join(
-                f"{name} {value:.4g}" for name, value in zip(names, values, strict=True)
+                f"{name} {format_value(value)}" for name, value in zip(names, values, strict=True)
             )
-            chosen = ", ".join(f"{name} {_shown(value)}" for name, value in parameters.items())
+            chosen = ", ".join(
+                f"{name} {format_value(value)}" for name, value in parameters.items()
+            )
             lines.append(f"  trial {trial}: {reached} ({chosen})")
         if len(front) > _FRONT_LINES:
             lines.append(f"  ... and {len(front) - _FRONT_LINES} more")
         return lines
-
-
-def _shown(value: Any) -> str:
-    """Write a value as the table above the front does: ``64x32`` or ``none`` for a list."""
-    if isinstance(value, list):
-        return "x".join(map(str, value)) or "none"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -18,6 +18,7 @@ from diel.run.directory import RunDirectory
 from diel.run.journal import Record
 from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.view import ResultsView, RunView
+from diel.text import format_value
 
 FAILED: Final = 1
 LOST: Final = "JournalLost"
@@ -25,7 +26,6 @@ TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 10
 _RETURNED_CHARACTERS: Final = 200
 _BYTES: Final = re.compile(r"(bytearray\()?b['\"]")
-_CELL_CHARACTERS: Final = 100
 _LAUNCHER_LINES: Final = 15
 _GIVEN_UP_SHOWN: Final = 10
 _EXPLAINED: Final = {
@@ -167,7 +167,7 @@ def describe_best(results: ResultsView) -> str:
     if not results.rows:
         return f"none yet{unranked}"
     best = best_row(results.rows, results.objective, results.maximise)
-    return f"best {results.objective} {_text(best[results.objective])}{unranked}"
+    return f"best {results.objective} {format_value(best[results.objective])}{unranked}"
 
 
 def _print_returned(view: RunView, *, after_table: bool) -> None:
@@ -246,7 +246,9 @@ def _print_ranking(
         header = column.replace("_", " ")
         table.add_column(header, justify="right" if is_number else "left", style=style)
     for place, row in enumerate(shown, start=1):
-        table.add_row(str(place), *(_text(row.get(column, "")) for column in columns))
+        table.add_row(
+            str(place), *(format_value(row.get(column, ""), longest=100) for column in columns)
+        )
     whose = f"{name}: " if name else ""
     by = f"by {direction} {results.objective}"
     if results.unranked:
@@ -269,9 +271,9 @@ def _constants(results: ResultsView) -> dict[str, str]:
     """Return the columns that say the same in every row: a line below the table is enough."""
     first = results.rows[0]
     if results.file:
-        return {name: _text(value) for name, value in results.constants.items()}
+        return {name: format_value(value, longest=100) for name, value in results.constants.items()}
     return {
-        column: _text(first[column])
+        column: format_value(first[column], longest=100)
         for column in results.columns
         if column != results.objective and all(row[column] == first[column] for row in results.rows)
     }
@@ -336,12 +338,3 @@ def _crashes(directory: RunDirectory) -> list[tuple[int, str, list[str]]]:
             frames.append(f"{frame['file']}, line {frame['line']}, in {frame['name']}")
         found.append((rank, why.removeprefix("Fatal Python error: "), frames[:_FRAMES_SHOWN]))
     return found
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool) or not isinstance(value, float):
-        text = "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
-        return text if len(text) <= _CELL_CHARACTERS else f"{text[: _CELL_CHARACTERS - 1]}…"
-    return f"{value:.4g}"

@@ -12,7 +12,7 @@ from diel import __version__
 from diel.cli.commands import COMMANDS, add_commands
 from diel.cli.output import protect_standard_streams, why_output_was_lost
 from diel.errors import DielError
-from diel.workflow.text import did_you_mean
+from diel.text import did_you_mean
 
 FAILED = 1
 BAD_INPUT = 2

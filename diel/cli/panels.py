@@ -6,16 +6,15 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from diel.cli.conclusion import describe_best
-from diel.cli.runs import show_duration
 from diel.run.status import StatusView
 from diel.run.view import CopyView, GroupView, RunView
+from diel.text import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _COPIES_SHOWN: Final = 16
 _RANKS_NAMED: Final = 4
-_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def head(view: RunView, state: str = "running", now_s: float | None = None) -> RenderableType:
@@ -104,7 +103,7 @@ def copies(view: RunView, status: StatusView, now_s: float) -> list[RenderableTy
         table.add_row(
             f"  {copy.name}",
             Text(_ranks(copy.ranks), style="dim"),
-            show_duration(max(0.0, now_s - copy.started_s)) + attempt,
+            format_duration(max(0.0, now_s - copy.started_s)) + attempt,
             Text(_waits(copy, status, now_s), style="yellow"),
         )
     if len(view.running) > len(shown):
@@ -126,7 +125,7 @@ def _waits(copy: CopyView, status: StatusView, now_s: float) -> str:
         return ""
     first = waiting[0]
     who = "" if len(copy.ranks) == 1 else f"{len(waiting)} of {len(copy.ranks)} ranks: "
-    return f"waits: {who}{first.what}, {show_duration(max(0.0, now_s - first.since_s))}"
+    return f"waits: {who}{first.what}, {format_duration(max(0.0, now_s - first.since_s))}"
 
 
 def servers(status: StatusView) -> list[RenderableType]:
@@ -136,15 +135,7 @@ def servers(status: StatusView) -> list[RenderableType]:
     return [
         Text(
             f"  tuple server on rank {server.rank}: {server.tuples:,} tuples, "
-            f"{show_bytes(server.size_bytes)} of {show_bytes(server.capacity_bytes)}"
+            f"{format_bytes(server.size_bytes)} of {format_bytes(server.capacity_bytes)}"
         )
         for server in status.servers
     ]
-
-
-def show_bytes(size_bytes: int) -> str:
-    """Write a size in the largest unit of which it has one: ``1.5 MiB``."""
-    size, unit = float(size_bytes), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:,.0f} {_UNITS[unit]}" if unit == 0 else f"{size:,.1f} {_UNITS[unit]}"

@@ -11,6 +11,7 @@ from typing import Final
 
 from diel.cli.output import aligned
 from diel.run.history import RunSummary, list_runs
+from diel.text import format_duration
 
 _HERE: Final = Path("runs")
 _LONGEST_REASON: Final = 100
@@ -40,21 +41,9 @@ def runs(options: argparse.Namespace) -> int:
 
 def _row(run: RunSummary) -> tuple[str, ...]:
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started_s))
-    took = "" if run.duration_s is None else show_duration(run.duration_s)
+    took = "" if run.duration_s is None else format_duration(run.duration_s)
     reason = " ".join(run.reason.split())
     if len(reason) > _LONGEST_REASON:
         reason = f"{reason[: _LONGEST_REASON - 3]}..."
     ranks = "" if run.ranks is None else str(run.ranks)
     return started, took, ranks, run.state, str(run.path), reason
-
-
-def show_duration(seconds: float) -> str:
-    """Write a duration in two units at most: ``2 h 5 min``."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for large, small, words in ((86400, 3600, "d h"), (3600, 60, "h min"), (60, 1, "min s")):
-        if whole >= large:
-            one, other = words.split()
-            return f"{whole // large} {one} {whole % large // small} {other}"
-    raise AssertionError("less than a minute was dealt with")

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from diel.cli.conclusion import FAILED, TABLE_ROWS, print_rankings
 from diel.cli.output import aligned, warn
-from diel.cli.runs import show_duration
 from diel.errors import LaunchError
 from diel.loading.environment import set_thread_environment
 from diel.loading.functions import import_code
@@ -29,6 +28,7 @@ from diel.run.directory import RunDirectory
 from diel.run.history import is_run
 from diel.run.journal import JournalReader
 from diel.run.view import RunView
+from diel.text import format_duration, format_value
 from diel.workflow.load import read_draft
 
 if TYPE_CHECKING:
@@ -119,14 +119,8 @@ def _print_points(points: list[dict[str, Any]]) -> None:
     names = list(dict.fromkeys(name for point in points for name in point))
     rows = [("trial", *names)]
     for number, point in enumerate(points):
-        rows.append((str(number), *(_text(point.get(name, "")) for name in names)))
+        rows.append((str(number), *(format_value(point.get(name, ""), digits=6) for name in names)))
     print("\n".join(aligned(rows)))
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return "x".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 
 def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainers: int) -> bool:
@@ -136,11 +130,10 @@ def _print_estimate(trainer: _Part, folder: Path, found: Any, seed: int, trainer
     if reason:
         print(f"trial 0 failed: {reason}")
         return False
-    took = f"{seconds * 1000:.3g} ms" if seconds < 1 else show_duration(seconds)
-    text = f"trial 0 took {took}"
+    text = f"trial 0 took {format_duration(seconds)}"
     if found.size is not None:
         whole_s = seconds * found.size / trainers
-        whole = show_duration(whole_s) if whole_s >= 1 else "less than a second"
+        whole = format_duration(whole_s) if whole_s >= 1 else "less than a second"
         text += f"; if all are like it, the sweep takes {whole}"
     print(text)
     return True

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from diel.errors import AddressError
-from diel.workflow.text import did_you_mean
+from diel.text import did_you_mean
 
 
 class Address(NamedTuple):

@@ -48,7 +48,7 @@ from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
 from diel.executive.status import Status
 from diel.executive.timesheet import Timesheet
-from diel.workflow.text import format_duration
+from diel.text import format_duration
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from diel.workflow.text import show
+from diel.text import show
 
 
 @dataclass(frozen=True)

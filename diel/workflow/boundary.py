@@ -25,10 +25,10 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from diel.errors import Problem
+from diel.text import did_you_mean, show
 from diel.workflow.annotations import InWords
 from diel.workflow.fields import Count, Name, StrictTable
 from diel.workflow.sections import Box, divide, intersection, outside, show_box, whole
-from diel.workflow.text import did_you_mean, show
 
 if TYPE_CHECKING:
     from diel.workflow.module import Module

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diel.workflow.text import did_you_mean
+from diel.text import did_you_mean
 
 
 class FunctionNotFound(LookupError):

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from diel.text import show
 from diel.workflow.graph import dependency_order
 from diel.workflow.model import Group, Module, Workflow
-from diel.workflow.text import show
 
 
 @dataclass(frozen=True)

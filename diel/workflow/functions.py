@@ -27,8 +27,8 @@ from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, Pat
 from pathlib import Path
 
 from diel.plugins import MODULES, installed_plugins, module_packages
+from diel.text import did_you_mean, near_file_name
 from diel.workflow.definitions import ANYTHING, FunctionNotFound, check_defined, names_in
-from diel.workflow.text import did_you_mean, near_file_name
 
 FORMS = 'write "package.module:function", or "./file.py:function" for a file beside this one'
 

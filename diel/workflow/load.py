@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from diel.errors import Problem, WorkflowError
+from diel.text import did_you_mean, join_path, show_given, show_key, size_bytes
 from diel.workflow.boundary import Boundary, check_boundaries
 from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.fields import NOTHING_TO_RUN, ONE_OF
@@ -42,7 +43,6 @@ from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references
 from diel.workflow.source import Place, SourceProblem, read_document
-from diel.workflow.text import did_you_mean, join_path, show_given, show_key, size_bytes
 
 TABLES = ("workflow", "tuple_space", "module", "group", "boundary")
 

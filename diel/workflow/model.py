@@ -27,6 +27,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from diel.text import size_bytes
 from diel.workflow.annotations import InWords
 from diel.workflow.boundary import Boundary
 from diel.workflow.fields import (
@@ -39,7 +40,6 @@ from diel.workflow.fields import (
     nothing_to_run,
 )
 from diel.workflow.module import Module
-from diel.workflow.text import size_bytes
 
 _SMALLEST_BYTES: Final = 2**16
 

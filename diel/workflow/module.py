@@ -14,10 +14,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from diel.text import duration_s
 from diel.workflow.annotations import InWords
 from diel.workflow.fields import Count, GpuCount, Name, StrictTable, Times, nothing_to_run
 from diel.workflow.programs import FACTS, placeholders_in
-from diel.workflow.text import duration_s
 
 
 def _word(text: str) -> str:

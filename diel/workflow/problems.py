@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from diel.errors import Problem
+from diel.text import did_you_mean, join_path, show, show_given, show_key
 from diel.workflow.annotations import FieldType, describe, example, item_of
-from diel.workflow.text import did_you_mean, join_path, show, show_given, show_key
 
 Steps = tuple["str | int", ...]
 

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any
 
 from diel.errors import Problem
+from diel.text import did_you_mean
 from diel.workflow.graph import find_cycle
-from diel.workflow.text import did_you_mean
 
 DEEPEST = 32
 

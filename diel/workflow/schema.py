@@ -14,12 +14,12 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
+from diel.text import show
 from diel.workflow.annotations import FieldType, describe, item_of
 from diel.workflow.fields import LONGEST_NAME, ONE_OF
 from diel.workflow.load import TABLES
 from diel.workflow.model import Workflow, WorkflowTable
 from diel.workflow.problems import keys_of
-from diel.workflow.text import show
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from diel.errors import Problem
-from diel.workflow.text import near_file_name
+from diel.text import near_file_name
 
 if sys.version_info >= (3, 11):
     import tomllib

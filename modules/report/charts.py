@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from diel import format_value
+
 from .importance import Effect, Importance
 from .picture import SHADES, Picture
 from .plot import Plot, dots, line, stairs, text
 from .scales import Linear, Log, Named, Scale, focus, is_logarithmic, scale_for, spread
-from .wording import Markup, as_number, join, place, shortened, show, tag, words
+from .wording import Markup, as_number, join, place, show, tag, words
 
 HALF: Final = 560.0
 _FULL: Final = 1140.0
@@ -163,9 +165,11 @@ def parallel(picture: Picture) -> Markup | None:
         for where, label in scale.ticks(6):
             where = _lane(scale, where, 0.0) or 0.0
             marks.append(line(x - 4, down(where), x, down(where), "axis"))
-            marks.append(text(x - 8, down(where) + 4, shortened(label, 14), "tick end halo"))
+            marks.append(
+                text(x - 8, down(where) + 4, format_value(label, longest=14), "tick end halo")
+            )
         style = "name middle" + (" chosen" if number == len(names) - 1 else "")
-        marks.append(text(x, 20, shortened(words(name), 18), style))
+        marks.append(text(x, 20, format_value(words(name), longest=18), style))
         axes.append(tag("g", *marks, class_="dimension", data_x=place(x), data_name=name))
     return tag(
         "svg",

@@ -20,9 +20,11 @@ from heapq import heappush, heapreplace
 from random import Random
 from typing import Any, Final, TypeAlias
 
+from diel import format_value
+
 from .pareto import Front
 from .sweep import DIVERGED, DONE, STOPPED, Sweep
-from .wording import LARGEST, as_number, shortened, show
+from .wording import LARGEST, as_number, show
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -177,7 +179,7 @@ class Gatherer:
 
     def _note_failure(self, order: int, row: Row) -> None:
         reason = row.get(self.sweep.reason) or row.get(self.sweep.status)
-        text = shortened(" ".join(str(reason or "").split()), 200)
+        text = format_value(" ".join(str(reason or "").split()), longest=200)
         if not text or text.lower() in DONE:
             text = f"{self.sweep.objective} is {show(row.get(self.sweep.objective))}"
         if text not in self.reasons and len(self.reasons) >= _REASONS:

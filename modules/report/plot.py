@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from diel import format_value
+
 from .scales import Scale
-from .wording import Markup, escape, join, place, shortened, tag
+from .wording import Markup, escape, join, place, tag
 
 _LIFT: Final = 8.0
 """From the horizontal axis up to the lowest value: what lies on the edge hides no label."""
@@ -94,7 +96,7 @@ class Plot:
         for where, label in self.x.ticks(self.x_ticks):
             x = self.across(where)
             lines.append(line(x, bottom, x, bottom + 4, "axis"))
-            lines.append(text(x, bottom + 17, shortened(label, 14), "tick middle"))
+            lines.append(text(x, bottom + 17, format_value(label, longest=14), "tick middle"))
         lines.append(line(self.left, bottom, right, bottom, "axis"))
         lines.append(text((self.left + right) / 2, self.height - 5, self.x_title, "name middle"))
         lines.append(text(4, 13, self.y_title, "name"))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from diel import format_duration
+
 from . import charts
 from .importance import FEWEST_TRIALS, TREES, Importance
 from .parts import bar, between, figure, nothing, section
 from .picture import Picture
 from .sweep import Evaluation
-from .wording import Markup, join, show, show_duration, tag, words
+from .wording import Markup, join, show, tag, words
 
 _EFFECTS: Final = 12
 _PAIRS: Final = 3
@@ -47,7 +49,7 @@ def headline(picture: Picture) -> Markup:
         about = ""
         if rate > 0:
             about = f"{rate:,.3g} trials a second" if rate >= 1 else f"{1 / rate:,.3g} s a trial"
-        figures.append(figure(name, show_duration(moment.elapsed_s), about))
+        figures.append(figure(name, format_duration(moment.elapsed_s), about))
     if sweep.expected and sweep.expected > gathered.count:
         progress = tag("div", tag("i", style=f"width:{gathered.count / sweep.expected:.2%}"),
                        class_="progress")  # fmt: skip

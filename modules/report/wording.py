@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
+from diel import format_value
+
 LARGEST: Final = 1e150
 """Numbers beyond this, whose squares no float holds, count as infinite."""
-_LONGEST: Final = 60
 _ESCAPES: Final = str.maketrans(
     {
         "&": "&amp;",
@@ -83,38 +83,8 @@ def as_number(value: Any) -> float | None:
 
 
 def show(value: Any) -> str:
-    """Write a value for people: four digits of a number, ``64x32`` for a list."""
-    if value is None:
-        return "–"
-    if isinstance(value, (bool, np.bool_)):
-        return "true" if value else "false"
-    if isinstance(value, (float, np.floating)):
-        number = float(value)
-        return f"{number:.4g}".replace("e-0", "e-").replace("e+0", "e") if number else "0"
-    if isinstance(value, (list, tuple)):
-        return shortened("x".join(show(one) for one in value)) or "none"
-    if isinstance(value, Mapping):
-        return shortened(", ".join(f"{key} {show(one)}" for key, one in value.items()))
-    return shortened(str(value))
-
-
-def shortened(text: str, longest: int = _LONGEST) -> str:
-    """Cut text that is too long for a label or a cell."""
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def show_duration(seconds: float) -> str:
-    """Write a duration in two units at most: ``2 h 5 min``."""
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for large, small, words in ((86400, 3600, "d h"), (3600, 60, "h min"), (60, 1, "min s")):
-        if whole >= large:
-            one, other = words.split()
-            return f"{whole // large} {one} {whole % large // small} {other}"
-    raise AssertionError("less than a minute was dealt with")
+    """Write a value for people; a dash stands for None."""
+    return "–" if value is None else format_value(value)
 
 
 def words(name: str) -> str:

@@ -26,7 +26,7 @@ else:
 # import each other.
 LAYERS = {
     "diel": """
-        errors run
+        errors run text
         plugins
         comm workflow
         tuples
@@ -71,7 +71,7 @@ LAYER_OF = {
     for name in line.split()
 }
 # Those on which packages of the same layer may stand too.
-GROUND = {"diel.errors"}
+GROUND = {"diel.errors", "diel.text"}
 # In no layer: they import what is asked of them, when it is asked.
 ROOTS = {"diel/__init__.py", "diel/__main__.py", "dnn/__init__.py", "modules/__init__.py"}
 
@@ -326,7 +326,7 @@ def test_the_run_directory_knows_nothing_but_the_errors() -> None:
     """Even for types: whoever reads a run needs no other package."""
     for found in all_imports("diel"):
         if package_of_file(found.file) == "diel.run":
-            assert package_of(found.module) in (None, "diel.run", "diel.errors"), str(found)
+            assert package_of(found.module) in (None, "diel.run", *GROUND), str(found)
             assert found.module.split(".")[0] not in ("numpy", "mpi4py", "pydantic", "rich")
 
 
@@ -387,6 +387,8 @@ def test_the_public_names_of_diel() -> None:
         "ResultsTable",
         "__version__",
         "duration_s",
+        "format_duration",
+        "format_value",
         "import_function",
         "installed_plugins",
         "load_plugin",

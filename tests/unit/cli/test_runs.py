@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diel.cli.main import main
-from diel.cli.runs import show_duration
+from diel.text import format_duration
 
 STARTED = (
     '{"time_s": 1000.0, "event": "RunStarted", "workflow": "study", "ranks": 4, "groups": []}\n'
@@ -83,14 +83,17 @@ def test_a_folder_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.04, "0.0 s"),
+        (0.0, "0 ms"),
+        (0.04, "40 ms"),
+        (0.9996, "1.0 s"),
+        (3.2, "3.2 s"),
         (59.94, "59.9 s"),
-        (60, "1 min 0 s"),
+        (60, "1 min"),
         (3599.4, "59 min 59 s"),
-        (3599.6, "1 h 0 min"),
+        (3599.6, "1 h"),
         (7500, "2 h 5 min"),
         (100000, "1 d 3 h"),
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert show_duration(seconds) == text
+    assert format_duration(seconds) == text

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from diel.errors import Problem, WorkflowError
+from diel.text import duration_s, format_duration
 from diel.workflow.load import load_workflow
 from diel.workflow.model import Group, Workflow
 from diel.workflow.references import DEEPEST
 from diel.workflow.size import RankNeeds, rank_needs
-from diel.workflow.text import duration_s, format_duration
 
 MODULE = '[[module]]\nname = "a"\nfunction = "./work.py:run"\n'
 
@@ -235,13 +235,13 @@ def test_the_largest_moment_of_a_nest(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "seconds", "shown"),
     [
-        (90, 90.0, "90 s"),
-        (0.5, 0.5, "0.5 s"),
+        (90, 90.0, "1 min 30 s"),
+        (0.5, 0.5, "500 ms"),
         ("10 min", 600.0, "10 min"),
-        ("90s", 90.0, "90 s"),
-        ("1.5 h", 5400.0, "90 min"),
+        ("90s", 90.0, "1 min 30 s"),
+        ("1.5 h", 5400.0, "1 h 30 min"),
         ("2 d", 172800.0, "2 d"),
-        ("250 ms", 0.25, "0.25 s"),
+        ("250 ms", 0.25, "250 ms"),
     ],
 )
 def test_durations(written: float | str, seconds: float, shown: str) -> None:

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from diel.errors import Problem
+from diel.text import join_path, show, show_given
 from diel.workflow.annotations import InWords
 from diel.workflow.problems import problems_from_validation
-from diel.workflow.text import join_path, show, show_given
 
 
 class Colour(Enum):

@@ -1,4 +1,4 @@
-"""Text of workflow files and of messages: durations, sizes, values as TOML, names that are near."""
+"""Text for people: durations, sizes, values of tables and of TOML, the name nearest to another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ LONGEST_SHOWN: Final = 60
 _LONGEST_NAME: Final = 1000
 BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_LARGE_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 _UNITS_BYTES: Final = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -44,11 +46,16 @@ def duration_s(duration: float | str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in its largest unit without a fraction: 600 s as ``10 min``."""
-    for unit in ("d", "h", "min"):
-        if seconds >= _UNITS_S[unit] and seconds % _UNITS_S[unit] == 0:
-            return f"{seconds / _UNITS_S[unit]:g} {unit}"
-    return f"{seconds:g} s"
+    """Write a duration for people, in two units at most: ``2 h 5 min``, ``3.2 s``, ``40 ms``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    large, small = next(pair for pair in pairwise(_LARGE_UNITS) if whole >= pair[0][1])
+    text = f"{whole // large[1]} {large[0]}"
+    rest = whole % large[1] // small[1]
+    return f"{text} {rest} {small[0]}" if rest else text
 
 
 def size_bytes(size: str | int) -> int:
@@ -66,6 +73,52 @@ def size_bytes(size: str | int) -> int:
         units = ", ".join(unit for unit in _UNITS_BYTES if unit)
         raise ValueError(f"{size!r} is no size; write a number and one of {units}")
     return int(float(found[1]) * _UNITS_BYTES[found[2]])
+
+
+def format_bytes(size_bytes: int) -> str:
+    """Write a size for people, in the largest unit of which it has one: ``1.5 MiB``."""
+    size, units = float(size_bytes), iter(("bytes", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while size >= 1024 and (larger := next(units, "")):
+        size, unit = size / 1024, larger
+    return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+
+
+def format_value(value: Any, *, digits: int = 4, longest: int = 60) -> str:
+    """Write a value of a table for people.
+
+    Parameters
+    ----------
+    value : object
+        A number, also one of NumPy's, is written with a few digits, a list as ``64x32``, an empty
+        one as ``none``, a table as ``key value, ...``, None not at all.
+    digits : int, optional
+        Of a number that is no whole one.
+    longest : int, optional
+        In characters; what is longer is cut.
+    """
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.{digits}g}".replace("e-0", "e-").replace("e+0", "e") if value else "0"
+    if isinstance(value, (list, tuple)):
+        text = "x".join(format_value(item, digits=digits) for item in value) or "none"
+    elif isinstance(value, Mapping):
+        text = ", ".join(
+            f"{key} {format_value(item, digits=digits)}" for key, item in value.items()
+        )
+    else:
+        text = str(value)
+    return _shortened(text, longest)
+
+
+def _shortened(text: str, longest: int = 60) -> str:
+    """Cut a text that is too long for a label or a cell."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def show(value: Any) -> str:
