@@ -44,6 +44,7 @@ _OPEN_MPI_SETTINGS: Final = ".openmpi/mca-params.conf"
 # Open MPI's launcher.
 _FINALIZE_TIMEOUT_S: Final = 9.0
 
+_OPEN_MPI_PROGRESS: Final = "libopen-pal.so.80"
 _BAD_INPUT: Final = 2
 _GPU_AWARE_VARIABLE: Final = "DIEL_GPU_AWARE_MPI"
 
@@ -159,6 +160,33 @@ def is_gpu_aware() -> bool:
         except (OSError, AttributeError):
             continue
     return False
+
+
+_yield_flag: list[tuple[ctypes.c_bool, bool]] = []
+
+
+def yield_when_idle(yields: bool) -> None:
+    """Say whether MPI gives the core to other processes when a poll finds nothing.
+
+    Open MPI does so where ranks share cores, whatever ``OMPI_MCA_mpi_yield_when_idle`` says. While
+    a rank blocks in MPI that is right. A rank that polls a few times and then sleeps would come
+    back from each poll milliseconds later, if others compute on its core. So its flag is set
+    directly; other MPIs have none.
+
+    Parameters
+    ----------
+    yields : bool
+        Whether as MPI chose at its start; else never.
+    """
+    if not _yield_flag:
+        try:
+            library = ctypes.CDLL(_OPEN_MPI_PROGRESS, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            flag = ctypes.c_bool.in_dll(library, "opal_progress_yield_when_idle")
+        except (OSError, ValueError):
+            flag = ctypes.c_bool(False)
+        _yield_flag.append((flag, flag.value))
+    flag, chosen = _yield_flag[0]
+    flag.value = yields and chosen
 
 
 @contextlib.contextmanager

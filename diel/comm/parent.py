@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from diel.comm import tags
 from diel.comm.devices import visible_gpus
+from diel.comm.mpi import yield_when_idle
 from diel.comm.waiting import wait_for
 from diel.comm.wakeup import Wakeup, attach
 from diel.errors import RunStopped
@@ -63,10 +64,22 @@ class Parent:
         attach(self.wakeup, self.comm)
         with contextlib.suppress(OSError):  # it polls more often then
             self.wakeup.open(gathered[self.EXECUTIVE_RANK][2])
+        yield_when_idle(False)  # from here on nothing of ours blocks in MPI
 
     def close(self) -> None:
         """Give back what the rank has outside of MPI."""
+        yield_when_idle(True)
         self.wakeup.close()
+
+    def let_module_block(self, may_block: bool) -> None:
+        """Say whether a module of this rank has a communicator of its own.
+
+        Then it may block in MPI, where an idle rank gives its core away. And it may have messages
+        under way while it waits in diel, which MPI moves only while it is called: it does not sleep
+        for long.
+        """
+        self.wakeup.sleeps_long = not may_block
+        yield_when_idle(may_block)
 
     def create_communicator(self, ranks: Sequence[int], serial: int) -> MPI.Intracomm:
         """Make a communicator of some ranks; collective over these alone.

@@ -30,8 +30,7 @@ _FIRST_SLEEP_S: Final = 20e-6
 _LONG_SLEEP_S: Final = 1e-3
 _IDLE_AFTER_S: Final = 1.0
 _IDLE_SLEEP_S: Final = 5e-3
-# A rank that can be woken polls for about as long as waking it takes. By the clock: where others
-# want the core, MPI gives it away at each poll, and comes back milliseconds later.
+# A rank that can be woken polls for about as long as waking it takes, if there is a core for it.
 _WAKEABLE_SPIN_S: Final = 60e-6
 # A message may have come before it says that it sleeps. Open MPI's probe looks first and takes in
 # what has come afterwards, so that only the second one finds it.
@@ -97,7 +96,8 @@ class Patience:
         self._spin_polls = _BRISK_SPIN_POLLS if self._brisk else _SPIN_POLLS
         self._spins_until_s = 0.0
         if self._wakeup is not None:
-            self._spins_until_s = time.perf_counter() + (0 if self._wakes else _WAKEABLE_SPIN_S)
+            spins = not self._wakes and not self._wakeup.is_crowded
+            self._spins_until_s = time.perf_counter() + (_WAKEABLE_SPIN_S if spins else 0)
         self._sleep_s = _FIRST_SLEEP_S
         self._sleeping_since_s = 0.0
         self._next_check_s = 0.0
@@ -163,7 +163,10 @@ class Patience:
     def _is_spinning(self) -> bool:
         """Give the core to others or not; say whether it is too early for a sleep."""
         if self._wakeup is not None and not self._brisk and self._wakeup.wakes_all:
-            return time.perf_counter() < self._spins_until_s
+            if time.perf_counter() >= self._spins_until_s:
+                return False
+            os.sched_yield()  # whoever is waited for may be on the same core
+            return True
         if self._wakes:
             return False
         if self._polls < _EAGER_POLLS:

@@ -76,6 +76,8 @@ class Wakeup:
         self._socket: socket.socket | None = None
         self._addresses: list[str] = []
         self._everybody_is_here = False
+        cores = len(os.sched_getaffinity(0))
+        self._cores = cores if cores > 1 else os.cpu_count() or 1  # one: it is bound to its own
 
     def open(self, token: str, place: Path | None = None) -> None:
         """Meet the other ranks of this host.
@@ -121,6 +123,14 @@ class Wakeup:
                 _PID.unpack_from(self.flags, LINE * rank)[0] for rank in range(self._size)
             )
         return self._everybody_is_here and self.sleeps_long
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether more ranks of this host are awake than it has cores.
+
+        A rank that polls then holds up the others, perhaps the one that it waits for.
+        """
+        return self._size > self._cores and self.flags[::LINE].count(0) > self._cores
 
     def wake(self, rank: int) -> None:
         """Wake a rank if it sleeps; to be called after the message to it has been started."""

@@ -270,7 +270,7 @@ class _Worker:
                 report = self._report_of(error, order)
             finally:
                 self._channel.abandon()  # has no effect after `close`
-                self._parent.wakeup.sleeps_long = True
+                self._parent.let_module_block(False)
             about["ended"] = _ENDS[type(report)]
         plan = order.plan
         self.children.note_copy(
@@ -309,9 +309,7 @@ class _Worker:
             self._run_program(order)
             return RankFinished(plan.serial, None, counts=self._counts(order))
         comm = None  # of a rank alone: made when its module asks for it
-        # A module of several ranks may have messages of its own under way while it waits in diel:
-        # MPI moves them only while it is called.
-        self._parent.wakeup.sleeps_long = len(plan.ranks) == 1
+        self._parent.let_module_block(len(plan.ranks) > 1)
         if len(plan.ranks) > 1:
             with self._meter.communicating("make the copy's communicator"):
                 comm = self._parent.create_communicator(plan.ranks, plan.serial)
@@ -407,7 +405,7 @@ class _Worker:
         MPI would wait for them too, but nobody could end that wait if one of them fails.
         """
         if len(plan.module_ranks) > 1:
-            self._parent.wakeup.sleeps_long = False
+            self._parent.let_module_block(True)
             self._report(ModuleCommAsked(plan.serial))
             with self._teller.waiting("ctx.module_comm for the module's other ranks"):
                 try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -35,9 +36,11 @@ if TYPE_CHECKING:
 # silent for this much longer, which means that it is gone.
 _SERVER_GRACE_S: Final = 30.0
 _QUICK_POLLS: Final = range(50)
+_POLLS_WITHOUT_YIELD: Final = 20
 _TO_SERVER: Final = tags.CLIENT_TO_SERVER
-_EAGER_BYTES: Final = 2048
-"""Messages up to this size leave at once: by default both MPIs copy those of 4 KiB and more."""
+_EAGER_BYTES: Final = 256
+"""Messages up to this size leave at once. Open MPI's sends of larger ones in shared memory end only
+when the receiver has taken them in, which it does not while it sleeps."""
 
 
 class MpiTransport(Inbox):
@@ -143,11 +146,14 @@ class MpiTransport(Inbox):
             self._sending.append((sending, message))
 
     def sender(self, server: int) -> Callable[[bytes], None]:
-        """Return what sends to a server messages of a few kibibytes without a payload."""
+        """Return what sends to a server messages without a payload."""
         send, rank = self._send, self._ranks[server]
         flags, line, wake = self._flags, self._lines[server], self._wake
 
         def send_small(message: bytes) -> None:
+            if len(message) > _EAGER_BYTES:
+                self.send(server, message)
+                return
             send(message, rank, _TO_SERVER)
             if flags[line]:
                 wake(rank)
@@ -157,9 +163,13 @@ class MpiTransport(Inbox):
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
         """Ask for a tuple, and look for the reply for a short while; see `Transport`."""
         self._serial = serial = self._serial % LARGEST_SERIAL + 1
-        self._send(take_head(serial) + rest, self._ranks[server], _TO_SERVER)
-        if self._flags[self._lines[server]]:
-            self._wake(self._ranks[server])
+        message = take_head(serial) + rest
+        if len(message) > _EAGER_BYTES:
+            self.send(server, message)
+        else:
+            self._send(message, self._ranks[server], _TO_SERVER)
+            if self._flags[self._lines[server]]:
+                self._wake(self._ranks[server])
         test, status = self._test, self._status
         for _ in _QUICK_POLLS:
             if test(status):
@@ -279,12 +289,15 @@ class MpiTransport(Inbox):
         self._meter.communicated(since_s, "receive", reply.key, len(reply.payload or b""))
 
     def _finish(self, pieces: list[MPI.Request]) -> None:
-        # Without sleeping: MPI moves a payload only while it is called.
+        # Without sleeping: MPI moves a payload only while it is called. But the server may be on
+        # the same core.
         polls = 0
         while not self._mpi.Request.Testall(pieces):
             polls += 1
-            if polls % 1000 == 0:
-                self._transfer_safe_point()
+            if polls > _POLLS_WITHOUT_YIELD:
+                os.sched_yield()
+                if polls % 1000 == 0:
+                    self._transfer_safe_point()
 
 
 def _fresh(size_bytes: int) -> memoryview:

@@ -6,6 +6,7 @@ behind an unfinished payload of its own is held back until that is whole, so tha
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -108,6 +109,7 @@ class TupleServer:
                         patience.reset()
                     elif self._moving():
                         meter.move()
+                        os.sched_yield()  # to the client, which may be on the same core
                     else:
                         meter.wait(now_s)
                         if patience.pause(self.store.next_deadline_s() - clock()):
