@@ -33,7 +33,7 @@ class Transport(Protocol):
         """Send (server, message, payload) to several servers at the same time."""
 
     def sender(self, server: int) -> Callable[[bytes], None]:
-        """Return what sends to a server messages of a few kibibytes without a payload."""
+        """Return what sends to a server messages without a payload."""
 
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
         """Ask for a tuple, and look for the reply for a short while.

@@ -198,3 +198,34 @@ def test_a_file_that_can_be_read_ends_a_sleep(
 def test_flags_of_ranks_are_a_cache_line_apart(pair: tuple[Wakeup, Wakeup]) -> None:
     pair[1].announce()
     assert [at for at in range(2 * LINE) if pair[0].flags[at] == 1] == [LINE]
+
+
+def test_a_host_is_crowded_when_more_ranks_are_awake_than_it_has_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
+    ranks = [Wakeup(rank, 4) for rank in range(4)]
+    for wakeup in ranks:
+        wakeup.open("token", tmp_path)
+    try:
+        ranks[3].announce()
+        assert ranks[0].is_crowded, "three are awake on two cores"
+        ranks[2].announce()
+        assert not ranks[0].is_crowded
+        ranks[2].call_off()
+        patience = Patience(wakeup=ranks[0])
+        assert not patience.pause()
+        assert ranks[0].flags[0] == 1, "it polls although others want its core"
+        patience.end()
+    finally:
+        for wakeup in ranks:
+            wakeup.close()
+
+
+def test_a_rank_that_is_bound_to_a_core_of_its_own_is_not_crowded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert not Wakeup(0, 64).is_crowded
+    assert Wakeup(0, 65).is_crowded
