@@ -244,7 +244,7 @@ COMMANDS = (
         "Check a workflow file, without MPI and without running a module. Files that define "
         "Options are imported to check the options.",
         _check_arguments,
-        "diel.cli.check:check",
+        "diel.cli.workflow_file:check",
         is_for_its_output=False,
     ),
     Command(
@@ -260,7 +260,7 @@ COMMANDS = (
         "draw the groups of a workflow file, without MPI",
         "Draw the groups of a workflow file, their modules and what waits for what.",
         _graph_arguments,
-        "diel.cli.graph:graph",
+        "diel.cli.workflow_file:graph",
     ),
     Command(
         "schema",
@@ -268,7 +268,7 @@ COMMANDS = (
         "Print the JSON Schema of workflow files: an editor that knows it completes keys, shows "
         "what they mean and underlines mistakes. docs/workflow-file.md says how.",
         _schema_arguments,
-        "diel.cli.schema:schema",
+        "diel.cli.workflow_file:schema",
     ),
     Command(
         "new-module",
@@ -285,7 +285,7 @@ COMMANDS = (
         "that the file asks for: diel sbatch FILE > job.sh; sbatch job.sh. What a site wants "
         "besides, an account, say, is given to sbatch.",
         _sbatch_arguments,
-        "diel.cli.sbatch:sbatch",
+        "diel.cli.workflow_file:sbatch",
     ),
     Command(
         "runs",
@@ -293,7 +293,7 @@ COMMANDS = (
         "List the runs in a folder, newest first: when they began, how long they took and how "
         "they ended.",
         _runs_arguments,
-        "diel.cli.runs:runs",
+        "diel.cli.run_directory:runs",
     ),
     Command(
         "sweep",
@@ -317,7 +317,7 @@ COMMANDS = (
         "Write trace.json anew from what the ranks have left in a run's directory. A run that "
         "ends by itself has done that already.",
         _add_run_dir,
-        "diel.cli.trace:trace",
+        "diel.cli.run_directory:trace",
     ),
     Command(
         "report",
@@ -326,7 +326,7 @@ COMMANDS = (
         "directory. A sweep has done that already, while it went on; other modules' results, and "
         "a run that was killed, are given a report by this.",
         _add_run_dir,
-        "diel.cli.report:report",
+        "diel.cli.run_directory:report",
     ),
     Command(
         "tuple",

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from diel.cli.main import build_parser
-
 # How arguments that are files are called in the commands' help.
 _FILES: Final[dict[str, Literal["toml", "folder"]]] = {
     "FILE": "toml",
@@ -67,7 +65,7 @@ class Level:
 
 def completion(options: argparse.Namespace) -> int:
     """Print the script for a shell; return the exit code."""
-    print(SCRIPTS[options.shell](list(levels(build_parser()))), end="")
+    print(SCRIPTS[options.shell](list(levels(options.parser))), end="")
     return 0
 
 

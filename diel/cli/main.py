@@ -59,15 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; exit if there is something wrong with them, and say what was meant."""
-    options, unknown = build_parser().parse_known_args(arguments)
+    parser = build_parser()
+    options, unknown = parser.parse_known_args(arguments)
+    options.parser = parser
     if unknown:
         # The parser of the whole knows no options of the command.
-        parser = Parser(prog=f"diel {options.command.name}")
-        options.command.add_arguments(parser)
-        known = parser.option_strings()
-        near = next((did_you_mean(one, known) for one in unknown if one.startswith("-")), None)
+        of_command = Parser(prog=f"diel {options.command.name}")
+        options.command.add_arguments(of_command)
+        known = of_command.option_strings()
+        near = next((did_you_mean(word, known) for word in unknown if word.startswith("-")), None)
         hint = f': did you mean "{near}"?' if near else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        of_command.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     return options
 
 

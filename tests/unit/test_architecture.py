@@ -81,9 +81,6 @@ KNOWN_UPWARD = {
     ("modules/options.py", "modules.trainer"),
 }
 KNOWN_CIRCLES = {
-    "diel/cli/commands.py",
-    "diel/cli/completion.py",
-    "diel/cli/main.py",
     "dnn/graph/eager.py",
     "dnn/graph/fused.py",
     "dnn/graph/gradients.py",

@@ -44,7 +44,7 @@ depends = ["first"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in THREAD_VARIABLES:  # the command sets them: give them back afterwards
         monkeypatch.setenv(name, "1")
-    monkeypatch.setattr("diel.cli.check.available_cores", lambda: 3)
+    monkeypatch.setattr("diel.cli.workflow_file.available_cores", lambda: 3)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.toml").write_text(WORKFLOW)
     return tmp_path

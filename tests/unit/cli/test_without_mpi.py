@@ -194,8 +194,14 @@ def test_a_rank_without_mpi_says_what_to_install(python: list[str], tmp_path: Pa
             "except SystemExit: pass",
             ["numpy", "pydantic", "mpi4py", "rich", "subprocess", "asyncio", "diel.tuples"],
         ),
-        ("import diel.cli.runs, diel.cli.new_module", ["numpy", "pydantic", "mpi4py", "rich"]),
-        ("import diel.cli.sbatch, diel.cli.graph, diel.cli.check", ["numpy", "mpi4py", "rich"]),
+        (
+            "import diel.cli.run_directory, diel.cli.new_module",
+            ["numpy", "pydantic", "mpi4py", "rich"],
+        ),
+        (
+            "import diel.cli.workflow_file",
+            ["numpy", "mpi4py", "rich"],
+        ),
         ("import diel.workflow.load, diel.loading.options", ["numpy", "mpi4py"]),
         ("import diel.run.view, diel.run.recorder", ["numpy", "mpi4py", "pydantic", "rich"]),
         ("import diel.executive.worker, diel.executive.lead", ["numpy", "mpi4py"]),

@@ -1,4 +1,4 @@
-"""``diel runs``: what ran, when, how long, and how it ended."""
+"""Commands about run directories: ``diel runs``, ``trace`` and ``report``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from diel.cli.output import aligned
+from diel.cli.output import aligned, warn
+from diel.errors import RunDirectoryError
+from diel.run.directory import RunDirectory
 from diel.run.history import RunSummary, list_runs
+from diel.run.trace import merge_trace
 from diel.text import format_duration
 
 _HERE: Final = Path("runs")
@@ -29,8 +32,8 @@ def runs(options: argparse.Namespace) -> int:
     is_first_time = options.folder is None and not folder.exists()
     found = [] if is_first_time else list_runs(folder)
     if options.json:
-        told = [asdict(one) | {"path": str(one.path.absolute())} for one in found]
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        rows = [asdict(run) | {"path": str(run.path.absolute())} for run in found]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
     elif found:
         head = ("started", "took", "ranks", "state", "run", "")
         print("\n".join(aligned([head, *map(_row, found)])))
@@ -47,3 +50,36 @@ def _row(run: RunSummary) -> tuple[str, ...]:
         reason = f"{reason[: _LONGEST_REASON - 3]}..."
     ranks = "" if run.ranks is None else str(run.ranks)
     return started, took, ranks, run.state, str(run.path), reason
+
+
+def trace(options: argparse.Namespace) -> int:
+    """Write the trace; return the exit code.
+
+    Raises
+    ------
+    RunDirectoryError
+        If there is no such run, or its directory cannot be written.
+    """
+    try:
+        path = merge_trace(RunDirectory(options.run_dir), warn)
+    except RunDirectoryError:
+        raise
+    except OSError as error:
+        raise RunDirectoryError(f"the trace cannot be written: {error}") from error
+    print(f"{path}: open it at https://ui.perfetto.dev")
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write a report on each table of results; return the exit code.
+
+    Raises
+    ------
+    RunDirectoryError
+        If there is no such run, it has no results, or its directory cannot be written.
+    """
+    from diel.loading.reports import write_reports
+
+    for path in write_reports(RunDirectory(options.run_dir), warn):
+        print(path)
+    return 0

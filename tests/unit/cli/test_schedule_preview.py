@@ -10,7 +10,7 @@ import pytest
 from support import ROOT
 
 from diel.cli.main import main
-from diel.cli.seats import spans
+from diel.cli.workflow_file import spans
 from diel.loading.environment import THREAD_VARIABLES
 
 WORKFLOW = """

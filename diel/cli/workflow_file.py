@@ -1,0 +1,288 @@
+"""Commands about a workflow file: ``diel check``, ``graph``, ``schema`` and ``sbatch``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from diel.cli.output import aligned
+from diel.errors import LaunchError
+from diel.executive.arrangement import arrange, fewest_gpus_per_node, simulated_nodes
+from diel.executive.launch import available_cores, own_mpiexec
+from diel.executive.placement import needs, plan_groups, pool_ranks, server_ranks
+from diel.executive.plans import GroupPlan
+from diel.executive.sbatch import job_for, sbatch_script
+from diel.executive.seating import Seating
+from diel.executive.sittings import Sitting, moments, threads_on
+from diel.loading.environment import set_thread_environment
+from diel.loading.options import finish
+from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, tree_of
+from diel.workflow.load import load_workflow, read_draft
+from diel.workflow.model import Module, Workflow
+
+
+def check(options: argparse.Namespace) -> int:
+    """Print whether a file is right, and the ranks it needs; return the exit code.
+
+    Raises
+    ------
+    WorkflowError
+        With every problem of the file.
+    LaunchError
+        If the threads of some ranks would not find a core each.
+    """
+    file, ranks = options.file, options.ranks
+    if options.per_node is None and (options.gpus_per_node or options.cores_per_node):
+        raise LaunchError("--gpus-per-node and --cores-per-node go with --per-node M")
+    set_thread_environment(1)
+    workflow = finish(read_draft(file))
+    cores = available_cores()
+    plans = plan_groups(workflow, ranks, file) if ranks is not None else []
+    need = needs(workflow, cores)
+    on_cores = f", on {cores} cores" if _fills(workflow.modules) else ""
+    print(
+        f"{file}: fine; {_count(workflow.modules, 'module')}, {_count(workflow.groups, 'group')}\n"
+        f"ranks, 1 for the executive and {workflow.tuple_space.servers} for tuples included:\n"
+        f"  {need.minimum:5d}  the largest group: the least that it runs on\n"
+        f"  {need.moment:5d}  the largest moment: what diel run takes{on_cores}\n"
+        f"  {need.total:5d}  in sum"
+    )
+    for plan in plans:
+        if not plan.modules:
+            continue
+        copies = ", ".join(f"{module.module} x {module.copies}" for module in plan.modules)
+        print(f"on {ranks} ranks, group {plan.name}: {copies}")
+    if options.per_node is not None:
+        if ranks is None:
+            ranks = need.moment
+            plans = plan_groups(workflow, ranks, file)
+        print()
+        _print_schedule(
+            workflow,
+            plans,
+            ranks=ranks,
+            per_node=options.per_node,
+            gpus_per_node=options.gpus_per_node,
+            cores_per_node=options.cores_per_node,
+            shown_as=file,
+        )
+    return 0
+
+
+def _fills(modules: tuple[Module, ...]) -> bool:
+    return any(module.copies == "fill" for module in modules)
+
+
+def _count(things: tuple[object, ...], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+
+
+def _print_schedule(
+    workflow: Workflow,
+    plans: Sequence[GroupPlan],
+    *,
+    ranks: int,
+    per_node: int,
+    gpus_per_node: int | None,
+    cores_per_node: int | None,
+    shown_as: str,
+) -> None:
+    """Print a table of nodes, and which copies would run on which of their ranks.
+
+    Parameters
+    ----------
+    workflow : Workflow
+    plans : sequence of GroupPlan
+        For this number of ranks.
+    ranks, per_node : int
+        In all, and on each node.
+    gpus_per_node, cores_per_node : int or None
+        What each node has; without a number of GPUs, as few as are needed.
+    shown_as : str
+        The workflow file as the user named it.
+
+    Raises
+    ------
+    WorkflowError
+        If there are too few GPUs.
+    LaunchError
+        If at some moment the ranks of a node have more threads than it has cores.
+    """
+    pool = pool_ranks(workflow, ranks)
+    fewest = gpus_per_node is None
+    if gpus_per_node is None:
+        gpus_per_node = fewest_gpus_per_node(workflow, plans, pool, per_node)
+    nodes = simulated_nodes(pool, per_node, gpus_per_node)
+    plans, seating = arrange(workflow, plans, nodes, shown_as)
+    schedule = moments(plans, seating)
+    head = f"who sits where, with {per_node} ranks on each node"
+    if any(module.gpus for module in workflow.modules):
+        head += f" and {gpus_per_node} GPUs{', as few as are needed' if fewest else ''}"
+    print(f"{head}:\n")
+    rows: list[tuple[str, ...]] = [("node", "moment", "who", "copies", "ranks", "GPUs", "threads")]
+    for node in range(-(-ranks // per_node)):
+        node_ranks = range(node * per_node, min(ranks, (node + 1) * per_node))
+        lines = list(_lines(workflow, node_ranks, schedule, seating))
+        rows += [(f"node {node}" if not index else "", *line) for index, line in enumerate(lines)]
+    print("\n".join(aligned(rows)))
+    if cores_per_node is not None:
+        _check_cores(workflow, schedule, ranks=ranks, per_node=per_node, cores=cores_per_node)
+
+
+def _lines(
+    workflow: Workflow, node_ranks: range, schedule: Sequence[Sequence[Sitting]], seating: Seating
+) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of one node: moment, who, copies, ranks, GPUs, threads."""
+    busy: set[int] = set()
+    if 0 in node_ranks:
+        yield "", "the executive", "", "0", "", ""
+    servers = [rank for rank in server_ranks(workflow) if rank in node_ranks]
+    if servers:
+        who = "tuple servers" if len(servers) > 1 else "tuple server"
+        yield "", who, "", spans(servers), "", ""
+    by_module: dict[tuple[int, str, str], list[Sitting]] = {}
+    for number, moment in enumerate(schedule, start=1):
+        for sitting in moment:
+            if any(rank in node_ranks for rank in sitting.ranks):
+                key = (number, sitting.group, sitting.module)
+                by_module.setdefault(key, []).append(sitting)
+    for (number, group, name), sittings in by_module.items():
+        module = workflow.module(name)
+        ranks = sorted(rank for sitting in sittings for rank in sitting.ranks if rank in node_ranks)
+        busy.update(ranks)
+        gpus = [gpu for rank in ranks for gpu in (seating.gpus_of(rank) or ())[: module.gpus]]
+        yield (
+            str(number),
+            f"{group}: {name}",
+            spans(sitting.copy_index for sitting in sittings),
+            spans(ranks),
+            spans(map(int, gpus)),
+            f"{len(ranks)} x {module.threads}",
+        )
+    pool = pool_ranks(workflow, node_ranks.stop)
+    idle = [rank for rank in node_ranks if rank in pool and rank not in busy]
+    if idle:
+        yield "", "nobody", "", spans(idle), "", ""
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Write whole numbers shortly: ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def _check_cores(
+    workflow: Workflow,
+    schedule: Sequence[Sequence[Sitting]],
+    *,
+    ranks: int,
+    per_node: int,
+    cores: int,
+) -> None:
+    # The executive and the servers sleep while they wait: they need no cores of their own.
+    threads = {module.name: module.threads for module in workflow.modules}
+    for node in range(-(-ranks // per_node)):
+        node_ranks = range(node * per_node, min(ranks, (node + 1) * per_node))
+        busiest = max(
+            (threads_on(node_ranks, moment, threads) for moment in schedule), key=_sum, default={}
+        )
+        if _sum(busiest) > cores:
+            who = " and ".join(f"{count} of {name}" for name, count in busiest.items())
+            raise LaunchError(
+                f"node {node} has {cores} cores, and at one moment its ranks have "
+                f"{_sum(busiest)} threads: {who}; put fewer ranks on a node, or give them fewer "
+                "threads"
+            )
+
+
+def _sum(threads: dict[str, int]) -> int:
+    return sum(threads.values())
+
+
+_DRAWINGS = {"text": draw_text, "dot": draw_dot, "mermaid": draw_mermaid}
+
+
+def graph(options: argparse.Namespace) -> int:
+    """Print the drawing; return the exit code.
+
+    Raises
+    ------
+    WorkflowError
+        With every problem of the file.
+    """
+    text = _DRAWINGS[options.format](tree_of(load_workflow(options.file)))
+    if options.format == "text" and not _can_be_shown(text):
+        text = text.translate(ASCII)
+    print(text)
+    return 0
+
+
+def _can_be_shown(text: str) -> bool:
+    drawn = "".join(character for character in text if ord(character) in ASCII)
+    try:
+        drawn.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def schema(options: argparse.Namespace) -> int:
+    """Print the schema or the page; return the exit code."""
+    if options.format == "json":
+        from diel.workflow.schema import workflow_schema
+
+        print(json.dumps(workflow_schema(), indent=2, ensure_ascii=False))
+    else:
+        from diel.workflow.schema import reference
+
+        print(reference(), end="")
+    return 0
+
+
+def sbatch(options: argparse.Namespace) -> int:
+    """Print a Slurm script; return the exit code.
+
+    Raises
+    ------
+    DielError
+        If the workflow is wrong, or what is asked for is.
+    """
+    set_thread_environment(1)
+    workflow = finish(read_draft(options.file))
+    job = job_for(
+        workflow,
+        options.file,
+        ranks=options.ranks,
+        nodes=options.nodes,
+        per_node=options.per_node,
+    )
+    script = sbatch_script(
+        job,
+        # Absolute: the script may be submitted from anywhere, without this environment.
+        [_diel(), "run", os.path.abspath(options.file)],
+        launcher=options.launcher or ("mpiexec" if own_mpiexec() else "srun"),
+        time_limit=options.time,
+        partition=options.partition,
+    )
+    try:
+        script.encode()
+    except UnicodeEncodeError:
+        raise LaunchError(
+            "the path of the workflow file is not UTF-8, so no script can name it: rename it"
+        ) from None
+    print(script, end="")
+    return 0
+
+
+def _diel() -> str:
+    beside_python = Path(sys.executable).parent / "diel"
+    return str(beside_python) if beside_python.exists() else "diel"
