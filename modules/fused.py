@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .evaluation import Job, Rounds
 from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimizer_of
-from .sweep.trying import Report
+from .sweep.trial import Report
 from .trial import marked
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def is_wide(wanted: Hyperparameters) -> bool:
     return max(wanted.hidden, default=0) >= WIDE
 
 
-class Together:
+class FusedTrainings:
     """Trains networks for several trials at once, in plans that it keeps for the next ones.
 
     Parameters

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field
 
@@ -11,13 +13,14 @@ from diel.errors import ModuleFailed
 
 from .options import SweepOptions
 from .search import Search
-from .sweep.conducting import Plan, conduct
+from .sweep.master_loop import SweepPlan, run_master
 from .sweep.messages import Tags
 
 if TYPE_CHECKING:
     from diel import Context
 
-    from .sweep.preview import Preview
+
+_POINTS_SHOWN: Final = 5
 
 
 class Options(SweepOptions):
@@ -34,23 +37,65 @@ def run(ctx: Context) -> dict[str, Any]:
             f"module {options.trainer!r}, which is to try the points, is not in the group of the "
             f"master: add it to the modules of group {ctx.group!r}"
         )
-    plan = Plan(
+    plan = SweepPlan(
         Search(options, ctx.folder),
         seed=options.seed,
         retries=options.retries,
         about=options.model_dump(mode="json"),
     )
-    return conduct(ctx, Tags(ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
+    return run_master(ctx, Tags(ctx.group, options.trainer), plan, ctx.copies_of[options.trainer])
 
 
 # What `diel sweep` looks for in the code of a workflow file's modules.
 
 
-def preview_sweep(options: Options, folder: Path) -> Preview:
-    """Return what a sweep will do, without doing it."""
-    from .sweep.preview import preview
+@dataclass(frozen=True)
+class Preview:
+    """What a sweep will do.
 
-    return preview(options, folder)
+    Attributes
+    ----------
+    strategy : str
+    size : int or None
+        How many trials there are; None if that is not known.
+    points : list of dict
+        The parameters of the first trials, as far as they follow from no result.
+    trainer : str
+        The module that tries them.
+    what_is_wrong : callable
+        Says of the metrics of a trial why they cannot be ranked; nothing if they can.
+    """
+
+    strategy: str
+    size: int | None
+    points: list[dict[str, Any]]
+    trainer: str
+    what_is_wrong: Callable[[Mapping[str, Any]], str]
+
+
+def preview_sweep(options: Options, folder: Path) -> Preview:
+    """Return what a sweep will do, without doing it.
+
+    Parameters
+    ----------
+    options : Options
+    folder : Path
+        Of the workflow file.
+    """
+    search = Search(options, folder)
+    points = []
+    for trial in range(_POINTS_SHOWN):
+        point = search.ask(trial)
+        if not isinstance(point, dict):
+            break
+        points.append(point)
+    return Preview(
+        options.strategy["name"],
+        search.size,
+        points,
+        options.trainer,
+        lambda metrics: search.judge(metrics).reason,
+    )
 
 
 def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:

@@ -14,14 +14,7 @@ from diel.errors import PluginError
 
 from .expression import Evaluate, ExpressionError, UnknownName, compile_expression
 from .plugins import load_own
-
-# Metrics of our trainers: whether more of it is better, and between which bounds it lies.
-_KNOWN: dict[str, tuple[bool, float, float]] = {
-    "accuracy": (True, 0.0, 1.0),
-    "mcc": (True, -1.0, 1.0),
-    "loss": (False, 0.0, math.inf),
-    "training_time_s": (False, 0.0, math.inf),
-}
+from .trial import METRICS
 
 
 class ObjectiveError(ValueError):
@@ -101,11 +94,11 @@ class Objective:
                 if known is not None and name not in set(known):
                     raise ObjectiveError(f"the trainer reports no {name!r}{_meant(name, known)}")
         if maximise is None:
-            if text not in _KNOWN:
+            if text not in METRICS:
                 raise ObjectiveError(
                     f"say whether {text!r} is to be made large or small: maximise = true or false"
                 )
-            maximise = _KNOWN[text][0]
+            maximise = METRICS[text].maximise
         return cls(text, maximise, evaluate, tuple(names), is_function)
 
     def value(self, metrics: Mapping[str, Any]) -> float:
@@ -140,8 +133,10 @@ class Objective:
 
     def reaches(self, threshold: float) -> bool:
         """Whether a metric of known bounds can ever be as good as a threshold."""
-        _, low, high = _KNOWN.get(self.text, (None, -math.inf, math.inf))
-        return high >= threshold if self.maximise else low <= threshold
+        metric = METRICS.get(self.text)
+        if metric is None:
+            return True
+        return metric.highest >= threshold if self.maximise else metric.lowest <= threshold
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

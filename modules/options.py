@@ -36,9 +36,9 @@ from .objective import Objective, ObjectiveError
 from .option_problems import at, parameter_problems, problem, space_problems, with_remedies
 from .space import Space, SpaceError
 from .strategies import RULES, STRATEGIES, check_strategy, is_known
-from .trainer import METRICS
+from .trial import METRICS
 
-OUR_TRAINER = "modules.trainer:run"
+_OUR_TRAINER = Path(__file__).with_name("trainer.py")
 COLUMNS = ("trial", *METRICS, "trainer", "seed", "state", "splits")
 """Columns of the results that no parameter may be called like."""
 
@@ -299,7 +299,7 @@ class SweepOptions(BaseModel):
 
     def _has_our_trainer(self, info: ValidationInfo) -> bool:
         location = (info.context or {}).get("locations", {}).get(self.trainer)
-        if location is None or not location.is_installed or location.spec != OUR_TRAINER:
+        if location is None or (location.file, location.function) != (_OUR_TRAINER, "run"):
             return False
         module = (info.context or {}).get("modules", {}).get(self.trainer)
         if module is None:

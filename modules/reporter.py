@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .sweep import in_flight
 from .sweep.export import curves_of
 from .sweep.ledger import about_of
-from .sweep.under_way import lost_lines
 
 if TYPE_CHECKING:
     from diel import ResultsTable
@@ -67,7 +67,7 @@ def conclude_report(report: Path, state: str, accounts: Sequence[Mapping[str, An
 
 def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:
     """Say which trials were under way when a run was ended by the death of a rank."""
-    return lost_lines(run_dir, copies)
+    return in_flight.explain_lost_ranks(run_dir, copies)
 
 
 def _with_curves(table: ResultsTable) -> Iterator[dict[str, Any]]:

@@ -17,8 +17,8 @@ import time
 from importlib import import_module
 from typing import Any
 
-from .sweep.tabular import load_split
-from .sweep.trying import Report
+from .sweep.trial import Report
+from .tabular import load_split
 
 _DEFAULT = "sklearn.linear_model.LogisticRegression"
 

@@ -13,8 +13,8 @@ import math
 import time
 from typing import Any
 
-from .sweep.tabular import load_split
-from .sweep.trying import Report
+from .sweep.trial import Report
+from .tabular import load_split
 from .trial import marked
 
 

@@ -1,14 +1,19 @@
-"""A trainer: takes trials from the master of a sweep, tries each, reports the metrics.
+"""The trainer of a sweep: takes trials from the master, runs each, returns the metrics.
 
 By itself it trains a multilayer perceptron on a data set. With ``train = "./file.py:function"`` it
 calls that function, which may use any framework: ``train(parameters, report) -> metrics``, see
-`modules.sweep.trying.Report`.
+`modules.sweep.trial.Report`.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+import os
+import re
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,27 +26,23 @@ from pydantic import (
     model_validator,
 )
 
-from .evaluation import Evaluation, Job, Rounds, collect, jobs_of, means
-from .fused import Together, curve_epochs, is_wide, trials_at_once, undisturbed_s
-from .hyperparameters import Hyperparameters, layers_of, optimizer_of
+from .evaluation import Evaluation, Job, Rounds, jobs_of
 from .option_problems import at
-from .sweep.limits import Limits, parse_memory
-from .sweep.routines import routines_of_run
-from .sweep.tabular import place_of_data
-from .sweep.task import TRAINERS, Task, comm_of, serve_group
-from .sweep.trying import SPLITS, Report
-from .trial import DIVERGED, marked, trial_seed
+from .sweep.runners import TRAINERS, Limits, Task, parse_memory
+from .sweep.trial import Report, reason_of, run_trial
+from .sweep.worker_loop import comm_of, run_trainer
+from .tabular import place_of_data
+from .training import NetworkTrainer, train
+from .trial import trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
-    from dnn import Callback, Dataset, Epoch, NeuralNetwork, RoutineTable
+    from dnn import Dataset, RoutineTable
 
-METRICS = ("accuracy", "loss", "mcc", "training_time_s")
-
-_PREPARE = "modules.trainer:prepare"
 _TABLE = "table"
 _OF_DATASET = ("path", "validation_fraction", "split_seed", "evaluation", "standardise")
 _NEEDS_PATH = frozenset({"cleveland", "mnist"})
+_ROUTINES_FILE = "routines.json"
 
 
 class Options(BaseModel):
@@ -157,7 +158,7 @@ class Options(BaseModel):
         given = {name: getattr(self, name) for name in names}
         if table is not None:
             given[_TABLE] = table.to_json()
-        return Task(_PREPARE, given, folder, prepares=True)
+        return Task(prepare, given, folder)
 
     def resolve(self, folder: Path) -> Path:
         """Return the data's place; `folder` is that of the workflow file.
@@ -171,7 +172,7 @@ class Options(BaseModel):
 
 
 def run(ctx: Context) -> int:
-    """Try what the master gives out until there is no more; return how many trials it was."""
+    """Run the trials that the master gives out until there are no more; return how many."""
     options: Options = ctx.options
     if options.train is None:
         from dnn import ops_for
@@ -181,22 +182,41 @@ def run(ctx: Context) -> int:
             comm = comm_of(ctx)
             place = (0, 1) if comm is None else (comm.rank, comm.size)
             with routines_of_run(ctx, *place) as table:
-                return serve_group(ctx, options.task(ctx.folder, table), options.limits)
-    return serve_group(ctx, options.task(ctx.folder), options.limits)
+                return run_trainer(ctx, options.task(ctx.folder, table), options.limits)
+    return run_trainer(ctx, options.task(ctx.folder), options.limits)
 
 
 def try_one(
     options: Options, folder: Path, parameters: dict[str, Any], seed: int
 ) -> tuple[str, float, dict[str, Any]]:
     """Try one point here, for `diel sweep --dry-run`: why it failed, its seconds, its metrics."""
-    from .sweep.preview import place_of, try_one
+    task = options.task(folder)
+    try:
+        function = task.load()
+    except Exception as error:
+        return reason_of(error) + _own_line(traceback.format_exc(), folder), 0.0, {}
+    report = Report(0, trial_seed(seed, 0), options=task.options, folder=folder)
+    started_s = time.perf_counter()
+    result = run_trial(function, parameters, report)
+    seconds = time.perf_counter() - started_s
+    return (
+        result.reason and result.reason + _own_line(result.detail, folder),
+        seconds,
+        result.metrics,
+    )
 
-    tried, seconds = try_one(options.task(folder), parameters, seed)
-    reason = tried.reason and tried.reason + place_of(tried.detail, folder)
-    return reason, seconds, tried.metrics
+
+def _own_line(detail: str, folder: Path) -> str:
+    """Return the last line of a user's own that a traceback names, as `` (file.py:4)``."""
+    own = [
+        (path, line)
+        for path, line in re.findall(r'File "(.+?)", line (\d+)', detail)
+        if Path(path).is_relative_to(folder.absolute())
+    ]
+    return f" ({Path(own[-1][0]).name}:{own[-1][1]})" if own else ""
 
 
-def prepare(options: Mapping[str, Any], folder: Path) -> OurTrain:
+def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     """Load the data; return what trains networks on it.
 
     Parameters
@@ -216,223 +236,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> OurTrain:
     rounds = _rounds(given, folder)
     # What has to be imported and compiled is no part of the first trial's time.
     train({"hidden": [1], "epochs": 1}, 0, *next(iter(rounds)), table=table)
-    return OurTrain(rounds, table)
-
-
-class OurTrain:
-    """Trains our networks, one trial or several at once.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    table : RoutineTable, optional
-        Of the run.
-
-    Attributes
-    ----------
-    at_once : int
-        How many trials it likes to be given at once.
-    keep : function
-        Only there if a trial has one network, and safetensors can write it.
-    """
-
-    def __init__(self, rounds: Rounds, table: RoutineTable | None = None) -> None:
-        self._rounds = rounds
-        self._table = table
-        self._together = Together(rounds, table)
-        self.at_once = trials_at_once(len(rounds))
-        if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
-            self.keep = self._keep
-
-    def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
-        """Train once for each split, and report after each that takes part in the choice.
-
-        Of a single split, report after each epoch, or some if none of them can end the trial.
-        """
-        rounds = self._rounds
-        report.total = None if len(rounds) == 1 else len(rounds)
-        heard = report if len(rounds) == 1 else None
-        results: list[dict[str, Any]] = []
-        wanted = Hyperparameters.model_validate(dict(parameters))
-        seeds = self._seeds(report.seed)
-        for number, (training, scored) in enumerate(rounds):
-            # As if it were trained with others, which is up to who else is there.
-            epoch_s = None if report.is_heard else self._together.epoch_s(wanted, number)
-            results.append(
-                train(parameters, seeds[number], training, scored, heard, self._table, epoch_s)
-            )
-            if len(rounds) > 1 and not rounds.jobs[number].is_test:
-                chosen = zip(rounds.jobs, results, strict=False)
-                so_far = _means([result for job, result in chosen if not job.is_test])
-                if not report(number + 1, **so_far):
-                    return so_far
-        return self._evaluated(results)
-
-    def together(
-        self, trials: Sequence[tuple[dict[str, Any], Report]]
-    ) -> list[dict[str, Any] | None]:
-        """Train several trials at once.
-
-        Parameters
-        ----------
-        trials : sequence of (dict, Report)
-            The parameters and the report of each.
-
-        Returns
-        -------
-        list of dict or None
-            Of each trial what a call alone returns; None where it is better trained alone.
-        """
-        wanted = [Hyperparameters.model_validate(dict(parameters)) for parameters, _ in trials]
-        narrow = [place for place, one in enumerate(wanted) if not is_wide(one)]
-        if len(narrow) * len(self._rounds) < 2:
-            return [None] * len(trials)
-        given = []
-        for place in narrow:
-            report = trials[place][1]
-            given.append((wanted[place], self._seeds(report.seed), report))
-        found: list[dict[str, Any] | None] = [None] * len(trials)
-        for place, results in zip(narrow, self._together(given), strict=True):
-            self._report_splits(results, trials[place][1])
-            found[place] = self._evaluated(results)
-        return found
-
-    def _report_splits(self, results: Sequence[Mapping[str, Any]], report: Report) -> None:
-        """Give a report what a trial on several splits would have said after each."""
-        jobs = self._rounds.jobs
-        if len(jobs) == 1:
-            return
-        for number, job in enumerate(jobs):
-            if not job.is_test:
-                chosen = zip(jobs[: number + 1], results, strict=False)
-                so_far = _means([result for job, result in chosen if not job.is_test])
-                report.curve.add(number + 1, so_far)
-
-    def _keep(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
-        """Train a trial's network once more, the same to the last bit, and write it."""
-        from dnn import save_checkpoint
-
-        wanted = Hyperparameters.model_validate(dict(parameters))
-        ((training, _),) = self._rounds
-        model = _model(wanted, report.seed, training, self._table)
-        model.fit(
-            training.x,
-            training.y,
-            epochs=wanted.epochs,
-            batch_size=wanted.batch_size,
-            progress=False,
-        )
-        file = path.with_suffix(".safetensors")
-        save_checkpoint(model, file)
-        return file
-
-    def _seeds(self, seed: int) -> list[int]:
-        if len(self._rounds) == 1:
-            return [seed]
-        return [trial_seed(seed, number) for number in range(len(self._rounds))]
-
-    def _evaluated(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        evaluated = collect(self._rounds.jobs, [_numbers(one) for one in results])
-        metrics = marked(evaluated.metrics, is_diverged=any(DIVERGED in one for one in results))
-        return {**metrics, SPLITS: evaluated.splits()}
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name != DIVERGED}
-
-
-def _means(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of each metric, and that one of the trainings diverged if it did."""
-    is_diverged = any(DIVERGED in one for one in results)
-    return marked(means([_numbers(one) for one in results]), is_diverged=is_diverged)
-
-
-def train(
-    parameters: Mapping[str, Any],
-    seed: int,
-    training: Dataset,
-    validation: Dataset,
-    report: Report | None = None,
-    table: RoutineTable | None = None,
-    epoch_s: float | None = None,
-) -> dict[str, Any]:
-    """Train one network.
-
-    Parameters
-    ----------
-    parameters : mapping
-        `Hyperparameters`; what is left out has its default.
-    seed : int
-    training, validation : Dataset
-        Prepared rows.
-    report : Report, optional
-        Gets the metrics after each epoch, and may end the training; where it cannot, after those
-        of `curve_epochs`.
-    table : RoutineTable, optional
-        Of the run.
-    epoch_s : float, seconds, optional
-        As in `undisturbed_s`.
-
-    Returns
-    -------
-    dict of str to float or bool
-        `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
-        and what the training takes in seconds, see `undisturbed_s`; and ``diverged`` if it did.
-    """
-    wanted = Hyperparameters.model_validate(dict(parameters))
-    model = _model(wanted, seed, training, table)
-    history = model.fit(
-        training.x,
-        training.y,
-        epochs=wanted.epochs,
-        batch_size=wanted.batch_size,
-        callbacks=[]
-        if report is None
-        else [_epoch_reports(report, wanted.epochs, validation, epoch_s)],
-        progress=False,
-    )
-    metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
-    metrics["training_time_s"] = undisturbed_s(history, epoch_s)
-    metrics = {name: metrics[name] for name in METRICS}
-    if report is not None:
-        report.curve.add(len(history), metrics)
-    return marked(metrics, is_diverged=history.diverged)
-
-
-def _model(
-    wanted: Hyperparameters, seed: int, training: Dataset, table: RoutineTable | None
-) -> NeuralNetwork:
-    from dnn import NeuralNetwork
-
-    return NeuralNetwork(
-        layers_of(wanted, training.x.shape[1], training.classes),
-        optimizer=optimizer_of(wanted, len(training)),
-        seed=seed,
-        routines=table,
-    )
-
-
-def _epoch_reports(
-    report: Report, epochs: int, validation: Dataset, epoch_s: float | None
-) -> Callback:
-    """Return what tells `report` how a training stands after each epoch, or some of them."""
-    from dnn import Callback
-
-    report.total = epochs
-    chosen = range(1, epochs + 1) if report.is_heard else curve_epochs(epochs)
-
-    class EpochReports(Callback):
-        def on_epoch_end(self, epoch: Epoch) -> str | None:
-            done = len(epoch.history)
-            if done not in chosen:
-                report.show(done)
-                return None
-            metrics: dict[str, Any] = epoch.model.evaluate(validation.x, validation.y)
-            metrics["training_time_s"] = undisturbed_s(epoch.history, epoch_s)
-            goes_on = report(done, **{name: metrics[name] for name in METRICS})
-            return None if goes_on else "stopped by the sweep"
-
-    return EpochReports()
+    return NetworkTrainer(rounds, table)
 
 
 def _rounds(options: Options, folder: Path) -> Rounds:
@@ -462,3 +266,43 @@ def _own_split(data: Dataset, options: Options) -> Job:
         numbers, options.validation_fraction, options.split_seed
     )
     return Job(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)
+
+
+# -- routines -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def routines_of_run(ctx: Context, rank: int = 0, ranks: int = 1) -> Iterator[RoutineTable]:
+    """Have the table of routines of a run, the same one on every rank, for what is done with it.
+
+    It is claimed for as long as that lasts: a copy that is started again finds it again.
+
+    Parameters
+    ----------
+    ctx : Context
+    rank, ranks : int
+        Of this process within its copy, and how many there are.
+    """
+    from dnn import RoutineTable, ops_for
+
+    base = (ctx.group, ctx.module, "routines")
+    if rank or ctx.copy_index:
+        with ctx.tuples.claim((*base, ctx.copy_index, rank)) as claim:
+            yield RoutineTable.from_json(claim.value)
+        return
+    file = ctx.run_dir / _ROUTINES_FILE
+    if not file.exists():
+        mine = file.with_name(f"{_ROUTINES_FILE}.{os.getpid()}-{ctx.group}-{ctx.module}")
+        mine.write_text(RoutineTable.measure(ops_for("cpu")).to_json(), encoding="utf-8")
+        try:
+            os.link(mine, file)  # unlike a rename it leaves the table of another group alone
+        except FileExistsError:
+            pass
+        finally:
+            mine.unlink()
+    text = file.read_text(encoding="utf-8")
+    for copy in range(ctx.copies_of[ctx.module]):
+        for other in range(ranks):
+            if copy or other:
+                ctx.tuples.tput((*base, copy, other), text)
+    yield RoutineTable.from_json(text)

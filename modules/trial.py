@@ -1,11 +1,38 @@
-"""What every trial of a sweep has: a seed of its own, and a way to say that it diverged."""
+"""What every trial of a sweep has: a seed of its own, metrics, and a mark if it diverged."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is known of a metric.
+
+    Attributes
+    ----------
+    maximise : bool
+        Whether a larger value is better.
+    lowest, highest : float
+        Between which bounds it lies.
+    """
+
+    maximise: bool
+    lowest: float
+    highest: float
+
+
+METRICS: Final[Mapping[str, Metric]] = {
+    "accuracy": Metric(True, 0.0, 1.0),
+    "loss": Metric(False, 0.0, math.inf),
+    "mcc": Metric(True, -1.0, 1.0),
+    "training_time_s": Metric(False, 0.0, math.inf),
+}
+"""What our trainers report, in this order."""
 
 DIVERGED: Final = "diverged"
 """The metric by which a trainer says that a training has come to NaN or infinity."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-_LARGER_IS_BETTER: Final = frozenset({"accuracy", "mcc"})
+from ..trial import METRICS
+
 DONE: Final = frozenset({"", "ok", "done", "finished", "complete", "completed"})
 """States of a trial whose objective counts."""
 DIVERGED: Final = frozenset({"diverged"})
@@ -92,7 +93,7 @@ class Sweep:
         """Whether more of `quality` is better."""
         if self.quality == self.objective:
             return self.maximise
-        return self.quality in _LARGER_IS_BETTER
+        return self.quality in METRICS and METRICS[self.quality].maximise
 
 
 @dataclass(frozen=True)

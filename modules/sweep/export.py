@@ -26,7 +26,7 @@ from .ledger import (
     encode,
     trials_of,
 )
-from .table import Table, cell
+from .output import Table, cell
 
 Rows: TypeAlias = "Callable[[], Iterator[dict[str, Any]]]"
 

@@ -1,17 +1,17 @@
-"""What a master and its trainers say to each other through the tuple space.
+"""The messages between a master and its trainers, through the tuple space.
 
 ::
 
-    master  ── "sweep", session ──>  trainers     a SweepOrder: read, never taken
-            ── "lease" ──────────>                a Lease, under a claim; Keep; or an End
-            <── "outcome" ────────                an Outcome of a lease, a Report of a trial; Kept
-            ── "verdict", copy ──>                whether that trial shall go on: a bool
+    master  ── "sweep", session ──>  trainers     SweepOrder: read, never taken
+            ── "lease" ──────────>                Lease, under a claim; SaveModel; End
+            <── "outcome" ────────                Outcome of a lease; IntermediateReport; ModelSaved
+            ── "verdict", copy ──>                whether the trial shall go on: a bool
 
 All tags begin with the group and the trainer's module, so that they lie on one server, where what
 a trainer puts is seen in its order.
 
-A session is one life of a master. What is left of an earlier one, in a checkpoint from which the
-run goes on or of a master that started again, is recognised by it and dropped.
+Each start of a master has a session of its own. What is left of an earlier one, in a checkpoint
+from which the run goes on or of a master that started again, is recognised by it and dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tag: TypeAlias = "tuple[str | int, ...]"
 
 @dataclass(frozen=True)
 class Tags:
-    """Under which tags a master and its trainers meet.
+    """The tags of the messages of one sweep.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Tags:
 
 @dataclass(frozen=True)
 class SweepOrder:
-    """What a trainer has to know of a sweep, once.
+    """What a trainer has to know of a sweep: it reads this once.
 
     Attributes
     ----------
@@ -73,17 +73,17 @@ class SweepOrder:
         From which each trial's follows.
     strategy : Strategy or None
         Where it needs to be told nothing: the trainers ask it themselves.
-    hears_reports : bool
-        Whether intermediate scores go to the master, who may stop a trial.
-    suspects : frozenset of int
-        Trials that may have killed a rank in an earlier life: to be tried with care.
+    wants_reports : bool
+        Whether intermediate reports go to the master, which may stop a trial.
+    quarantined : frozenset of int
+        Trials that may have killed a rank in an earlier session: to be run in another process.
     """
 
     session: str
     seed: int
     strategy: Any
-    hears_reports: bool = False
-    suspects: frozenset[int] = frozenset()
+    wants_reports: bool = False
+    quarantined: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Lease:
     points : list of dict or None
         The parameters of each; None where the strategy gives them.
     attempt : int
-        From 1: how often these trials have been tried, this time included.
+        From 1: how often these trials have been run, this time included.
     """
 
     session: str
@@ -120,14 +120,14 @@ class End:
 
 @dataclass
 class Outcome:
-    """What a lease gave: a list for each column, an entry for each trial that was tried.
+    """What a lease gave: a list for each column, an entry for each trial that was run.
 
     Attributes
     ----------
     session : str
     lease, start : int
     trainer : int
-        The copy that tried them.
+        The copy that ran them.
     points : list of dict
     metrics : list of dict
         Of a trial that failed, those that it had reported.
@@ -140,8 +140,8 @@ class Outcome:
         Trials that the master had stopped early.
     at_once : int
         How many trials this trainer likes to be given at once.
-    keeps : bool
-        Whether it can keep the model of a trial.
+    saves_models : bool
+        Whether it can write the model of a trial.
     reports : dict of int to list of (int, dict)
         The learning curves of trials that have reported something.
     """
@@ -157,13 +157,13 @@ class Outcome:
     reasons: dict[int, str] = field(default_factory=dict)
     stopped: set[int] = field(default_factory=set)
     at_once: int = 1
-    keeps: bool = False
+    saves_models: bool = False
     reports: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Keep:
-    """The best trial: its model is to be kept in a file whose name begins with `path`."""
+class SaveModel:
+    """The best trial: its model is to be written to a file whose name begins with `path`."""
 
     session: str
     trial: int
@@ -173,8 +173,8 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Where the model of the best trial is; why it is nowhere, if it is not."""
+class ModelSaved:
+    """The file of the model of the best trial; or why there is none."""
 
     session: str
     path: Path | None
@@ -182,8 +182,8 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a trial has reached so far; its trainer waits for the verdict."""
+class IntermediateReport:
+    """What a trial has reported so far; its trainer waits for the verdict."""
 
     session: str
     trial: int

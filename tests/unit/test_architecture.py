@@ -53,15 +53,15 @@ LAYERS = {
         ensemble sklearn
     """,
     "modules": """
-        expression hyperparameters plugins report space trial
-        objective option_problems strategies
+        expression hyperparameters plugins space tabular trial
+        objective option_problems report strategies
         evaluation
         options
         search
         sweep
         fused sklearn_trainer torch_trainer
-        trainer
-        master reporter
+        training
+        master reporter trainer
     """,
 }
 LAYER_OF = {
@@ -77,9 +77,7 @@ ROOTS = {"diel/__init__.py", "diel/__main__.py", "dnn/__init__.py", "modules/__i
 
 # What is known to break a rule. These lists only get shorter: what no longer stands in the code
 # has to leave them.
-KNOWN_UPWARD = {
-    ("modules/options.py", "modules.trainer"),
-}
+KNOWN_UPWARD: set[tuple[str, str]] = set()
 KNOWN_CIRCLES = {
     "dnn/graph/eager.py",
     "dnn/graph/fused.py",
@@ -107,14 +105,10 @@ KNOWN_CIRCLES = {
     "dnn/graph/plan.py",
     "dnn/graph/printing.py",
     "dnn/graph/product_chain.py",
-    "modules/options.py",
     "modules/report/__init__.py",
     "modules/report/live.py",
     "modules/report/page.py",
     "modules/report/sections.py",
-    "modules/search.py",
-    "modules/sweep/preview.py",
-    "modules/trainer.py",
 }
 
 # Who starts or speaks MPI. Others name its types at most, in TYPE_CHECKING blocks.

@@ -27,9 +27,9 @@ from diel.run.resuming import order_resumption
 from diel.run.status import write_status
 from diel.run.storyline import span_event
 from diel.run.trace import TracePart
+from modules.sweep.in_flight import InFlightTrials, read_in_flight
 from modules.sweep.ledger import Ledger, LedgerError, about_of, ledger_path, trials_of
 from modules.sweep.messages import Tags
-from modules.sweep.under_way import UnderWay, left_under_way
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\u202e\x9b31m"
 ODD: list[Any] = [
@@ -123,7 +123,7 @@ def make_run(folder: Path) -> RunDirectory:
         for row in rows
     )  # fmt: skip
     ledger.close()
-    UnderWay(directory.path, Tags("g", "trainer"), 0, 0).note(3, 5)
+    InFlightTrials(directory.path, Tags("g", "trainer"), 0, 0).note(3, 5)
     part = TracePart(directory, 2)
     about = {"group": "g", "iteration": [0, 0], "attempt": 1}
     part.write([span_event("master.0", "module", 10**18, 10**18 + 5, 2, about)])
@@ -292,7 +292,7 @@ def check_readers(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
             assert record["trial"] >= 0
             assert {"state", "parameters", "metrics"} <= record.keys()
     with time_limit(20, "the trials under way"):
-        left_under_way(path)
+        read_in_flight(path)
     with time_limit(20, "--resume"), contextlib.suppress(RunDirectoryError):
         if order_resumption(RunDirectory(path)) is not None:
             Recorder(RunDirectory(path)).close()

@@ -10,8 +10,8 @@ import diel.executive.worker
 from diel.cli.conclusion import print_conclusion
 from diel.run.directory import RunDirectory
 from diel.run.view import CopyView, RunView
+from modules.sweep.in_flight import InFlightTrials
 from modules.sweep.messages import Tags
-from modules.sweep.under_way import UnderWay
 
 
 def test_a_full_disk_is_named(
@@ -80,7 +80,10 @@ def test_the_trial_of_a_lost_rank_is_named(
         name = f"trainer.{copy}"
         view.running[name] = CopyView(name, "search", [rank], 0.0)
     tags = Tags("search", "trainer")
-    with UnderWay(directory.path, tags, 0, 0) as one, UnderWay(directory.path, tags, 1, 0) as other:
+    with (
+        InFlightTrials(directory.path, tags, 0, 0) as one,
+        InFlightTrials(directory.path, tags, 1, 0) as other,
+    ):
         one.note(5, 6)
         other.note(8, 9)
         assert print_conclusion(view, directory, 139) == 1

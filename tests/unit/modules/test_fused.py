@@ -10,11 +10,11 @@ import pytest
 from diel.loading import context
 from diel.testing import Module, run_modules
 from dnn import History, RoutineTable
-from modules import master, trainer
+from modules import master, trainer, training
 from modules.fused import MOST_NETWORKS, undisturbed_s
-from modules.sweep import task
+from modules.sweep import worker_loop
 from modules.sweep.ledger import ledger_path, records_of
-from modules.sweep.trying import SPLITS, Report, Tried, try_here
+from modules.sweep.trial import SPLITS, Report, TrialResult, run_trial
 from modules.trial import trial_seed
 
 pytest.importorskip("sklearn", reason="the data come with scikit-learn")
@@ -22,19 +22,19 @@ pytest.importorskip("sklearn", reason="the data come with scikit-learn")
 FOLDS = {"method": "k_fold", "folds": 4}
 
 
-def alone(train: trainer.OurTrain, parameters: dict[str, Any], seed: int) -> dict[str, Any]:
-    tried = try_here(train, parameters, Report(0, seed, options={}, folder=Path()))
+def alone(train: training.NetworkTrainer, parameters: dict[str, Any], seed: int) -> dict[str, Any]:
+    tried = run_trial(train, parameters, Report(0, seed, options={}, folder=Path()))
     assert not tried.reason, tried.detail
     return tried.metrics
 
 
 def all_of(
-    train: trainer.OurTrain, trials: list[tuple[dict[str, Any], int]]
+    train: training.NetworkTrainer, trials: list[tuple[dict[str, Any], int]]
 ) -> tuple[list[dict[str, Any] | None], list[Report]]:
     """Train together; return metrics, and the reports with the learning curves."""
     reports = [Report(0, seed, options={}, folder=Path()) for _, seed in trials]
     given = [(point, report) for (point, _), report in zip(trials, reports, strict=True)]
-    return train.together(given), reports
+    return train.train_together(given), reports
 
 
 def timeless(metrics: dict[str, Any]) -> Any:
@@ -157,7 +157,7 @@ def test_a_learning_curve_is_the_same_alone_and_together(evaluation: Any) -> Non
     found, reports = all_of(train, [(point, 5) for point in points])
     for point, metrics, report in zip(points, found, reports, strict=True):
         one = Report(0, 5, options={}, folder=Path())
-        tried = try_here(train, point, one)
+        tried = run_trial(train, point, one)
         curve = [(step, timeless(said)) for step, said in report.curve.points]
         assert repr(curve) == repr([(step, timeless(said)) for step, said in tried.reports])
         steps = [step for step, _ in curve]
@@ -181,7 +181,7 @@ def test_progress_counts_epochs() -> None:
         Report(trial, trial, options={}, folder=Path(), progress=lambda *how: said.append(how))
         for trial in range(3)
     ]
-    train.together([({"hidden": [8], "epochs": 2 + one.trial}, one) for one in reports])
+    train.train_together([({"hidden": [8], "epochs": 2 + one.trial}, one) for one in reports])
     assert said == [
         (1, 4, "3 networks, epoch 1 of 4"),
         (2, 4, "3 networks, epoch 2 of 4"),
@@ -208,15 +208,15 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
     routines: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    here = trainer.OurTrain.together
+    here = training.NetworkTrainer.train_together
 
-    def counting(self: trainer.OurTrain, trials: Any) -> Any:
+    def counting(self: training.NetworkTrainer, trials: Any) -> Any:
         sizes.append(len(trials))
         return here(self, trials)
 
-    monkeypatch.setattr(trainer.OurTrain, "together", counting)
+    monkeypatch.setattr(training.NetworkTrainer, "train_together", counting)
     # Everything is said, however quickly it follows the last.
-    monkeypatch.setattr(task, "_SHOW_EVERY_S", 0.0)
+    monkeypatch.setattr(worker_loop, "_SHOW_EVERY_S", 0.0)
     monkeypatch.setattr(context, "_PROGRESS_EVERY_S", 0.0)
     given = {"dataset": "breast_cancer", "routines": routines}
     options = {
@@ -261,13 +261,13 @@ def test_a_sweep_gives_its_trainers_many_trials_at_once(
 
 
 def test_what_fails_together_is_found_out_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from modules.sweep.task import Here, Task
+    from modules.sweep.runners import InProcessRunner, Task
 
-    here = Here(Task("modules.trainer:prepare", {"dataset": "breast_cancer"}, Path(), True))
+    here = InProcessRunner(Task(trainer.prepare, {"dataset": "breast_cancer"}, Path()))
     assert here.at_once == 2 * MOST_NETWORKS
     fine, wrong = {"epochs": 1}, {"epochs": 0}
-    assert here.try_together(0, [(fine, 1), (wrong, 2)]) == [None, None]
-    alone: Tried = here(0, wrong, 2, 1, None)
+    assert here.run_together(0, [(fine, 1), (wrong, 2)]) == [None, None]
+    alone: TrialResult = here(0, wrong, 2, 1, None)
     assert "epochs" in alone.detail
 
 

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from modules.sweep import ledger
-from modules.sweep.bitmap import Bitmap
-from modules.sweep.leases import MOST_TRIALS, TARGET_S, LeaseBook, Pace
+from modules.sweep.leases import MOST_TRIALS, TARGET_S, Bitmap, LeaseBook, Pace
 from modules.sweep.ledger import (
     Ledger,
     LedgerError,
@@ -26,9 +25,9 @@ from modules.sweep.ledger import (
     records_of,
     trials_of,
 )
-from modules.sweep.limits import parse_memory
-from modules.sweep.standing import Standing
-from modules.sweep.table import Table
+from modules.sweep.output import Table
+from modules.sweep.results import BestRows
+from modules.sweep.runners import parse_memory
 
 # -- a bit for each trial -------------------------------------------------------------------------
 
@@ -222,7 +221,7 @@ def test_the_best_does_not_depend_on_who_was_faster(
 ) -> None:
     sign = 1 if maximise else -1
     for order in itertools.permutations(results):
-        standing = Standing("x", maximise=maximise)
+        standing = BestRows("x", maximise=maximise)
         for trial, value in order:
             standing.add({"trial": trial, "x": sign * value})
         assert standing.best[0]["trial"] == best
@@ -230,7 +229,7 @@ def test_the_best_does_not_depend_on_who_was_faster(
 
 @given(st.lists(st.floats(), max_size=60), st.integers(1, 8))
 def test_the_best_rows_are_those_of_sorting_all(values: list[float], kept: int) -> None:
-    standing = Standing("x", maximise=True, kept=kept)
+    standing = BestRows("x", maximise=True, kept=kept)
     for trial, value in enumerate(values):
         standing.add({"trial": trial, "x": value, "same": 1, "other": trial % 3})
     order = sorted(range(len(values)), key=lambda i: (values[i] != values[i], -values[i], i))
@@ -242,7 +241,7 @@ def test_the_best_rows_are_those_of_sorting_all(values: list[float], kept: int) 
 
 
 def test_a_column_that_a_row_lacks_is_no_constant() -> None:
-    standing = Standing("x", maximise=True)
+    standing = BestRows("x", maximise=True)
     standing.add({"trial": 0, "x": 1.0, "same": 1, "lacks": 2})
     standing.add({"trial": 1, "x": 1.0, "same": 1, "more": 3})
     assert standing.constants == {"same": 1}
@@ -251,13 +250,13 @@ def test_a_column_that_a_row_lacks_is_no_constant() -> None:
 @pytest.mark.parametrize("maximise", [True, False])
 def test_which_rows_would_be_kept(maximise: bool) -> None:
     sign = 1 if maximise else -1
-    standing = Standing("x", maximise=maximise, kept=2)
+    standing = BestRows("x", maximise=maximise, kept=2)
     for trial, value in enumerate((3.0, 5.0, 1.0)):
         assert standing.would_keep(sign * value) == (value > 1)
         assert standing.add({"trial": trial, "x": sign * value}) == (value > 1)
     assert [standing.would_keep(sign * value) for value in (2.9, 3.0, 9.0)] == [False, True, True]
     assert not standing.would_keep(math.nan)
-    assert not Standing("x", maximise=maximise).would_keep(math.nan)
+    assert not BestRows("x", maximise=maximise).would_keep(math.nan)
 
 
 # -- the ledger -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from dnn import Dataset
 from modules import trainer
 from modules.options import SweepOptions
 from modules.search import Search
-from modules.sweep.trying import Report
+from modules.sweep.trial import Report
 from modules.trial import trial_seed
 
 
@@ -46,7 +46,9 @@ class Sweep:
         self.reports = 0
         while isinstance(point := self.search.ask(len(self.points)), dict):
             trial = len(self.points)
-            report = Report(trial, trial_seed(0, trial), options={}, folder=Path(), hear=self.hear)
+            report = Report(
+                trial, trial_seed(0, trial), options={}, folder=Path(), on_report=self.hear
+            )
             metrics = train(point, report)
             self.points.append(point)
             self.metrics.append(dict(metrics))

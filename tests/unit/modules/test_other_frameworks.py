@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from modules.sweep.tabular import load_split
-from modules.sweep.trying import Report, Tried, try_here
+from modules.sweep.trial import Report, TrialResult, run_trial
+from modules.tabular import load_split
 
 
-def tried(train: Any, parameters: dict[str, Any], seed: int = 1, **options: Any) -> Tried:
+def tried(train: Any, parameters: dict[str, Any], seed: int = 1, **options: Any) -> TrialResult:
     given = {"dataset": "digits", **options}
     report = Report(0, seed, options=given, folder=Path())
-    return try_here(train, parameters, report)
+    return run_trial(train, parameters, report)
 
 
 def test_rows_are_standardised_as_for_our_trainer() -> None:
@@ -33,7 +33,7 @@ def test_rows_are_standardised_as_for_our_trainer() -> None:
         load_split({"dataset": "digits", "standardise": "one_scale"}, Path())
 
 
-def timeless(one: Tried) -> dict[str, Any]:
+def timeless(one: TrialResult) -> dict[str, Any]:
     assert one.reason == "", one.detail
     return {name: value for name, value in one.metrics.items() if name != "training_time_s"}
 
@@ -77,8 +77,8 @@ def test_pytorch() -> None:
             steps.append(step)
             return step < 2
 
-        report = Report(0, 1, options={"dataset": "digits"}, folder=Path(), hear=hear)
-        assert try_here(train, parameters, report).is_stopped
+        report = Report(0, 1, options={"dataset": "digits"}, folder=Path(), on_report=hear)
+        assert run_trial(train, parameters, report).is_stopped
         assert steps == [1, 2]
     finally:
         torch.set_num_threads(threads)

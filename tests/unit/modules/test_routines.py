@@ -10,7 +10,7 @@ import pytest
 from diel.testing import Module, run_modules
 from dnn import RoutineTable, ops_for
 from dnn.backend import Ops
-from modules.sweep.routines import FILE_NAME, routines_of_run
+from modules.trainer import _ROUTINES_FILE, routines_of_run
 
 TABLES: list[RoutineTable] = []
 
@@ -39,18 +39,18 @@ def test_every_rank_has_the_table_that_is_recorded(
 
     monkeypatch.setattr(RoutineTable, "measure", counted)
     first = tables(tmp_path)
-    text = (tmp_path / FILE_NAME).read_text()
+    text = (tmp_path / _ROUTINES_FILE).read_text()
     assert first == [RoutineTable.from_json(text)] * 6
     assert len(times) == 1
     assert tables(tmp_path) == first
-    assert (tmp_path / FILE_NAME).read_text() == text
-    assert [file.name for file in tmp_path.glob("routines*")] == [FILE_NAME]
+    assert (tmp_path / _ROUTINES_FILE).read_text() == text
+    assert [file.name for file in tmp_path.glob("routines*")] == [_ROUTINES_FILE]
     assert len(times) == 1
 
 
 def test_a_resumed_run_takes_the_table_it_finds(tmp_path: Path) -> None:
     found = RoutineTable({"sum": [(0, "numpy"), (77, "ones")]})
-    (tmp_path / FILE_NAME).write_text(found.to_json())
+    (tmp_path / _ROUTINES_FILE).write_text(found.to_json())
     assert tables(tmp_path) == [found] * 6
 
 

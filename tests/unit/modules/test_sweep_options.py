@@ -11,22 +11,23 @@ import pytest
 from pydantic import ValidationError
 
 from diel.workflow.problems import problems_from_validation
+from modules import trainer
 from modules.options import SweepOptions
 from modules.space import Space
 
 RANGE = {"from": 1e-4, "to": 1.0, "scale": "log"}
 
 
-def context(spec: str = "work:train", is_installed: bool = False, folder: Path = Path()) -> Any:
+def context(file: str = "work.py", folder: Path = Path()) -> Any:
     return {
         "folder": folder,
-        "modules": {"trainer": SimpleNamespace(function=spec, processes=1, options={})},
+        "modules": {"trainer": SimpleNamespace(processes=1, options={})},
         "names": ["trainer", "broken"],
-        "locations": {"trainer": SimpleNamespace(spec=spec, is_installed=is_installed)},
+        "locations": {"trainer": SimpleNamespace(file=Path(file), function="run")},
     }
 
 
-OURS = context("modules.trainer:run", is_installed=True)
+OURS = context(trainer.__file__)
 
 
 def problems(table: dict[str, Any], where: Any = None) -> dict[str, str]:

@@ -17,12 +17,12 @@ import pytest
 
 from diel.errors import CopyStopped, ModuleFailed
 from diel.testing import Module, ModuleRun, TupleSpace, run_modules
-from modules import master, trainer
-from modules.sweep import recording
-from modules.sweep.conducting import SweepFailed
+from modules import master, trainer, training
+from modules.sweep import results as recording
 from modules.sweep.ledger import LedgerError, ledger_path, records_of
+from modules.sweep.master_loop import SweepFailed
 from modules.sweep.messages import End, Lease, Tags
-from modules.sweep.trying import MOST_REPORTS, LearningCurve
+from modules.sweep.trial import MOST_REPORTS, LearningCurve
 from modules.trial import trial_seed
 
 MINE = """
@@ -667,7 +667,7 @@ def test_our_trainer_trains_what_it_takes(tmp_path: Path) -> None:
         run_dir=tmp_path,
     )
     records = list(records_of(ledger_path(tmp_path, "group", "master", (0,))))
-    assert [tuple(one["metrics"]) for one in records] == [trainer.METRICS] * 4
+    assert [tuple(one["metrics"]) for one in records] == [tuple(training.METRICS)] * 4
     assert runs["master"][0].returned["accuracy"] == max(
         one["metrics"]["accuracy"] for one in records
     )

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from support import ROOT
 
 from diel.workflow.problems import problems_from_validation
+from modules import trainer
 from modules.options import SweepOptions
 from modules.search import Search
 from modules.space import Space
@@ -86,7 +87,7 @@ def test_a_sweep_of_the_page_is_valid(source: str, words: str, tmp_path: Path) -
 
 @pytest.mark.parametrize(("source", "words"), blocks("toml", "wrong:"))
 def test_what_the_page_calls_wrong_is_refused_so(source: str, words: str) -> None:
-    location = {"trainer": SimpleNamespace(spec="modules.trainer:run", is_installed=True)}
+    location = {"trainer": SimpleNamespace(file=Path(trainer.__file__), function="run")}
     context = {"folder": Path(), "modules": TRAINER, "locations": location}
     with pytest.raises(ValidationError) as caught:
         SweepOptions.model_validate(options_of(source), context=context)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from modules import trainer
-from modules.sweep.trying import Report
+from modules import trainer, training
+from modules.sweep.trial import Report
 
 
 def trainer_options(folder: Path, **options: Any) -> trainer.Options:
@@ -65,14 +65,14 @@ def tried(
     given = trainer_options(Path(), dataset="cleveland", path=".", **options)
     task = given.task(Path())
     train = trainer.prepare(task.options, task.folder)
-    report = Report(3, 7, options={}, folder=Path(), hear=said)
+    report = Report(3, 7, options={}, folder=Path(), on_report=said)
     return dict(train({"epochs": 3, "hidden": [4], "learning_rate": 0.05}, report)), report
 
 
 def test_a_trial_on_nested_folds_says_what_each_gave(monkeypatch: pytest.MonkeyPatch) -> None:
     nested = {"method": "nested", "folds": 3, "inner_folds": 2}
     metrics, _ = tried(monkeypatch, said := Said(), evaluation=nested)
-    assert sorted(metrics) == sorted([*trainer.METRICS, "splits"])
+    assert sorted(metrics) == sorted([*training.METRICS, "splits"])
     splits = metrics["splits"]
     assert (len(splits["choice"]), len(splits["test"]), splits["rows"]) == (3, 3, 30)
     # It reports after each inner training how it stands on the rows of the choice.
@@ -98,5 +98,5 @@ def test_one_split_trains_once_as_it_always_did(monkeypatch: pytest.MonkeyPatch)
 
     assert metrics["splits"] == {"rows": 27}
     parts = standardise(*impute(*train_validation_split(load_dataset("cleveland", "."), 0.3, 2)))
-    expected = trainer.train({"epochs": 3, "hidden": [4], "learning_rate": 0.05}, 7, *parts)
+    expected = training.train({"epochs": 3, "hidden": [4], "learning_rate": 0.05}, 7, *parts)
     assert all(metrics[name] == expected[name] for name in ("accuracy", "loss", "mcc"))

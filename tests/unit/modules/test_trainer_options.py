@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dnn import Dataset, standardise
 from modules import trainer
-from modules.sweep.limits import Limits
+from modules.sweep.runners import Limits
 
 
 def trainer_options(folder: Path, **options: Any) -> trainer.Options:

@@ -1,11 +1,11 @@
-"""Which trials a rank is at, in a file that outlives it: for whoever finds the rank dead.
+"""Which trials a rank is running, in a file that outlives it, for whoever finds the rank dead.
 
 ::
 
     sweeps/<group>.<trainer>.<copy>.<rank>.under-way    first trial, last trial + 1; 0, 0 between
 
-A rank removes its file when it leaves, so one that is there is of a rank that was killed, or is at
-work. It is a page of memory shared with the system: to note a trial takes no call of the system.
+A rank removes its file when it leaves, so a file that is there is of a rank that was killed, or
+runs. It is a page of memory shared with the system: to note a trial takes no call of the system.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MOST_TRIALS: Final = 2**20
 
 
 @dataclass(frozen=True)
-class Left:
-    """What a rank was at.
+class LeftInFlight:
+    """The trials that a rank was running.
 
     Attributes
     ----------
@@ -51,8 +51,8 @@ class Left:
         return f"trials {first} to {last} were under way on {self.trainer}"
 
 
-class UnderWay:
-    """Notes which trials this rank is at.
+class InFlightTrials:
+    """Notes which trials this rank is running.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class UnderWay:
             file.flush()
             return mmap.mmap(file.fileno(), _BOUNDS.size)
 
-    def __enter__(self) -> UnderWay:
+    def __enter__(self) -> InFlightTrials:
         return self
 
     def __exit__(
@@ -94,8 +94,8 @@ class UnderWay:
             self._path.unlink(missing_ok=True)
 
 
-def left_under_way(run_dir: Path, tags: Tags | None = None) -> list[Left]:
-    """Return what ranks were at that have not left by themselves.
+def read_in_flight(run_dir: Path, tags: Tags | None = None) -> list[LeftInFlight]:
+    """Return the trials of ranks that have not left by themselves.
 
     Parameters
     ----------
@@ -106,15 +106,15 @@ def left_under_way(run_dir: Path, tags: Tags | None = None) -> list[Left]:
     return list(_read(_paths(run_dir, tags)))
 
 
-def take_left_over(run_dir: Path, tags: Tags) -> list[Left]:
-    """Return, and forget, what was under way when an earlier life of a run was ended."""
-    found = left_under_way(run_dir, tags)
+def take_in_flight(run_dir: Path, tags: Tags) -> list[LeftInFlight]:
+    """Return, and forget, what was under way when an earlier session was ended."""
+    found = read_in_flight(run_dir, tags)
     for path in _paths(run_dir, tags):  # those of ranks that were between two trials too
         path.unlink(missing_ok=True)
     return found
 
 
-def lost_lines(run_dir: Path, lost: Collection[str]) -> list[str]:
+def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:
     """Say which trials were under way when a run was ended by the death of a rank.
 
     Parameters
@@ -128,19 +128,19 @@ def lost_lines(run_dir: Path, lost: Collection[str]) -> list[str]:
     list of str
         Lines of text; none if there was no sweep.
     """
-    found = left_under_way(run_dir)
+    found = read_in_flight(run_dir)
     goes_on = f"no recorded trial is lost: diel run --resume {run_dir} goes on"
     if not found:
         return [goes_on] if any(_folder(run_dir).glob("*/trials.jsonl")) else []
-    guilty = [left for left in found if left.trainer in lost]
-    shown = list(dict.fromkeys(map(str, guilty or found)))
+    failed = [left for left in found if left.trainer in lost]
+    shown = list(dict.fromkeys(map(str, failed or found)))
     lines = shown[:_SHOWN]
     if len(shown) > _SHOWN:
         lines.append(f"... and others on {len(shown) - _SHOWN} more trainers")
     if any(left.rank for left in found):  # of several ranks, which have no process beside them
         return [*lines, goes_on]
-    if guilty or not lost:
-        modules = dict.fromkeys(left.trainer.rpartition(".")[0] for left in guilty or found)
+    if failed or not lost:
+        modules = dict.fromkeys(left.trainer.rpartition(".")[0] for left in failed or found)
         lines.append(
             "a trial that may crash needs a process of its own: isolated = true in the options of "
             f"{' and '.join(modules)}"
@@ -153,7 +153,7 @@ def _paths(run_dir: Path, tags: Tags | None) -> list[Path]:
     return sorted(_folder(run_dir).glob(f"{whose}*{_SUFFIX}"))
 
 
-def _read(paths: Iterable[Path]) -> Iterator[Left]:
+def _read(paths: Iterable[Path]) -> Iterator[LeftInFlight]:
     for path in paths:
         try:
             if not path.is_file():  # somebody's pipe, say
@@ -164,7 +164,7 @@ def _read(paths: Iterable[Path]) -> Iterator[Left]:
         except (OSError, struct.error, ValueError):  # it goes away, or was never filled
             continue
         if 0 <= start < stop <= start + _MOST_TRIALS:
-            yield Left(f"{module}.{copy}", copy_rank, range(start, stop))
+            yield LeftInFlight(f"{module}.{copy}", copy_rank, range(start, stop))
 
 
 def _prefix(tags: Tags) -> str:

@@ -1,53 +1,51 @@
-"""What is behind a sweep: outcomes become records of the ledger, records become rows.
+"""The results of a sweep: outcomes become records of the ledger, records become rows.
 
-A trial counts when its line is in the ledger; the strategy and the best rows hear of it after that.
+A trial counts when its line is in the ledger; the strategy and the best rows are told after that.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ..evaluation import Evaluated
 from ..objective import ObjectiveError
 from ..space import Choices
 from ..trial import trial_seed
-from .bitmap import Bitmap
+from .leases import Bitmap
 from .ledger import DIVERGED, FAILED, FINISHED, STOPPED, as_numbers, plain, trials_of
-from .messages import Outcome, Report
-from .standing import Standing
-from .trying import SPLITS, Reports, thinned
+from .messages import IntermediateReport, Outcome
+from .trial import SPLITS, Reports, thinned
 
 if TYPE_CHECKING:
     from ..search import Search
     from ..space import Space
 
-_RECALLED_AT_ONCE: Final = 1000
+_ROWS_AT_ONCE: Final = 1000
 _CURVES: Final = 20_000
 """Learning curves in a ledger, but for those of trials that are among the best when they end."""
-_MOST_HEARD: Final = 10_000
+_MOST_REPORTS: Final = 10_000
 """Reports of a trial that a rule may stop: to go on after a crash it needs to know all of them."""
 CURVE: Final = "learning curve"
 """In a row: steps and the objective at each. No column of the table, and no parameter's name."""
 
 
-class Recording:
-    """Knows what trials gave, as far as a sweep needs it.
+class SweepResults:
+    """Makes ledger records and rows of what trials gave, counts them, and tells the search.
 
     Parameters
     ----------
     search : Search
-        Is told.
     seed : int
         Of the sweep.
 
     Attributes
     ----------
-    standing : Standing
-        The best rows.
+    best_rows : BestRows
     succeeded, failed, stopped, diverged : int
         How many trials; those that were stopped early count as succeeded too.
     """
@@ -57,45 +55,45 @@ class Recording:
         self._seed = seed
         self._absent = dict.fromkeys(search.space.names, "")
         self._own = {"trial", *search.space.names}
-        self._told_as_text = _told_as_text(search.space)
+        self._choices_as_text = _choices_as_text(search.space)
         self._reports: dict[int, list[tuple[int, dict[str, Any]]]] = {}
         objective = search.objectives[0]
-        self.standing = Standing(objective.text, maximise=objective.maximise)
+        self.best_rows = BestRows(objective.text, maximise=objective.maximise)
         self._curves = 0
         self.succeeded = self.failed = self.stopped = self.diverged = 0
 
-    def recall(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
-        """Take in what a ledger holds that is not recorded yet; yield the rows, many at a time."""
+    def read(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
+        """Add what a ledger holds that is not in `recorded`; yield the rows, many at a time."""
         rows = (
-            self._recalled(record) for record in trials_of(ledger) if recorded.add(record["trial"])
+            self._restored(record) for record in trials_of(ledger) if recorded.add(record["trial"])
         )
-        while batch := list(islice(rows, _RECALLED_AT_ONCE)):
+        while batch := list(islice(rows, _ROWS_AT_ONCE)):
             yield batch
 
-    def _recalled(self, record: dict[str, Any]) -> dict[str, Any]:
+    def _restored(self, record: dict[str, Any]) -> dict[str, Any]:
         if "reports" in record:
             self._curves += 1
             record["reports"] = [(step, as_numbers(one)) for step, one in record["reports"]]
         for step, metrics in record.get("reports", ()):
-            with suppress(ObjectiveError):  # of a curve that no rule has heard
+            with suppress(ObjectiveError):  # of a curve that was reported to no rule
                 self._search.report(record["trial"], step, metrics)
         parameters = record["parameters"]
-        for name, values in self._told_as_text.items():
+        for name, values in self._choices_as_text.items():
             if name in parameters:
                 text = repr(parameters[name])
                 parameters[name] = values.get(text, parameters[name])
-        return self.take_in(record)
+        return self.add(record)
 
-    def hear(self, report: Report) -> bool:
-        """Take what a trial says meanwhile; return whether it goes on."""
+    def add_report(self, report: IntermediateReport) -> bool:
+        """Record what a trial has reported so far; return whether it goes on."""
         try:
             goes_on = not self._search.report(report.trial, report.step, report.metrics)
         except ObjectiveError:
             return True  # that is found out and said at its end
-        heard = self._reports.setdefault(report.trial, [])
-        heard.append((report.step, report.metrics))
-        if len(heard) > _MOST_HEARD:
-            del heard[1::2]
+        reports = self._reports.setdefault(report.trial, [])
+        reports.append((report.step, report.metrics))
+        if len(reports) > _MOST_REPORTS:
+            del reports[1::2]
         return goes_on
 
     def records_of(self, outcome: Outcome, attempt: int) -> list[dict[str, Any]]:
@@ -147,12 +145,12 @@ class Recording:
         self._curves += 1
         if self._curves <= _CURVES:
             return True
-        return state == FINISHED and self.standing.would_keep(
+        return state == FINISHED and self.best_rows.would_keep(
             self._search.objectives[0].value(metrics)
         )
 
-    def take_in(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Let everybody know of a trial whose line is in the ledger; return its row."""
+    def add(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Tell the search of a trial whose line is in the ledger, count it, and return its row."""
         trial, state, metrics = record["trial"], record["state"], record["metrics"]
         # A parameter that is not there in this point has an empty cell.
         row = {"trial": trial, **self._absent, **record["parameters"], **metrics}
@@ -179,7 +177,7 @@ class Recording:
         self.stopped += state == STOPPED
         for objective, value in zip(self._search.objectives, values, strict=False):
             row.setdefault(objective.text, value)
-        is_good = state == FINISHED and self.standing.add(row)
+        is_good = state == FINISHED and self.best_rows.add(row)
         # What a report draws: a row that is among its best at the end is so when it comes.
         if "reports" in record and (is_good or state == STOPPED):
             row[CURVE] = self._curve_of(record["reports"])
@@ -209,8 +207,8 @@ class Recording:
         }
 
 
-def _told_as_text(space: Space) -> dict[str, dict[str, Any]]:
-    """Return, of each parameter, the choices that a ledger has in other words, such as infinity."""
+def _choices_as_text(space: Space) -> dict[str, dict[str, Any]]:
+    """Return, of each parameter, the choices that a ledger writes as text, such as infinity."""
     found: dict[str, dict[str, Any]] = {}
     for name, dimension in space.dimensions.items():
         if isinstance(dimension, Choices):
@@ -220,3 +218,79 @@ def _told_as_text(space: Space) -> dict[str, dict[str, Any]]:
             if odd:
                 found[name] = odd
     return found
+
+
+RankingKey: TypeAlias = "tuple[bool, float, int]"
+
+
+class BestRows:
+    """The best rows of a sweep, and which columns are the same in all rows.
+
+    Parameters
+    ----------
+    objective : str
+        The column that ranks rows.
+    maximise : bool
+    kept : int, optional
+        How many of the best rows to keep.
+    """
+
+    def __init__(self, objective: str, *, maximise: bool, kept: int = 20) -> None:
+        self._objective = objective
+        self._sign = -1.0 if maximise else 1.0
+        self._kept = kept
+        self._best: list[tuple[RankingKey, dict[str, Any]]] = []
+        self._worst_kept: RankingKey | None = None
+        self._constants: dict[str, Any] | None = None
+        self._version = 0
+
+    @property
+    def best(self) -> list[dict[str, Any]]:
+        """The best rows, best first: NaN last, of equals the earlier trial first."""
+        return [row for _, row in self._best]
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The columns that have had one value so far, but for the objective."""
+        return dict(self._constants or {})
+
+    @property
+    def version(self) -> int:
+        """A number that grows when `best` or `constants` change."""
+        return self._version
+
+    def would_keep(self, value: float) -> bool:
+        """Whether a row with this objective may be among the best."""
+        if value != value or self._worst_kept is None:
+            return value == value
+        return self._sign * value <= self._worst_kept[1]
+
+    def add(self, row: Mapping[str, Any]) -> bool:
+        """Take a row into account; return whether it is among the best so far.
+
+        Parameters
+        ----------
+        row : mapping
+            ``trial``, the objective and any other columns.
+        """
+        if self._constants is None:
+            self._constants = {name: one for name, one in row.items() if name != self._objective}
+        elif self._constants:
+            varies = [
+                name
+                for name, value in self._constants.items()
+                if name not in row or row[name] != value
+            ]
+            for name in varies:
+                del self._constants[name]
+                self._version += 1
+        value = float(row[self._objective])
+        badness = (value != value, self._sign * value if value == value else 0.0, row["trial"])
+        if self._worst_kept is not None and badness > self._worst_kept:
+            return False
+        insort(self._best, (badness, dict(row)), key=lambda one: one[0])
+        del self._best[self._kept :]
+        if len(self._best) == self._kept:
+            self._worst_kept = self._best[-1][0]
+        self._version += 1
+        return True

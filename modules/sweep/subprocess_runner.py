@@ -1,4 +1,4 @@
-"""Trials in a process beside the rank, which may die, hang or eat memory without harm.
+"""Trials in a process beside the rank, which may die, hang or use up memory without harm.
 
 The process prepares once and then takes point after point, so a trial costs a message more. One
 that breaks a limit is killed with all that it has started, and the next trial gets a new process.
@@ -10,7 +10,7 @@ that breaks a limit is killed with all that it has started, and the next trial g
             ── point ──>
             <── "report" ──             any number of times
             ── verdict ──>
-            <── "tried" ──
+            <── "result" ──
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .limits import Limits
 from .messages import Tags
-from .trying import Hear, LearningCurve, Report, ShowProgress, Tried, reason_of, try_here
+from .trial import LearningCurve, OnReport, Report, ShowProgress, TrialResult, reason_of, run_trial
 
 if TYPE_CHECKING:
     from diel import Context
 
-    from .task import Task
+    from .runners import Limits, Task
 
 _LOOK_EVERY_S: Final = 0.25
 """How often a rank that waits for a trial looks whether the run is stopping."""
@@ -53,12 +52,12 @@ spec = importlib.util.spec_from_file_location(
 package = importlib.util.module_from_spec(spec)
 sys.modules[name] = package
 spec.loader.exec_module(package)
-importlib.import_module(name + ".sweep.isolation").work(*map(int, descriptors))
+importlib.import_module(name + ".sweep.subprocess_runner").work(*map(int, descriptors))
 """
 
 
-class Apart:
-    """Tries points in a process of their own.
+class SubprocessRunner:
+    """Runs trials in a process of their own.
 
     Parameters
     ----------
@@ -78,9 +77,14 @@ class Apart:
         self._link: Connection | None = None
 
     def __call__(
-        self, trial: int, parameters: dict[str, Any], seed: int, attempt: int, hear: Hear | None
-    ) -> Tried:
-        """Try a point; `hear` takes what the trial says meanwhile."""
+        self,
+        trial: int,
+        parameters: dict[str, Any],
+        seed: int,
+        attempt: int,
+        on_report: OnReport | None,
+    ) -> TrialResult:
+        """Run a trial; `on_report` takes what it reports meanwhile."""
         if self._process is None:
             self._start()
         curve = LearningCurve()
@@ -91,16 +95,16 @@ class Apart:
             self._send((trial, parameters, seed, attempt))
             while True:
                 kind, *rest = self._receive(deadline_s)
-                if kind == "tried":
-                    tried: Tried = rest[0]
-                    return tried
+                if kind == "result":
+                    result: TrialResult = rest[0]
+                    return result
                 step, metrics = rest
                 curve.add(step, metrics)
                 self._progress(step, None, f"trial {trial}, step {step}")
-                self._send(hear(trial, step, metrics) if hear is not None else True)
+                self._send(on_report(trial, step, metrics) if on_report is not None else True)
         except _Died as death:
             _, last = curve.last or (0, {})
-            return Tried(last, str(death), has_died=True, reports=curve.points)
+            return TrialResult(last, str(death), has_died=True, reports=curve.points)
 
     def _start(self) -> None:
         """Start a process and wait until it is ready.
@@ -259,7 +263,7 @@ class _Link(Connection):
 
 
 def work(receiving: int, sending: int) -> None:
-    """Be the process: try points until there are no more."""
+    """Run trials in the process, until there are no more."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     link = _Link(receiving, sending)
     task: Task = link.recv()
@@ -270,7 +274,7 @@ def work(receiving: int, sending: int) -> None:
         raise
     link.send(("ready",))
 
-    def hear(trial: int, step: int, metrics: dict[str, Any]) -> bool:
+    def on_report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         link.send(("report", step, metrics))
         goes_on: bool = link.recv()
         return goes_on
@@ -280,8 +284,10 @@ def work(receiving: int, sending: int) -> None:
             trial, parameters, seed, attempt = link.recv()
         except EOFError:
             return
-        report = Report(trial, seed, attempt, options=task.options, folder=task.folder, hear=hear)
-        link.send(("tried", try_here(train, parameters, report)))
+        report = Report(
+            trial, seed, attempt, options=task.options, folder=task.folder, on_report=on_report
+        )
+        link.send(("result", run_trial(train, parameters, report)))
 
 
 def _descriptor(stream: Any) -> int | None:

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 Metrics: TypeAlias = "dict[str, Any]"
 Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
-Hear: TypeAlias = "Callable[[int, int, Metrics], bool]"
+OnReport: TypeAlias = "Callable[[int, int, Metrics], bool]"
 """Takes a trial, a step and metrics; returns whether the trial shall go on."""
 ShowProgress: TypeAlias = "Callable[[float, float | None, str], None]"
 """Takes how far something is, of how much, and what is being done; as `Context.progress` does."""
@@ -111,8 +111,8 @@ class Report:
         How many steps there will be, where the function says so: for those who watch.
     """
 
-    __slots__ = ("_hear", "_is_stopped", "attempt", "comm", "curve", "folder", "metrics", "options",
-                 "progress", "seed", "total", "trial")  # fmt: skip
+    __slots__ = ("_is_stopped", "_on_report", "attempt", "comm", "curve", "folder", "metrics",
+                 "options", "progress", "seed", "total", "trial")  # fmt: skip
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Report:
         options: Mapping[str, Any],
         folder: Path,
         comm: Any = None,
-        hear: Hear | None = None,
+        on_report: OnReport | None = None,
         progress: ShowProgress | None = None,
     ) -> None:
         self.trial = trial
@@ -136,7 +136,7 @@ class Report:
         self.curve = LearningCurve()
         self.progress: ShowProgress = progress or _show_nothing
         self.total: int | None = None
-        self._hear = hear
+        self._on_report = on_report
         self._is_stopped = False
 
     def __call__(self, step: int, **metrics: Any) -> bool:
@@ -164,8 +164,8 @@ class Report:
         self.metrics = metrics
         self.curve.add(step, metrics)
         self.show(step)
-        if self._hear is not None and not self._is_stopped:
-            self._is_stopped = not self._hear(self.trial, step, metrics)
+        if self._on_report is not None and not self._is_stopped:
+            self._is_stopped = not self._on_report(self.trial, step, metrics)
         return not self._is_stopped
 
     def show(self, step: int) -> None:
@@ -174,9 +174,9 @@ class Report:
         self.progress(step, self.total, f"trial {self.trial}, step {step}{of}")
 
     @property
-    def is_heard(self) -> bool:
+    def may_be_stopped(self) -> bool:
         """Whether the trial may be stopped early: if not, some reports will do for its curve."""
-        return self._hear is not None
+        return self._on_report is not None
 
     @property
     def is_stopped(self) -> bool:
@@ -185,7 +185,7 @@ class Report:
 
 
 @dataclass
-class Tried:
+class TrialResult:
     """What a trial gave.
 
     Attributes
@@ -212,7 +212,7 @@ class Tried:
     reports: Reports = field(default_factory=list)
 
 
-def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
+def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> TrialResult:
     """Try in this process; what the function raises is the trial's failure.
 
     The function may do with its parameters what it likes: they are its own.
@@ -227,11 +227,11 @@ def try_here(train: Train, parameters: dict[str, Any], report: Report) -> Tried:
     try:
         given = train(_copy_of(parameters), report)
         metrics = check_metrics(given)
-        return Tried(metrics, is_stopped=report.is_stopped, reports=report.curve.points)
+        return TrialResult(metrics, is_stopped=report.is_stopped, reports=report.curve.points)
     except RunStopped:
         raise
     except (Exception, SystemExit) as error:
-        return Tried(
+        return TrialResult(
             _sound_metrics(report.metrics),
             reason_of(error),
             "".join(traceback.format_exception(type(error), error, error.__traceback__)),

@@ -9,21 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from modules.sweep.in_flight import (
+    InFlightTrials,
+    explain_lost_ranks,
+    read_in_flight,
+    take_in_flight,
+)
 from modules.sweep.messages import Tags
-from modules.sweep.under_way import UnderWay, left_under_way, lost_lines, take_left_over
 
 TAGS = Tags("search", "trainer")
 
 
 def test_a_rank_that_leaves_leaves_nothing(tmp_path: Path) -> None:
-    with UnderWay(tmp_path, TAGS, 0, 0) as one:
-        assert left_under_way(tmp_path) == []  # no trial yet
+    with InFlightTrials(tmp_path, TAGS, 0, 0) as one:
+        assert read_in_flight(tmp_path) == []  # no trial yet
         one.note(7, 8)
-        assert [str(left) for left in left_under_way(tmp_path)] == [
+        assert [str(left) for left in read_in_flight(tmp_path)] == [
             "trial 7 was under way on trainer.0"
         ]
         one.note(0, 0)
-        assert left_under_way(tmp_path) == []
+        assert read_in_flight(tmp_path) == []
     assert [path.name for path in tmp_path.rglob("*")] == ["sweeps"]
 
 
@@ -31,8 +36,8 @@ def dies(folder: Path, note: str, copy: int, rank: int = 0, module: str = "train
     """Have a process die while it is at something."""
     code = (
         "import os; from pathlib import Path; from modules.sweep.messages import Tags\n"
-        "from modules.sweep.under_way import UnderWay\n"
-        f"one = UnderWay(Path({str(folder)!r}), Tags('search', {module!r}), {copy}, {rank})\n"
+        "from modules.sweep.in_flight import InFlightTrials\n"
+        f"one = InFlightTrials(Path({str(folder)!r}), Tags('search', {module!r}), {copy}, {rank})\n"
         f"one.note({note}); os.kill(os.getpid(), 9)"
     )
     root = str(Path(__file__).parents[3])
@@ -47,45 +52,45 @@ def test_what_a_killed_process_was_at_is_there(tmp_path: Path) -> None:
     dies(tmp_path, "64, 128", 1)
     dies(tmp_path, "0, 0", 2)
     dies(tmp_path, "3, 4", 0, module="other")
-    assert [str(left) for left in left_under_way(tmp_path, TAGS)] == [
+    assert [str(left) for left in read_in_flight(tmp_path, TAGS)] == [
         "trial 5 was under way on trainer.0",
         "trials 64 to 127 were under way on trainer.1",
     ]
-    whole = lost_lines(tmp_path, set())
+    whole = explain_lost_ranks(tmp_path, set())
     assert whole[:3] == [
         "trial 3 was under way on other.0",
         "trial 5 was under way on trainer.0",
         "trials 64 to 127 were under way on trainer.1",
     ]
     assert "isolated = true in the options of other and trainer" in whole[3]
-    lines = lost_lines(tmp_path, {"trainer.1"})
+    lines = explain_lost_ranks(tmp_path, {"trainer.1"})
     assert lines[0] == "trials 64 to 127 were under way on trainer.1"
     assert "isolated = true in the options of trainer" in lines[1]
     assert f"diel run --resume {tmp_path} goes on" in lines[2]
     assert len(lines) == 3
     # The master has died, say: no trial is to blame.
-    assert not any("isolated" in line for line in lost_lines(tmp_path, {"master.0"}))
-    assert [left.trials for left in take_left_over(tmp_path, TAGS)] == [range(5, 6), range(64, 128)]
+    assert not any("isolated" in line for line in explain_lost_ranks(tmp_path, {"master.0"}))
+    assert [left.trials for left in take_in_flight(tmp_path, TAGS)] == [range(5, 6), range(64, 128)]
     names = [path.name for path in (tmp_path / "sweeps").iterdir()]
     assert names == ["search.other.0.0.under-way"]  # and nothing of those between two trials
-    assert left_under_way(tmp_path, TAGS) == []
-    assert len(left_under_way(tmp_path)) == 1
+    assert read_in_flight(tmp_path, TAGS) == []
+    assert len(read_in_flight(tmp_path)) == 1
 
 
 def test_a_sweep_without_a_trial_under_way_goes_on_as_well(tmp_path: Path) -> None:
     """Its master has died, say, and its trainers have left."""
-    assert lost_lines(tmp_path, {"master.0"}) == []
+    assert explain_lost_ranks(tmp_path, {"master.0"}) == []
     ledger = tmp_path / "sweeps" / "search.master" / "trials.jsonl"
     ledger.parent.mkdir(parents=True)
     ledger.write_text("")
-    (line,) = lost_lines(tmp_path, {"master.0"})
+    (line,) = explain_lost_ranks(tmp_path, {"master.0"})
     assert f"diel run --resume {tmp_path} goes on" in line
 
 
 def test_several_ranks_are_promised_no_process(tmp_path: Path) -> None:
     for rank in (0, 1):
         dies(tmp_path, "5, 6", 0, rank)
-    lines = lost_lines(tmp_path, {"trainer.0"})
+    lines = explain_lost_ranks(tmp_path, {"trainer.0"})
     assert lines[0] == "trial 5 was under way on trainer.0"
     assert len(lines) == 2
     assert "process of its own" not in lines[1]
@@ -96,4 +101,4 @@ def test_a_file_that_says_nothing_is_passed_over(content: bytes, tmp_path: Path)
     file = tmp_path / "sweeps" / "search.trainer.0.0.under-way"
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
-    assert lost_lines(tmp_path, set()) == []
+    assert explain_lost_ranks(tmp_path, set()) == []

@@ -1,7 +1,7 @@
 """The master's loop: give out leases, write down what comes back, tell the strategy.
 
 There is no barrier: each outcome makes room for the next lease. A trial counts when its line is in
-the ledger; the table, the best rows and the strategy hear of it after that.
+the ledger; the table, the best rows and the strategy are told after that.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from diel.errors import ModuleFailed
 
 from ..strategies import Wait
 from ..trial import trial_seed
+from .in_flight import take_in_flight
 from .leases import LeaseBook, Pace
 from .ledger import FAILED, Ledger, about_of, has_begun, ledger_path, trials_of
-from .messages import End, Keep, Kept, Lease, Outcome, Report, SweepOrder, Tags
-from .recording import Recording
-from .showing import Showing
-from .under_way import take_left_over
+from .messages import (
+    End,
+    IntermediateReport,
+    Lease,
+    ModelSaved,
+    Outcome,
+    SaveModel,
+    SweepOrder,
+    Tags,
+)
+from .output import SweepOutput
+from .results import SweepResults
 
 if TYPE_CHECKING:
     from diel import Context
@@ -29,26 +38,26 @@ if TYPE_CHECKING:
 
 _AHEAD: Final = 2
 """Leases for each trainer that are out at a time: one to work on, one to find at once."""
-_MOST_TOLD_AT_ONCE: Final = 16
-"""Trials in a lease of a strategy that is told results: it shall not know too little."""
+_MOST_ADAPTIVE: Final = 16
+"""Caps the lease where the strategy learns, so that results reach it soon."""
 _HOPELESS: Final = 20
-"""If so many trials fail before one succeeds, the sweep ends: it is not the points."""
+"""If so many trials fail before one succeeds, the sweep ends: the points are not the cause."""
 _UNRANKED_SHOWN: Final = 3
-"""Of so many trials the master says at once that their metrics do not give the objectives."""
+"""Of so many trials the log says at once that their metrics do not give the objectives."""
 
 
 class SweepFailed(ModuleFailed):
-    """No trial of a sweep has succeeded; a traceback of the master would explain nothing."""
+    """No trial of a sweep has succeeded; the message says it all, no traceback is printed."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """What a sweep is to do.
 
     Attributes
     ----------
     search : Search
-        Chooses the trials, and knows what their metrics mean.
+        Chooses the trials, and evaluates their metrics.
     seed : int
         From which each trial's follows.
     retries : int
@@ -63,7 +72,7 @@ class Plan:
     about: dict[str, Any] = field(default_factory=dict)
 
 
-def conduct(ctx: Context, tags: Tags, plan: Plan, trainers: int) -> dict[str, Any]:
+def run_master(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
     """Run a sweep, or what is left of it; return the row of its best trial.
 
     Parameters
@@ -81,10 +90,10 @@ def conduct(ctx: Context, tags: Tags, plan: Plan, trainers: int) -> dict[str, An
     LedgerError
         If the run directory holds the ledger of another sweep.
     """
-    sweep = _Sweep(ctx, tags, plan, trainers)
+    sweep = _MasterLoop(ctx, tags, plan, trainers)
     state = "stopped"
     try:
-        sweep.recall()
+        sweep.resume()
         sweep.run()
         state = "finished"
     finally:
@@ -92,10 +101,10 @@ def conduct(ctx: Context, tags: Tags, plan: Plan, trainers: int) -> dict[str, An
     return sweep.conclude()
 
 
-class _Sweep:
-    """One life of a master."""
+class _MasterLoop:
+    """One session of a master."""
 
-    def __init__(self, ctx: Context, tags: Tags, plan: Plan, trainers: int) -> None:
+    def __init__(self, ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> None:
         self._ctx = ctx
         self._tags = tags
         self._plan = plan
@@ -103,12 +112,12 @@ class _Sweep:
         self._session = uuid.uuid4().hex
         self._search = plan.search
         self._asks_here = not plan.search.is_stateless
-        self._hears_reports = hasattr(plan.search.strategy, "report")
+        self._wants_reports = hasattr(plan.search.strategy, "report")
         self._book = LeaseBook(plan.search.size)
         self._asked = 0
         self._points: dict[int, dict[str, Any]] = {}
         self._pace = Pace()
-        self._keeps: bool | None = None
+        self._saves_models: bool | None = None
         self._model = ""
         self._suspects: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
@@ -118,24 +127,23 @@ class _Sweep:
             file = ctx.run_dir / str(about_of(self._path).get("table", "results.csv"))
         else:
             file = ctx.results.new_file()
-        self._recording = Recording(plan.search, plan.seed)
-        self._standing = self._recording.standing
-        self._showing = Showing(ctx, plan.search, self._book, self._recording, plan.seed, file)
+        self._results = SweepResults(plan.search, plan.seed)
+        self._output = SweepOutput(ctx, plan.search, self._book, self._results, plan.seed, file)
         self._ledger = Ledger(self._path, {**plan.about, "table": file.name})
 
-    def recall(self) -> None:
-        """Take in what the ledger holds already."""
-        for rows in self._recording.recall(self._path, self._book.recorded):
-            self._showing.add(rows)
-        self._failed_before = self._recording.failed
+    def resume(self) -> None:
+        """Read what the ledger holds already, and what was under way."""
+        for rows in self._results.read(self._path, self._book.recorded):
+            self._output.add(rows)
+        self._failed_before = self._results.failed
         for tag in (self._tags.lease, self._tags.outcome):
             self._ctx.tuples.collect(tag)
-        left_over = take_left_over(self._ctx.run_dir, self._tags)
+        left_over = take_in_flight(self._ctx.run_dir, self._tags)
         for left in left_over:
             self._ctx.log.warning("%s when the run was ended: it is tried with care", left)
         self._suspects = frozenset(trial for left in left_over for trial in left.trials)
         if len(self._book.recorded):
-            self._showing.resume()
+            self._output.resume()
             self._ctx.log.info("%d trials are recorded already", len(self._book.recorded))
 
     def run(self) -> None:
@@ -144,58 +152,58 @@ class _Sweep:
             self._session,
             self._plan.seed,
             None if self._asks_here else self._search.strategy,
-            hears_reports=self._hears_reports,
-            suspects=self._suspects,
+            wants_reports=self._wants_reports,
+            quarantined=self._suspects,
         )
-        self._showing.declare()
+        self._output.declare()
         tuples, tag = self._ctx.tuples, self._tags.outcome
         tuples.tput(self._tags.sweep(self._session), order)
-        self._fill()
+        self._give_out()
         while self._book.leases_out:
-            self._showing.show()
-            message: Outcome | Report = tuples.tget(tag)
+            self._output.show()
+            message: Outcome | IntermediateReport = tuples.tget(tag)
             if message.session != self._session:
                 continue
-            if isinstance(message, Report):
+            if isinstance(message, IntermediateReport):
                 self._answer(message)
             else:
-                self._take(message)
-                self._fill()
-        # Of a sweep that was recorded already, nobody has said yet whether they keep models.
-        if self._standing.best and self._keeps is not False:
-            self._keep_best()
+                self._record(message)
+                self._give_out()
+        # Of a sweep that was recorded already, it is not known yet whether trainers save models.
+        if self._results.best_rows.best and self._saves_models is not False:
+            self._save_best()
         tuples.tget(self._tags.sweep(self._session))
         for _ in range(self._trainers):
             tuples.tput(self._tags.lease, End(tuple(self._ctx.iteration)))
 
-    def _keep_best(self) -> None:
+    def _save_best(self) -> None:
         """Have a trainer write the model of the best trial.
 
-        It trains it again: the same network, bit for bit, and a hundred thousand others need not
-        be written for the sake of one.
+        The trainer trains it again, the same network bit for bit: so a hundred thousand others need
+        not be written.
         """
-        best = self._standing.best[0]
-        parameters = self._recording.parameters_of(best)
+        best = self._results.best_rows.best[0]
+        parameters = self._results.parameters_of(best)
         path = self._path.with_name("best")
         seed = trial_seed(self._plan.seed, best["trial"])
-        keep = Keep(self._session, best["trial"], parameters, seed, path)
-        self._ctx.tuples.tput(self._tags.lease, keep)
+        wanted = SaveModel(self._session, best["trial"], parameters, seed, path)
+        self._ctx.tuples.tput(self._tags.lease, wanted)
         while True:
-            kept = self._ctx.tuples.tget(self._tags.outcome)
-            if isinstance(kept, Kept) and kept.session == self._session:
+            saved = self._ctx.tuples.tget(self._tags.outcome)
+            if isinstance(saved, ModelSaved) and saved.session == self._session:
                 break
-        if kept.path is not None:
-            self._model = f"the model of trial {best['trial']}: {kept.path}"
-        elif self._keeps:
-            self._ctx.log.warning("the best model was not kept: %s", kept.reason)
+        if saved.path is not None:
+            self._model = f"the model of trial {best['trial']}: {saved.path}"
+        elif self._saves_models:
+            self._ctx.log.warning("the best model was not kept: %s", saved.reason)
 
-    def _fill(self) -> None:
+    def _give_out(self) -> None:
         """Give out leases, as far as trainers are about to need them."""
         while self._book.leases_out < _AHEAD * self._trainers and not self._has_ended():
             count = self._pace.size(self._book.to_give, self._trainers)
             points = None
             if self._asks_here:
-                points = self._ask(min(count, _MOST_TOLD_AT_ONCE))
+                points = self._ask(min(count, _MOST_ADAPTIVE))
                 count = len(points)
             grant = self._book.take(count)
             if grant is None:
@@ -211,7 +219,7 @@ class _Sweep:
         for trial in range(*self._book.upcoming(count)):
             point = self._points.get(trial)
             if point is None:
-                while self._asked < trial:  # recorded in an earlier life; strategies count
+                while self._asked < trial:  # recorded in an earlier session; strategies count
                     self._search.ask(self._asked)
                     self._asked += 1
                 asked = self._search.ask(trial)
@@ -228,39 +236,39 @@ class _Sweep:
     def _has_ended(self) -> bool:
         """Whether nothing more is to be given out, though there may be more."""
         self._search.clock(time.monotonic() - self._started_s)
-        # Of this life: what made all fail in an earlier one may have been mended since.
-        failed = self._recording.failed - self._failed_before
-        hopeless = not self._recording.succeeded and failed >= _HOPELESS
+        # In this session: what made all fail in an earlier one may have been mended since.
+        failed = self._results.failed - self._failed_before
+        hopeless = not self._results.succeeded and failed >= _HOPELESS
         return hopeless or self._search.reason is not None
 
-    def _answer(self, report: Report) -> None:
-        goes_on = self._recording.hear(report)
+    def _answer(self, report: IntermediateReport) -> None:
+        goes_on = self._results.add_report(report)
         self._ctx.tuples.tput(self._tags.verdict(report.trainer), goes_on)
 
-    def _take(self, outcome: Outcome) -> None:
-        """Write down what a lease gave."""
+    def _record(self, outcome: Outcome) -> None:
+        """Record what a lease gave."""
         grant = self._book.is_out(outcome.lease)
         if grant is None:
             return
         done = len(outcome.metrics)
         self._pace.observe(done, sum(outcome.seconds))
-        self._pace.at_once, self._keeps = outcome.at_once, outcome.keeps
-        records = self._recording.records_of(outcome, grant.attempt)
+        self._pace.at_once, self._saves_models = outcome.at_once, outcome.saves_models
+        records = self._results.records_of(outcome, grant.attempt)
         retried = set()
         if grant.attempt <= self._plan.retries and outcome.reasons:
-            retried = {one["trial"] for one in records if one["state"] == FAILED}
-            records = [one for one in records if one["trial"] not in retried]
+            retried = {record["trial"] for record in records if record["state"] == FAILED}
+            records = [record for record in records if record["trial"] not in retried]
         self._book.came_back(outcome.lease, done, retried)
         if records:
             self._ledger.write(records)
             for record in records:
                 self._points.pop(record["trial"], None)
-                self._say_if_unranked(record, outcome)
-            self._showing.add([self._recording.take_in(record) for record in records])
+                self._log_if_unranked(record, outcome)
+            self._output.add([self._results.add(record) for record in records])
         self._stop_if_enough()
 
-    def _say_if_unranked(self, record: dict[str, Any], outcome: Outcome) -> None:
-        """Say why a trial has failed that its trainer took for a good one."""
+    def _log_if_unranked(self, record: dict[str, Any], outcome: Outcome) -> None:
+        """Log why a trial has failed that was good for its trainer."""
         if record["state"] != FAILED or record["trial"] in (outcome.reasons or ()):
             return
         self._unranked += 1
@@ -274,34 +282,34 @@ class _Sweep:
 
     def close(self, state: str) -> None:
         """Bring everything to the disk; `state` is how the sweep has ended."""
-        self._showing.close(state)
+        self._output.close(state)
         self._ledger.close()
 
     def conclude(self) -> dict[str, Any]:
         """Show how the sweep has ended; return its best row."""
-        self._showing.show(at_once=True)
-        self._showing.show_notes([self._model] if self._model else [])
-        if self._recording.failed:
+        self._output.show(at_once=True)
+        self._output.show_notes([self._model] if self._model else [])
+        if self._results.failed:
             self._ctx.log.warning(
                 "%d of %d trials failed: see %s, and tracebacks in %s",
-                self._recording.failed,
+                self._results.failed,
                 len(self._book.recorded),
                 self._path,
                 self._ctx.run_dir / "logs",
             )
-        if self._recording.diverged:
+        if self._results.diverged:
             self._ctx.log.warning(
                 "%d of %d trials diverged: their training, or %s, came to NaN or infinity, and "
                 "they are not ranked",
-                self._recording.diverged,
+                self._results.diverged,
                 len(self._book.recorded),
                 " or ".join(objective.text for objective in self._search.objectives),
             )
-        if not self._standing.best:
-            unranked = self._recording.unranked
+        if not self._results.best_rows.best:
+            unranked = self._results.unranked
             counts = ", ".join(f"{count} {why}" for why, count in unranked.items())
             reason = next(
                 (one["reason"] for one in trials_of(self._path) if "reason" in one), "none was run"
             )
             raise SweepFailed(f"no trial has succeeded ({counts or 'none'}); the first: {reason}")
-        return self._standing.best[0]
+        return self._results.best_rows.best[0]

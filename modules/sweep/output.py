@@ -1,0 +1,252 @@
+"""The output of a sweep: ``results.csv``, the best rows, the report, the notes below."""
+
+from __future__ import annotations
+
+import csv
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from .leases import LeaseBook
+from .ledger import FINISHED, STOPPED
+from .results import CURVE, SweepResults
+
+if TYPE_CHECKING:
+    from diel import Context
+
+    from ..report import Evaluation, LiveReport
+    from ..search import Search
+
+_SHOW_EVERY_S: Final = 0.5
+AFTER_METRICS: Final = ("trainer", "seed", "state")
+"""Columns of the table behind the metrics."""
+
+
+class SweepOutput:
+    """Writes the table and the report of a sweep, and shows how it stands.
+
+    Parameters
+    ----------
+    ctx : Context
+    search : Search
+    book : LeaseBook
+        Says how many trials there are and how many are recorded.
+    results : SweepResults
+        Has the best rows, and counts those that are not ranked.
+    seed : int
+        Of the sweep.
+    file : Path
+        Of the table.
+    """
+
+    def __init__(
+        self,
+        ctx: Context,
+        search: Search,
+        book: LeaseBook,
+        results: SweepResults,
+        seed: int,
+        file: Path,
+    ) -> None:
+        self._ctx = ctx
+        self._search = search
+        self._objective = search.objectives[0]
+        self._book = book
+        self._results = results
+        self._best_rows = results.best_rows
+        self._file = file
+        self._report = open_report(ctx, file, search, seed)
+        self._table: Table | None = None
+        self._untabled: list[dict[str, Any]] = []
+        self._shown_s = 0.0
+        self._shown_version = -1
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Write rows to the table; its columns are known once a trial has succeeded."""
+        self._report.add(rows)
+        if self._table is None:
+            self._untabled += rows
+            good = next((row for row in self._untabled if row["state"] in (FINISHED, STOPPED)), {})
+            if not good:
+                return
+            known = {"trial", CURVE, *self._search.space.names, *AFTER_METRICS}
+            self._make_table([name for name in good if name not in known])
+            rows, self._untabled = self._untabled, []
+        assert self._table is not None
+        self._table.write(rows)
+
+    def resume(self) -> None:
+        """Record that all rows so far are from an earlier session of the sweep."""
+        self._report.resume()
+
+    def _columns(self, metrics: Sequence[str]) -> list[str]:
+        names = ["trial", *self._search.space.names, *metrics]
+        texts = (objective.text for objective in self._search.objectives)
+        return [*names, *(text for text in texts if text not in names)]
+
+    def _make_table(self, metrics: list[str]) -> None:
+        columns = self._columns(metrics)
+        self._table = Table(self._file, [*columns, *AFTER_METRICS])
+        if self._shown_s:
+            self.declare()
+
+    def declare(self) -> None:
+        """Declare the columns of the table, as far as they are known."""
+        self._shown_s, self._shown_version = time.monotonic(), -1
+        columns = self._columns([])
+        if self._table is not None:
+            columns = list(self._table.columns[: -len(AFTER_METRICS)])
+        self._ctx.results.declare(
+            [*columns, "trainer", "seed"],
+            objective=self._objective.text,
+            maximise=self._objective.maximise,
+            expected=self._book.total,
+            file=self._file,
+            parameters=self._search.space.names,
+        )
+
+    def show(self, *, at_once: bool = False) -> None:
+        """Show how many rows there are and the best ones, if it is time for that."""
+        now_s = time.monotonic()
+        if not at_once and now_s - self._shown_s < _SHOW_EVERY_S:
+            return
+        self._shown_s = now_s
+        count, unranked = len(self._book.recorded), self._results.unranked
+        if self._best_rows.version == self._shown_version:
+            self._ctx.results.show(count, unranked=unranked)
+            return
+        self._shown_version = self._best_rows.version
+        best, constants = self._best_rows.best, self._best_rows.constants
+        self._ctx.results.show(count, best=best, constants=constants, unranked=unranked)
+
+    def show_notes(self, more: Sequence[str] = ()) -> None:
+        """Say which trials none other beats, how far to believe the best score, and `more`."""
+        notes = self._search.front_lines()
+        report = self._search.bias.report()
+        if report is not None:
+            notes += report.lines()
+        notes += more
+        if notes:
+            self._ctx.results.show(len(self._book.recorded), notes=notes)
+
+    def close(self, state: str) -> None:
+        """Bring everything to its files; `state` is how the sweep has ended."""
+        self._report.expect(self._book.total)
+        close_report(self._ctx, self._report, state)
+        if self._table is None and self._untabled:  # none has succeeded: there are no metrics
+            self._table = Table(self._file, [*self._columns([]), *AFTER_METRICS])
+            self._table.write(self._untabled)
+        if self._table is not None:
+            self._table.close()
+
+
+_STAMP: Final = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
+
+
+def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveReport:
+    """Begin the report beside a table of results: ``report.html``.
+
+    Parameters
+    ----------
+    ctx : Context
+    table : Path
+        ``results.csv``, or ``results-2.csv``.
+    search : Search
+    seed : int
+        Of the sweep.
+    """
+    from diel import __version__
+
+    from ..report import LiveReport, Sweep  # take NumPy, which `diel check` can do without
+    from ..report.live import environment
+
+    objective = search.objectives[0]
+    workflow = ctx.run_dir / "workflow.toml"
+    facts = {
+        "run": ctx.run_dir.name,
+        "seed": str(seed),
+        "trainers": str(ctx.copies_of.get(ctx.options.trainer, "")),
+        "diel": __version__,
+        **environment(),
+    }
+    return LiveReport(
+        table.with_name(table.name.replace("results", "report")).with_suffix(".html"),
+        Sweep(
+            name=_STAMP.sub("", ctx.run_dir.name),
+            objective=objective.text,
+            maximise=objective.maximise,
+            parameters=search.space.names,
+            expected=search.size,
+            workflow=workflow.read_text(encoding="utf-8") if workflow.exists() else "",
+            command="diel run workflow.toml",
+            facts=facts,
+            about=f"module {ctx.module} in group {ctx.group}",
+        ),
+        evaluate=lambda: _evaluation(search),
+    )
+
+
+def _evaluation(search: Search) -> Evaluation | None:
+    from ..report import Evaluation
+
+    bias = search.bias.report()
+    if bias is None:
+        return None
+    return Evaluation(
+        bias.objective,
+        search.objectives[0].maximise,
+        bias.naive,
+        bias.honest,
+        bias.spread,
+        bias.trials,
+        bias.method,
+        warnings=[bias.warning] if bias.warning else [],
+    )
+
+
+def close_report(ctx: Context, report: LiveReport, state: str) -> None:
+    """Write a report a last time; if it cannot be written, the log says why."""
+    report.close(state)
+    if report.problem:
+        ctx.log.warning("%s", report.problem)
+
+
+class Table:
+    """Writes rows of a fixed set of columns, many at a time.
+
+    Parameters
+    ----------
+    path : Path
+        Written anew.
+    columns : sequence of str
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        self._file = path.open("w", encoding="utf-8", errors="replace", newline="")
+        self._csv = csv.writer(self._file, lineterminator="\n")
+        self._csv.writerow(self.columns)
+        self._file.flush()
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Append rows; they are in the file when this returns. What a row lacks stays empty."""
+        columns = self.columns
+        self._csv.writerows([[cell(row.get(column)) for column in columns] for row in rows])
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def cell(value: Any) -> Any:
+    """Return what stands in a cell: ``64x32`` or ``none`` for a list, floats to the last digit."""
+    if type(value) is float or type(value) is int or type(value) is str:
+        return value
+    if isinstance(value, float):
+        return repr(float(value))  # NumPy's repr names the type
+    if isinstance(value, (list, tuple)):
+        return "x".join(str(item) for item in value) or "none"  # empty means absent
+    return value

@@ -1,0 +1,311 @@
+"""Where a trial runs: in this process, or on all ranks of a copy.
+
+In a process of its own: see `subprocess_runner`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from .messages import Tags
+from .trial import OnReport, Report, ShowProgress, Train, TrialResult, check_metrics, run_trial
+
+if TYPE_CHECKING:
+    from diel import Context
+
+TRAINERS: Final = "trainers"
+"""The kind of plugins among which a function for trials is looked for by its name."""
+_UNITS: Final = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_MEMORY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|B)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a trainer calls for each trial.
+
+    Attributes
+    ----------
+    function : str or callable
+        ``train(parameters, report)``: where it is, as a workflow file says it. Or a function
+        ``prepare(options, folder)`` that returns it.
+    options : mapping
+        What the file gives to it.
+    folder : Path
+        Of the workflow file.
+    """
+
+    function: str | Callable[[Mapping[str, Any], Path], Train]
+    options: Mapping[str, Any]
+    folder: Path
+
+    def load(self) -> Train:
+        """Import the function; prepare what it needs.
+
+        Raises
+        ------
+        Exception
+            Whatever its code raises.
+        """
+        if not isinstance(self.function, str):
+            return self.function(self.options, self.folder)
+        from diel import import_function
+
+        train: Train = import_function(self.function, self.folder, TRAINERS)
+        return train
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one trial; if there are any, it runs in a process of its own.
+
+    Attributes
+    ----------
+    isolated : bool
+        Whether to use a process of its own in any case.
+    time_s : float or None
+        Seconds.
+    memory_bytes : int or None
+        Of the process as the system counts them (resident).
+    """
+
+    isolated: bool = False
+    time_s: float | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def needs_process(self) -> bool:
+        """Whether trials run in a process of their own."""
+        return self.isolated or self.time_s is not None or self.memory_bytes is not None
+
+
+def parse_memory(text: str | int | None) -> int | None:
+    """Return the bytes of ``"4 GiB"``, say.
+
+    Raises
+    ------
+    ValueError
+        If it is no amount of memory.
+    """
+    if text is None:
+        return None
+    if isinstance(text, int):
+        amount = text
+    else:
+        found = _MEMORY.fullmatch(text)
+        if found is None:
+            raise ValueError(f'memory_limit = {text!r}: write "512 MiB" or "4 GiB"')
+        amount = int(float(found[1]) * _UNITS[found[2].upper()])
+    if amount < 1:
+        raise ValueError(f"memory_limit = {text!r}: at least a byte")
+    return amount
+
+
+class TrialRunner(Protocol):
+    """Runs one trial."""
+
+    def __call__(
+        self,
+        trial: int,
+        parameters: dict[str, Any],
+        seed: int,
+        attempt: int,
+        on_report: OnReport | None,
+    ) -> TrialResult:
+        """Run it; `on_report` takes what the trial reports meanwhile."""
+        ...
+
+
+class InProcessRunner:
+    """Runs trials in this process.
+
+    Parameters
+    ----------
+    task : Task
+    comm : MPI.Intracomm or None
+        That the function finds in its report.
+    note : function, optional
+        Is told of the trials that begin, from which to before which, and of none, as 0 and 0:
+        a trial may be the last thing that this process does.
+    progress : function, optional
+        Shows how far they are.
+
+    Attributes
+    ----------
+    at_once : int
+        How many trials the task likes to be given at once.
+    saves_models : bool
+        Whether it can write the model of a trial.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        comm: Any = None,
+        note: Callable[[int, int], None] | None = None,
+        progress: ShowProgress | None = None,
+    ) -> None:
+        self._train = task.load()
+        self._progress = progress
+        self._note = note or (lambda start, stop: None)
+        self.at_once: int = getattr(self._train, "at_once", 1)
+        self.saves_models: bool = hasattr(self._train, "save_model")
+        self._options, self._folder, self._comm = task.options, task.folder, comm
+
+    def __call__(
+        self,
+        trial: int,
+        parameters: dict[str, Any],
+        seed: int,
+        attempt: int,
+        on_report: OnReport | None,
+    ) -> TrialResult:
+        """Run a trial; `on_report` takes what it reports meanwhile."""
+        self._note(trial, trial + 1)
+        result = run_trial(self._train, parameters, self._report(trial, seed, attempt, on_report))
+        self._note(0, 0)
+        return result
+
+    def _report(
+        self, trial: int, seed: int, attempt: int = 1, on_report: OnReport | None = None
+    ) -> Report:
+        return Report(
+            trial,
+            seed,
+            attempt,
+            options=self._options,
+            folder=self._folder,
+            comm=self._comm,
+            on_report=on_report,
+            progress=self._progress,
+        )
+
+    def save_model(self, trial: int, parameters: dict[str, Any], seed: int, path: Path) -> Path:
+        """Have the model of a trial written; return its file.
+
+        Raises
+        ------
+        Exception
+            Whatever the code of the task raises.
+        """
+        report = self._report(trial, seed)
+        file: Path = self._train.save_model(parameters, report, path)  # type: ignore[attr-defined]
+        return file
+
+    def run_together(
+        self, first: int, trials: Sequence[tuple[dict[str, Any], int]]
+    ) -> list[TrialResult | None]:
+        """Run several trials at once; None for those that have to be run alone.
+
+        An error of all may be that of one, which is found when each runs alone.
+
+        Parameters
+        ----------
+        first : int
+            The number of the first trial.
+        trials : sequence of (dict, int)
+            The parameters and the seed of each.
+        """
+        from diel.errors import RunStopped
+
+        self._note(first, first + len(trials))
+        reports = [self._report(first + place, seed) for place, (_, seed) in enumerate(trials)]
+        try:
+            found = self._train.train_together(  # type: ignore[attr-defined]
+                [(point, report) for (point, _), report in zip(trials, reports, strict=True)]
+            )
+        except RunStopped:
+            raise
+        except Exception:
+            return [None] * len(trials)
+        finally:
+            self._note(0, 0)
+        return [
+            None
+            if metrics is None
+            else TrialResult(check_metrics(metrics), reports=report.curve.points)
+            for metrics, report in zip(found, reports, strict=True)
+        ]
+
+
+# -- on all ranks of a copy -----------------------------------------------------------------------
+
+
+class SeveralRanksFailed(RuntimeError):
+    """A trial failed on a trainer with several ranks, which may be out of step now."""
+
+
+class RankGroupRunner:
+    """Runs trials on all ranks of the copy; for its rank 0, which takes the leases.
+
+    The other ranks wait for their points in the tuple space, and not in a collective call of MPI,
+    which would take a core from those who work, and where nobody could tell them that the run ends.
+
+    Parameters
+    ----------
+    ctx : Context
+    tags : Tags
+    runner : TrialRunner
+        Runs a trial on this rank.
+    """
+
+    def __init__(self, ctx: Context, tags: Tags, runner: TrialRunner) -> None:
+        self._ctx = ctx
+        session = ctx.comm.bcast(uuid.uuid4().hex)
+        self._tags = [tags.point(ctx.copy_index, session, rank) for rank in range(1, ctx.comm.size)]
+        self._runner = runner
+
+    def __call__(
+        self,
+        trial: int,
+        parameters: dict[str, Any],
+        seed: int,
+        attempt: int,
+        on_report: OnReport | None,
+    ) -> TrialResult:
+        """Run a trial; `on_report` takes what it reports meanwhile."""
+        for tag in self._tags:
+            self._ctx.tuples.tput(tag, (trial, parameters, seed, attempt))
+        verdict = _verdict_of_rank0(self._ctx, on_report)
+        result = self._runner(trial, parameters, seed, attempt, verdict)
+        _raise_if_failed(result, trial)
+        return result
+
+    def dismiss(self) -> None:
+        """Let the other ranks go."""
+        for tag in self._tags:
+            self._ctx.tuples.tput(tag, None)
+
+
+def follow_rank0(ctx: Context, tags: Tags, runner: TrialRunner) -> int:
+    """Run the trials that rank 0 of the copy runs; return how many it was."""
+    trials, session = 0, ctx.comm.bcast(None)
+    while True:
+        given = ctx.tuples.tget(tags.point(ctx.copy_index, session, ctx.comm.rank))
+        if given is None:
+            return trials
+        trial, parameters, seed, attempt = given
+        result = runner(trial, parameters, seed, attempt, _verdict_of_rank0(ctx, None))
+        _raise_if_failed(result, trial)
+        trials += 1
+
+
+def _verdict_of_rank0(ctx: Context, on_report: OnReport | None) -> OnReport:
+    """Have all ranks report at the same places, and go on or stop as rank 0 is told."""
+
+    def report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
+        verdict = on_report(trial, step, metrics) if on_report is not None else True
+        goes_on: bool = ctx.comm.bcast(verdict)
+        return goes_on
+
+    return report
+
+
+def _raise_if_failed(result: TrialResult, trial: int) -> None:
+    # The others may wait for this rank in a collective call: only a new start helps.
+    if result.reason:
+        raise SeveralRanksFailed(f"trial {trial} failed: {result.reason}\n{result.detail}")

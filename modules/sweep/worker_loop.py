@@ -1,0 +1,266 @@
+"""A trainer's loop: claim a lease, run its trials, put what they gave."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..trial import trial_seed
+from .in_flight import InFlightTrials
+from .leases import TARGET_S
+from .messages import (
+    End,
+    IntermediateReport,
+    Lease,
+    ModelSaved,
+    Outcome,
+    SaveModel,
+    SweepOrder,
+    Tags,
+)
+from .runners import InProcessRunner, Limits, RankGroupRunner, Task, TrialRunner, follow_rank0
+from .trial import OnReport, ShowProgress, TrialResult, reason_of
+
+if TYPE_CHECKING:
+    from diel import Context
+
+GIVE_BACK_AFTER_S: Final = 4 * TARGET_S
+"""A lease that takes longer goes back with what is left of it, for other trainers."""
+_SHOWN_FAILURES: Final = 5
+_SHOW_EVERY_S: Final = 0.5
+
+
+def run_trainer(ctx: Context, task: Task, limits: Limits) -> int:
+    """Run a trainer of the group until the sweep is over; return how many trials it ran."""
+    tags = Tags(ctx.group, ctx.module)
+    progress = Progress(ctx.progress)
+    if limits.needs_process:
+        from .subprocess_runner import SubprocessRunner
+
+        with closing(SubprocessRunner(ctx, task, limits, progress)) as runner:
+            return run_leases(ctx, tags, runner)
+    comm = comm_of(ctx)
+    rank = 0 if comm is None else comm.rank
+    with InFlightTrials(ctx.run_dir, tags, ctx.copy_index, rank) as in_flight:
+        here = InProcessRunner(task, comm, in_flight.note, progress if rank == 0 else None)
+        if comm is None or comm.size == 1:
+            return run_leases(ctx, tags, here, partial(_quarantine, ctx, task, here, progress))
+        if rank > 0:
+            return follow_rank0(ctx, tags, here)
+        group = RankGroupRunner(ctx, tags, here)
+        trials = run_leases(ctx, tags, group)
+        group.dismiss()
+        return trials
+
+
+def run_leases(
+    ctx: Context,
+    tags: Tags,
+    runner: TrialRunner,
+    quarantine: Callable[[frozenset[int]], AbstractContextManager[TrialRunner]] | None = None,
+) -> int:
+    """Run the trials that the master gives out until there are no more; return how many.
+
+    Parameters
+    ----------
+    ctx : Context
+    tags : Tags
+    runner : TrialRunner
+    quarantine : function, optional
+        Gives a runner that survives some trials: they may have killed a rank before.
+    """
+    at_once = getattr(runner, "at_once", 1)
+    trials = failures = 0
+    orders: dict[str, SweepOrder] = {}
+    while True:
+        with ctx.tuples.claim(tags.lease) as claim:
+            lease: Lease | SaveModel | End = claim.value
+            if isinstance(lease, End):
+                if lease.iteration == tuple(ctx.iteration):
+                    return trials
+                continue  # of an iteration whose trainer was given up
+            if isinstance(lease, SaveModel):
+                ctx.tuples.tput(tags.outcome, _save_model(lease, runner))
+                continue
+            order = orders.get(lease.session) or _order(ctx, tags, lease.session)
+            if order is None:
+                continue  # of a session that has ended
+            orders = {order.session: order}
+            on_report = _asking_master(ctx, tags, order) if order.wants_reports else None
+            several = at_once > 1 and lease.stop - lease.start > 1 and not on_report
+            suited: AbstractContextManager[TrialRunner] = nullcontext(runner)
+            if quarantine and any(lease.start <= trial < lease.stop for trial in order.quarantined):
+                suited, several = quarantine(order.quarantined), False
+            with suited as suited_runner:
+                outcome, details = _run_lease(
+                    lease, order, ctx.copy_index, suited_runner, on_report, together=several
+                )
+            outcome.at_once = at_once
+            outcome.saves_models = getattr(runner, "saves_models", False)
+            # Put before the claim ends: a lease is out, or its outcome is there.
+            ctx.tuples.tput(tags.outcome, outcome)
+        trials += len(outcome.metrics)
+        for trial, detail in details:
+            failures += 1
+            if failures <= _SHOWN_FAILURES:
+                ctx.log.warning("trial %d failed: %s", trial, outcome.reasons[trial])
+                if detail:
+                    print(detail, flush=True)
+
+
+def _run_lease(
+    lease: Lease,
+    order: SweepOrder,
+    copy_index: int,
+    runner: Any,
+    on_report: OnReport | None,
+    *,
+    together: bool,
+) -> tuple[Outcome, list[tuple[int, str]]]:
+    """Return what the trials of a lease gave, and of those that failed the details."""
+    trials = range(lease.start, lease.stop)
+    points = lease.points if lease.points is not None else points_of(order.strategy, trials)
+    outcome = Outcome(lease.session, lease.number, lease.start, copy_index, points)
+    details: list[tuple[int, str]] = []
+    add_metrics, add_start = outcome.metrics.append, outcome.started_s.append
+    add_seconds, clock = outcome.seconds.append, time.perf_counter
+    seed, attempt = order.seed, lease.attempt
+    ended_s = clock()
+    since_1970_s = time.time() - ended_s
+    done_together: list[TrialResult | None] = []
+    share_s = 0.0
+    if together:
+        began_s = ended_s
+        done_together = runner.run_together(
+            lease.start,
+            [(point, trial_seed(seed, trial)) for trial, point in zip(trials, points, strict=True)],
+        )
+        # Each has an equal part of what all took together, one after the other.
+        done = sum(result is not None for result in done_together)
+        share_s = (clock() - began_s) / max(1, done)
+    give_back_s = clock() + GIVE_BACK_AFTER_S
+    for place, (trial, point) in enumerate(zip(trials, points, strict=True)):
+        started_s = ended_s
+        result = done_together[place] if done_together else None
+        if result is not None:
+            ended_s += share_s
+        else:
+            began_s = clock()
+            result = runner(trial, point, trial_seed(seed, trial), attempt, on_report)
+            ended_s += clock() - began_s
+        add_metrics(result.metrics)
+        add_start(since_1970_s + started_s)
+        add_seconds(ended_s - started_s)
+        if result.reports and on_report is None:  # else the master has them
+            outcome.reports[trial] = result.reports
+        if result.reason:
+            outcome.reasons[trial] = result.reason
+            details.append((trial, result.detail))
+        elif result.is_stopped:
+            outcome.stopped.add(trial)
+        if ended_s > give_back_s and not done_together:
+            break
+    del points[len(outcome.metrics) :]
+    return outcome, details
+
+
+def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
+    try:
+        path: Path = runner.save_model(wanted.trial, wanted.parameters, wanted.seed, wanted.path)
+    except Exception as error:  # the sweep is good all the same
+        return ModelSaved(wanted.session, None, reason_of(error))
+    return ModelSaved(wanted.session, path)
+
+
+def points_of(strategy: Any, trials: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the parameters of trials, by a strategy that needs to be told nothing."""
+    return [strategy.ask(trial) for trial in trials]
+
+
+def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
+    from diel.errors import TupleTimeout
+
+    # It is put before the first lease, to the same server: without it the session is over.
+    try:
+        order: SweepOrder = ctx.tuples.tread_nowait(tags.sweep(session))
+    except TupleTimeout:
+        return None
+    return order
+
+
+def _asking_master(ctx: Context, tags: Tags, order: SweepOrder) -> OnReport:
+    def report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
+        made = IntermediateReport(order.session, trial, ctx.copy_index, step, metrics)
+        ctx.tuples.tput(tags.outcome, made)
+        goes_on: bool = ctx.tuples.tget(tags.verdict(ctx.copy_index))
+        return goes_on
+
+    return report
+
+
+@contextmanager
+def _quarantine(
+    ctx: Context,
+    task: Task,
+    here: TrialRunner,
+    progress: ShowProgress,
+    quarantined: Collection[int],
+) -> Iterator[TrialRunner]:
+    """Give a runner that runs some trials in another process first, since they may kill it.
+
+    A function may want what only a rank has: what fails there without dying is run here too.
+    """
+    from .subprocess_runner import NotReady, SubprocessRunner
+
+    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress)) as apart:
+
+        def run(
+            trial: int,
+            parameters: dict[str, Any],
+            seed: int,
+            attempt: int,
+            on_report: OnReport | None,
+        ) -> TrialResult:
+            if trial in quarantined:
+                with suppress(NotReady):
+                    result = apart(trial, parameters, seed, attempt, on_report)
+                    if result.has_died or not result.reason:
+                        return result
+            return here(trial, parameters, seed, attempt, on_report)
+
+        yield run
+
+
+class Progress:
+    """Shows how far a trainer is, now and then, where its trials take long enough to be looked at.
+
+    Parameters
+    ----------
+    show : function
+        As `Context.progress`.
+    clock : function, optional
+        Seconds from anywhere.
+    """
+
+    def __init__(self, show: ShowProgress, clock: Callable[[], float] = time.monotonic) -> None:
+        self._show, self._clock = show, clock
+        self._due_s = clock() + _SHOW_EVERY_S
+
+    def __call__(self, done: float, total: float | None, text: str) -> None:
+        """Show it, if it is time for that and there is more to come."""
+        now_s = self._clock()
+        if now_s >= self._due_s and done != total:
+            self._due_s = now_s + _SHOW_EVERY_S
+            self._show(done, total, text)
+
+
+def comm_of(ctx: Context) -> Any:
+    """Return the communicator of this copy; None in a test without MPI."""
+    try:
+        return ctx.comm
+    except RuntimeError:
+        return None

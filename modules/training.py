@@ -1,0 +1,233 @@
+"""What our trainer does for a trial: trains networks, alone or many at once, and scores them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .evaluation import Rounds, collect, means
+from .fused import FusedTrainings, curve_epochs, is_wide, trials_at_once, undisturbed_s
+from .hyperparameters import Hyperparameters, layers_of, optimizer_of
+from .sweep.trial import SPLITS, Report
+from .trial import DIVERGED, METRICS, marked, trial_seed
+
+if TYPE_CHECKING:
+    from dnn import Callback, Dataset, Epoch, NeuralNetwork, RoutineTable
+
+
+class NetworkTrainer:
+    """Trains multilayer perceptrons, one trial or several at once.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    table : RoutineTable, optional
+        Of the run.
+
+    Attributes
+    ----------
+    at_once : int
+        How many trials it likes to be given at once.
+    save_model : function
+        Only there if a trial has one network, and safetensors can write it.
+    """
+
+    def __init__(self, rounds: Rounds, table: RoutineTable | None = None) -> None:
+        self._rounds = rounds
+        self._table = table
+        self._together = FusedTrainings(rounds, table)
+        self.at_once = trials_at_once(len(rounds))
+        if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
+            self.save_model = self._save_model
+
+    def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
+        """Train once for each split, and report after each that takes part in the choice.
+
+        Of a single split, report after each epoch, or some if none of them can end the trial.
+        """
+        rounds = self._rounds
+        report.total = None if len(rounds) == 1 else len(rounds)
+        reporting = report if len(rounds) == 1 else None
+        results: list[dict[str, Any]] = []
+        wanted = Hyperparameters.model_validate(dict(parameters))
+        seeds = self._seeds(report.seed)
+        for number, (training, scored) in enumerate(rounds):
+            # As if it were trained with others, which is up to who else is there.
+            epoch_s = None if report.may_be_stopped else self._together.epoch_s(wanted, number)
+            results.append(
+                train(parameters, seeds[number], training, scored, reporting, self._table, epoch_s)
+            )
+            if len(rounds) > 1 and not rounds.jobs[number].is_test:
+                chosen = zip(rounds.jobs, results, strict=False)
+                so_far = _means([result for job, result in chosen if not job.is_test])
+                if not report(number + 1, **so_far):
+                    return so_far
+        return self._evaluated(results)
+
+    def train_together(
+        self, trials: Sequence[tuple[dict[str, Any], Report]]
+    ) -> list[dict[str, Any] | None]:
+        """Train several trials at once.
+
+        Parameters
+        ----------
+        trials : sequence of (dict, Report)
+            The parameters and the report of each.
+
+        Returns
+        -------
+        list of dict or None
+            Of each trial what a call alone returns; None where it is better trained alone.
+        """
+        wanted = [Hyperparameters.model_validate(dict(parameters)) for parameters, _ in trials]
+        narrow = [place for place, one in enumerate(wanted) if not is_wide(one)]
+        if len(narrow) * len(self._rounds) < 2:
+            return [None] * len(trials)
+        given = []
+        for place in narrow:
+            report = trials[place][1]
+            given.append((wanted[place], self._seeds(report.seed), report))
+        found: list[dict[str, Any] | None] = [None] * len(trials)
+        for place, results in zip(narrow, self._together(given), strict=True):
+            self._report_splits(results, trials[place][1])
+            found[place] = self._evaluated(results)
+        return found
+
+    def _report_splits(self, results: Sequence[Mapping[str, Any]], report: Report) -> None:
+        """Give a report what a trial on several splits would have said after each."""
+        jobs = self._rounds.jobs
+        if len(jobs) == 1:
+            return
+        for number, job in enumerate(jobs):
+            if not job.is_test:
+                chosen = zip(jobs[: number + 1], results, strict=False)
+                so_far = _means([result for job, result in chosen if not job.is_test])
+                report.curve.add(number + 1, so_far)
+
+    def _save_model(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
+        """Train a trial's network once more, the same to the last bit, and write it."""
+        from dnn import save_checkpoint
+
+        wanted = Hyperparameters.model_validate(dict(parameters))
+        ((training, _),) = self._rounds
+        model = _model(wanted, report.seed, training, self._table)
+        model.fit(
+            training.x,
+            training.y,
+            epochs=wanted.epochs,
+            batch_size=wanted.batch_size,
+            progress=False,
+        )
+        file = path.with_suffix(".safetensors")
+        save_checkpoint(model, file)
+        return file
+
+    def _seeds(self, seed: int) -> list[int]:
+        if len(self._rounds) == 1:
+            return [seed]
+        return [trial_seed(seed, number) for number in range(len(self._rounds))]
+
+    def _evaluated(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        evaluated = collect(self._rounds.jobs, [_numbers(one) for one in results])
+        metrics = marked(evaluated.metrics, is_diverged=any(DIVERGED in one for one in results))
+        return {**metrics, SPLITS: evaluated.splits()}
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name != DIVERGED}
+
+
+def _means(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of each metric, and that one of the trainings diverged if it did."""
+    is_diverged = any(DIVERGED in one for one in results)
+    return marked(means([_numbers(one) for one in results]), is_diverged=is_diverged)
+
+
+def train(
+    parameters: Mapping[str, Any],
+    seed: int,
+    training: Dataset,
+    validation: Dataset,
+    report: Report | None = None,
+    table: RoutineTable | None = None,
+    epoch_s: float | None = None,
+) -> dict[str, Any]:
+    """Train one network.
+
+    Parameters
+    ----------
+    parameters : mapping
+        `Hyperparameters`; what is left out has its default.
+    seed : int
+    training, validation : Dataset
+        Prepared rows.
+    report : Report, optional
+        Gets the metrics after each epoch, and may end the training; where it cannot, after those
+        of `curve_epochs`.
+    table : RoutineTable, optional
+        Of the run.
+    epoch_s : float, seconds, optional
+        As in `undisturbed_s`.
+
+    Returns
+    -------
+    dict of str to float or bool
+        `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
+        and what the training takes in seconds, see `undisturbed_s`; and ``diverged`` if it did.
+    """
+    wanted = Hyperparameters.model_validate(dict(parameters))
+    model = _model(wanted, seed, training, table)
+    history = model.fit(
+        training.x,
+        training.y,
+        epochs=wanted.epochs,
+        batch_size=wanted.batch_size,
+        callbacks=[]
+        if report is None
+        else [_epoch_reports(report, wanted.epochs, validation, epoch_s)],
+        progress=False,
+    )
+    metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
+    metrics["training_time_s"] = undisturbed_s(history, epoch_s)
+    metrics = {name: metrics[name] for name in METRICS}
+    if report is not None:
+        report.curve.add(len(history), metrics)
+    return marked(metrics, is_diverged=history.diverged)
+
+
+def _model(
+    wanted: Hyperparameters, seed: int, training: Dataset, table: RoutineTable | None
+) -> NeuralNetwork:
+    from dnn import NeuralNetwork
+
+    return NeuralNetwork(
+        layers_of(wanted, training.x.shape[1], training.classes),
+        optimizer=optimizer_of(wanted, len(training)),
+        seed=seed,
+        routines=table,
+    )
+
+
+def _epoch_reports(
+    report: Report, epochs: int, validation: Dataset, epoch_s: float | None
+) -> Callback:
+    """Return what tells `report` how a training stands after each epoch, or some of them."""
+    from dnn import Callback
+
+    report.total = epochs
+    chosen = range(1, epochs + 1) if report.may_be_stopped else curve_epochs(epochs)
+
+    class EpochReports(Callback):
+        def on_epoch_end(self, epoch: Epoch) -> str | None:
+            done = len(epoch.history)
+            if done not in chosen:
+                report.show(done)
+                return None
+            metrics: dict[str, Any] = epoch.model.evaluate(validation.x, validation.y)
+            metrics["training_time_s"] = undisturbed_s(epoch.history, epoch_s)
+            goes_on = report(done, **{name: metrics[name] for name in METRICS})
+            return None if goes_on else "stopped by the sweep"
+
+    return EpochReports()
