@@ -46,9 +46,8 @@ from diel.programs.tuple_protocol import (
 from diel.tuples.tags import ANY
 
 if TYPE_CHECKING:
-    from diel.tuples.claims import Claim
     from diel.tuples.client import TupleClient
-    from diel.tuples.watching import Watch
+    from diel.tuples.handles import Claim, Watch
 
 _LONGEST_ADDRESS_BYTES: Final = 100  # of 107 that the kernel takes
 _FOLDER_PREFIX: Final = "diel-"

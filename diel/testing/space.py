@@ -16,7 +16,6 @@ from diel.errors import RunStopped
 from diel.loading.context import Context, Place
 from diel.tuples import codec
 from diel.tuples.client import TupleClient
-from diel.tuples.distributed import Layout
 from diel.tuples.local_transport import LocalTransport
 from diel.tuples.protocol import (
     STRIPED,
@@ -27,6 +26,7 @@ from diel.tuples.protocol import (
     unpack_frames,
 )
 from diel.tuples.store import TupleStore
+from diel.tuples.striping import Layout
 from diel.tuples.tags import Tag, decode_tag
 from diel.workflow import model
 from diel.workflow.boundary import Boundary

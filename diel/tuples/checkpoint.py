@@ -37,7 +37,6 @@ from typing import IO, Any, Final, NoReturn, TypeAlias
 import diel
 from diel.errors import CheckpointError, PayloadError
 from diel.tuples import codec
-from diel.tuples.distributed import Layout
 from diel.tuples.protocol import (
     BODY,
     INLINE_BYTES,
@@ -47,6 +46,7 @@ from diel.tuples.protocol import (
     is_piece,
     unpack_frames,
 )
+from diel.tuples.striping import Layout
 from diel.tuples.tags import decode_tag, encode_tag
 
 PathLike: TypeAlias = "str | os.PathLike[str]"

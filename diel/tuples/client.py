@@ -1,30 +1,38 @@
-"""What modules call: ``ctx.tuples``.
+"""The tuple space, as modules call it: ``ctx.tuples``.
 
 ::
 
-    Asking          requests and their answers; which server has a tag; credit
-    ├── Putting      tput, put_if_absent, increment, update, flush
-    └── Striping     dist_tput, dist_tget, dist_tread
-        └── Getting   tget, tread, claim, count, collect
-    TupleClient     both; what comes later: subscribe, watch; the whole space: checkpoint, restore
+    TupleClient       the calls
+    ├── Requests       which server has a tag, credit for puts, waits for the answers
+    │   └── Transport   messages to servers and back: over MPI, or within a process
+    ├── Striper        tuples in pieces on all servers
+    └── Claim, Subscription, Watch   what some calls return
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from diel.tuples import checkpoint
-from diel.tuples.getting import Getting
-from diel.tuples.protocol import Operation
-from diel.tuples.putting import Putting
-from diel.tuples.subscriptions import Subscription
-from diel.tuples.tags import Pattern
-from diel.tuples.watching import Watch
+from diel.tuples.handles import Claim, Subscription, Watch
+from diel.tuples.protocol import (
+    SMALL_BYTES,
+    TUPLE_OVERHEAD_BYTES,
+    Operation,
+    Status,
+)
+from diel.tuples.requests import Requests, Wait, raise_for, seconds, whole_value
+from diel.tuples.striping import Striper
+from diel.tuples.tags import Pattern, Tag
+
+if TYPE_CHECKING:
+    from diel.tuples.transport import Transport
 
 
-class TupleClient(Putting, Getting):
+class TupleClient:
     """The tuple space, as one rank sees it.
 
     A tag is a string or a tuple of strings and integers. Values are NumPy arrays and bytes,
@@ -37,49 +45,347 @@ class TupleClient(Putting, Getting):
     transport : Transport
     """
 
-    def subscribe(self, tag: Pattern) -> Subscription:
-        """Receive a copy of each tuple that is put from now on and matches.
+    def __init__(self, transport: Transport) -> None:
+        self._requests = Requests(transport)
+        self._striper = Striper(self._requests)
+        # The fast paths of tput and tget: looked up once.
+        self._known = self._requests.known
+        self._senders = [transport.sender(server) for server in range(transport.servers)]
+        self._take_quickly = transport.take_quickly
+
+    # -- tuples into the space, and changes -------------------------------------------------
+
+    def tput(
+        self, tag: Tag, value: object, *, wait: bool = False, timeout: float | None = None
+    ) -> None:
+        """Put a tuple into the space.
+
+        Returns when `value` may be changed; it never waits for somebody to take the tuple. If
+        the server has no room it waits for room, or raises, as the workflow file says. Tuples
+        of the same tag keep the order in which one rank put them.
+
+        Parameters
+        ----------
+        tag : str or tuple of str and int
+        value : object
+        wait : bool, optional
+            Return only when the tuple is in the space, visible to all ranks.
+        timeout : float, seconds, optional
+            How long to wait for room at most.
+
+        Raises
+        ------
+        TagError
+            If `tag` is no tag.
+        PayloadError
+            If `value` cannot be pickled.
+        TupleSpaceFull
+            If there is no room, and the file says to raise, or there never will be.
+        TupleTimeout
+            If there was no room in time.
+        """
+        known = self._known.get(tag) if type(tag) is str else None
+        if known is not None and type(value) is bytes and len(value) <= SMALL_BYTES:
+            _, server, credit, heads, _ = known
+            message = heads[len(value)] + value
+            cost = TUPLE_OVERHEAD_BYTES + len(message)
+            if cost <= credit.credit_bytes:
+                # Fast path for some bytes under a tag that was used before.
+                credit.credit_bytes -= cost
+                credit.puts += 1
+                self._senders[server](message)
+                if wait:
+                    self._requests.ask(server, Operation.FLUSH)
+                return
+        server = self._requests.put(tag, value, timeout)
+        if wait:
+            self._requests.ask(server, Operation.FLUSH)
+
+    def put_if_absent(self, tag: Tag, value: object) -> bool:
+        """Put a tuple unless its tag has one already, claimed ones included; say whether it was.
+
+        Raises
+        ------
+        TagError, PayloadError, TupleSpaceFull
+            As `tput`.
+        """
+        reply = self._requests.change(Operation.PUT_IF_ABSENT, tag, 0, value)
+        return reply.number == 1
+
+    def increment(self, tag: Tag, by: float = 1) -> Any:
+        """Add to a number in one step that nobody can come between.
+
+        Parameters
+        ----------
+        tag : str or tuple of str and int
+            Of a tuple that is an int or float; without one, there is one afterwards that is `by`.
+        by : int or float, optional
+
+        Returns
+        -------
+        int or float
+            The new number. It stays in the space, in its place.
+
+        Raises
+        ------
+        TagError
+            If `tag` is no tag.
+        PayloadError
+            If the tuple there is no number, or the result needs more than 64 bits.
+        """
+        return self._requests.increment(tag, by)
+
+    def update(
+        self, tag: Tag, function: Callable[[Any], object], *, timeout: float | None = None
+    ) -> Any:
+        """Replace a tuple's value by a function of it; the tuple keeps its place.
+
+        The function runs here, again if another rank changed the tuple meanwhile.
+
+        Parameters
+        ----------
+        tag : str or tuple of str and int
+        function : callable
+            From the old value to the new one, which is returned.
+        timeout : float, seconds, optional
+            How long to wait for a tuple of this tag at most.
+
+        Raises
+        ------
+        TagError, PayloadError, TupleSpaceFull
+            As `tput`.
+        TupleTimeout
+            If there was no tuple in time.
+        """
+        timeout_s = seconds(timeout)
+        key, server = self._requests.place(tag)
+        while True:
+            reply = self._requests.ask(server, Operation.READ, key, timeout_s=timeout_s)
+            raise_for(reply, "update", tag, timeout_s)
+            value = function(whole_value(reply, "update", tag))
+            answer = self._requests.change(Operation.REPLACE, tag, reply.number, value)
+            if answer.status == Status.OK:
+                return value
+
+    def flush(self) -> None:
+        """Return when everything that this rank has put is in the space."""
+        for server in range(self._requests.servers):
+            self._requests.ask(server, Operation.FLUSH)
+
+    def dist_tput(self, tag: Tag, value: object, *, timeout: float | None = None) -> None:
+        """Put a tuple whose payload is spread over all servers.
+
+        For large arrays: the servers share the memory and the transfer. It becomes visible when
+        every server has its piece, and is taken like any other tuple. The timeout is for room on
+        each server.
+
+        Raises
+        ------
+        TagError, PayloadError, TupleSpaceFull, TupleTimeout
+            As `tput`; then nothing was put.
+        """
+        self._striper.put(tag, value, timeout)
+
+    # -- tuples out of the space ------------------------------------------------------------
+
+    def tget(
+        self,
+        tag: Pattern,
+        *,
+        timeout: float | None = None,
+        out: object = None,
+        with_tag: bool = False,
+    ) -> Any:
+        """Take the oldest tuple that matches; wait for one if there is none.
+
+        With several servers and `ANY` as the first field, tuples of one server come in order,
+        those of different servers in any; with ``timeout=0`` servers are then asked one after
+        the other, so a tuple that moves meanwhile can be missed.
 
         Parameters
         ----------
         tag : str or tuple of str, int and ANY
+        timeout : float, seconds, optional
+            Give up after this long; 0 looks once; without it, wait for ever.
+        out : numpy.ndarray, optional
+            Receive into this array. A tuple that does not fit it stays where it is.
+        with_tag : bool, optional
+            Return (tag, value): which tag it was that matched.
+
+        Returns
+        -------
+        object
+            The value; for an array, `out` if given, else a new, writable array.
+
+        Raises
+        ------
+        TagError
+            If `tag` is no pattern.
+        TupleTimeout
+            If nothing matched in time.
+        PayloadError
+            If the tuple does not fit `out`.
+        RunStopped
+            If the run is stopping.
+        """
+        known = self._known.get(tag) if type(tag) is str else None
+        if known is not None and timeout is None and out is None:
+            # Fast path for a plain take under a tag that was used before.
+            _, server, _, _, rest = known
+            serial, value = self._take_quickly(server, rest)
+            if value is None:
+                value = self._striper.value_of(self._requests.await_take(serial, tag))
+            return (tag, value) if with_tag else value
+        return self._striper.get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
+
+    def tread(
+        self,
+        tag: Pattern,
+        *,
+        timeout: float | None = None,
+        out: object = None,
+        with_tag: bool = False,
+    ) -> Any:
+        """Copy the oldest tuple that matches and leave it there; otherwise as `tget`."""
+        return self._striper.get(Operation.READ, "tread", tag, timeout, out, with_tag)
+
+    def tget_nowait(self, tag: Pattern, *, out: object = None, with_tag: bool = False) -> Any:
+        """Take the oldest tuple that matches, or raise `TupleTimeout` at once."""
+        return self._striper.get(Operation.TAKE, "tget_nowait", tag, 0, out, with_tag)
+
+    def tread_nowait(self, tag: Pattern, *, out: object = None, with_tag: bool = False) -> Any:
+        """Copy the oldest tuple that matches, or raise `TupleTimeout` at once."""
+        return self._striper.get(Operation.READ, "tread_nowait", tag, 0, out, with_tag)
+
+    def claim(
+        self, tag: Pattern, *, timeout: float | None = None, lease: float | None = None
+    ) -> Claim:
+        """Take a tuple for as long as the work on it lasts.
+
+        ::
+
+            with ctx.tuples.claim(("job", ANY)) as job:
+                work(job.value)
+
+        At the end of the block the tuple is gone; if the block raises, or the rank that holds
+        the claim dies, it is given back to its old place.
+
+        Parameters
+        ----------
+        tag : str or tuple of str, int and ANY
+        timeout : float, seconds, optional
+            As for `tget`.
+        lease : float, seconds, optional
+            Give the tuple back after this long, unless `Claim.renew` is called before.
+
+        Returns
+        -------
+        Claim
+            A context manager with ``tag`` and ``value``.
+
+        Raises
+        ------
+        TagError, TupleTimeout, RunStopped
+            As `tget`.
+        """
+        return Claim(self._requests, tag, timeout, lease)
+
+    def count(self, tag: Pattern) -> int:
+        """Return how many tuples match; claimed ones do not."""
+        key, servers = self._requests.pattern_places(tag)
+        return sum(self._requests.ask(server, Operation.COUNT, key).number for server in servers)
+
+    def collect(self, tag: Pattern, *, limit: int | None = None) -> list[tuple[Tag, Any]]:
+        """Take all tuples that match, in bulk, without waiting.
+
+        Parameters
+        ----------
+        tag : str or tuple of str, int and ANY
+        limit : int, optional
+            Take so many at most.
+
+        Returns
+        -------
+        list of (tag, value)
+            Oldest first, server by server.
+        """
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit is at least 1; got {limit!r}")
+        key, servers = self._requests.pattern_places(tag)
+        return self._striper.collect(key, servers, limit)
+
+    def dist_tget(
+        self,
+        tag: Pattern,
+        *,
+        timeout: float | None = None,
+        out: object = None,
+        with_tag: bool = False,
+    ) -> Any:
+        """Take a tuple, its pieces from all servers at the same time; otherwise as `tget`.
+
+        `tget` does the same: whether a tuple is striped makes no difference to who takes it.
+        """
+        return self._striper.get(Operation.TAKE, "dist_tget", tag, timeout, out, with_tag)
+
+    def dist_tread(
+        self,
+        tag: Pattern,
+        *,
+        timeout: float | None = None,
+        out: object = None,
+        with_tag: bool = False,
+    ) -> Any:
+        """Copy a tuple, its pieces from all servers at the same time; otherwise as `tread`."""
+        return self._striper.get(Operation.READ, "dist_tread", tag, timeout, out, with_tag)
+
+    # -- what comes later, and the whole space ----------------------------------------------
+
+    def subscribe(self, tag: Pattern) -> Subscription:
+        """Receive a copy of each tuple that is put from now on and matches.
 
         Returns
         -------
         Subscription
             An iterator over (tag, value), and a context manager that ends it. What it has not
             given out yet counts as memory of the server.
-
-        Raises
-        ------
-        TagError
-            If `tag` is no pattern.
         """
-        key, servers = self._pattern_places(tag)
-        return Subscription(self._transport, servers, key, tag, self._note_wait)
+        key, servers = self._requests.pattern_places(tag)
+        return Subscription(self._requests, servers, key, tag)
+
+    def watch(self, tag: Pattern) -> Watch:
+        """Return what tells, without waiting, that a tuple matches: for loops that poll."""
+        key, servers = self._requests.pattern_places(tag)
+        return Watch(self._requests, servers, key)
+
+    @property
+    def waiting_for(self) -> Wait | None:
+        """The call that waits at this moment, its tag, and its timeout in seconds."""
+        return self._requests.waiting_for
+
+    @property
+    def puts(self) -> list[int]:
+        """How many puts this client has sent to each server."""
+        return self._requests.puts
+
+    def start_over(self) -> None:
+        """Make the client as good as new after an exception, which may have ended a wait.
+
+        Nothing that it waits for, claims or subscribes to is left at the servers. A tuple that
+        it was about to take goes back into the space, behind the others of its tag.
+        """
+        self._requests.start_over()
 
     def is_empty(self) -> bool:
         """Whether no tuple is in the space, claimed or not."""
-        return not any(self.survey(server)["held_bytes"] for server in range(self._servers))
-
-    def watch(self, tag: Pattern) -> Watch:
-        """Return what tells, without waiting, that a tuple matches: for loops that poll.
-
-        Parameters
-        ----------
-        tag : str or tuple of str, int and ANY
-
-        Raises
-        ------
-        TagError
-            If `tag` is no pattern.
-        """
-        key, servers = self._pattern_places(tag)
-        return Watch(self._transport, servers, key)
+        return not any(
+            self.survey(server)["held_bytes"] for server in range(self._requests.servers)
+        )
 
     def survey(self, server: int) -> dict[str, Any]:
         """Return what a server holds and who waits there, for whoever explains a deadlock."""
-        survey: dict[str, Any] = json.loads(bytes(self._ask(server, Operation.SURVEY).payload))
+        reply = self._requests.ask(server, Operation.SURVEY)
+        survey: dict[str, Any] = json.loads(bytes(reply.payload))
         return survey
 
     def checkpoint(self, path: str | os.PathLike[str]) -> int:
@@ -104,22 +410,16 @@ class TupleClient(Putting, Getting):
         ------
         OSError
             If the file cannot be written.
-        RunStopped
-            If the run is stopping.
         """
-        servers = [(server, b"") for server in range(self._servers)]
-        first = self._ask_all(Operation.DUMP, servers)
-        return checkpoint.save(path, first, self._ask, self._route)
+        servers = [(server, b"") for server in range(self._requests.servers)]
+        first = self._requests.ask_all(Operation.DUMP, servers)
+        return checkpoint.save(path, first, self._requests.ask, self._requests.route)
 
     def restore(self, path: str | os.PathLike[str]) -> int:
         """Put all tuples of a checkpoint into the space, beside those that are there.
 
         The number of servers may differ from that of the run that wrote it. Tuples of the same
         tag keep their order. Values may be pickled objects: restore only what you trust.
-
-        Parameters
-        ----------
-        path : path
 
         Returns
         -------
@@ -134,7 +434,5 @@ class TupleClient(Putting, Getting):
             If the file cannot be read.
         TupleSpaceFull
             If there is no room, and the file says to raise; what was put before stays.
-        RunStopped
-            If the run is stopping.
         """
-        return checkpoint.restore(path, self._put_again, self.flush)
+        return checkpoint.restore(path, self._requests.put_again, self.flush)

@@ -310,6 +310,11 @@ def is_piece(key: bytes) -> bool:
     return key[:1] == PIECE
 
 
+def server_of_piece(key: bytes, servers: int) -> int:
+    """Return the server on which a piece lies."""
+    return int.from_bytes(key[-4:], "little") % servers
+
+
 def chunks(buffer: Payload) -> Sequence[Payload]:
     """Cut a payload into pieces that MPI can carry in one message each."""
     if 0 < len(buffer) <= CHUNK_BYTES:

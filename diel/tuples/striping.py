@@ -1,151 +1,172 @@
-"""Tuples in pieces on all servers, and how any tuple is taken or read, in pieces or not."""
+"""Striped tuples: a payload in pieces on all servers, its layout under its tag.
+
+A piece lies under a key of its own that no tag and no pattern can name; piece i of a tuple is on
+server i modulo the number of servers. The layout lies under the tag, on the server that the tag
+belongs to, and is put only when every server has confirmed its piece: a striped tuple is visible
+when it is whole. Whoever takes the layout owns the pieces.
+"""
 
 from __future__ import annotations
 
-import math
+import os
+import struct
 import time
-from typing import Any
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
 
 from diel.errors import PayloadError
 from diel.tuples import codec
 from diel.tuples.arrays import np
-from diel.tuples.asking import Asking, seconds
-from diel.tuples.distributed import Layout
 from diel.tuples.protocol import (
     LONGEST_META_BYTES,
+    PIECE,
     STRIPED,
     Operation,
     Payload,
+    Reply,
     Status,
+    message_cost,
     pack_put,
+    unpack_frames,
 )
+from diel.tuples.requests import Requests, encode, raise_for, seconds
 from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 
+_LAYOUT: Final = struct.Struct("<BxxxI8sQ")
+_VERSION: Final = 1
+_SMALLEST_PIECE_BYTES: Final = 4096
+_ALIGNMENT_BYTES: Final = 64
 
-class Striping(Asking):
-    """The part of a `TupleClient` that knows of pieces."""
 
-    def dist_tput(self, tag: Tag, value: object, *, timeout: float | None = None) -> None:
-        """Put a tuple whose payload is spread over all servers.
+@dataclass(frozen=True)
+class Layout:
+    """Where the pieces of a payload are.
 
-        For large arrays: the servers share the memory and the transfer. It becomes visible when
-        every server has its piece, and is taken like any other tuple.
+    Attributes
+    ----------
+    name : bytes
+        Tells the pieces of this tuple from those of all others.
+    pieces : int
+    size_bytes : int
+        Of the whole payload.
+    """
 
-        Parameters
-        ----------
-        tag : str or tuple of str and int
-        value : object
-            A NumPy array or bytes; any other object is pickled first.
-        timeout : float, seconds, optional
-            How long to wait for room at most, on each server.
+    name: bytes
+    pieces: int
+    size_bytes: int
+
+    @classmethod
+    def plan(cls, size_bytes: int, servers: int) -> Layout:
+        """Return the layout for a new payload: a piece a server, none of them tiny."""
+        pieces = max(1, min(servers, -(-size_bytes // _SMALLEST_PIECE_BYTES)))
+        return cls(os.urandom(8), pieces, size_bytes)
+
+    @classmethod
+    def unpack(cls, data: bytes | bytearray | memoryview) -> Layout:
+        """Return the layout that `pack` made bytes of.
 
         Raises
         ------
-        TagError, PayloadError, TupleSpaceFull, TupleTimeout
-            As `tput`; then nothing was put.
+        ValueError
+            If it is of another version.
         """
-        key, server = self._place(tag)
-        kind, meta, buffer = self._encode(value)
+        version, pieces, name, size_bytes = _LAYOUT.unpack(data)
+        if version != _VERSION:
+            raise ValueError(f"a striped tuple of version {version}; this is version {_VERSION}")
+        return cls(name, pieces, size_bytes)
+
+    def pack(self) -> bytes:
+        """Return the layout as bytes."""
+        return _LAYOUT.pack(_VERSION, self.pieces, self.name, self.size_bytes)
+
+    def piece_keys(self) -> list[bytes]:
+        """Return the key of each piece."""
+        ends = [self.name + index.to_bytes(4, "little") for index in range(self.pieces)]
+        return [PIECE + len(end).to_bytes(4, "little") + end for end in ends]
+
+    @property
+    def _step_bytes(self) -> int:
+        even = -(-self.size_bytes // self.pieces)
+        return -(-even // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+    def piece_sizes(self) -> list[int]:
+        """Return the size of each piece, in bytes."""
+        starts = [min(self.size_bytes, i * self._step_bytes) for i in range(self.pieces + 1)]
+        return [end - start for start, end in pairwise(starts)]
+
+    def cut(self, buffer: memoryview) -> list[memoryview]:
+        """Return the pieces of a payload, as views."""
+        step = self._step_bytes
+        return [buffer[index * step : (index + 1) * step] for index in range(self.pieces)]
+
+
+class Striper:
+    """Puts tuples in pieces, and takes and reads them, in pieces or not.
+
+    Parameters
+    ----------
+    requests : Requests
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    def put(self, tag: Tag, value: object, timeout: float | None) -> None:
+        """Put a tuple whose payload is spread over all servers."""
+        requests = self._requests
+        key, server = requests.place(tag)
+        kind, _, meta, buffer = encode(value, key)
         payload = memoryview(buffer)
-        layout = Layout.plan(len(payload), self._servers)
+        layout = Layout.plan(len(payload), requests.servers)
         message, _ = pack_put(Operation.PUT, 0, 0, kind | STRIPED, key, meta, layout.pack())
-        parts = self._pack_pieces(layout, payload)
+        parts = self._parts(layout, payload)
+        whole = (server, message, None)
         # All credit first: what is sent cannot be refused any more.
-        self._spend_together([*parts, (server, message, None)], tag, timeout)
-        for one, _, _ in parts:
-            self._credits[one].puts += 1
-        self._transport.send_all(parts)
-        self._ask_all(Operation.FLUSH, [(one, b"") for one, _, _ in parts])
-        self._credits[server].puts += 1
-        self._transport.send(server, message)
+        costs = [(at, message_cost(part, apart)) for at, part, apart in [*parts, whole]]
+        requests.spend(costs, tag, timeout)
+        requests.send_puts(parts)
+        requests.ask_all(Operation.FLUSH, [(at, b"") for at, _, _ in parts])
+        requests.send_puts([whole])
 
-    def dist_tget(
-        self,
-        tag: Pattern,
-        *,
-        timeout: float | None = None,
-        out: object = None,
-        with_tag: bool = False,
-    ) -> Any:
-        """Take a tuple, its pieces from all servers at the same time; otherwise as `tget`.
-
-        `tget` does the same: how a tuple lies in the space is its own affair.
-        """
-        return self._get(Operation.TAKE, "dist_tget", tag, timeout, out, with_tag)
-
-    def dist_tread(
-        self,
-        tag: Pattern,
-        *,
-        timeout: float | None = None,
-        out: object = None,
-        with_tag: bool = False,
-    ) -> Any:
-        """Copy a tuple, its pieces from all servers at the same time; otherwise as `tread`."""
-        return self._get(Operation.READ, "dist_tread", tag, timeout, out, with_tag)
-
-    def _pack_pieces(self, layout: Layout, payload: memoryview) -> list[tuple[int, bytes, Payload]]:
+    def _parts(self, layout: Layout, payload: memoryview) -> list[tuple[int, bytes, Payload]]:
         """Return (server, message, payload that travels apart) for each piece."""
         parts = []
         for key, piece in zip(layout.piece_keys(), layout.cut(payload), strict=True):
             message, apart = pack_put(Operation.PUT, 0, 0, codec.BYTES, key, b"", piece)
-            parts.append((self._route(key), message, apart))
+            parts.append((self._requests.route(key), message, apart))
         return parts
 
-    def _fetch_pieces(
-        self, operation: int, layout: Layout, target: memoryview | None
-    ) -> memoryview | None:
-        """Take or read all pieces into one buffer; None if somebody else has taken them."""
-        if target is None:
-            target = np.empty(layout.size_bytes, np.uint8).data
-        cuts = layout.cut(target)
-        places = [(self._route(key), key) for key in layout.piece_keys()]
-        replies = self._ask_all(operation, places, cuts)
-        for reply, cut in zip(replies, cuts, strict=True):
-            if reply.status != Status.OK:
-                return None
-            if reply.payload is not cut:
-                cut[:] = reply.payload
-        return target
-
-    def _take_pieces(self, layout: Layout, target: memoryview | None = None) -> memoryview:
-        """Take all pieces of a layout that was taken, and so is nobody else's."""
-        payload = self._fetch_pieces(Operation.TAKE, layout, target)
-        if payload is None:
-            raise PayloadError("a damaged tuple: a piece of a striped tuple is not there")
-        return payload
-
-    def _get(
+    def get(
         self,
-        operation: Operation,
+        operation: int,
         name: str,
         tag: Pattern,
         timeout: float | None,
         out: object,
         with_tag: bool,
     ) -> Any:
-        timeout_s = math.inf if timeout is None else seconds(timeout)
+        """Take or read a tuple, in pieces or not; see `TupleClient.tget`."""
+        timeout_s = seconds(timeout)
         target = None if out is None else codec.receive_into(out)
         if target is not None and len(target.meta) > LONGEST_META_BYTES:
             raise PayloadError(f"{name}({format_tag(tag)}): out= has a dtype of too many fields")
         deadline_s = time.monotonic() + timeout_s
         left_s = timeout_s
         while True:
-            _, reply = self._match(operation, name, tag, left_s, target)
+            _, reply = self._requests.match(operation, name, tag, left_s, target)
             if reply.status:
-                self._raise_for(reply, name, tag, timeout_s, target)
+                raise_for(reply, name, tag, timeout_s, target)
             payload = reply.payload
             if reply.kind & STRIPED:
                 into = None if target is None else target.buffer
-                layout = Layout.unpack(payload)
                 if operation == Operation.TAKE:
-                    payload = self._take_pieces(layout, into)
+                    payload = self._take_pieces(reply, into)
                 else:
-                    payload = self._fetch_pieces(operation, layout, into)
-                if payload is None:
-                    left_s = max(0.0, deadline_s - time.monotonic())
-                    continue  # it was taken while we read it: look for the next
-            break
+                    payload = self._fetch(operation, reply, into)
+            if payload is not None:
+                break
+            left_s = max(0.0, deadline_s - time.monotonic())  # taken meanwhile: look for the next
         if target is None:
             value = codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
         else:
@@ -153,3 +174,58 @@ class Striping(Asking):
                 target.buffer[:] = payload
             value = out
         return (decode_tag(reply.key), value) if with_tag else value
+
+    def value_of(self, reply: Reply) -> Any:
+        """Return the value of a tuple that was taken."""
+        payload = self._take_pieces(reply) if reply.kind & STRIPED else reply.payload
+        return codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
+
+    def collect(self, key: bytes, servers: list[int], limit: int | None) -> list[tuple[Tag, Any]]:
+        """Take all tuples that match a pattern at some servers; see `TupleClient.collect`."""
+        found: list[tuple[Tag, Any]] = []
+        for server in servers:
+            while limit is None or len(found) < limit:
+                left = 0 if limit is None else limit - len(found)
+                reply = self._requests.ask(server, Operation.COLLECT, key, argument=left)
+                items = list(unpack_frames(reply.payload))
+                for index, item in enumerate(items):
+                    try:
+                        value = self.value_of(item)
+                    except PayloadError:
+                        for rest in items[index:]:  # taken, but not to be had: back they go
+                            self._requests.put_again(rest)
+                        raise
+                    found.append((decode_tag(item.key), value))
+                if not reply.meta:
+                    break  # else there was more than fits into one reply
+        return found
+
+    def _take_pieces(self, reply: Reply, target: memoryview | None = None) -> memoryview:
+        """Return the payload of a striped tuple that was taken, and so is nobody else's.
+
+        Raises
+        ------
+        PayloadError
+            If a piece is missing.
+        """
+        payload = self._fetch(Operation.TAKE, reply, target)
+        if payload is None:
+            raise PayloadError("a damaged tuple: a piece of a striped tuple is not there")
+        return payload
+
+    def _fetch(
+        self, operation: int, reply: Reply, target: memoryview | None = None
+    ) -> memoryview | None:
+        """Take or read all pieces of a tuple; None if somebody else has taken them."""
+        layout = Layout.unpack(reply.payload)
+        if target is None:
+            target = np.empty(layout.size_bytes, np.uint8).data
+        cuts = layout.cut(target)
+        places = [(self._requests.route(key), key) for key in layout.piece_keys()]
+        replies = self._requests.ask_all(operation, places, cuts)
+        for answer, cut in zip(replies, cuts, strict=True):
+            if answer.status != Status.OK:
+                return None
+            if answer.payload is not cut:
+                cut[:] = answer.payload
+        return target

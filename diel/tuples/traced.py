@@ -6,8 +6,8 @@ import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.meter import Meter, Span
-from diel.tuples.claims import Claim
 from diel.tuples.client import TupleClient
+from diel.tuples.handles import Claim
 
 if TYPE_CHECKING:
     from diel.tuples.transport import Transport

@@ -150,7 +150,7 @@ def test_a_wait_that_was_cut_short_does_not_disturb_the_next_one(parent):
     with tuple_space(parent) as tuples:
         if tuples is None:
             return
-        tuples._transport._safe_point = safe_point
+        tuples._requests.transport._safe_point = safe_point
         stopping = True
         with pytest.raises(RunStopped):
             tuples.tget(("late", parent.rank))

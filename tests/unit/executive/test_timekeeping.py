@@ -14,7 +14,7 @@ from diel.comm.meter import Meter, Span
 from diel.executive.plans import CopyPlan
 from diel.executive.timekeeping import Timekeeper, clock_offset_s, event_of
 from diel.run.directory import RunDirectory
-from diel.tuples.distributed import Layout
+from diel.tuples.striping import Layout
 from diel.tuples.tags import ANY, encode_tag
 
 PLAN = CopyPlan(7, "g", "m", 1, 2, (3,), 8, (3,), (0, 2), 2)

@@ -17,10 +17,10 @@ from diel import ANY
 from diel.errors import CheckpointError, TupleError, TupleSpaceFull
 from diel.tuples import checkpoint, codec
 from diel.tuples.client import TupleClient
-from diel.tuples.distributed import Layout, server_of_piece
 from diel.tuples.local_transport import LocalTransport
-from diel.tuples.protocol import BODY, STRIPED, Operation, is_piece, pack_put
+from diel.tuples.protocol import BODY, STRIPED, Operation, is_piece, pack_put, server_of_piece
 from diel.tuples.store import TupleStore, bulk
+from diel.tuples.striping import Layout
 from diel.tuples.tags import decode_tag, encode_tag
 
 SERVERS = [1, 3]
@@ -133,7 +133,7 @@ def test_a_space_in_many_pieces(
     for number in range(50):
         old.client.tput((f"t{number}", number), number)
     other = old.another_client()
-    ask = old.client._ask
+    ask = old.client._requests.ask
 
     def ask_late(server: int, operation: int, *rest: Any, **fields: Any) -> Any:
         if operation == Operation.DUMP:
@@ -141,7 +141,7 @@ def test_a_space_in_many_pieces(
             other.tput("late", 1)
         return ask(server, operation, *rest, **fields)
 
-    monkeypatch.setattr(old.client, "_ask", ask_late)
+    monkeypatch.setattr(old.client._requests, "ask", ask_late)
     assert old.client.checkpoint(tmp_path / "c") == 50
     assert new.client.restore(tmp_path / "c") == 50
     assert sorted(value for _, value in new.client.collect((ANY, ANY))) == list(range(50))
@@ -152,7 +152,7 @@ def striped_with_torn_snapshots(space: Space, change: Any) -> list[Any]:
     """Take the snapshot of each server, with a change of the space between any two of them."""
     replies = []
     for server in range(len(space.stores)):
-        replies.append(space.client._ask(server, Operation.DUMP))
+        replies.append(space.client._requests.ask(server, Operation.DUMP))
         change()
     return replies
 
@@ -169,12 +169,14 @@ def test_striped_tuples_that_move_meanwhile(what: str, tag: str, tmp_path: Path)
         for _ in range(3):
             old.client.dist_tput(tag, field)
         first = striped_with_torn_snapshots(old, lambda: old.client.dist_tget(tag, timeout=0))
-    written = checkpoint.save(tmp_path / "c", first, old.client._ask, old.client._route)
+    written = checkpoint.save(
+        tmp_path / "c", first, old.client._requests.ask, old.client._requests.route
+    )
     assert new.client.restore(tmp_path / "c") == written
     for _ in range(written):
         np.testing.assert_array_equal(new.client.dist_tget(tag, timeout=0), field)
     assert new.held() == 0
-    server = old.client._route(old.client._place(tag)[0])
+    server = old.client._requests.route(old.client._requests.place(tag)[0])
     assert written == (server if what == "put" else 1)
 
 

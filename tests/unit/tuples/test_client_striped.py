@@ -80,13 +80,16 @@ def test_client_and_servers_count_the_same_puts(servers: int) -> None:
 class Interrupted(TupleClient):
     """A client during whose look for pieces somebody else acts."""
 
-    act: Callable[[], None] | None = None
+    def __init__(self, transport: LocalTransport) -> None:
+        super().__init__(transport)
+        self.act: Callable[[], None] | None = None
+        self._fetch, self._striper._fetch = self._striper._fetch, self._act_and_fetch  # type: ignore[method-assign]
 
-    def _fetch_pieces(self, *arguments: Any) -> memoryview | None:
+    def _act_and_fetch(self, *arguments: Any) -> memoryview | None:
         if self.act is not None:
             act, self.act = self.act, None
             act()
-        return super()._fetch_pieces(*arguments)
+        return self._fetch(*arguments)
 
 
 def interrupted() -> tuple[Interrupted, TupleClient]:

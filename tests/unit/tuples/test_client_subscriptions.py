@@ -14,9 +14,9 @@ from unit.tuples.driving import PATIENCE_S, held
 from diel import ANY
 from diel.errors import TupleError, TupleTimeout
 from diel.tuples.client import TupleClient
+from diel.tuples.handles import Subscription
 from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore
-from diel.tuples.subscriptions import Subscription
 
 
 def test_a_subscription_misses_nothing(tuples: TupleClient, other: TupleClient) -> None:

@@ -50,4 +50,4 @@ def test_a_watch_that_is_closed_leaves_nothing(
     watch.close()
     assert not any(store._waiters for store in stores)
     assert tuples.tget("a") == 1
-    assert tuples._transport._early == {}
+    assert tuples._requests.transport._early == {}

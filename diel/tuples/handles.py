@@ -1,0 +1,256 @@
+"""What calls of a `TupleClient` return that lasts: claims, subscriptions and watches.
+
+Each is a context manager, which ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any, Final
+
+from diel.errors import ClaimLost, PayloadError, TupleError, TupleTimeout
+from diel.tuples import codec
+from diel.tuples.protocol import STRIPED, Operation, Reply, Status, pack_query
+from diel.tuples.requests import Requests, raise_for, seconds, whole_value
+from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
+
+_EARLY_S: Final = 1e-3
+
+
+class Claim:
+    """A tuple that this rank holds; made by `TupleClient.claim`.
+
+    As a context manager it acknowledges the tuple at the end of the block, after which it is
+    gone, and gives it back if the block raises.
+
+    Attributes
+    ----------
+    tag : str or tuple of str and int
+    value : object
+    """
+
+    def __init__(
+        self, requests: Requests, tag: Pattern, timeout: float | None, lease: float | None
+    ) -> None:
+        timeout_s = seconds(timeout)
+        if lease is not None and not lease > 0:
+            raise ValueError(f"a lease is longer than 0 s; got {lease!r}")
+        lease_ms = 0 if lease is None else max(1, round(lease * 1000))
+        self._requests = requests
+        self._server, reply = requests.match(
+            Operation.CLAIM, "claim", tag, timeout_s, argument=lease_ms
+        )
+        raise_for(reply, "claim", tag, timeout_s)
+        self._number = reply.number
+        self._is_held = True
+        try:
+            self.value = whole_value(reply, "claim", tag)
+        except PayloadError:
+            self._ask(Operation.GIVE_BACK)
+            raise
+        self.tag: Tag = decode_tag(reply.key)
+
+    def acknowledge(self) -> None:
+        """Say that the work is done: the tuple is gone.
+
+        Raises
+        ------
+        ClaimLost
+            If its lease ended before.
+        """
+        self._end(Operation.ACKNOWLEDGE)
+
+    def give_back(self) -> None:
+        """Put the tuple back to its old place.
+
+        Raises
+        ------
+        ClaimLost
+            If its lease ended before.
+        """
+        self._end(Operation.GIVE_BACK)
+
+    def renew(self, lease: float) -> None:
+        """Let the lease end `lease` seconds from now.
+
+        Raises
+        ------
+        ClaimLost
+            If it ended before.
+        """
+        if not lease > 0:
+            raise ValueError(f"a lease is longer than 0 s; got {lease!r}")
+        self._check(self._ask(Operation.RENEW, lease))
+
+    def _ask(self, operation: Operation, timeout_s: float = 0.0) -> Reply:
+        return self._requests.ask(
+            self._server, operation, timeout_s=timeout_s, argument=self._number
+        )
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self._is_held:
+            return
+        if error is None:
+            self.acknowledge()
+            return
+        with contextlib.suppress(ClaimLost):  # then it was given back, and the error says more
+            self.give_back()
+
+    def _end(self, operation: Operation) -> None:
+        reply = self._ask(operation)
+        self._is_held = False
+        self._check(reply)
+
+    def _check(self, reply: Reply) -> None:
+        if reply.status == Status.GONE:
+            self._is_held = False
+            raise ClaimLost(f"the claim on {format_tag(self.tag)} is no longer held")
+
+
+class Subscription:
+    """An iterator over (tag, value) of the tuples that are put; made by `TupleClient.subscribe`.
+
+    Each server keeps what has not been given out, so no tuple is missed however slow this rank
+    is. With several servers, the tuples of one come in order.
+    """
+
+    def __init__(
+        self,
+        requests: Requests,
+        servers: list[int],
+        key: bytes,
+        tag: object,
+    ) -> None:
+        self._requests = requests
+        self._transport = requests.transport
+        self._tag = tag
+        self._shown_as = format_tag(tag)
+        self._names: dict[int, int] = {}  # server -> its name for this subscription
+        self._asked: dict[int, int] = {}  # serial of a request for the next tuple -> server
+        for server in servers:
+            self._names[server] = requests.ask(server, Operation.SUBSCRIBE, key).serial
+
+    def next(self, timeout: float | None = None) -> tuple[Tag, Any]:
+        """Return the next (tag, value).
+
+        Parameters
+        ----------
+        timeout : float, seconds, optional
+            Give up after this long; without it, wait for ever.
+
+        Raises
+        ------
+        TupleTimeout
+            If nothing was put in time.
+        RunStopped
+            If the run is stopping.
+        TupleError
+            If the subscription is closed.
+        """
+        timeout_s = seconds(timeout)
+        self._requests.waiting_for = ("subscription.next", self._tag, timeout_s)
+        try:
+            return self._next(timeout_s)
+        finally:
+            self._requests.waiting_for = None
+
+    def _next(self, timeout_s: float) -> tuple[Tag, Any]:
+        deadline_s = time.monotonic() + timeout_s
+        if not self._names:
+            raise TupleError(f"the subscription to {self._shown_as} is closed")
+        unanswered = self._ask_idle_servers(deadline_s)
+        while True:
+            _, reply = self._transport.receive(list(self._asked), timeout_s)
+            del self._asked[reply.serial]
+            unanswered.discard(reply.serial)
+            self._transport.drop(reply.serial)
+            if reply.status == Status.OK:
+                if reply.kind & STRIPED:
+                    raise PayloadError(
+                        f"a subscription to {self._shown_as} met the striped tuple "
+                        f"{decode_tag(reply.key)!r}: read that with dist_tread"
+                    )
+                value = codec.decode(reply.kind, reply.meta, reply.payload)
+                return decode_tag(reply.key), value
+            if time.monotonic() < deadline_s - _EARLY_S:  # of an earlier, shorter wait
+                unanswered |= self._ask_idle_servers(deadline_s)
+            elif not unanswered:  # else another server may have something
+                raise TupleTimeout("subscription.next", self._shown_as, timeout_s)
+
+    def _ask_idle_servers(self, deadline_s: float) -> set[int]:
+        """Ask each server for its next tuple, where a question is not under way already."""
+        asked = set()
+        left_s = max(0.0, deadline_s - time.monotonic())
+        for server, name in self._names.items():
+            if server in self._asked.values():
+                continue
+            serial = self._transport.next_serial()
+            self._asked[serial] = server
+            asked.add(serial)
+            self._transport.keep(serial)
+            query = pack_query(Operation.NEXT, serial, argument=name, timeout_s=left_s)
+            self._transport.send(server, query)
+        return asked
+
+    def close(self) -> None:
+        """End the subscription; what it has not given out is dropped."""
+        for serial in self._asked:
+            self._transport.drop(serial)
+        self._asked.clear()
+        for server, name in self._names.items():
+            self._requests.ask(server, Operation.UNSUBSCRIBE, argument=name)
+        self._names.clear()
+
+    def __iter__(self) -> Subscription:
+        return self
+
+    def __next__(self) -> tuple[Tag, Any]:
+        if not self._names:
+            raise StopIteration
+        return self.next()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Watch:
+    """Tells once that a tuple matches; made by `TupleClient.watch`.
+
+    It takes nothing: by the time somebody looks, another rank may have been faster. So nothing is
+    lost with a watch that is closed, whatever is on its way to it.
+    """
+
+    def __init__(self, requests: Requests, servers: list[int], key: bytes) -> None:
+        self._requests = requests
+        self._transport = requests.transport
+        self._asked = {requests.watch(server, key): server for server in servers}  # by serial
+        self._is_told = False
+
+    def is_told(self) -> bool:
+        """Whether a tuple has matched since the watch began; never waits."""
+        if not self._is_told:
+            found = self._transport.poll(self._asked)
+            if found is not None:
+                self._is_told = True
+                self._transport.drop(found[1].serial)
+                del self._asked[found[1].serial]
+        return self._is_told
+
+    def close(self) -> None:
+        """End the watch."""
+        for serial, server in self._asked.items():
+            self._requests.cancel(server, serial)
+        self._asked.clear()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
