@@ -1,0 +1,113 @@
+"""Names and docstrings use the field's words: see the table in CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator
+
+from support import ROOT
+
+# Words of a dialect that this project had, each with what is said instead.
+INSTEAD = {
+    "bent": "rectifier",
+    "chronicle": "journal writer",
+    "deaf": "unresponsive",
+    "door": "socket",
+    "doorway": "protocol of the socket",
+    "faces": "observers",
+    "fillers": "initializers",
+    "followers": "peers",
+    "guilty": "failed",
+    "house": "architecture",
+    "keeper": "supervisor",
+    "nest": "group tree",
+    "roster": "peers",
+    "seat": "rank assignment",
+    "seating": "placement",
+    "seats": "rank assignment",
+    "sitting": "schedule preview",
+    "sittings": "schedule preview",
+    "slopes": "gradients",
+    "storyline": "trace builder",
+    "surroundings": "environment",
+    "suspects": "quarantined trials",
+    "teller": "reporter",
+    "timesheet": "rank times",
+    "trier": "trial runner",
+    "underway": "in flight",
+}
+# The packages where they still stand. This list only gets shorter: what no longer stands there has
+# to leave it.
+ALLOWED: dict[str, set[str]] = {
+    "bent": {"dnn/nets.py"},
+    "chronicle": {"diel/executive"},
+    "deaf": {"diel/executive"},
+    "fillers": {"dnn/fillers.py", "dnn/tensor"},
+    "followers": {"modules/sweep"},
+    "guilty": {"modules/sweep"},
+    "house": {"diel/executive"},
+    "keeper": {"diel/executive"},
+    "nest": {"diel/executive"},
+    "roster": {"diel/comm", "diel/executive"},
+    "seat": {"diel/executive"},
+    "seating": {"diel/cli", "diel/executive"},
+    "seats": {"diel/executive"},
+    "sitting": {"diel/cli", "diel/executive"},
+    "sittings": {"diel/cli", "diel/executive"},
+    "slopes": {"dnn/graph", "dnn/minimization.py", "dnn/training"},
+    "storyline": {"diel/executive", "diel/run"},
+    "suspects": {"modules/sweep"},
+    "teller": {"diel/executive"},
+    "timesheet": {"diel/executive"},
+    "trier": {"modules/sweep"},
+}
+
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def texts_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield names, docstrings and comments of a file, each with its line."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in (tokenize.NAME, tokenize.COMMENT):
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
+
+
+def odd_words(file: str, source: str) -> Iterator[tuple[int, str]]:
+    for line, text in [(1, file.rpartition("/")[2]), *texts_of(source)]:
+        yield from ((line, word) for word in map(str.lower, WORD.findall(text)) if word in INSTEAD)
+
+
+def test_names_comments_and_docstrings_are_looked_at() -> None:
+    source = 'def sittings():\n    """Return each seat."""\n    a.the_house  # nested, deaf\n'
+    found = sorted(odd_words("diel/nest.py", source))
+    assert found == [(1, "nest"), (1, "seat"), (1, "sittings"), (3, "deaf"), (3, "house")]
+
+
+def test_nobody_speaks_the_old_dialect() -> None:
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for root in ("diel", "dnn", "modules"):
+        for path in sorted((ROOT / root).rglob("*.py")):
+            file = path.relative_to(ROOT).as_posix()
+            package = "/".join(file.split("/")[:2])
+            for line, word in odd_words(file, path.read_text(encoding="utf-8")):
+                found[word][package] = f'{file}:{line} says "{word}": {INSTEAD[word]}'
+    wrong = [
+        text
+        for word, places in found.items()
+        for package, text in places.items()
+        if package not in ALLOWED.get(word, ())
+    ]
+    assert wrong == []
+    unneeded = [
+        f"{word} in {package}"
+        for word, packages in ALLOWED.items()
+        for package in packages - found[word].keys()
+    ]
+    assert unneeded == [], "remove what no longer stands there from ALLOWED"
