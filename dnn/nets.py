@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dnn.errors import explains_arguments
+from dnn.graph.operations.activations import RECTIFIERS
 from dnn.layers import Activation, FullyConnected, Input, Layer
 
 __all__ = ["mlp"]
@@ -36,8 +37,7 @@ def mlp(
     ConfigurationError
         If the activation is unknown or a number of units is less than 1.
     """
-    bent = ("elu", "gelu", "leaky_relu", "relu")
-    start = "he_uniform" if activation in bent else "glorot_uniform"
+    start = "he_uniform" if activation in RECTIFIERS else "glorot_uniform"
     layers: list[Layer] = [Input(inputs)]
     for units in hidden:
         layers += [FullyConnected(units, start=start), Activation(activation)]

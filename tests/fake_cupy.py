@@ -14,10 +14,9 @@ from typing import ClassVar
 
 import cuda_emulator
 import numpy as np
+from cuda_catalogue import ELEMENTWISE, all_kernels, codes_of
 
 from dnn.backend.cuda import memory
-from dnn.backend.cuda.catalogue import all_kernels, codes_of
-from dnn.backend.cuda.elementwise import ELEMENTWISE
 from dnn.backend.cuda.source import elementwise_kernel
 
 
@@ -167,7 +166,7 @@ def compile_all():
         for name, axes in itertools.product(ELEMENTWISE, (2, 3)):
             for code in ("f4", "f8"):
                 spec = ELEMENTWISE[name]
-                if name not in ("adam_coefficients", "count", "fill"):
+                if name not in ("adam_coefficients", "count"):
                     kernels.append(elementwise_kernel(spec, codes_of(spec, code), axes))
         kernels = list({kernel.name: kernel for kernel in kernels}.values())
         RawModule.compiled.update(

@@ -8,9 +8,31 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dnn import graph
-from dnn.graph.operation import apply
+from dnn.backend import Formula, empty
+from dnn.graph.operation import OPERATIONS, apply
+from dnn.graph.operations.elementwise import Elementwise
 
 F8 = np.float64
+
+FORMULAS: dict[str, Formula] = {
+    name: operation.formula
+    for name, operation in OPERATIONS.items()
+    if isinstance(operation, Elementwise)
+}
+
+
+def formula_step(ops, name, inputs, out):
+    """Return the call of an elementwise operation on arrays."""
+    formula = FORMULAS[name]
+    workspace = [empty(ops, out.shape, dtype) for dtype in formula.workspace(out.dtype)]
+    return ops.elementwise(formula, inputs, out, workspace)
+
+
+def compute(ops, name, *operands):
+    """Compute an elementwise operation; the last operand is the result."""
+    *inputs, out = operands
+    function, arguments = formula_step(ops, name, inputs, out)
+    function(*arguments)
 
 
 def away_from_zero(x):

@@ -8,11 +8,22 @@ from __future__ import annotations
 import importlib.util
 
 from dnn.backend.device import Device
-from dnn.backend.ops import ALIGNMENT_BYTES, Array, Chain, Ops, empty
+from dnn.backend.formula import Formula
+from dnn.backend.ops import ALIGNMENT_BYTES, Array, Chain, Ops, Step, empty
 from dnn.backend.routines import RoutineTable
 from dnn.errors import unknown_name
 
-__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "RoutineTable", "empty", "ops_for"]
+__all__ = [
+    "ALIGNMENT_BYTES",
+    "Array",
+    "Chain",
+    "Formula",
+    "Ops",
+    "RoutineTable",
+    "Step",
+    "empty",
+    "ops_for",
+]
 
 
 def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:

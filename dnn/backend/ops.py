@@ -18,18 +18,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend.arrays import Array
+from dnn.backend.formula import Formula
 from dnn.backend.optimizer_steps import OptimizerSteps
 from dnn.backend.philox import uniform_noise
 from dnn.backend.routines import RoutineTable
 
-__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "empty"]
+__all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "Step", "empty"]
 
 ALIGNMENT_BYTES = 64
 """A cache line, and the widest vector registers."""
 
 Chain = tuple[tuple[Any, ...], ...]
-"""Elementwise operations in a row: for each its name and the places of its operands, which are the
-inputs and after them the results so far. ``(("add", 0, 1), ("tanh", 2))`` is ``tanh(a + b)``."""
+"""Elementwise operations in a row: for each its formula and the places of its operands, which are
+the inputs and after them the results so far. ``((add, 0, 1), (tanh, 2))`` is ``tanh(a + b)``."""
+
+Step = tuple[Callable[..., object], tuple[Any, ...]]
+"""A function and the arguments to call it with: what a plan is a list of."""
 
 
 class Ops(OptimizerSteps):
@@ -54,17 +58,28 @@ class Ops(OptimizerSteps):
         """Return what `RoutineTable.measure` is to time: operation, size, and calls by name."""
         return ()
 
-    def chain(
-        self, chain: Chain, inputs: Sequence[Array], out: Array
-    ) -> list[tuple[Callable[..., object], tuple[Any, ...]]] | None:
+    def elementwise(
+        self, formula: Formula, inputs: Sequence[Any], out: Array, workspace: Sequence[Array] = ()
+    ) -> Step:
+        """Return the call that computes a formula, element by element.
+
+        Parameters
+        ----------
+        formula : Formula
+        inputs : sequence of array or number
+            Its operands, which broadcast to `out`.
+        out : array
+            It may be one of the operands in `Formula.overwrites`.
+        workspace : sequence of array, of the shape of `out`
+            Of the types that `Formula.workspace` asks for.
+        """
+        return formula.numpy, (*inputs, *workspace, out)
+
+    def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
         """Return the calls of a chain in one piece; None where it has to be done one by one."""
         return None
 
-    def link(
-        self,
-        steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]],
-        scratch: Array | None = None,
-    ) -> list[tuple[Callable[..., object], tuple[Any, ...]]]:
+    def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
         """Return calls that do the same as `steps` with less in between; done once for a plan.
 
         Parameters
@@ -158,95 +173,6 @@ class Ops(OptimizerSteps):
         np.add(by_model, width * np.arange(len(by_model))[:, None], by_model)
         np.add.at(tallies.reshape(-1), by_model, 1)
 
-    # Elementwise: out = f(x) or f(x, y).
-
-    add = staticmethod(np.add)
-    subtract = staticmethod(np.subtract)
-    multiply = staticmethod(np.multiply)
-    divide = staticmethod(np.divide)
-    negative = staticmethod(np.negative)
-    exp = staticmethod(np.exp)
-    expm1 = staticmethod(np.expm1)
-    log = staticmethod(np.log)
-    square = staticmethod(np.square)
-    tanh = staticmethod(np.tanh)
-    sqrt = staticmethod(np.sqrt)
-    log1p = staticmethod(np.log1p)
-    power = staticmethod(np.power)
-    abs = staticmethod(np.absolute)
-    sign = staticmethod(np.sign)
-
-    # These two take `out` by its name only.
-
-    @staticmethod
-    def maximum(a: Array, b: Array, out: Array) -> None:
-        """Larger one; NaN wins."""
-        np.maximum(a, b, out=out)
-
-    @staticmethod
-    def minimum(a: Array, b: Array, out: Array) -> None:
-        """Smaller one; NaN wins."""
-        np.minimum(a, b, out=out)
-
-    @staticmethod
-    def clip(x: Array, low: Array, high: Array, out: Array) -> None:
-        """``min(max(x, low), high)``; NaN stays NaN."""
-        np.maximum(x, low, out=out)
-        np.minimum(out, high, out=out)
-
-    # Comparisons: `out` is of bool.
-
-    greater = staticmethod(np.greater)
-    greater_equal = staticmethod(np.greater_equal)
-    equal = staticmethod(np.equal)
-
-    @staticmethod
-    def where(condition: Array, a: Array, b: Array, out: Array) -> None:
-        """Choose `a` where the condition holds, else `b`; `out` may be `b`."""
-        np.copyto(out, b)
-        np.copyto(out, a, where=condition)
-
-    @staticmethod
-    def relu(x: Array, out: Array) -> None:
-        """``max(x, 0)``; NaN stays NaN."""
-        np.maximum(x, 0.0, out=out)
-
-    @staticmethod
-    def positive(x: Array, mask: Array, out: Array) -> None:
-        """1 where ``x > 0``, else 0; `mask` is workspace of bool."""
-        # Straight into `out` NumPy would cast through a buffer, at twice the time.
-        np.greater(x, 0.0, mask)
-        np.copyto(out, mask)
-
-    @staticmethod
-    def where_greater(a: Array, b: Array, c: Array, mask: Array, out: Array) -> None:
-        """Choose `a` where ``b > c``, else 0; `mask` is workspace; `out` may be any input."""
-        np.greater(b, c, mask)
-        np.logical_not(mask, mask)
-        np.copyto(out, a)
-        np.copyto(out, 0.0, where=mask)
-
-    @staticmethod
-    def where_equal(a: Array, b: Array, c: Array, mask: Array, out: Array) -> None:
-        """Choose `a` where ``b == c``, else 0; as `where_greater`."""
-        np.not_equal(b, c, mask)
-        np.copyto(out, a)
-        np.copyto(out, 0.0, where=mask)
-
-    @staticmethod
-    def sigmoid(x: Array, smaller: Array, out: Array) -> None:
-        """Logistic function, as ``exp(min(x, 0)) / (1 + exp(-|x|))``; `smaller` is workspace.
-
-        Nothing overflows and nothing cancels: small values are as exact as those near 1.
-        """
-        np.abs(x, smaller)
-        np.negative(smaller, smaller)
-        np.exp(smaller, smaller)
-        np.add(smaller, 1.0, smaller)
-        np.minimum(x, 0.0, out=out)
-        np.exp(out, out)
-        np.divide(out, smaller, out)
-
     # Reductions; an axis that is summed over has length 1 in `out`.
 
     @staticmethod
@@ -303,22 +229,6 @@ class Ops(OptimizerSteps):
         np.multiply(log_probabilities, target, terms, where=mask)
         np.multiply(terms, -1.0 / terms.shape[-2], terms)
         np.add.reduce(terms, axis=(-2, -1), out=out, keepdims=False)
-
-    @staticmethod
-    def binary_cross_entropy(logits: Array, target: Array, terms: Array, out: Array) -> None:
-        """``log(1 + exp(logits)) - target logits``; `terms` is workspace.
-
-        In the form ``(max(x, 0) - target x) + log(1 + exp(-|x|))``: in this order what is small
-        is added to what has cancelled already.
-        """
-        np.maximum(logits, 0.0, out=out)
-        np.multiply(logits, target, terms)
-        np.subtract(out, terms, out)
-        np.abs(logits, terms)
-        np.negative(terms, terms)
-        np.exp(terms, terms)
-        np.log1p(terms, terms)
-        np.add(out, terms, out)
 
     # Linear algebra.
 

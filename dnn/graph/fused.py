@@ -14,6 +14,7 @@ import numpy as np
 from dnn.backend import Array, Chain, Ops
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
+from dnn.graph.operations.elementwise import formula_of
 
 __all__ = ["Fused", "fused"]
 
@@ -36,7 +37,8 @@ class Fused(Operation):
         places = {node: i for i, node in enumerate([*inputs, *members])}
         self.places = [tuple(places[x] for x in node.inputs) for node in members]
         self.chain: Chain = tuple(
-            (node.kind, *operands) for node, operands in zip(members, self.places, strict=True)
+            (formula_of(node), *operands)
+            for node, operands in zip(members, self.places, strict=True)
         )
         # Element i of the result needs only element i of an input of the same shape.
         self.overwrites = tuple(range(len(inputs)))  # type: ignore[misc]

@@ -6,12 +6,12 @@ To add one: subclass `Operation`, write forward and gradient side by side, decor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from dnn.backend import Array, Ops
+from dnn.backend import Array, Ops, Step
 from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape
 
@@ -34,10 +34,6 @@ class Arrays(NamedTuple):
     inputs: Sequence[Array]
     out: Array
     workspace: Sequence[Array]
-
-
-Step = tuple[Callable[..., object], tuple[Any, ...]]
-"""A function and the arguments to call it with: what a plan is a list of."""
 
 
 class Operation:

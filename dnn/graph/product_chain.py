@@ -13,6 +13,7 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
+from dnn.graph.operations.elementwise import formula_of
 
 __all__ = ["ProductChain", "product_chain"]
 
@@ -59,7 +60,7 @@ class ProductChain(Operation):
 def product_chain(product: Node, chain: Node) -> Node:
     """Return a node that does what both do; its inputs are the product's, then the others."""
     others = [x for x in chain.inputs if x is not product]
-    attributes = chain.attributes or {"chain": ((chain.kind, *range(len(chain.inputs))),)}
+    attributes = chain.attributes or {"chain": ((formula_of(chain), *range(len(chain.inputs))),)}
     return Node(
         "product_chain",
         chain.shape,

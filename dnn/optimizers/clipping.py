@@ -8,6 +8,7 @@ import numpy as np
 
 from dnn.backend import Array, Ops, empty
 from dnn.graph.operation import Step
+from dnn.graph.operations.arithmetic import Multiply
 
 __all__ = ["COLUMNS", "clip_steps"]
 
@@ -52,5 +53,5 @@ def clip_steps(ops: Ops, gradients: Array, scalars: Mapping[str, Array]) -> list
             space = squares[..., : part.shape[-1]]
             steps.append((ops.sum_of_squares, (part, space, sums[..., i : i + 1])))
         steps.append((ops.clip_factor, (sums, scalars["clip_norm"], factor)))
-        steps += [(ops.multiply, (part, factor, part)) for part in parts]
+        steps += [ops.elementwise(Multiply.formula, (part, factor), part) for part in parts]
     return steps

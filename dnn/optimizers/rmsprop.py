@@ -9,6 +9,7 @@ import numpy as np
 
 from dnn.backend import Array, Ops
 from dnn.graph.operation import Step
+from dnn.graph.operations.arithmetic import Subtract
 from dnn.optimizers.optimizer import Block, Hyperparameter, Optimizer
 from dnn.parameters import FlatBuffer
 
@@ -63,7 +64,7 @@ class RMSProp(Optimizer):
         smoothing = scalars["smoothing"]
         one = ops.asarray(np.ones((), smoothing.dtype))
         scalars["complement"] = ops.asarray(np.ones(smoothing.shape, smoothing.dtype))
-        return [(ops.subtract, (one, smoothing, scalars["complement"]))]
+        return [ops.elementwise(Subtract.formula, (one, smoothing), scalars["complement"])]
 
     def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
         """Return `Ops.rmsprop_step`."""

@@ -16,6 +16,7 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, unknown_name
 from dnn.graph.operation import Step
+from dnn.graph.operations.arithmetic import Multiply
 from dnn.parameters import FlatBuffer, Segment
 
 __all__ = [
@@ -186,7 +187,8 @@ def schedule_steps(
     steps_done = counter["steps_done"]
 
     factor = ops.asarray(np.ones((), given.dtype))
-    return [(_follow, (schedule, steps_done, factor)), (ops.multiply, (given, factor, scheduled))]
+    follow: Step = (_follow, (schedule, steps_done, factor))
+    return [follow, ops.elementwise(Multiply.formula, (given, factor), scheduled)]
 
 
 def _follow(schedule: Schedule, steps_done: Array, factor: Array) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from dnn.backend import Array, empty
 from dnn.graph.operation import Step
+from dnn.graph.operations.arithmetic import Divide
 from dnn.optimizers import Update
 
 __all__ = ["LossScaling"]
@@ -93,8 +94,10 @@ class LossScaling:
 
     def _step(self) -> None:
         """Take a step and leave the counting to the caller, as the steps of an `Update` do."""
-        divide: Callable[..., object] = self._ops.divide
-        divide(self.gradients, self._scale, self.gradients)
+        divide, arguments = self._ops.elementwise(
+            Divide.formula, (self.gradients, self._scale), self.gradients
+        )
+        divide(*arguments)
         if not self._ops.all_finite(self.gradients, self._finite):
             self._scale[...] = max(1.0, self.scale / 2)
             self._counts += [-self._counts[0], 1]

@@ -1,7 +1,7 @@
-"""Chains of elementwise operations as one loop each, generated.
+"""Chains of elementwise operations as one loop each, written from their formulas.
 
-A chain is a tuple of instructions, each a name and the places of its operands: first come the
-inputs, then the results of the instructions before. ``(("add", 0, 1), ("tanh", 2))`` is
+A chain is a tuple of instructions, each a formula and the places of its operands: first come the
+inputs, then the results of the instructions before. ``((add, 0, 1), (tanh, 2))`` is
 ``tanh(a + b)``.
 
 The loop runs over three axes at most, which is what broadcasting commonly leaves when neighbours
@@ -14,6 +14,7 @@ that are contiguous in every array are one::
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -23,57 +24,40 @@ import numpy as np
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.kernel_wrappers import type_code
 from dnn.backend.cpu.program import Record, address_of
+from dnn.backend.formula import COPY, Formula, Language, Writer
 from dnn.backend.ops import Array, Chain
 
-__all__ = ["EXPRESSIONS", "WITH_BOOL", "chain_record", "chain_source", "operand_count"]
+__all__ = ["NUMBA", "Access", "chain_record", "chain_source"]
 
-EXPRESSIONS = {
-    "add": "{0} + {1}",
-    "subtract": "{0} - {1}",
-    "multiply": "{0} * {1}",
-    "divide": "{0} / {1}",
-    "negative": "-{0}",
-    "square": "{0} * {0}",
-    "exp": "vector_math.exp_{type}({0})",
-    "expm1": "vector_math.expm1_{type}({0})",
-    "log": "vector_math.log_{type}({0})",
-    "tanh": "vector_math.tanh_{type}({0})",
-    "sigmoid": "vector_math.sigmoid_{type}({0})",
-    # Written so that NaN takes the branch in which it stays NaN.
-    "relu": "({type}(0) if {0} < {type}(0) else {0})",
-    "positive": "({type}(1) if {0} > {type}(0) else {type}(0))",
-    "where_greater": "({0} if {1} > {2} else {type}(0))",
-    "where_equal": "({0} if {1} == {2} else {type}(0))",
-    "maximum": "({0} if {0} > {1} or {0} != {0} else {1})",
-    "minimum": "({0} if {0} < {1} or {0} != {0} else {1})",
-    "clip": "({2} if ({1} if {0} < {1} else {0}) > {2} else {1} if {0} < {1} else {0})",
-    "abs": "abs({0})",
-    "sign": "({type}(1) if {0} > {type}(0) else {type}(-1) if {0} < {type}(0) else {0})",
-    "sqrt": "np.sqrt({0})",
-    "log1p": "{type}(np.log1p({0}))",
-    "power": "{type}({0} ** {1})",
-    "copy": "{0}",
-}
-"""What each operation is in the source; those that are missing are not fused."""
-
-WITH_BOOL = {
-    "greater": "{type}({0} > {1})",
-    "greater_equal": "{type}({0} >= {1})",
-    "equal": "{type}({0} == {1})",
-    "where": "({1} if {0} else {2})",
-    "cast": "{type}({0})",
-}
-"""Like `EXPRESSIONS`, of operands of several types: alone, never part of a longer chain."""
-
-COUNTING = ("add", "copy")
-"""What is done to integers: alone too."""
+VECTOR_MATH = ("exp", "expm1", "log", "sigmoid", "tanh")
+"""Functions of `vector_math`."""
 
 LARGEST_AXES = 3
 
 
-def operand_count(expression: str) -> int:
-    """Return how many operands an expression of one of these tables has."""
-    return sum(f"{{{place}}}" in expression for place in range(3))
+class Access(enum.Enum):
+    """How a loop reads an input."""
+
+    ALONG = "element by element along the innermost axis"
+    SAME = "one element, the same all along"
+    IN_PLACE = "the very memory of the result, which the compiler takes for an overlap unless told"
+
+
+NUMBA = Language(
+    number="{type}({0})",  # or Numba would compute in float64
+    power="{type}({0} ** {1})",
+    choice="{1} if {0} else {2}",
+    either="{0} or {1}",
+    both="{0} and {1}",
+    inverse="not {0}",
+    truth="b1({0})",
+    assignment="{0} = {1}",
+    functions={
+        **{name: f"vector_math.{name}_{{type}}({{0}})" for name in VECTOR_MATH},
+        **{name: f"{{type}}(np.{name}({{0}}))" for name in ("log1p", "sqrt")},
+    },
+    routines=VECTOR_MATH,
+)
 
 
 def chain_record(chain: Chain, inputs: Sequence[Array], out: Array) -> Record | None:
@@ -82,27 +66,32 @@ def chain_record(chain: Chain, inputs: Sequence[Array], out: Array) -> Record | 
     codes = tuple(_element_code(x.dtype) for x in inputs)
     if code is None or None in codes or not out.size:
         return None
-    name = chain[0][0]
-    if name not in WITH_BOOL and set(codes) != {code}:
-        return None
-    if code not in ("f4", "f8") and name not in (*WITH_BOOL, *COUNTING):
+    if not _takes([formula for formula, *_ in chain], codes, code):
         return None
     views = [np.broadcast_to(x, out.shape) for x in inputs]
     shape, strides = collapse(out.shape, [view.strides for view in (*views, out)])
     if len(shape) > LARGEST_AXES or strides[-1][-1] not in (0, out.itemsize):
         return None
-    forms = ""
+    accesses = []
     for x, steps in zip(inputs, strides, strict=False):
         if steps[-1] not in (0, x.itemsize):
             return None
         if steps == strides[-1] and address_of(x) == address_of(out) and x.dtype == out.dtype:
-            forms += "="  # in place: the compiler must know, or it takes this for an overlap
+            accesses.append(Access.IN_PLACE)
         else:
-            forms += "k" if steps[-1] else "1"
+            accesses.append(Access.ALONG if steps[-1] else Access.SAME)
     fields = [*shape, address_of(out), *strides[-1][:-1]]
     for x, steps in zip(inputs, strides, strict=False):
         fields += [address_of(x), *steps[:-1]]
-    return entry_of(chain_source(chain, forms, (*codes, code))), fields
+    return entry_of(chain_source(chain, tuple(accesses), (*codes, code))), fields
+
+
+def _takes(formulas: Sequence[Formula], codes: Sequence[str | None], code: str) -> bool:
+    """Say whether formulas are compiled for types of the inputs and of the result."""
+    if formulas == [COPY] or not formulas[0].has_one_type:  # which is alone in its chain
+        return True
+    exact = all(formula.is_exact_in_integers for formula in formulas)
+    return set(codes) == {code} and (code in ("f4", "f8") or exact)
 
 
 def _element_code(dtype: np.dtype[Any]) -> str | None:
@@ -143,46 +132,43 @@ def collapse(
 _HEADER = HEADER.replace("**FLAGS", '**{**FLAGS, "fastmath": {"nsz"}}')
 
 
-def _expression(name: str) -> str:
-    return EXPRESSIONS.get(name) or WITH_BOOL[name]
-
-
 @cache
-def chain_source(chain: Chain, forms: str, codes: tuple[str, ...]) -> str:
+def chain_source(chain: Chain, accesses: tuple[Access, ...], codes: tuple[str, ...]) -> str:
     """Return the source of a chain's kernel.
 
     Parameters
     ----------
     chain : tuple of instructions
-    forms : str
-        A letter for each input: ``k`` runs along the innermost axis, ``1`` is the same all along,
-        ``=`` is the very memory of the result.
+    accesses : tuple of Access
+        Of each input.
     codes : tuple of str
         ``"f4"``, ``"f8"``, ``"b1"``, ``"i8"`` or ``"u8"`` for each input and for the result.
     """
     lines = []
     names = []
     result = codes[-1]
-    for number, (form, code) in enumerate(zip(forms, codes, strict=False)):
+    for number, (access, code) in enumerate(zip(accesses, codes, strict=False)):
         at = 6 + 3 * number
         place = f"pointer(r[{at}] + i * r[{at + 1}] + j * r[{at + 2}])"
-        if form == "k":
+        if access is Access.ALONG:
             lines.append(f"            x{number} = carray({place}, (n,), {code})")
             names.append(f"x{number}[k]")
-        elif form == "1":
+        elif access is Access.SAME:
             lines.append(f"            x{number} = carray({place}, (1,), {code})[0]")
             names.append(f"x{number}")
         else:
             names.append("out[k]")
-    lines.append("            for k in range(n):")
-    for number, (name, *operands) in enumerate(chain):
-        given = [names[operand] for operand in operands]
-        lines.append(f"                t{number} = {_expression(name).format(*given, type=result)}")
-        names.append(f"t{number}")
-    lines.append(f"                out[k] = {names[-1]}")
+    writer = Writer(NUMBA, codes[0] if result == "b1" else result)
+    for formula, *operands in chain:
+        value = writer.formula(formula, [names[operand] for operand in operands])
+        if formula == COPY and codes[0] != result:
+            value = f"{result}({value})"
+        names.append(writer.named(value))
+    inner = "".join(
+        f"                {line}\n" for line in [*writer.lines, f"out[k] = {names[-1]}"]
+    )
     return (
         f"{_HEADER}    n = r[2]\n    for i in range(r[0]):\n        for j in range(r[1]):\n"
         f"            out = carray(pointer(r[3] + i * r[4] + j * r[5]), (n,), {result})\n"
-        + "\n".join(lines)
-        + "\n"
+        + "\n".join([*lines, f"            for k in range(n):\n{inner}"])
     )

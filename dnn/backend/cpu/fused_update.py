@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnn.backend.cpu.kernel_wrappers import RowKernel
-from dnn.backend.cpu.program import Native, Step
-from dnn.backend.ops import ALIGNMENT_BYTES, Array, Ops
+from dnn.backend.cpu.program import Native
+from dnn.backend.ops import ALIGNMENT_BYTES, Array, Ops, Step
 
 __all__ = ["fuse_update"]
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from dnn.backend.cpu.chains import EXPRESSIONS, WITH_BOOL, chain_record, operand_count
+from dnn.backend.cpu.chains import chain_record
 from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.kernel_wrappers import RowKernel, array_kernel
 from dnn.backend.cpu.products import gemm_record
-from dnn.backend.cpu.program import Native, Record, Step, link
-from dnn.backend.ops import Array, Chain, Ops
+from dnn.backend.cpu.program import Native, Record, link
+from dnn.backend.formula import COPY, Formula
+from dnn.backend.ops import Array, Chain, Ops, Step
 from dnn.backend.routines import CANDIDATES
 
 __all__ = ["CpuOps"]
@@ -71,17 +73,16 @@ def _split_batch(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]
     return [(x, order[cut.start :], position, out[cut]) for cut in _cuts(len(out), parts)]
 
 
-def _elementwise(name: str) -> Native:
-    """Return the kernel of one operation: a chain of length 1."""
-    oracle = getattr(Ops, name)
-    inputs = operand_count(EXPRESSIONS.get(name) or WITH_BOOL[name])
+@cache
+def _elementwise(formula: Formula) -> Native:
+    """Return the kernel of a formula: a chain of length 1."""
+    count = len(formula.names)
 
     def record(*arguments: Any) -> Record | None:
         # Between the inputs and the result there may be workspace, which it does not need.
-        chain = ((name, *range(inputs)),)
-        return chain_record(chain, arguments[:inputs], arguments[-1])
+        return chain_record(((formula, *range(count)),), arguments[:count], arguments[-1])
 
-    return Native(record, oracle, _split_elements)
+    return Native(record, formula.numpy, _split_elements)
 
 
 def _copy() -> Native:
@@ -90,8 +91,7 @@ def _copy() -> Native:
     def record(x: Array, out: Array) -> Record | None:
         if x.dtype != out.dtype and (out.dtype.kind != "f" or x.ndim > out.ndim):
             return None
-        name = "copy" if x.dtype == out.dtype else "cast"
-        return chain_record(((name, 0),), (x,), out)
+        return chain_record(((COPY, 0),), (x,), out)
 
     return Native(record, Ops.copy, _split_elements)
 
@@ -250,34 +250,6 @@ class CpuOps(Ops):
         "tally_classes", (3, 2, 2), _tally, Ops.tally_classes, _columns
     )
 
-    add: Any = _elementwise("add")
-    subtract: Any = _elementwise("subtract")
-    multiply: Any = _elementwise("multiply")
-    divide: Any = _elementwise("divide")
-    negative: Any = _elementwise("negative")
-    exp: Any = _elementwise("exp")
-    expm1: Any = _elementwise("expm1")
-    log: Any = _elementwise("log")
-    square: Any = _elementwise("square")
-    tanh: Any = _elementwise("tanh")
-    relu: Any = _elementwise("relu")
-    positive: Any = _elementwise("positive")
-    sigmoid: Any = _elementwise("sigmoid")
-    maximum: Any = _elementwise("maximum")
-    minimum: Any = _elementwise("minimum")
-    clip: Any = _elementwise("clip")
-    abs: Any = _elementwise("abs")
-    sign: Any = _elementwise("sign")
-    sqrt: Any = _elementwise("sqrt")
-    log1p: Any = _elementwise("log1p")
-    power: Any = _elementwise("power")
-    greater: Any = _elementwise("greater")
-    greater_equal: Any = _elementwise("greater_equal")
-    equal: Any = _elementwise("equal")
-    where: Any = _elementwise("where")
-    where_greater: Any = _elementwise("where_greater")
-    where_equal: Any = _elementwise("where_equal")
-
     sum: Any = _sum()
     log_softmax: Any = array_kernel(
         "log_softmax",
@@ -309,7 +281,11 @@ class CpuOps(Ops):
     )
     adam_step: Any = RowKernel("adam_step", Ops.adam_step, "rrrrhhhhhihhh--", "bc")
 
-    fusible = frozenset(EXPRESSIONS)
+    def elementwise(
+        self, formula: Formula, inputs: Sequence[Any], out: Array, workspace: Sequence[Array] = ()
+    ) -> Step:
+        """Return the compiled loop of a formula; it takes workspace for what NumPy has to do."""
+        return _elementwise(formula), (*inputs, *workspace, out)
 
     def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
         """Return a chain as one kernel."""
@@ -323,7 +299,7 @@ class CpuOps(Ops):
 
     def link(
         self,
-        steps: Sequence[tuple[Callable[..., object], tuple[Any, ...]]],
+        steps: Sequence[Step],
         scratch: Array | None = None,
     ) -> list[Step]:
         """Join neighbouring kernels into programs."""

@@ -24,13 +24,12 @@ import numpy as np
 
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.thread_pool import LIMIT_OF_HELPERS, blas_threads, thread_pool
-from dnn.backend.ops import Array
+from dnn.backend.ops import Array, Step
 
 __all__ = [
     "Native",
     "Program",
     "Record",
-    "Step",
     "address_of",
     "laid_out",
     "link",
@@ -116,9 +115,6 @@ class Native:
             self.oracle(*arguments)
         else:
             Program([record], arguments).run()
-
-
-Step = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 def address_of(x: Array) -> int:

@@ -1,4 +1,4 @@
-"""What happens to one element, for every elementwise method of `Ops`: C++ beside NumPy's oracle."""
+"""What happens to one element: formulas in C++, and what is no formula beside NumPy's oracle."""
 
 from __future__ import annotations
 
@@ -6,74 +6,48 @@ import functools
 import hashlib
 
 from dnn.backend.cuda.source import Elementwise
+from dnn.backend.formula import Formula, Language, Writer
 from dnn.backend.ops import Chain
 
 __all__ = [
-    "COMPARISONS",
+    "CUDA",
     "ELEMENTWISE",
-    "EXPRESSIONS",
     "adagrad_step",
     "adam_step",
     "chain",
     "momentum_step",
-    "operand_count",
+    "of_formula",
     "rmsprop_step",
     "sgd_step",
 ]
 
 
-EXPRESSIONS = {
-    "add": "{0} + {1}",
-    "subtract": "{0} - {1}",
-    "multiply": "{0} * {1}",
-    "divide": "{0} / {1}",
-    "power": "pow({0}, {1})",
-    # NaN wins on either side.
-    "maximum": "{0} != {0} || {0} > {1} ? {0} : {1}",
-    "minimum": "{0} != {0} || {0} < {1} ? {0} : {1}",
-    "negative": "-{0}",
-    "exp": "exp({0})",
-    "expm1": "expm1({0})",
-    "log": "log({0})",
-    "log1p": "log1p({0})",
-    "square": "{0} * {0}",
-    "sqrt": "sqrt({0})",
-    "tanh": "tanh({0})",
-    "abs": "{0} < A(0) ? -{0} : {0} == A(0) ? A(0) : {0}",
-    "sign": "{0} != {0} ? {0} : A(({0} > A(0)) - ({0} < A(0)))",
-    "relu": "{0} > A(0) || {0} != {0} ? {0} : A(0)",
-    "positive": "{0} > A(0) ? A(1) : A(0)",
-    "where_greater": "{1} > {2} ? {0} : A(0)",
-    "where_equal": "{1} == {2} ? {0} : A(0)",
-    "clip": "({0} < {1} ? {1} : {0}) > {2} ? {2} : {0} < {1} ? {1} : {0}",
-    # Neither exponential overflows, and neither form cancels.
-    "sigmoid": "{0} < A(0) ? exp({0}) / (A(1) + exp({0})) : A(1) / (A(1) + exp(-{0}))",
-    "copy": "{0}",
-    "fill": "{0}",
-}
-"""What each operation is in CUDA C++, by the places of its operands: as the plain kernel of its
-name and as a member of a fused chain."""
-
-COMPARISONS = {
-    "greater": "{0} > {1}",
-    "greater_equal": "{0} >= {1}",
-    "equal": "{0} == {1}",
-}
-"""Like `EXPRESSIONS`; the result is of bool."""
+CUDA = Language(
+    number="A({0})",  # A is the type of arithmetic
+    power="pow({0}, {1})",
+    choice="{0} ? {1} : {2}",
+    either="{0} || {1}",
+    both="{0} && {1}",
+    inverse="!{0}",
+    truth="{0}",
+    assignment="const A {0} = {1};",
+    # Of integers and floats alike.
+    functions={"abs": "{0} < A(0) ? -{0} : {0} == A(0) ? A(0) : {0}"},
+)
 
 
-def operand_count(expression: str) -> int:
-    """Return how many operands an expression of one of these tables has."""
-    return sum(f"{{{place}}}" in expression for place in range(3))
+@functools.cache
+def of_formula(formula: Formula) -> Elementwise:
+    """Return a formula as a kernel."""
+    writer = Writer(CUDA, "A")
+    value = writer.formula(formula, formula.names)
+    body = "\n".join([*writer.lines, f"out = {value};"])
+    conditions = () if formula.has_one_type or formula.is_bool else (("condition", "b1"),)
+    fixed = (("out", "b1"),) if formula.is_bool else conditions
+    return Elementwise(formula.name, (*formula.names, "out"), ("out",), body, fixed=fixed)
 
 
-def _plain(name: str, expression: str, fixed: tuple[tuple[str, str], ...] = ()) -> Elementwise:
-    count = operand_count(expression)
-    operands = ("x",) if count == 1 else ("a", "b", "c")[:count]
-    body = f"out = {expression.format(*operands)};"
-    return Elementwise(name, (*operands, "out"), ("out",), body, fixed=fixed)
-
-
+@functools.cache
 def chain(members: Chain, inputs: int) -> Elementwise:
     """Return a chain of elementwise operations as one.
 
@@ -87,35 +61,20 @@ def chain(members: Chain, inputs: int) -> Elementwise:
     Returns
     -------
     Elementwise
-
-    Raises
-    ------
-    KeyError
-        If `EXPRESSIONS` lacks one of the operations.
     """
     names = [f"x{i}" for i in range(inputs)]
-    lines = []
-    for number, (kind, *operands) in enumerate(members):
-        expression = EXPRESSIONS[kind].format(*(names[place] for place in operands))
-        lines.append(f"const A t{number} = {expression};")
-        names.append(f"t{number}")
-    lines.append(f"out = {names[-1]};")
-    digest = hashlib.sha256(repr(members).encode()).hexdigest()[:12]
-    return Elementwise(f"chain_{digest}", (*names[:inputs], "out"), ("out",), "\n".join(lines))
+    writer = Writer(CUDA, "A")
+    for formula, *operands in members:
+        value = writer.formula(formula, [names[place] for place in operands])
+        names.append(writer.named(value))
+    body = "\n".join([*writer.lines, f"out = {names[-1]};"])
+    digest = hashlib.sha256(body.encode()).hexdigest()[:12]
+    return Elementwise(f"chain_{digest}", (*names[:inputs], "out"), ("out",), body)
 
 
 ELEMENTWISE = {
     spec.name: spec
     for spec in (
-        *(_plain(name, expression) for name, expression in EXPRESSIONS.items()),
-        *(_plain(name, expr, (("out", "b1"),)) for name, expr in COMPARISONS.items()),
-        Elementwise(
-            "where",
-            ("condition", "a", "b", "out"),
-            ("out",),
-            "out = condition ? a : b;",
-            fixed=(("condition", "b1"),),
-        ),
         # NaN stays NaN.
         Elementwise(
             "clip_value_step",
@@ -136,16 +95,6 @@ out = limit / (norm != norm || norm > limit ? norm : limit);
 """,
             pointers=("sums",),
             integers=("length", "stride"),
-        ),
-        Elementwise(
-            "binary_cross_entropy",
-            ("logits", "target", "out"),
-            ("out",),
-            """
-const A size = logits < A(0) ? -logits : logits;
-const A linear = (logits > A(0) || logits != logits ? logits : A(0)) - logits * target;
-out = linear + log1p(exp(-size));
-""",
         ),
         Elementwise(
             "count",

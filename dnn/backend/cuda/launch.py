@@ -60,7 +60,7 @@ class Launcher:
     def __init__(self, cupy: Any) -> None:
         self.cupy = cupy
         self._sources: dict[Any, Kernel] = {}
-        self._compiled: dict[str, Any] = {}
+        self._compiled: dict[Kernel, Any] = {}
         self._workspaces: dict[str, Any] = {}
         self._recording: list[Call] | None = None
 
@@ -90,11 +90,11 @@ class Launcher:
 
     def launch(self, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
         """Launch a kernel with blocks of `THREADS` threads."""
-        if kernel.name not in self._compiled:
+        if kernel not in self._compiled:
             module = self.cupy.RawModule(code=kernel.program, options=OPTIONS)
-            self._compiled[kernel.name] = module.get_function(kernel.name)
+            self._compiled[kernel] = module.get_function(kernel.name)
         grid = (max(1, min(blocks, BLOCKS)),)
-        self.call(self._compiled[kernel.name], grid, (THREADS,), tuple(arguments))
+        self.call(self._compiled[kernel], grid, (THREADS,), tuple(arguments))
 
     def for_each(self, kernel: Kernel, elements: int, arguments: Sequence[Any]) -> None:
         """Launch a kernel with a thread for each of a number of elements."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dnn.backend.cuda import elementwise, kernels
 from dnn.backend.cuda.blas import Cublas, product_of
-from dnn.backend.cuda.elementwise import ELEMENTWISE, EXPRESSIONS
+from dnn.backend.cuda.elementwise import ELEMENTWISE
 from dnn.backend.cuda.kernels import REDUCTIONS
 from dnn.backend.cuda.launch import Launcher
 from dnn.backend.cuda.layout import element_strides
@@ -19,12 +19,11 @@ from dnn.backend.cuda.replay import Replay
 from dnn.backend.cuda.source import THREADS, Elementwise, code_of
 from dnn.backend.cuda.steps import CudaSteps
 from dnn.backend.device import Device, import_cupy
-from dnn.backend.ops import Array, Chain
+from dnn.backend.formula import COPY, Formula
+from dnn.backend.ops import Array, Chain, Step
 from dnn.errors import DtypeError, ShapeError
 
 __all__ = ["CudaOps"]
-
-Step = tuple[Callable[..., object], tuple[Any, ...]]
 
 
 class CudaOps(CudaSteps):
@@ -67,13 +66,17 @@ class CudaOps(CudaSteps):
     # Plans.
 
     def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
-        """Return the call of one kernel for a chain; None where there is none for a member."""
-        if any(name not in EXPRESSIONS for name, *_ in chain):
-            return None
-        return [(self.run_chain, (elementwise.chain(chain, len(inputs)), *inputs, out))]
+        """Return the call of one kernel for a chain."""
+        return [(self.run_elementwise, (elementwise.chain(chain, len(inputs)), *inputs, out))]
 
-    def run_chain(self, spec: Elementwise, *operands: Array) -> None:
-        """Launch the kernel of a chain."""
+    def elementwise(
+        self, formula: Formula, inputs: Sequence[Any], out: Array, workspace: Sequence[Array] = ()
+    ) -> Step:
+        """Return the call of a formula's kernel; it needs no workspace."""
+        return self.run_elementwise, (elementwise.of_formula(formula), *inputs, out)
+
+    def run_elementwise(self, spec: Elementwise, *operands: Any) -> None:
+        """Launch the kernel of a formula or of a chain."""
         self.launcher.elementwise(spec, operands)
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
@@ -133,11 +136,11 @@ class CudaOps(CudaSteps):
 
     def copy(self, x: Array, out: Array) -> None:  # type: ignore[override]
         """Copy, broadcast and cast, in one kernel."""
-        self._elementwise("copy", x, out)
+        self.run_elementwise(elementwise.of_formula(COPY), x, out)
 
     def fill(self, value: float, out: Array) -> None:  # type: ignore[override]
         """Set every element."""
-        self._elementwise("fill", float(value), out)
+        self.run_elementwise(elementwise.of_formula(COPY), float(value), out)
 
     def take_rows(self, x: Array, rows: Array, out: Array) -> None:  # type: ignore[override]
         """Gather rows, a thread for each element."""
@@ -195,11 +198,6 @@ class CudaOps(CudaSteps):
     def _contiguous(self, name: str, x: Any) -> None:
         if not x.flags.c_contiguous:
             raise ShapeError(name, f"an array {x.shape} is not contiguous", tuple(x.shape))
-
-    # Elementwise.
-
-    def _elementwise(self, name: str, *operands: Any) -> None:
-        self.launcher.elementwise(ELEMENTWISE[name], operands)
 
     # Reductions.
 
@@ -285,26 +283,6 @@ class CudaOps(CudaSteps):
             self.launcher.launch(kernel, -(-blocks // THREADS), [seed, step, out, *numbers])
 
 
-def _method(name: str) -> Any:
-    def function(self: CudaOps, *operands: Any, out: Any = None) -> None:
-        # Some of NumPy's functions are called with `out` by its name.
-        self._elementwise(name, *operands, *(() if out is None else (out,)))
-
-    function.__name__ = name
-    function.__doc__ = f"See `Ops.{name}`."
-    return function
-
-
-def _method_without_workspace(name: str) -> Any:
-    def function(self: CudaOps, *operands: Any) -> None:
-        *inputs, _, out = operands
-        self._elementwise(name, *inputs, out)
-
-    function.__name__ = name
-    function.__doc__ = f"See `Ops.{name}`; needs no workspace."
-    return function
-
-
 def _reduction(name: str) -> Any:
     def function(self: CudaOps, x: Any, axes: tuple[int, ...], out: Any) -> None:
         self._reduce(name, x, axes, out)
@@ -314,18 +292,5 @@ def _reduction(name: str) -> Any:
     return function
 
 
-WITH_METHODS = {
-    "adam_coefficients",
-    "argmax",
-    "clip_factor",
-    "clip_value_step",
-    "copy",
-    "count",
-    "fill",
-}
-WITH_WORKSPACE = {"binary_cross_entropy", "positive", "sigmoid", "where_equal", "where_greater"}
-for _name in set(ELEMENTWISE) - WITH_METHODS:
-    _make = _method_without_workspace if _name in WITH_WORKSPACE else _method
-    setattr(CudaOps, _name, _make(_name))
 for _name in ("sum", "prod", "max", "min"):
     setattr(CudaOps, _name, _reduction(_name))

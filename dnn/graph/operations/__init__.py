@@ -12,154 +12,64 @@
 | `slices` | slice, unslice, concat (stack) |
 | `rows` | take_rows, add_rows, one_hot |
 | `reductions` | max, min, prod, argmax |
-| `linear` | matmul (dot, linear, bias_add, gemm, gemv, axpy, scal) |
+| `products` | matmul (dot, linear, bias_add, gemm, gemv, axpy, scal) |
 | `classification` | log_softmax (softmax), softmax_cross_entropy, binary_cross_entropy |
 | `normalisation` | normalise |
 | `noise` | uniform_noise (dropout) |
 | `states` | copy, assign |
 
 In brackets: functions that only compose operations. What the elementwise ones have in common
-stands in `elementwise`.
+stands in `elementwise`. The public functions are what each module lists in its `__all__`.
 """
 
-from dnn.graph.operations.activations import (
-    elu,
-    gelu,
-    leaky_relu,
-    positive,
-    relu,
-    sigmoid,
-    softplus,
-    tanh,
-)
-from dnn.graph.operations.arithmetic import (
-    add,
-    divide,
-    multiply,
-    negative,
-    subtract,
-)
-from dnn.graph.operations.classification import (
-    binary_cross_entropy,
-    log_softmax,
-    softmax,
-    softmax_cross_entropy,
-)
-from dnn.graph.operations.comparisons import (
-    cast,
-    equal,
-    greater,
-    greater_equal,
-    where,
-)
-from dnn.graph.operations.extremes import (
-    abs,
-    clip,
-    maximum,
-    minimum,
-)
-from dnn.graph.operations.linear import axpy, bias_add, dot, gemm, gemv, linear, matmul, scal
-from dnn.graph.operations.noise import dropout, uniform_noise
-from dnn.graph.operations.normalisation import Normalised, normalise
-from dnn.graph.operations.powers import (
-    exp,
-    expm1,
-    log,
-    log1p,
-    power,
-    sqrt,
-    square,
-)
-from dnn.graph.operations.reductions import argmax, max, min, prod
-from dnn.graph.operations.rows import (
-    one_hot,
-    take_rows,
-)
-from dnn.graph.operations.shapes import (
-    expand_dims,
-    flatten,
-    reshape,
-    squeeze,
-    transpose,
-)
-from dnn.graph.operations.slices import (
-    concat,
-    part,
-    stack,
-)
-from dnn.graph.operations.states import assign
-from dnn.graph.operations.sums import (
-    broadcast_to,
-    mean,
-    sum,
-    sum_to,
-    tile,
-)
+# ruff: noqa: F403, I001 (public names stand in the modules; they are in the table's order)
 
-__all__ = [
-    "Normalised",
-    "abs",
-    "add",
-    "argmax",
-    "assign",
-    "axpy",
-    "bias_add",
-    "binary_cross_entropy",
-    "broadcast_to",
-    "cast",
-    "clip",
-    "concat",
-    "divide",
-    "dot",
-    "dropout",
-    "elu",
-    "equal",
-    "exp",
-    "expand_dims",
-    "expm1",
-    "flatten",
-    "gelu",
-    "gemm",
-    "gemv",
-    "greater",
-    "greater_equal",
-    "leaky_relu",
-    "linear",
-    "log",
-    "log1p",
-    "log_softmax",
-    "matmul",
-    "max",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "multiply",
-    "negative",
-    "normalise",
-    "one_hot",
-    "part",
-    "positive",
-    "power",
-    "prod",
-    "relu",
-    "reshape",
-    "scal",
-    "sigmoid",
-    "softmax",
-    "softmax_cross_entropy",
-    "softplus",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "subtract",
-    "sum",
-    "sum_to",
-    "take_rows",
-    "tanh",
-    "tile",
-    "transpose",
-    "uniform_noise",
-    "where",
-]
+from dnn.graph.operations import (
+    arithmetic,
+    powers,
+    comparisons,
+    extremes,
+    activations,
+    shapes,
+    sums,
+    slices,
+    rows,
+    reductions,
+    products,
+    classification,
+    normalisation,
+    noise,
+    states,
+)
+from dnn.graph.operations.arithmetic import *
+from dnn.graph.operations.powers import *
+from dnn.graph.operations.comparisons import *
+from dnn.graph.operations.extremes import *
+from dnn.graph.operations.activations import *
+from dnn.graph.operations.shapes import *
+from dnn.graph.operations.sums import *
+from dnn.graph.operations.slices import *
+from dnn.graph.operations.rows import *
+from dnn.graph.operations.reductions import *
+from dnn.graph.operations.products import *
+from dnn.graph.operations.classification import *
+from dnn.graph.operations.normalisation import *
+from dnn.graph.operations.noise import *
+from dnn.graph.operations.states import *
+
+__all__: list[str] = []
+__all__ += arithmetic.__all__
+__all__ += powers.__all__
+__all__ += comparisons.__all__
+__all__ += extremes.__all__
+__all__ += activations.__all__
+__all__ += shapes.__all__
+__all__ += sums.__all__
+__all__ += slices.__all__
+__all__ += rows.__all__
+__all__ += reductions.__all__
+__all__ += products.__all__
+__all__ += classification.__all__
+__all__ += normalisation.__all__
+__all__ += noise.__all__
+__all__ += states.__all__

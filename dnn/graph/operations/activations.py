@@ -7,18 +7,37 @@ their input, the sum of a product and a bias.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-import numpy as np
-
-from dnn.graph.node import Node, Shape, constant
+from dnn.backend import Formula
+from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.operations.extremes import abs, clip, maximum
 from dnn.graph.operations.powers import exp, expm1, log1p
 
 __all__ = ["elu", "gelu", "leaky_relu", "positive", "relu", "sigmoid", "softplus", "tanh"]
+
+ACTIVATIONS: dict[str, Callable[[Node], Node]] = {}
+"""What `dnn.Activation` knows by name: the functions below that say so."""
+
+RECTIFIERS: set[str] = set()
+"""Those that are about 0 where `x` is negative and `x` elsewhere; weights before them larger."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Node])
+
+
+def activation(function: _Function) -> _Function:
+    """Enter a function in `ACTIVATIONS`, under its name; it is a decorator."""
+    ACTIVATIONS[function.__name__] = function
+    return function
+
+
+def rectifier(function: _Function) -> _Function:
+    """Enter a function in `RECTIFIERS` too."""
+    RECTIFIERS.add(function.__name__)
+    return activation(function)
 
 
 GELU_FLAT = 25.0
@@ -32,7 +51,7 @@ class Relu(Elementwise):
     As in PyTorch; most units that are 0 are below it, where 0 is the derivative.
     """
 
-    name = "relu"
+    formula = Formula("relu", "x", "max(x, 0)")
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -43,10 +62,7 @@ class Relu(Elementwise):
 class Positive(Elementwise):
     """``y = [x > 0]``, 1 or 0; its derivative is 0 wherever there is one."""
 
-    name = "positive"
-
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        return [(node.shape, np.dtype(bool))]
+    formula = Formula("positive", "x", "x > 0")
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (None,)
@@ -54,13 +70,13 @@ class Positive(Elementwise):
 
 @register
 class Sigmoid(Elementwise):
-    """``y = 1 / (1 + exp(-x))``, ``dx = dy y (1 - y)``."""
+    """``y = 1 / (1 + exp(-x))``, ``dx = dy y (1 - y)``.
 
-    name = "sigmoid"
+    Nothing overflows and nothing cancels: small values are as exact as those near 1.
+    """
+
+    formula = Formula("sigmoid", "x", "exp(min(x, 0)) / (1 + exp(-abs(x)))")
     kinds = "f"
-
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        return [(node.shape, node.dtype)]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         dy_y = dy * node
@@ -71,7 +87,7 @@ class Sigmoid(Elementwise):
 class Tanh(Elementwise):
     """``y = tanh(x)``, ``dx = dy (1 - y^2)``."""
 
-    name = "tanh"
+    formula = Formula("tanh", "x", "tanh(x)")
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -93,6 +109,7 @@ def positive(x: Node) -> Node:
     return apply("positive", x)
 
 
+@rectifier
 def relu(x: Node) -> Node:
     """Return ``max(x, 0)``.
 
@@ -113,6 +130,7 @@ def relu(x: Node) -> Node:
     return apply("relu", x)
 
 
+@activation
 def sigmoid(x: Node) -> Node:
     """Return the logistic function, ``1 / (1 + e^-x)``.
 
@@ -133,6 +151,7 @@ def sigmoid(x: Node) -> Node:
     return apply("sigmoid", x)
 
 
+@activation
 def tanh(x: Node) -> Node:
     """Return the hyperbolic tangent.
 
@@ -153,6 +172,7 @@ def tanh(x: Node) -> Node:
     return apply("tanh", x)
 
 
+@rectifier
 def leaky_relu(x: Node, slope: float = 0.01) -> Node:
     """Return `x` where it is positive, else ``slope x`` [1]_.
 
@@ -179,6 +199,7 @@ def leaky_relu(x: Node, slope: float = 0.01) -> Node:
     return relu(x) + clip(x, high=0.0) * slope
 
 
+@rectifier
 def elu(x: Node, alpha: float = 1.0) -> Node:
     """Return `x` where it is positive, else ``alpha (e^x - 1)`` [1]_.
 
@@ -205,6 +226,7 @@ def elu(x: Node, alpha: float = 1.0) -> Node:
     return relu(x) + expm1(clip(x, high=0.0)) * alpha
 
 
+@activation
 def softplus(x: Node) -> Node:
     """Return ``ln(1 + e^x)``, as ``max(x, 0) + ln(1 + e^-|x|)``, which does not overflow.
 
@@ -224,6 +246,7 @@ def softplus(x: Node) -> Node:
     return maximum(x, 0.0) + log1p(exp(-abs(x)))
 
 
+@rectifier
 def gelu(x: Node) -> Node:
     """Return the Gaussian error linear unit, in the approximation by tanh [1]_.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dnn.backend import Formula
 from dnn.graph.node import Node, Operand, as_nodes
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.elementwise import Elementwise
@@ -18,7 +19,7 @@ __all__ = ["add", "divide", "multiply", "negative", "subtract"]
 class Add(Elementwise):
     """``y = a + b``."""
 
-    name = "add"
+    formula = Formula("add", "a b", "a + b")
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return dy, dy
@@ -28,7 +29,7 @@ class Add(Elementwise):
 class Subtract(Elementwise):
     """``y = a - b``."""
 
-    name = "subtract"
+    formula = Formula("subtract", "a b", "a - b")
     kinds = "fiu"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -39,7 +40,7 @@ class Subtract(Elementwise):
 class Multiply(Elementwise):
     """``y = a b``, element by element."""
 
-    name = "multiply"
+    formula = Formula("multiply", "a b", "a * b")
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         a, b = node.inputs
@@ -50,7 +51,7 @@ class Multiply(Elementwise):
 class Divide(Elementwise):
     """``y = a / b``."""
 
-    name = "divide"
+    formula = Formula("divide", "a b", "a / b")
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -63,7 +64,7 @@ class Divide(Elementwise):
 class Negative(Elementwise):
     """``y = -x``."""
 
-    name = "negative"
+    formula = Formula("negative", "x", "-x")
     kinds = "fiu"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:

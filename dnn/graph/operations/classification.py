@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Ops
+from dnn.backend import Formula, Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import describe
 from dnn.graph.inputs import broadcast, check_kind, check_nodes
@@ -22,7 +22,7 @@ from dnn.graph.operation import (
     reshaped,
     stack_all,
 )
-from dnn.graph.operations.activations import sigmoid
+from dnn.graph.operations.activations import activation, sigmoid
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.operations.powers import exp
 from dnn.graph.operations.sums import sum
@@ -111,12 +111,13 @@ class BinaryCrossEntropy(Elementwise):
     and its gradient ``p - target``: neither overflows, and neither is 0 / 0 anywhere.
     """
 
-    name = "binary_cross_entropy"
+    formula = Formula(
+        "binary_cross_entropy",
+        "x target",
+        # In this order what is small is added to what has cancelled already.
+        "(max(x, 0) - x * target) + log1p(exp(-abs(x)))",
+    )
     kinds = "f"
-    overwrites = ()  # two results on the way, one of them in `out`
-
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        return [(node.shape, node.dtype)]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         logits, target = node.inputs
@@ -145,6 +146,7 @@ def log_softmax(x: Node) -> Node:
     return apply("log_softmax", x)
 
 
+@activation
 def softmax(x: Node) -> Node:
     """Return the softmax over the last axis, ``e^x / sum(e^x)``, as ``exp(log_softmax(x))``.
 

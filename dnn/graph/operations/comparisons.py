@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.arrays import dtype_of
-from dnn.backend import Ops
+from dnn.backend import Formula, Ops
 from dnn.errors import DtypeError
 from dnn.graph.arguments import describe
 from dnn.graph.inputs import broadcast, check_nodes
@@ -23,11 +23,6 @@ __all__ = ["cast", "equal", "greater", "greater_equal", "where"]
 class Comparison(Elementwise):
     """Two operands to bool; no gradient."""
 
-    overwrites = ()
-
-    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
-        return broadcast(self.name, inputs)[0], np.dtype(bool)
-
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return None, None
 
@@ -36,28 +31,28 @@ class Comparison(Elementwise):
 class Greater(Comparison):
     """``y = a > b``."""
 
-    name = "greater"
+    formula = Formula("greater", "a b", "a > b", is_bool=True)
 
 
 @register
 class GreaterEqual(Comparison):
     """``y = a >= b``."""
 
-    name = "greater_equal"
+    formula = Formula("greater_equal", "a b", "a >= b", is_bool=True)
 
 
 @register
 class Equal(Comparison):
     """``y = a == b``."""
 
-    name = "equal"
+    formula = Formula("equal", "a b", "a == b", is_bool=True)
 
 
 @register
 class Cast(Elementwise):
     """The same values in another type of elements; the gradient is cast back."""
 
-    name = "cast"
+    formula = Formula("cast", "x", "x")
     overwrites = ()
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
@@ -80,9 +75,6 @@ class WhereCompared(Elementwise):
 
     kinds = "f"
 
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        return [(node.shape, np.dtype(bool))]
-
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return apply(self.name, dy, *node.inputs[1:]), None, None
 
@@ -91,22 +83,21 @@ class WhereCompared(Elementwise):
 class WhereGreater(WhereCompared):
     """``y = a`` where ``b > c``, else 0."""
 
-    name = "where_greater"
+    formula = Formula("where_greater", "a b c", "a if b > c else 0")
 
 
 @register
 class WhereEqual(WhereCompared):
     """``y = a`` where ``b == c``, else 0."""
 
-    name = "where_equal"
+    formula = Formula("where_equal", "a b c", "a if b == c else 0")
 
 
 @register
 class Where(Elementwise):
     """``y = a`` where the condition holds, else ``b``; the gradient goes the same way."""
 
-    name = "where"
-    overwrites = (2,)
+    formula = Formula("where", "condition a b", "a if condition else b")
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         condition, a, b = inputs

@@ -1,4 +1,4 @@
-"""What all elementwise operations have in common: broadcasting, the axis of models, the call."""
+"""What all elementwise operations have in common: a formula, broadcasting, the axis of models."""
 
 from __future__ import annotations
 
@@ -7,35 +7,47 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dnn.backend import Ops
+from dnn.backend import Formula, Ops
 from dnn.graph.inputs import broadcast, check_kind
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply
 
-__all__ = ["Elementwise"]
+__all__ = ["Elementwise", "formula_of"]
 
 ANY = "fiub"
 
 
 class Elementwise(Operation):
-    """An operation that the `Ops` method of its name computes element by element.
+    """An operation that is a formula of the elements of its inputs.
+
+    NumPy's calls, compiled loops, CUDA kernels and fused chains all come from the formula. Its name
+    is that of the operation.
 
     Attributes
     ----------
+    formula : Formula
     kinds : str
         Kinds of elements that it takes, as in `numpy.dtype`: floats, integers, unsigned, bools.
     """
 
+    formula: ClassVar[Formula]
     kinds: ClassVar[str] = ANY
 
-    # Element i of the result needs only element i of the inputs, so either may be overwritten.
-    overwrites: ClassVar[tuple[int, ...]] = (0, 1)
+    def __init_subclass__(cls) -> None:
+        if "formula" in vars(cls):
+            cls.name = cls.formula.name
+            cls.overwrites = cls.formula.overwrites
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         """Return what broadcasting gives."""
         if self.kinds != ANY:
             check_kind(self.name, inputs, self.kinds)
-        return broadcast(self.name, inputs)
+        shape, dtype = broadcast(self.name, inputs)
+        return shape, np.dtype(bool) if self.formula.is_bool else dtype
+
+    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        """Return what the formula needs in NumPy."""
+        return [(node.shape, dtype) for dtype in self.formula.workspace(node.dtype)]
 
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
@@ -47,5 +59,11 @@ class Elementwise(Operation):
         )
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        """Call the method of the operation's name."""
-        return [(getattr(ops, self.name), (*arrays.inputs, *arrays.workspace, arrays.out))]
+        """Compute the formula."""
+        return [ops.elementwise(self.formula, arrays.inputs, arrays.out, arrays.workspace)]
+
+
+def formula_of(node: Node) -> Formula:
+    """Return the formula of an elementwise node."""
+    assert isinstance(node.operation, Elementwise)
+    return node.operation.formula

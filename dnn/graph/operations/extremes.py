@@ -14,10 +14,11 @@ PyTorch's choice, so that a network that is brought over trains as it did:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
+from dnn.backend import Formula
 from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Operand, as_nodes
 from dnn.graph.operation import apply, register
@@ -30,7 +31,7 @@ __all__ = ["abs", "clip", "maximum", "minimum"]
 class Maximum(Elementwise):
     """``y = max(a, b)``; where they are equal, each gets half of the gradient."""
 
-    name = "maximum"
+    formula = Formula("maximum", "a b", "a if a > b or a != a else b", np.maximum)
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         a, b = node.inputs
@@ -41,7 +42,7 @@ class Maximum(Elementwise):
 class Minimum(Elementwise):
     """``y = min(a, b)``; where they are equal, each gets half of the gradient."""
 
-    name = "minimum"
+    formula = Formula("minimum", "a b", "a if a < b or a != a else b", np.minimum)
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         a, b = node.inputs
@@ -52,8 +53,7 @@ class Minimum(Elementwise):
 class Clip(Elementwise):
     """``y = min(max(x, low), high)``, ``dx = dy [y = x]``: at a limit the derivative is 1."""
 
-    name = "clip"
-    overwrites: ClassVar[tuple[int, ...]] = (0,)  # `high` is read last
+    formula = Formula("clip", "x low high", "min(max(x, low), high)")
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return apply("where_equal", dy, node, node.inputs[0]), None, None
@@ -63,7 +63,7 @@ class Clip(Elementwise):
 class Abs(Elementwise):
     """``y = |x|``, ``dx = dy sign(x)``: the derivative at 0 is taken to be 0."""
 
-    name = "abs"
+    formula = Formula("abs", "x", "abs(x)")
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (dy * apply("sign", node.inputs[0]),)
@@ -73,7 +73,7 @@ class Abs(Elementwise):
 class Sign(Elementwise):
     """``y = -1, 0 or 1``; its derivative is 0 wherever there is one."""
 
-    name = "sign"
+    formula = Formula("sign", "x", "1 if x > 0 else -1 if x < 0 else x", np.sign)
     kinds = "fiu"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:

@@ -14,10 +14,11 @@ from dnn.graph.arguments import describe
 from dnn.graph.inputs import broadcast
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, stack_all
+from dnn.graph.operations.arithmetic import Multiply
 from dnn.graph.operations.powers import sqrt, square
 from dnn.graph.operations.sums import mean_of, sum_to
 
-__all__ = ["Normalised", "normalise"]
+__all__ = ["normalise"]
 
 
 @register
@@ -54,7 +55,7 @@ class Normalise(Operation):
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         _, centred, inverse = arrays.inputs
-        return [(ops.multiply, (centred, inverse, arrays.out))]
+        return [ops.elementwise(Multiply.formula, (centred, inverse), arrays.out)]
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         inverse = node.inputs[2]

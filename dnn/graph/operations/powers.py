@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dnn.backend import Formula
 from dnn.errors import DtypeError
 from dnn.graph.arguments import describe
 from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes, constant
@@ -21,7 +22,7 @@ __all__ = ["exp", "expm1", "log", "log1p", "power", "sqrt", "square"]
 class Exp(Elementwise):
     """``y = e^x``."""
 
-    name = "exp"
+    formula = Formula("exp", "x", "exp(x)")
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -32,7 +33,7 @@ class Exp(Elementwise):
 class Expm1(Elementwise):
     """``y = e^x - 1``, exact for small x; ``dx = dy e^x``, which ``y + 1`` would round to 0."""
 
-    name = "expm1"
+    formula = Formula("expm1", "x", "expm1(x)")
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -43,7 +44,7 @@ class Expm1(Elementwise):
 class Log(Elementwise):
     """``y = ln x``."""
 
-    name = "log"
+    formula = Formula("log", "x", "log(x)")
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -54,7 +55,7 @@ class Log(Elementwise):
 class Log1p(Elementwise):
     """``y = ln(1 + x)``, exact for small x."""
 
-    name = "log1p"
+    formula = Formula("log1p", "x", "log1p(x)")
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -65,7 +66,7 @@ class Log1p(Elementwise):
 class Square(Elementwise):
     """``y = x^2``."""
 
-    name = "square"
+    formula = Formula("square", "x", "x * x", np.square)
     kinds = "fiu"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -76,7 +77,7 @@ class Square(Elementwise):
 class Sqrt(Elementwise):
     """``y = sqrt(x)``, ``dx = dy / (2 y)``."""
 
-    name = "sqrt"
+    formula = Formula("sqrt", "x", "sqrt(x)")
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -91,7 +92,7 @@ class Power(Elementwise):
     are not: ``da = 0`` for ``b = 0``, and ``db = 0`` for ``a = 0`` and ``b >= 0``, as in PyTorch.
     """
 
-    name = "power"
+    formula = Formula("power", "a b", "a ** b")
     kinds = "fiu"
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:

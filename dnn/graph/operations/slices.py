@@ -14,7 +14,7 @@ from dnn.graph.inputs import nodes_of
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
 
-__all__ = ["concat", "part", "stack"]
+__all__ = ["concat", "stack"]
 
 Index = tuple[tuple[int, int | None, int], ...]
 """Start, stop and step along each of the first axes; stop None: past the beginning."""

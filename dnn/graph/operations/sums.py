@@ -16,7 +16,7 @@ from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register, reshaped
 from dnn.graph.operations.comparisons import cast
 
-__all__ = ["broadcast_to", "broadcasts", "mean", "mean_of", "sum", "sum_to", "tile"]
+__all__ = ["broadcast_to", "mean", "sum", "tile"]
 
 
 @register

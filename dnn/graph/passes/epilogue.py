@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnn.graph.node import Node
-from dnn.graph.passes.fusion import FUSIBLE
+from dnn.graph.passes.fusion import is_fusible
 from dnn.graph.passes.graph import Graph, rewrite
 from dnn.graph.passes.registry import register_pass
 from dnn.graph.passes.structure import dead_code
@@ -23,7 +23,7 @@ def matmul_bias_activation(graph: Graph) -> Graph:
 
     def join(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         operation = node.operation
-        if operation is None or node.kind not in (*FUSIBLE, "fused"):
+        if operation is None or not (node.kind == "fused" or is_fusible(node)):
             return None
         for place, (was, x) in enumerate(zip(node.inputs, inputs, strict=True)):
             fits = x.kind == "matmul" and x.shape == node.shape and x.dtype == node.dtype

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from dnn.graph.fused import fused
 from dnn.graph.node import Node
+from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.passes.graph import Graph, rewrite
 from dnn.graph.passes.registry import register_pass
 from dnn.graph.passes.structure import dead_code
 
-__all__ = ["FUSIBLE", "elementwise_fusion"]
+__all__ = ["elementwise_fusion", "is_fusible"]
 
-ARITHMETIC = ("add", "subtract", "multiply", "divide", "negative", "square")
-FUNCTIONS = ("exp", "expm1", "log", "sqrt", "tanh", "sigmoid")
-EXTREMES = ("relu", "positive", "maximum", "minimum", "clip", "abs", "sign")
-CHOICES = ("where_greater", "where_equal")
-
-FUSIBLE = frozenset((*ARITHMETIC, *FUNCTIONS, *EXTREMES, *CHOICES))
-"""Operations that every generator of fused kernels knows."""
+CALLED_FOR_EACH_ELEMENT = {"log1p", "**"}
+"""They have no routine of vectors."""
 
 # What a kernel may take: with more arrays the checks for overlaps outweigh what fusing saves.
 MOST_INPUTS = 8
@@ -55,7 +51,7 @@ def _groups(graph: Graph) -> dict[Node, list[Node]]:
     group_of: dict[Node, Node] = {}
     groups: dict[Node, list[Node]] = {}
     for node in reversed(graph.order):
-        if not _fusible(node):
+        if not is_fusible(node):
             continue
         roots = {group_of.get(reader) for reader in readers.get(node, ())}
         root = next(iter(roots)) if len(roots) == 1 and node not in wanted else None
@@ -70,9 +66,15 @@ def _groups(graph: Graph) -> dict[Node, list[Node]]:
     return {root: members for root, members in groups.items() if len(members) > 1}
 
 
-def _fusible(node: Node) -> bool:
+def is_fusible(node: Node) -> bool:
+    """Say whether a node may be part of a chain: elementwise, of floats of one type.
+
+    A function that is called for each element would keep the rest of a chain out of vector
+    registers.
+    """
     return (
-        node.kind in FUSIBLE
+        isinstance(node.operation, Elementwise)
+        and not node.operation.formula.functions & CALLED_FOR_EACH_ELEMENT
         and not node.attributes
         and node.dtype.kind == "f"
         and all(x.dtype == node.dtype for x in node.inputs)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operation_cases import CASES, drawn
+from operation_cases import CASES, drawn, formula_step
 
 import dnn
 from dnn import graph
@@ -112,8 +112,8 @@ def test_a_plan_that_cannot_be_captured_is_launched_call_by_call_and_says_why(op
 def test_a_function_from_outside_is_called_between_graphs(ops):
     calls = []
     x = ops.asarray(np.zeros(2))
-    steps = [(ops.add, (x, 1.0, x)), (lambda: calls.append(ops.to_host(x)[0]), ())]
-    steps += [(ops.multiply, (x, 2.0, x)), (ops.add, (x, 1.0, x))]
+    steps = [formula_step(ops, "add", (x, 1.0), x), (lambda: calls.append(ops.to_host(x)[0]), ())]
+    steps += [formula_step(ops, name, (x, n), x) for name, n in (("multiply", 2.0), ("add", 1.0))]
     linked = ops.link(steps)
     assert len(linked) == 3
     np.testing.assert_array_equal(ops.to_host(x), 0)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from operation_cases import FORMULAS
+
 from dnn.backend.cuda import elementwise, kernels
-from dnn.backend.cuda.elementwise import COMPARISONS, ELEMENTWISE, EXPRESSIONS
+from dnn.backend.cuda.elementwise import of_formula
 from dnn.backend.cuda.kernels import REDUCTIONS
 from dnn.backend.cuda.source import (
     SCALAR,
@@ -15,9 +17,11 @@ from dnn.backend.cuda.source import (
     elementwise_kernel,
     reduction_kernel,
 )
+from dnn.backend.formula import COPY
 
-__all__ = ["all_kernels"]
-
+ELEMENTWISE = {**elementwise.ELEMENTWISE, "copy": of_formula(COPY)}
+ELEMENTWISE |= {name: of_formula(formula) for name, formula in FORMULAS.items()}
+COMPARISONS = [name for name, formula in FORMULAS.items() if formula.is_bool]
 FLOATS = ("f2", "f4", "f8")
 AXES = {"f2": (1,), "f4": (1, 3), "f8": (1,)}
 
@@ -29,9 +33,10 @@ def example_chain() -> Elementwise:
     a third a.
     """
     members = []
-    for number, (name, expression) in enumerate(EXPRESSIONS.items()):
-        last = number + 1 if number else 0
-        members.append((name, last, 1, 0)[: 1 + elementwise.operand_count(expression)])
+    for formula in FORMULAS.values():
+        if formula.has_one_type:
+            last = len(members) + 1 if members else 0
+            members.append((formula, last, 1, 0)[: 1 + len(formula.names)])
     return elementwise.chain(tuple(members), 2)
 
 
@@ -63,10 +68,10 @@ def all_kernels() -> Iterator[Kernel]:
     specs = [*ELEMENTWISE.values(), *optimizer_steps(), example_chain()]
     for code, axes in ((key, axes) for key, counts in AXES.items() for axes in counts):
         for spec in specs:
-            if spec.name not in ("count", "fill"):
+            if spec.name != "count":
                 yield elementwise_kernel(spec, codes_of(spec, code), axes)
         # With a number in place of an array.
-        yield elementwise_kernel(ELEMENTWISE["fill"], (SCALAR, code), axes)
+        yield elementwise_kernel(ELEMENTWISE["copy"], (SCALAR, code), axes)
         for name in ("add", "multiply", "maximum", *COMPARISONS):
             spec = ELEMENTWISE[name]
             out = codes_of(spec, code)[-1]
