@@ -60,7 +60,7 @@ class Problem:
 
     def __str__(self) -> str:
         line = "" if self.line is None else f"line {self.line}"
-        where = ", ".join(one for one in (line, _shown(self.path)) if one)
+        where = ", ".join(place for place in (line, _shown(self.path)) if place)
         remedy = f" ({_shown(self.remedy)})" if self.remedy else ""
         return f"{where}{': ' if where else ''}{_shown(self.message)}{remedy}"
 
@@ -73,7 +73,10 @@ def _shown(text: str) -> str:
     text = _cut(text)
     if text.isprintable():
         return text
-    escaped = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    escaped = (
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
     return _cut("".join(escaped))
 
 

@@ -64,7 +64,7 @@ def size_bytes(size: str | int) -> int:
     Raises
     ------
     ValueError
-        If it is no size.
+        If the text is not a size.
     """
     if isinstance(size, int):
         return size
@@ -93,7 +93,7 @@ def format_value(value: Any, *, digits: int = 4, longest: int = 60) -> str:
         A number, also one of NumPy's, is written with a few digits, a list as ``64x32``, an empty
         one as ``none``, a table as ``key value, ...``, None not at all.
     digits : int, optional
-        Of a number that is no whole one.
+        Significant digits of a number with a fraction.
     longest : int, optional
         In characters; what is longer is cut.
     """
@@ -136,10 +136,10 @@ def _toml(value: Any) -> str:
         # Python refuses to write a whole number of thousands of digits.
         return str(value) if value.bit_length() < 1000 else "a very long number"
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{show_key(key)} = {_toml(one)}" for key, one in value.items())
+        inside = ", ".join(f"{show_key(key)} = {_toml(item)}" for key, item in value.items())
         return f"{{ {inside} }}" if inside else "{}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_toml(one) for one in value)}]"
+        return f"[{', '.join(_toml(entry) for entry in value)}]"
     if value is None:
         return "nothing"
     return str(value)
@@ -171,7 +171,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return the known name nearest to a misspelt one, None if none is near."""
     if len(name) > _LONGEST_NAME:  # nobody has typed that
         return None
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {name.lower(): name for name in known}
     near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[near[0]] if near else None
 
@@ -179,4 +179,4 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 def near_file_name(name: str, known: Iterable[str]) -> str | None:
     """Return the file name nearest to a misspelt one; an ending in common makes none near."""
     stem = Path(name).stem
-    return did_you_mean(name, [one for one in known if did_you_mean(stem, [Path(one).stem])])
+    return did_you_mean(name, [name for name in known if did_you_mean(stem, [Path(name).stem])])

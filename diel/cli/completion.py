@@ -78,7 +78,7 @@ def levels(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iter
         if action.help == argparse.SUPPRESS:
             continue
         if isinstance(action, argparse._SubParsersAction):
-            commands |= {str(one.dest): one.help or "" for one in action._choices_actions}
+            commands |= {str(choice.dest): choice.help or "" for choice in action._choices_actions}
             below += action.choices.items()
         elif action.option_strings:
             values = None if action.nargs == 0 else _values(action)
@@ -87,8 +87,8 @@ def levels(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iter
         else:
             arguments.append(_values(action))
     yield Level(words, commands, tuple(options), tuple(arguments))
-    for word, one in below:
-        yield from levels(one, (*words, word))
+    for word, inner in below:
+        yield from levels(inner, (*words, word))
 
 
 def _values(action: argparse.Action) -> Values:
@@ -102,21 +102,25 @@ def _values(action: argparse.Action) -> Values:
 
 def bash(levels: list[Level]) -> str:
     """Return the script for bash, 4 or newer."""
-    commands = [one for one in levels if one.words]
-    pairs = [shlex.quote(f"{' '.join(one.words[:-1])}:{one.words[-1]}") for one in commands]
+    commands = [level for level in levels if level.words]
+    pairs = [
+        shlex.quote(f"{' '.join(command.words[:-1])}:{command.words[-1]}") for command in commands
+    ]
     behind = [
-        f"        {'|'.join(shlex.quote(f'{_key(one)}:{name}') for name in option.names)}) "
+        f"        {'|'.join(shlex.quote(f'{_key(level)}:{name}') for name in option.names)}) "
         f"{_bash_values(option.values)}; return ;;"
-        for one in levels
-        for option in one.options
+        for level in levels
+        for option in level.options
         if option.values is not None
     ]
     flags = [
-        f"        {shlex.quote(_key(one))}) _diel_words "
-        f"{shlex.quote(' '.join(name for option in one.options for name in option.names))} ;;"
-        for one in levels
+        f"        {shlex.quote(_key(level))}) _diel_words "
+        f"{shlex.quote(' '.join(name for option in level.options for name in option.names))} ;;"
+        for level in levels
     ]
-    first = [f"        {shlex.quote(_key(one))}) {_bash_values(_first(one))} ;;" for one in levels]
+    first = [
+        f"        {shlex.quote(_key(level))}) {_bash_values(_first(level))} ;;" for level in levels
+    ]
     return _BASH.format(
         pairs="|".join(pairs),
         behind="\n".join(behind),
@@ -133,7 +137,7 @@ def _first(level: Level) -> Values:
     """Return what stands behind a command: all its arguments are of one kind."""
     if level.commands:
         return tuple(level.commands)
-    known = [one for one in level.arguments if one != "any"]
+    known = [argument for argument in level.arguments if argument != "any"]
     return known[0] if known else "any"
 
 
@@ -196,12 +200,12 @@ complete -F _diel diel
 
 def zsh(levels: list[Level]) -> str:
     """Return the script for zsh, to be found on its ``fpath`` or sourced."""
-    functions = [_zsh_function(one) for one in levels]
+    functions = [_zsh_function(level) for level in levels]
     return _ZSH.format(functions="\n".join(functions))
 
 
 def _zsh_function(level: Level) -> str:
-    lines = [_zsh_option(one) for one in level.options]
+    lines = [_zsh_option(option) for option in level.options]
     if level.commands:
         lines += ["'1: :->command'", "'*:: :->rest'"]
     else:

@@ -28,7 +28,7 @@ _RANKS_A_CORE = 64
 # or of Python's.
 _RANK = (
     "import sys; sys.path = [place for place in sys.path if place]; "
-    "from diel.cli.run import be_rank; be_rank(sys.argv[-1])"
+    "from diel.cli.run import start_rank; start_rank(sys.argv[-1])"
 )
 
 
@@ -110,14 +110,14 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
             options.runs, workflow.name, workflow.file, private=workflow.private
         )
     options.directory = directory
-    # What a rank is told, without the parser of all commands: there may be many of them.
-    told = {
+    # Passed to the ranks as JSON: the parser of all commands would cost each of them time.
+    rank_options = {
         "file": None if resumes else str(options.file),
         "resume": str(directory.path) if resumes else None,
         "run_dir": str(directory.path),
         "trace": options.trace,
     }
-    rank_line = [sys.executable, "-c", _RANK, "run", json.dumps(told)]
+    rank_line = [sys.executable, "-c", _RANK, "run", json.dumps(rank_options)]
     with display_for(directory, getattr(options, "top", None)) as display:
         for _ in range(launch.ATTEMPTS):
             launched = launch.Launched(
@@ -140,16 +140,16 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
 # -- inside MPI -----------------------------------------------------------------------------------
 
 
-def be_rank(told: str) -> NoReturn:
-    """Be one of the ranks that `diel run` has started.
+def start_rank(options_json: str) -> NoReturn:
+    """Run as one of the ranks that `diel run` has started.
 
     Parameters
     ----------
-    told : str
-        Its options as JSON.
+    options_json : str
+        The options of the command.
     """
     protect_standard_streams()
-    given = json.loads(told)
+    given = json.loads(options_json)
     paths = {name: given[name] and Path(given[name]) for name in ("resume", "run_dir")}
     _run_as_rank(argparse.Namespace(**{**given, **paths, "ranks": None, "runs": None}))
 
@@ -162,7 +162,7 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
     signals = StopSignals()
     try:
         check_that_tasks_are_ranks(os.environ, parent.size)
-        exit_code = _lead_or_follow(parent, options, signals)
+        exit_code = _run_rank(parent, options, signals)
     except DielError as error:
         print(f"diel: {error}", file=sys.stderr, flush=True)
         exit_code = _BAD_INPUT
@@ -179,7 +179,7 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
     finalize_and_exit(exit_code)
 
 
-def _lead_or_follow(parent: Parent, options: argparse.Namespace, signals: StopSignals) -> int:
+def _run_rank(parent: Parent, options: argparse.Namespace, signals: StopSignals) -> int:
     if parent.rank != parent.EXECUTIVE_RANK:
         from diel.executive.worker import follow
 

@@ -63,7 +63,7 @@ def sweep(options: argparse.Namespace) -> int:
         if not print_rankings(view, directory, options.top or TABLE_ROWS):
             print(f"{options.file}: no results yet")
         there = [directory.workflow] if not view.file else [Path(view.file), directory.workflow]
-        file = next((one for one in there if one.is_file()), directory.workflow)
+        file = next((file for file in there if file.is_file()), directory.workflow)
         return _export(directory, options.export, file)
     if options.dry_run:
         return _preview(options)
@@ -94,7 +94,7 @@ def _preview(options: argparse.Namespace) -> int:
     parts = {part.module.name: part for part in _parts(draft, workflow)}
     ranks = options.ranks or needs(workflow, available_cores()).moment
     plans = plan_groups(workflow, ranks, str(options.file))
-    copies = {one.module: one.copies for plan in plans for one in plan.modules}
+    copies = {module.module: module.copies for plan in plans for module in plan.modules}
     sweeps = [part for part in parts.values() if hasattr(part.code, "preview_sweep")]
     if not sweeps:
         raise LaunchError(

@@ -67,7 +67,7 @@ def use_tuples(options: argparse.Namespace) -> int:
     Raises
     ------
     TagError
-        If the tag is none.
+        If the tag is invalid.
     TupleSocketError
         If there is no run around this process, or it refuses.
     """

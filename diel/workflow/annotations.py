@@ -69,7 +69,7 @@ class FieldType:
 
     @property
     def branches(self) -> tuple[Any, ...]:
-        """The alternatives of a union, without None; empty if it is none."""
+        """The alternatives of a union, without None; empty for other types."""
         return _branches(self.type) if _is_union(self.type) else ()
 
     @property
@@ -93,16 +93,16 @@ class FieldType:
 
     def limit(self, name: str) -> Any:
         """Return a constraint such as ``ge`` or ``min_length``, None if there is none."""
-        found = [getattr(one, name, None) for one in self.metadata]
-        return next((one for one in found if one is not None), None)
+        found = [getattr(constraint, name, None) for constraint in self.metadata]
+        return next((limit for limit in found if limit is not None), None)
 
 
 def _flat(metadata: Iterable[Any]) -> Iterable[Any]:
-    for one in metadata:
-        if isinstance(one, FieldInfo):
-            yield from one.metadata
+    for constraint in metadata:
+        if isinstance(constraint, FieldInfo):
+            yield from constraint.metadata
         else:
-            yield one
+            yield constraint
 
 
 def _is_union(kind: Any) -> bool:
@@ -121,7 +121,9 @@ def describe(field_type: FieldType) -> str | None:
     str or None
         None for a type that this module has no words for.
     """
-    words = [one.words for one in field_type.metadata if isinstance(one, InWords)]
+    words = [
+        constraint.words for constraint in field_type.metadata if isinstance(constraint, InWords)
+    ]
     if words:
         return words[0]
     if field_type.branches:
@@ -165,7 +167,7 @@ def _describe_list(field_type: FieldType) -> str:
         head += f" of at most {longest}"
     item = item_of(field_type, 0)
     plural = next((words for kind, words in _PLURALS.items() if item.type is kind), None)
-    if plural and all(isinstance(one, AfterValidator) for one in item.metadata):
+    if plural and all(isinstance(constraint, AfterValidator) for constraint in item.metadata):
         return f"{head} of {plural}"
     words = describe(item)
     return f"{head}, each item {words}" if words else head
@@ -206,7 +208,7 @@ def example(field_type: FieldType, given: Any) -> str | None:
     the field's author gave, then any value of the type.
     """
     candidates = [*_respelt(given), *field_type.examples, *_samples(field_type)]
-    fitting = (show(one) for one in candidates if _fits(field_type, one))
+    fitting = (show(candidate) for candidate in candidates if _fits(field_type, candidate))
     return next(fitting, None)
 
 
@@ -229,13 +231,13 @@ def _respelt(value: Any) -> list[Any]:
 
 def _samples(field_type: FieldType) -> list[Any]:
     if field_type.branches:
-        return [one for branch in field_type.branches for one in _samples(FieldType(branch))]
+        return [sample for branch in field_type.branches for sample in _samples(FieldType(branch))]
     if field_type.origin is Literal:
         return list(get_args(field_type.type))
     if field_type.is_a(enum.Enum):
         return [member.value for member in field_type.type]
     if field_type.is_list:
-        return [[one] for one in _samples(item_of(field_type, 0))]
+        return [[sample] for sample in _samples(item_of(field_type, 0))]
     if field_type.is_a(bool):
         return [True]
     if field_type.is_a(int, float):
@@ -249,8 +251,8 @@ def _samples(field_type: FieldType) -> list[Any]:
 
 def _fits(field_type: FieldType, value: Any) -> bool:
     kind: Any = field_type.type
-    for one in field_type.metadata:
-        kind = Annotated[kind, one]
+    for constraint in field_type.metadata:
+        kind = Annotated[kind, constraint]
     try:
         # As JSON, a strict tuple may be written as a list: the manners of TOML.
         TypeAdapter(kind).validate_json(json.dumps(value), strict=True)

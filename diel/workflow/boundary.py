@@ -229,7 +229,7 @@ def _names(entries: Any) -> list[str] | None:
     if not isinstance(entries, list):
         return None
     names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
-    return [str(name) for name in names] if all(isinstance(one, str) for one in names) else None
+    return [str(name) for name in names] if all(isinstance(name, str) for name in names) else None
 
 
 def _parts(boundary: Boundary, path: str) -> Iterator[tuple[str, Part]]:
@@ -353,8 +353,8 @@ def _check_group(
     if not isinstance(groups, list) or "group" in unsure:
         return
     lists = [entry.get("modules") for entry in groups if isinstance(entry, dict)]
-    together = [set(map(str, one)) for one in lists if isinstance(one, list)]
-    if together and not any(one.issuperset(boundary.modules) for one in together):
+    together = [set(map(str, names)) for names in lists if isinstance(names, list)]
+    if together and not any(modules.issuperset(boundary.modules) for modules in together):
         names = ", ".join(f'"{name}"' for name in boundary.modules)
         yield Problem(
             path,

@@ -90,14 +90,14 @@ def _names_in(file: Path, _mtime_ns: int, _size_bytes: int) -> Names:
         if name not in defined or kind in ("function", "anything"):
             defined[name] = kind
     statements = list(_statements(tree.body))
-    classes = {one.name for one in statements if isinstance(one, ast.ClassDef)}
+    classes = {statement.name for statement in statements if isinstance(statement, ast.ClassDef)}
     takes: dict[str, tuple[float, float]] = {}
-    for one in statements:
+    for statement in statements:
         # A decorator may make anything of a function; one that is defined twice may be either.
-        if isinstance(one, ast.FunctionDef) and not one.decorator_list:
-            fewest, most = _arguments_of(one)
-            before = takes.get(one.name, (fewest, most))
-            takes[one.name] = (min(fewest, before[0]), max(most, before[1]))
+        if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:
+            fewest, most = _arguments_of(statement)
+            before = takes.get(statement.name, (fewest, most))
+            takes[statement.name] = (min(fewest, before[0]), max(most, before[1]))
     is_open = bool({"*", "__getattr__"} & set(defined))
     return Names(defined, frozenset(classes), is_open, takes)
 
@@ -146,7 +146,7 @@ def _kind_of_function(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         return "async"
     if function.decorator_list:  # which may make anything of it
         return "function"
-    if any(isinstance(one, (ast.Yield, ast.YieldFrom)) for one in _own_nodes(function)):
+    if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(function)):
         return "generator"
     return "function"
 

@@ -84,7 +84,7 @@ def _levels(depends: Mapping[str, Sequence[str]]) -> list[list[str]]:
     """Return groups in steps, each as early as what it depends on allows."""
     level: dict[str, int] = {}
     for name in dependency_order(depends):
-        level[name] = 1 + max((level[one] for one in depends[name]), default=-1)
+        level[name] = 1 + max((level[group] for group in depends[name]), default=-1)
     return [
         [name for name in depends if level[name] == number] for number in sorted({*level.values()})
     ]
@@ -164,9 +164,9 @@ def draw_dot(tree: Tree) -> str:
         # An edge ends at nodes: where a cluster is meant, it is cut off at its border.
         tail, head = _last(before), _first(box)
         borders = [
-            f"{end}={_dot('cluster_' + ids[one.name])}"
-            for end, one in (("ltail", before), ("lhead", box))
-            if one.inside
+            f"{end}={_dot('cluster_' + ids[group.name])}"
+            for end, group in (("ltail", before), ("lhead", box))
+            if group.inside
         ]
         attributes = f" [{', '.join(borders)}]" if borders else ""
         lines.append(f"  {ids[tail.name]} -> {ids[head.name]}{attributes};")
@@ -216,7 +216,7 @@ def _mermaid_boxes(steps: Sequence[Sequence[Box]], ids: Mapping[str, str]) -> It
 
 def _mermaid(lines: Sequence[str]) -> str:
     """Quote a text: what is special there, quotes first of all, is written by its number."""
-    special = {ord(one): f"#{ord(one)};" for one in '#"<>&`\\\n*_~[]{}()'}
+    special = {ord(sign): f"#{ord(sign)};" for sign in '#"<>&`\\\n*_~[]{}()'}
     return f'"{"<br/>".join(line.translate(special) for line in lines)}"'
 
 

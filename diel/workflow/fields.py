@@ -36,7 +36,9 @@ def may_be_in_a_name(letter: str) -> bool:
 
 def _letters(name: str) -> str:
     """Refuse what the patterns let pass: they are plain enough for any editor's JSON Schema."""
-    odd = [one for one in name if not may_be_in_a_name(one)] or [name[0]] * (not name[0].isalnum())
+    odd = [letter for letter in name if not may_be_in_a_name(letter)] or [name[0]] * (
+        not name[0].isalnum()
+    )
     if odd:
         raise ValueError(f"{odd[0]!r} is no letter and no digit")
     if unicodedata.normalize("NFC", name) != name:

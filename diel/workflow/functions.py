@@ -118,7 +118,9 @@ def locate_function(
 
 
 def _value_of_plugin(name: str, kind: str) -> str:
-    plugins = {one.name: one for one in installed_plugins(kind).values() if ":" in one.value}
+    plugins = {
+        plugin.name: plugin for plugin in installed_plugins(kind).values() if ":" in plugin.value
+    }
     if name not in plugins:
         near = did_you_mean(name, sorted(plugins))
         raise FunctionNotFound(
@@ -155,7 +157,7 @@ def _locate_in_file(
 def _near_file(file: Path) -> str:
     if not file.parent.is_dir():
         return f"there is no folder {file.parent} either"
-    near = near_file_name(file.name, sorted(one.name for one in file.parent.glob("*.py")))
+    near = near_file_name(file.name, sorted(path.name for path in file.parent.glob("*.py")))
     return f'did you mean "{near}"?' if near else "paths are relative to the workflow file's folder"
 
 
@@ -181,7 +183,7 @@ def _locate_in_module(
 
 
 def _is_installed(file: Path) -> bool:
-    return any(_real(file).is_relative_to(_real(one)) for one in module_packages().values())
+    return any(_real(file).is_relative_to(_real(package)) for package in module_packages().values())
 
 
 @functools.lru_cache(maxsize=256)
@@ -253,7 +255,7 @@ def _module_not_found(
             )
     # The longest start of the name that exists says what went wrong behind it.
     for length in range(len(parts) - 1, 0, -1):
-        parents = [one for path in searches if (one := _follow(parts[:length], path))]
+        parents = [package for path in searches if (package := _follow(parts[:length], path))]
         if parents:
             return _not_in_package(parts, length, parents)
     near = did_you_mean(parts[0], sorted({*_module_names([str(folder)]), *module_packages()}))
@@ -267,7 +269,7 @@ def _not_in_package(
     parts: Sequence[str], length: int, parents: Sequence[ModuleSpec]
 ) -> FunctionNotFound:
     start, missing = ".".join(parts[:length]), parts[length]
-    places = [one for parent in parents for one in parent.submodule_search_locations or ()]
+    places = [place for parent in parents for place in parent.submodule_search_locations or ()]
     if not places:
         return FunctionNotFound(
             f"there is no module {'.'.join(parts)}: {start} is a single file, not a package",
@@ -282,6 +284,6 @@ def _not_in_package(
 def _module_names(places: Sequence[str]) -> Iterator[str]:
     for place in places:
         if Path(place).is_dir():
-            for one in Path(place).iterdir():
-                if one.stem.isidentifier() and (one.suffix == ".py" or one.is_dir()):
-                    yield one.stem
+            for path in Path(place).iterdir():
+                if path.stem.isidentifier() and (path.suffix == ".py" or path.is_dir()):
+                    yield path.stem

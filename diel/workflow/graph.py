@@ -28,7 +28,7 @@ def find_cycle(depends: Depends) -> list[str] | None:
             path[start] = iter(depends[start])
         while path:
             group = next(reversed(path))
-            following = next((one for one in path[group] if one in depends), None)
+            following = next((needed for needed in path[group] if needed in depends), None)
             if following is None:
                 finished.add(group)
                 del path[group]
@@ -54,7 +54,7 @@ def dependency_order(depends: Depends) -> list[str]:
             (
                 group
                 for group, needed in depends.items()
-                if group not in order and all(one in order for one in needed if one in depends)
+                if group not in order and all(name in order for name in needed if name in depends)
             ),
             None,
         )

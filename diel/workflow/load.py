@@ -163,8 +163,10 @@ def _point_to_the_program(draft: Draft) -> None:
     nothing = NOTHING_TO_RUN["module"]
     remedy = f"add its function in the program that runs this file, or {nothing.remedy}"
     draft.problems = [
-        Problem(one.path, one.message, remedy) if one.message == nothing.message else one
-        for one in draft.problems
+        Problem(problem.path, problem.message, remedy)
+        if problem.message == nothing.message
+        else problem
+        for problem in draft.problems
     ]
 
 
@@ -235,7 +237,7 @@ def _misspelt_tables(document: dict[str, Any]) -> set[str]:
         for key in ("module", "group")
         if key in document and len(_tables(document[key])) < _length(document[key])
     }
-    return {one for one in near if one} | shapeless
+    return {key for key in near if key} | shapeless
 
 
 def _length(value: Any) -> int:
@@ -284,7 +286,11 @@ def _read_entries(draft: Draft, key: str, model: type[_Table]) -> list[tuple[int
 
 
 def _list_hint(key: str, value: Any) -> str:
-    if isinstance(value, dict) and value and all(isinstance(one, dict) for one in value.values()):
+    if (
+        isinstance(value, dict)
+        and value
+        and all(isinstance(entry, dict) for entry in value.values())
+    ):
         name = next(iter(value))
         return f'write [[{key}]] with name = "{name}", instead of [{key}.{show_key(name)}]'
     if isinstance(value, dict):
@@ -316,7 +322,7 @@ def _check_nothing_to_run(
 ) -> None:
     """Say that nothing runs where the model could not, because other keys were wrong."""
     path = f"{key}[{index}]"
-    is_valid_otherwise = any(one.path == path for one in draft.problems)
+    is_valid_otherwise = any(problem.path == path for problem in draft.problems)
     is_misspelt = any(
         did_you_mean(name, model.model_fields) in ONE_OF[key]
         for name in entry

@@ -307,7 +307,7 @@ class WorkflowTable(StrictTable):
 def folder_name(stem: str) -> str:
     """Make a file's stem safe as a workflow's name: ``my study (2)`` becomes ``my-study-2``."""
     composed = unicodedata.normalize("NFC", stem)
-    marked = "".join(one if may_be_in_a_name(one) else "\0" for one in composed)
+    marked = "".join(character if may_be_in_a_name(character) else "\0" for character in composed)
     safe = re.sub("\0+", "-", marked).strip("-._")
     while safe and not safe[0].isalnum():  # a mark without its letter
         safe = safe[1:]

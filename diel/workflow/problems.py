@@ -79,9 +79,9 @@ def problems_from_validation(
     another model raises a ``PydanticCustomError`` with that ``model``, and the ``ValidationError``
     that it ``caught``, in its context: then it is told in the words for that model's key.
     """
-    complaints = [_located(dict(one), model) for one in error.errors(include_url=False)]
+    complaints = [_located(dict(detail), model) for detail in error.errors(include_url=False)]
     complaints = _without_misspelt(_settled(complaints))
-    return [_problem(one, prefix) for one in complaints]
+    return [_problem(complaint, prefix) for complaint in complaints]
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -131,12 +131,12 @@ def _inside(field_type: FieldType, step: str | int) -> FieldType:
 def _alternative(field_type: FieldType, tag: str) -> FieldType:
     """Find the alternative of a union that pydantic calls by this tag."""
     inner = [FieldType(branch) for branch in field_type.branches]
-    for one in inner:
-        if one.model is not None and tag in _literals(one.model):
-            return one
-    for one in inner:
-        if getattr(one.origin, "__name__", " ") in tag:
-            return one
+    for alternative in inner:
+        if alternative.model is not None and tag in _literals(alternative.model):
+            return alternative
+    for alternative in inner:
+        if getattr(alternative.origin, "__name__", " ") in tag:
+            return alternative
     return FieldType(None)
 
 
@@ -153,37 +153,47 @@ def _settled(complaints: list[_Complaint]) -> list[_Complaint]:
     If the value has the shape of an alternative, what is wrong inside it; otherwise one complaint
     for the union as a whole.
     """
-    sites = {site for one in complaints for site, _ in one.choices}
+    sites = {site for complaint in complaints for site, _ in complaint.choices}
     for site in sorted(sites, key=len):
         tried: dict[str, list[_Complaint]] = {}
-        for one in complaints:
-            tag = next((tag for at, tag in one.choices if at == site), None)
+        for complaint in complaints:
+            tag = next((tag for at, tag in complaint.choices if at == site), None)
             if tag is not None:
-                tried.setdefault(tag, []).append(one)
+                tried.setdefault(tag, []).append(complaint)
         if not tried:
             continue
         kept = _best_alternative(list(tried.values()), site)
-        dropped = [one for many in tried.values() for one in many if one not in kept]
-        complaints = [one for one in complaints if not any(one is other for other in dropped)]
+        dropped = [
+            complaint for many in tried.values() for complaint in many if complaint not in kept
+        ]
+        complaints = [
+            complaint
+            for complaint in complaints
+            if not any(complaint is other for other in dropped)
+        ]
     return complaints
 
 
 def _best_alternative(tried: Sequence[list[_Complaint]], site: Steps) -> list[_Complaint]:
-    inside = [many for many in tried if any(len(one.steps) > len(site) for one in many)]
+    inside = [many for many in tried if any(len(complaint.steps) > len(site) for complaint in many)]
     if inside:
         return min(inside, key=len)
-    raised = [many for many in tried if all(one.is_raised for one in many)]
+    raised = [many for many in tried if all(complaint.is_raised for complaint in many)]
     return raised[0] if raised else tried[0][:1]
 
 
 def _without_misspelt(complaints: list[_Complaint]) -> list[_Complaint]:
     """Drop "is missing" for a key that is there, only misspelt."""
     meant = {
-        (*one.steps[:-1], near)
-        for one in complaints
-        if one.kind == "extra_forbidden" and (near := _near_key(one))
+        (*complaint.steps[:-1], near)
+        for complaint in complaints
+        if complaint.kind == "extra_forbidden" and (near := _near_key(complaint))
     }
-    return [one for one in complaints if one.kind != "missing" or one.steps not in meant]
+    return [
+        complaint
+        for complaint in complaints
+        if complaint.kind != "missing" or complaint.steps not in meant
+    ]
 
 
 def _near_key(complaint: _Complaint) -> str | None:

@@ -59,7 +59,7 @@ def placeholders_in(text: str) -> list[str]:
                 f'"{found[0]}" opens or closes no placeholder', f"for a brace, {_TWICE}"
             )
         if name not in PLACEHOLDERS:
-            known = ", ".join(f"{{{one}}}" for one in PLACEHOLDERS)
+            known = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
             raise PlaceholderProblem(
                 f"there is no placeholder {{{name}}}", f"known: {known}; for a brace, {_TWICE}"
             )

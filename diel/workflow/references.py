@@ -77,7 +77,7 @@ def _listed(entry: Mapping[str, Any], key: str) -> list[tuple[int, str]]:
     """Return the strings in a list of an entry, each with its position."""
     value = entry.get(key)
     items = value if isinstance(value, list) else []
-    return [(position, one) for position, one in enumerate(items) if isinstance(one, str)]
+    return [(position, item) for position, item in enumerate(items) if isinstance(item, str)]
 
 
 def _entries(document: dict[str, Any], kind: str, unsure: set[str]) -> _Entries:
@@ -125,10 +125,10 @@ def _unknown(groups: _Entries, key: str, known: _Entries) -> Iterator[Problem]:
 
 def _near(name: str, group: dict[str, Any], key: str, known: _Entries) -> str:
     # A group neither waits for itself nor holds itself, and names nothing twice.
-    others = {one for _, one in _listed(group, key)}
+    others = {named for _, named in _listed(group, key)}
     if key in ("depends", "groups"):
         others.add(str(group.get("name")))
-    near = did_you_mean(name, [one for one in known.names if one not in others])
+    near = did_you_mean(name, [name for name in known.names if name not in others])
     return f'did you mean "{near}"?' if near else f"the file has {', '.join(known.names)}"
 
 
@@ -148,7 +148,7 @@ def _cycles(groups: _Entries) -> Iterator[Problem]:
     for _, group in groups.entries:
         name = group.get("name")
         if isinstance(name, str):
-            others = [one for _, one in _listed(group, "depends") if one != name]
+            others = [needed for _, needed in _listed(group, "depends") if needed != name]
             depends.setdefault(name, []).extend(others)
     while cycle := find_cycle(depends):
         yield Problem(
@@ -165,7 +165,7 @@ def _in_no_group(modules: _Entries, groups: _Entries, unsure: set[str]) -> Itera
     # module may be meant to be there.
     lists = [group.get("modules", [] if "groups" in group else None) for _, group in groups.entries]
     are_readable = all(
-        isinstance(one, list) and all(isinstance(name, str) for name in one) for one in lists
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists
     )
     if not groups.entries or not are_readable or "group" in unsure:
         return

@@ -118,28 +118,30 @@ def _tidied(node: Any, *, of_names: bool = False) -> Any:
         Whether the keys are names that the schema speaks of, not words of its language.
     """
     if isinstance(node, list):
-        return [_tidied(one) for one in node]
+        return [_tidied(part) for part in node]
     if not isinstance(node, dict):
         return node
     if of_names:
-        return {name: _tidied(one) for name, one in node.items()}
-    node = {key: one for key, one in node.items() if key not in ("title", "unit")}
+        return {name: _tidied(item) for name, item in node.items()}
+    node = {key: item for key, item in node.items() if key not in ("title", "unit")}
     # The default of a key that has none, or that may be left out but not be empty.
     if node.get("default", 0) is None or (node.get("default") == [] and node.get("minItems")):
         del node["default"]
     if "prefixItems" in node:
         node["items"] = node.pop("prefixItems")
-    alternatives = [one for one in node.get("anyOf", []) if one != {"type": "null"}]
+    alternatives = [
+        alternative for alternative in node.get("anyOf", []) if alternative != {"type": "null"}
+    ]
     if len(alternatives) == 1:
         del node["anyOf"]
         node = {**alternatives[0], **node}
     elif alternatives:
         node["anyOf"] = alternatives
     return {
-        key: one
+        key: item
         if key in ("default", "examples", "enum", "const")
-        else _tidied(one, of_names=key in ("properties", "definitions"))
-        for key, one in node.items()
+        else _tidied(item, of_names=key in ("properties", "definitions"))
+        for key, item in node.items()
     }
 
 
@@ -233,9 +235,9 @@ def _section(
 ) -> Iterator[str]:
     yield f"## {title}\n"
     yield f"{(model.__doc__ or '').partition(chr(10))[0]}"
-    known = [one for one in one_of or () if one in model.model_fields]
+    known = [key for key in one_of or () if key in model.model_fields]
     if len(known) > 1:
-        yield f"One of {' and '.join(f'`{one}`' for one in known)} is given, never both."
+        yield f"One of {' and '.join(f'`{key}`' for key in known)} is given, never both."
     yield ""
     for name, info in keys_of(model).items():
         yield from _entry(f"{key}.{name}", name, info)

@@ -29,11 +29,11 @@ def is_empty(box: Box) -> bool:
     return any(start >= stop for start, stop in box)
 
 
-def intersection(one: Box, other: Box) -> Box | None:
+def intersection(box: Box, other: Box) -> Box | None:
     """Return what two boxes share, None if that is nothing."""
     shared = tuple(
         (max(start, other_start), min(stop, other_stop))
-        for (start, stop), (other_start, other_stop) in zip(one, other, strict=True)
+        for (start, stop), (other_start, other_stop) in zip(box, other, strict=True)
     )
     return None if is_empty(shared) else shared
 
@@ -54,7 +54,7 @@ def outside(box: Box, others: Iterable[Box]) -> list[Box]:
     """Return what of a box is in none of the others, as boxes that do not overlap."""
     left = [] if is_empty(box) else [box]
     for other in others:
-        left = [piece for one in left for piece in _without(one, other)]
+        left = [piece for part in left for piece in _without(part, other)]
     return left
 
 

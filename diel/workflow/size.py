@@ -114,7 +114,7 @@ def fill_group(group_modules: Sequence[Module], pool_ranks: int) -> dict[str, in
         sharing = [module for module in sharing if module.processes <= share]
     for module in sharing:
         copies[module.name] = share // module.processes
-    remaining = pool_ranks - sum(one.processes * copies[one.name] for one in group_modules)
+    remaining = pool_ranks - sum(module.processes * copies[module.name] for module in group_modules)
     for module in fills:
         more = remaining // module.processes
         copies[module.name] += more

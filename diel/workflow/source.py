@@ -77,7 +77,7 @@ def read_document(file: Path) -> tuple[dict[str, Any], dict[Place, int]]:
 def near_file(file: Path) -> str:
     """Say which file was probably meant by one that is not there; empty if none is near."""
     try:
-        names = sorted(one.name for one in file.parent.iterdir() if one.is_file())
+        names = sorted(path.name for path in file.parent.iterdir() if path.is_file())
     except OSError:
         return f"there is no folder {file.parent} either"
     near = near_file_name(file.name, names)
@@ -114,7 +114,7 @@ def _read(file: Path) -> bytes:
 
 
 def _files_in(folder: Path) -> str:
-    names = sorted(one.name for one in folder.glob("*.toml"))[:6]
+    names = sorted(path.name for path in folder.glob("*.toml"))[:6]
     return f"name a file in it: {', '.join(names)}" if names else "name a TOML file"
 
 
