@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 WORKFLOWS = ROOT / "workflows"
@@ -98,14 +100,24 @@ def run_dir(folder: Path) -> Path:
 
 
 def journal(folder: Path) -> list[dict[str, object]]:
-    """Return the records of the only run in a folder; each is as its event should be."""
-    from diel.run.journal import JournalReader
+    """Return the records of the only run in a folder as they are written; all can be read."""
+    from diel.run.journal import JournalReader, as_json, plain
+    from diel.run.records import encoded
 
     reader = JournalReader(run_dir(folder) / "journal.jsonl")
     records = reader.new_records()
     assert not reader.complaint, reader.complaint
-    assert records[0]["event"] == "RunCreated"
-    return list(records[1:])
+    lines = [json.loads(as_json(plain(encoded(record, record.time_s)))) for record in records]
+    assert lines[0]["event"] == "RunCreated"
+    return lines[1:]
+
+
+def record(event: str, time_s: float = 0.0, **fields: Any) -> Any:
+    """Return a record of the journal as it is read from a line with these fields."""
+    from diel.run.journal import as_json, plain
+    from diel.run.records import decode
+
+    return decode(as_json(plain({"time_s": time_s, "event": event, **fields})))
 
 
 def results(folder: Path) -> list[dict[str, str]]:

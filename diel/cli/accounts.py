@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from diel.cli.output import aligned
+from diel.run.records import ModuleTimes, RankTimes
 from diel.run.view import RunView
 
 _RANKS_SHOWN: Final = 16
@@ -15,33 +16,31 @@ _PARTS: Final = ("working", "waiting", "communicating")
 
 def account_lines(view: RunView) -> list[str]:
     """Return a line for each rank, or for each module where there are many ranks."""
-    if view.accounts is None or not view.accounts["ranks"]:
+    if view.accounts is None or not view.accounts.ranks:
         return []
-    ranks, modules = view.accounts["ranks"], view.accounts["modules"]
+    ranks, modules = view.accounts.ranks, view.accounts.modules
     table = _by_rank(ranks) if len(ranks) <= _RANKS_SHOWN else _by_module(ranks, modules)
     return ["", *(f"  {line}" for line in aligned(table)), ""]
 
 
-def _by_rank(ranks: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+def _by_rank(ranks: Sequence[RankTimes]) -> list[tuple[str, ...]]:
     head = ("rank", "host", "what ran there", *_PARTS, "CPU")
     return [
         head,
         *(
-            (str(one["rank"]), one["host"], _copies(one["copies"]), *_percentages([one]))
-            for one in ranks
+            (str(rank.rank), rank.host, _copies(rank.copies), *_percentages([rank]))
+            for rank in ranks
         ),
     ]
 
 
-def _by_module(
-    ranks: Sequence[dict[str, Any]], modules: Sequence[dict[str, Any]]
-) -> list[tuple[str, ...]]:
+def _by_module(ranks: Sequence[RankTimes], modules: Sequence[ModuleTimes]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("what ran", "ranks", *_PARTS, "CPU")]
-    servers = [one for one in ranks if one["copies"] == ["tuple server"]]
-    pool = [one for one in ranks if one not in servers]
+    servers = [rank for rank in ranks if list(rank.copies) == ["tuple server"]]
+    pool = [rank for rank in ranks if rank not in servers]
     if servers:
         rows.append(("tuple server", str(len(servers)), *_percentages(servers)))
-    rows += [(one["module"], str(one["ranks"]), *_percentages([one])) for one in modules]
+    rows += [(each.module, str(each.ranks), *_percentages([each])) for each in modules]
     rows.append(("all, and between modules", str(len(pool)), *_percentages(pool)))
     return rows
 
@@ -55,11 +54,11 @@ def _copies(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def _percentages(accounts: Sequence[dict[str, Any]]) -> list[str]:
-    spent_s = [sum(one[f"{part}_s"] for one in accounts) for part in _PARTS]
+def _percentages(times: Sequence[RankTimes | ModuleTimes]) -> list[str]:
+    spent_s = [sum(getattr(each, f"{part}_s") for each in times) for part in _PARTS]
     total_s = sum(spent_s)
     if not total_s:
         return ["-"] * (len(_PARTS) + 1)
     # Of the same wall time: what is well below "working" has slept, or waited for a core.
-    spent_s.append(sum(one.get("cpu_s", 0.0) for one in accounts))
+    spent_s.append(sum(each.cpu_s for each in times))
     return [f"{seconds / total_s:.0%}".rjust(len("100%")) for seconds in spent_s]

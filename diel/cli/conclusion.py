@@ -15,22 +15,28 @@ from diel.cli.output import console, warn
 from diel.errors import RunDirectoryError
 from diel.loading.reports import explain_lost_ranks
 from diel.run.directory import RunDirectory
-from diel.run.journal import Record
+from diel.run.records import (
+    DeadlockFound,
+    Failure,
+    JournalLost,
+    LeaveIgnored,
+    ModuleFailed,
+    Record,
+)
 from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.view import ResultsView, RunView
 from diel.text import format_value
 
 FAILED: Final = 1
-LOST: Final = "JournalLost"
 TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 10
 _RETURNED_CHARACTERS: Final = 200
 _BYTES: Final = re.compile(r"(bytearray\()?b['\"]")
 _LAUNCHER_LINES: Final = 15
 _GIVEN_UP_SHOWN: Final = 10
-_EXPLAINED: Final = {
-    "DeadlockFound": "deadlock: every module waits for a tuple that nobody puts",
-    "LeaveIgnored": "a copy that had failed could not be ended",
+_EXPLAINED: Final[dict[type[Record], str]] = {
+    DeadlockFound: "deadlock: every module waits for a tuple that nobody puts",
+    LeaveIgnored: "a copy that had failed could not be ended",
 }
 _FULL_BYTES: Final = 64 * 1024
 # As Open MPI names it after a signal, and after an exit.
@@ -43,34 +49,29 @@ _C_FRAMES: Final = r"\[\S+:\d+\] (\*\*\*|\[ ?\d+\]|Signal|Failing at)"
 _LOST_RANK: Final = r"process rank (\d+)|Process name: \[.*,(\d+)\]"
 
 
-def print_failure(failure: Record) -> None:
+def print_failure(failure: Failure) -> None:
     """Print the root cause of a failure to standard error: who, where and why."""
-    if failure["event"] == LOST:
-        print(f"\ndiel: {failure['explanation']}\n", file=sys.stderr, flush=True)
+    if isinstance(failure, JournalLost):
+        print(f"\ndiel: {failure.explanation}\n", file=sys.stderr, flush=True)
         return
-    if failure["event"] in _EXPLAINED:
-        print(f"\ndiel: {_EXPLAINED[failure['event']]}", file=sys.stderr)
-        for line in failure["explanation"].splitlines():
+    if not isinstance(failure, ModuleFailed):
+        print(f"\ndiel: {_EXPLAINED[type(failure)]}", file=sys.stderr)
+        for line in failure.explanation.splitlines():
             print(f"  {line}", file=sys.stderr)
         print(file=sys.stderr, flush=True)
         return
-    who = f"{failure['module']}.{failure['copy']}"
-    if failure["rank"] is None:
-        where = f"ranks {', '.join(map(str, failure['ranks']))}"
+    if failure.rank is None:
+        where = f"ranks {', '.join(map(str, failure.ranks))}"
     else:
-        where = (
-            f"rank {failure['rank']} (rank {failure['copy_rank']} of the copy), "
-            f"host {failure['host']}"
-        )
-    attempt = failure.get("attempt", 1)
-    tries = f", attempt {attempt}" if attempt > 1 else ""
+        where = f"rank {failure.rank} (rank {failure.copy_rank} of the copy), host {failure.host}"
+    tries = f", attempt {failure.attempt}" if failure.attempt > 1 else ""
     print(
-        f"\ndiel: module {failure['module']!r} failed: {failure['error']}\n"
-        f"  copy {failure['copy']}, {where}, group {failure['group']!r}{tries}\n",
+        f"\ndiel: module {failure.module!r} failed: {failure.error}\n"
+        f"  copy {failure.copy}, {where}, group {failure.group!r}{tries}\n",
         file=sys.stderr,
     )
-    for line in failure["detail"].splitlines():
-        print(f"  {who} | {line}", file=sys.stderr)
+    for line in failure.detail.splitlines():
+        print(f"  {failure.name} | {line}", file=sys.stderr)
     print(file=sys.stderr, flush=True)
 
 
@@ -117,7 +118,7 @@ def print_conclusion(
     print(f"{view.name} {verdict} after {seconds:.1f} s on {view.ranks} ranks")
     for report in directory.reports():
         print(f"report: {report}")
-    is_lost = view.failure is not None and view.failure["event"] == LOST
+    is_lost = isinstance(view.failure, JournalLost)
     if view.exit_code != 0 and not is_lost:
         print(f"to go on with it: diel run --resume {directory.path}")
     if directory.path.is_dir():
@@ -218,12 +219,12 @@ def _print_given_up(view: RunView) -> None:
     copies = f"{many} copies" if many > 1 else "a copy"
     print(f'warning: the run went on without {copies} that failed (on_failure = "continue"):')
     for record in view.given_up[:_GIVEN_UP_SHOWN]:
-        where = f"group {record['group']}"
-        if view.is_repeated(record["group"]):
-            group = view.groups[record["group"]]
-            where += f", {group.describe_iteration(record['iteration'])}"
-        tries = f", {record['attempt']} attempts" if record["attempt"] > 1 else ""
-        print(f"  {record['module']}.{record['copy']} ({where}{tries}): {record['error']}")
+        where = f"group {record.group}"
+        if view.is_repeated(record.group):
+            group = view.groups[record.group]
+            where += f", {group.describe_iteration(record.iteration)}"
+        tries = f", {record.attempt} attempts" if record.attempt > 1 else ""
+        print(f"  {record.name} ({where}{tries}): {record.error}")
     if many > _GIVEN_UP_SHOWN:
         print(f"  ... and {many - _GIVEN_UP_SHOWN} more, in the journal")
 

@@ -12,11 +12,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from diel.cli import panels
-from diel.cli.conclusion import LOST, TABLE_ROWS, describe_best, print_conclusion, print_failure
+from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, print_failure
 from diel.cli.output import console, warn
 from diel.run.directory import RunDirectory
-from diel.run.journal import JournalReader, Record
-from diel.run.results import TableName
+from diel.run.journal import JournalReader
+from diel.run.records import (
+    Failure,
+    GroupFinished,
+    GroupStarted,
+    JournalLost,
+    MessageLogged,
+    ModuleFailed,
+    Record,
+    RunResumed,
+    RunStarted,
+    StopOrdered,
+    TableName,
+)
 from diel.run.status import StatusView, read_status
 from diel.run.view import RunView
 
@@ -78,7 +90,7 @@ class PlainObserver:
         """Print what is new."""
         self._display.refresh()
 
-    def announce(self, failure: Record) -> None:
+    def announce(self, failure: Failure) -> None:
         """Print the root cause of a failure at once."""
         self._display.announce(failure)
 
@@ -93,7 +105,7 @@ class NullObserver:
     def refresh(self) -> None:
         """Show nothing."""
 
-    def announce(self, failure: Record) -> None:
+    def announce(self, failure: Failure) -> None:
         """Show nothing."""
 
     def conclude(self) -> None:
@@ -133,13 +145,13 @@ class PlainDisplay:
             self._view.apply(record)
             line = _line_for(record, self._view)
             if line and self._is_due(record):
-                self._print(line, record["time_s"])
+                self._print(line, record.time_s)
             if record is self._view.failure:
-                self.announce(record)
+                self.announce(self._view.failure)
         self._show_progress()
         return self._view.exit_code
 
-    def announce(self, failure: Record) -> None:
+    def announce(self, failure: Failure) -> None:
         """Print the root cause of a failure, once."""
         if not self._failure_shown:
             self._failure_shown = True
@@ -156,12 +168,12 @@ class PlainDisplay:
 
     def _is_due(self, record: Record) -> bool:
         """Whether to show a record: of iterations, only one now and then."""
-        if record["event"] != "GroupStarted" or not self._view.is_repeated(record["group"]):
+        if not isinstance(record, GroupStarted) or not self._view.is_repeated(record.group):
             return True
-        shown_s = self._iterations_shown_s.get(record["group"], 0.0)
-        if record["time_s"] - shown_s < _PLAIN_PROGRESS_EVERY_S:
+        shown_s = self._iterations_shown_s.get(record.group, 0.0)
+        if record.time_s - shown_s < _PLAIN_PROGRESS_EVERY_S:
             return False
-        self._iterations_shown_s[record["group"]] = record["time_s"]
+        self._iterations_shown_s[record.group] = record.time_s
         return True
 
     def _show_progress(self) -> None:
@@ -201,14 +213,14 @@ class PlainDisplay:
 
 def _is_lost(view: RunView) -> bool:
     """Whether the run itself has said what has become of its journal."""
-    return view.failure is not None and view.failure["event"] == LOST
+    return isinstance(view.failure, JournalLost)
 
 
 def _after_resumption(records: list[Record], view: RunView) -> list[Record]:
     """Take in what a run has behind it that is resumed, and return the rest, which is news."""
     news = records
     for index, record in enumerate(records):
-        if record["event"] == "RunResumed":
+        if isinstance(record, RunResumed):
             news = records[index + 1 :]
     for record in records[: len(records) - len(news)]:
         view.apply(record)
@@ -218,58 +230,54 @@ def _after_resumption(records: list[Record], view: RunView) -> list[Record]:
 
 
 def _line_for(record: Record, view: RunView) -> str:
-    event = record["event"]
-    if event == "RunStarted":
+    if isinstance(record, RunStarted):
         again = ", resumed" if view.resumed else ""
-        return f"{record['workflow']} on {record['ranks']} ranks ({record['mpi']}){again}"
-    if event == "GroupStarted":
+        return f"{record.workflow} on {record.ranks} ranks ({record.mpi}){again}"
+    if isinstance(record, GroupStarted):
         return _line_for_start(record, view)
-    if event == "GroupFinished":
+    if isinstance(record, GroupFinished):
         return _line_for_finish(record, view)
-    if event == "ModuleFailed" and record.get("policy", "stop") != "stop":
-        who = f"{record['module']}.{record['copy']}"
-        if record["policy"] == "continue":
-            return f"{who} failed, the run goes on without it: {record['error']}"
-        whole = ", with all copies of the module" if record["whole_module"] else ""
+    if isinstance(record, ModuleFailed) and not record.stops_run:
+        if record.policy == "continue":
+            return f"{record.name} failed, the run goes on without it: {record.error}"
+        whole = ", with all copies of the module" if record.whole_module else ""
         return (
-            f"{who} failed at attempt {record['attempt']}, starts again{whole}: {record['error']}"
+            f"{record.name} failed at attempt {record.attempt}, starts again{whole}: {record.error}"
         )
-    if event == "MessageLogged":
-        return (
-            f"{record['level'].lower()} from {record['module']}.{record['copy']}: {record['text']}"
-        )
-    if event == "StopOrdered" and view.failure is None:
-        return f"stopping: {record['reason']}"
+    if isinstance(record, MessageLogged):
+        return f"{record.level.lower()} from {record.name}: {record.text}"
+    if isinstance(record, StopOrdered) and view.failure is None:
+        return f"stopping: {record.reason}"
     return ""
 
 
-def _line_for_start(record: Record, view: RunView) -> str:
-    name = record["group"]
-    if record.get("groups"):
-        inside = ", ".join(record["groups"])
+def _line_for_start(record: GroupStarted, view: RunView) -> str:
+    name = record.group
+    if record.groups:
+        inside = ", ".join(record.groups)
     else:
-        inside = ", ".join(f"{module} x {count}" for module, count in record["copies"].items())
+        inside = ", ".join(f"{module} x {count}" for module, count in record.copies.items())
     if not view.is_repeated(name):
         return f"group {name} started: {inside}"
-    which = view.groups[name].describe_iteration(record["iteration"])
-    if not any(record["iteration"]):
+    which = view.groups[name].describe_iteration(record.iteration)
+    if not any(record.iteration):
         return f"group {name} started, {which}: {inside}"
     return f"group {name}: {which}"
 
 
-def _line_for_finish(record: Record, view: RunView) -> str:
-    name = record["group"]
+def _line_for_finish(record: GroupFinished, view: RunView) -> str:
+    name = record.group
     group = view.groups[name]
-    if record.get("ended_by", "iterations") is None:
+    if record.ended_by is None:
         return ""
     if not view.is_repeated(name):
         return f"group {name} finished"
     if group.inside and view.is_repeated(group.inside):
         return ""  # it will be back with the next iteration around it
-    count = record["iteration"][-1] + 1
+    count = record.iteration[-1] + 1
     after = f"after {count} iteration{'s' if count > 1 else ''}"
     why = ""
-    if record["ended_by"] == "until":
+    if record.ended_by == "until":
         why = ": the tuple that ends it is there"
     elif group.has_until:
         why = ", its limit: the tuple that would have ended it never came"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from diel.cli.conclusion import describe_best
+from diel.run.records import ModuleFailed
 from diel.run.status import StatusView
 from diel.run.view import CopyView, GroupView, RunView
 from diel.text import format_bytes, format_duration
@@ -33,10 +35,10 @@ def failure(view: RunView) -> list[RenderableType]:
     record = view.failure
     if record is None:
         return []
-    if "error" in record:
-        text = f"{record['module']}.{record['copy']} failed: {record['error']}"
+    if isinstance(record, ModuleFailed):
+        text = f"{record.name} failed: {record.error}"
     else:
-        text = record["explanation"].splitlines()[0]
+        text = record.explanation.splitlines()[0]
     return [Text(text, style="red")]
 
 
@@ -111,7 +113,7 @@ def copies(view: RunView, status: StatusView, now_s: float) -> list[RenderableTy
     return [table] if shown else []
 
 
-def _ranks(ranks: list[int]) -> str:
+def _ranks(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     named = ", ".join(map(str, ranks[:_RANKS_NAMED]))

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from diel.run.records import CheckpointSaved
+
 if TYPE_CHECKING:
     from diel.run.recorder import Recorder
     from diel.tuples.client import TupleClient
@@ -70,11 +72,8 @@ class Checkpoints:
                 self._next_s = self._clock() + _AFTER_FAILURE_S
                 raise
         self._number += 1
-        self._recorder.record(
-            "CheckpointSaved",
-            number=self._number,
-            file=None if is_empty else file.name,
-        )
+        name = None if is_empty else file.name
+        self._recorder.record(CheckpointSaved(number=self._number, file=name))
         self._recorder.sync()
         # The one before stays: this one may yet be found to be unreadable.
         directory.checkpoint_file(self._number - 2).unlink(missing_ok=True)

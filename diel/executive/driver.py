@@ -17,7 +17,6 @@ from diel.comm.waiting import wait_for
 from diel.executive import messages
 from diel.executive.alarms import Alarms
 from diel.executive.checkpoints import Checkpoints
-from diel.executive.chronicle import Chronicle
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
     CopyRankFailed,
@@ -27,14 +26,9 @@ from diel.executive.events import (
     Instruction,
     JournalLost,
     LeaveCopy,
-    LeaveIgnored,
+    LeaveTimedOut,
     LookForTag,
     MakeModuleComm,
-    NoteCopyFailed,
-    NoteCopyFinished,
-    NoteCopyGivenUp,
-    NoteGroupFinished,
-    NoteNestStarted,
     RestartCopies,
     StartGroup,
     StopAsked,
@@ -43,11 +37,24 @@ from diel.executive.events import (
     TimeLimitPassed,
 )
 from diel.executive.listener import Listener
-from diel.executive.nest import Finished
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
 from diel.executive.status import Status
 from diel.executive.timesheet import Timesheet
+from diel.run import records
+from diel.run.records import (
+    CopyFinished,
+    CopyGivenUp,
+    Failure,
+    Finished,
+    GroupFinished,
+    MessageLogged,
+    ModuleFailed,
+    RanksAborted,
+    Record,
+    RunEnded,
+    RunStarted,
+)
 from diel.text import format_duration
 
 if TYPE_CHECKING:
@@ -55,7 +62,6 @@ if TYPE_CHECKING:
     from diel.executive.messages import Report, Welcome
     from diel.executive.seating import Seating
     from diel.loading.module_spec import ModuleSpec
-    from diel.run.journal import Record
     from diel.run.recorder import Recorder
     from diel.run.resuming import Resumption
     from diel.tuples.client import TupleClient
@@ -99,7 +105,7 @@ class Driver:
         seating: Seating,
         server_ranks: Sequence[int],
         pool: Sequence[int],
-        announce: Callable[[Record], None],
+        announce: Callable[[Failure], None],
         housekeeping: Callable[[], None],
         resumption: Resumption | None = None,
     ) -> None:
@@ -112,14 +118,15 @@ class Driver:
         self._announce = announce
         self._housekeeping = housekeeping
         self._resumption = resumption
-        self._finished_before = (
-            {}
-            if resumption is None
-            else {name: Finished(*what) for name, what in resumption.finished.items()}
+        self._finished_before: dict[str, Finished] = (
+            {} if resumption is None else resumption.finished
         )
         self._seating = seating
         self._scheduler = Scheduler(groups, pool, self._finished_before, choose=seating.choose)
-        self._chronicle = Chronicle(recorder, self._groups)
+        self._copies_of = {
+            name: {module.module: module.copies for module in group.modules}
+            for name, group in self._groups.items()
+        }
         self._modules = {
             (group.name, module.module): module for group in groups for module in group.modules
         }
@@ -166,28 +173,19 @@ class Driver:
             MakeModuleComm: self._make_module_comm,
         }
         self._performers: dict[type, Callable[[Any], None]] = {
-            StartGroup: self._chronicle.group_started,
-            RestartCopies: self._chronicle.copies_restarted,
-            MakeModuleComm: self._chronicle.module_comm_made,
             LookForTag: self._look_for_tag,
-            NoteNestStarted: self._chronicle.nest_started,
-            NoteCopyFinished: self._note_copy_finished,
-            NoteCopyFailed: self._note_copy_failed,
-            NoteCopyGivenUp: self._note_copy_given_up,
-            NoteGroupFinished: self._chronicle.group_finished,
             StopRun: self._stop_run,
             EndRun: self._end_run,
         }
 
-    def run(self, workflow_name: str, welcome: Welcome, facts: Mapping[str, Any]) -> int:
+    def run(self, welcome: Welcome, started: RunStarted) -> int:
         """Run the workflow to its end.
 
         Parameters
         ----------
-        workflow_name : str
         welcome : Welcome
-        facts : mapping
-            Further fields of the journal's first record.
+        started : RunStarted
+            The record to begin with, but for what is finished before.
 
         Returns
         -------
@@ -199,14 +197,7 @@ class Driver:
         CheckpointError, OSError
             If the tuples of the run that is resumed cannot be had; nothing has started.
         """
-        self._recorder.record(
-            "RunStarted",
-            workflow=workflow_name,
-            ranks=self._parent.size,
-            groups=list(self._groups),
-            **({"finished": self._finished_before} if self._finished_before else {}),
-            **facts,
-        )
+        self._recorder.record(replace(started, finished=self._finished_before))
         for rank in self._server_ranks:
             self._mailbox.send(welcome, rank)
         if self._resumption is not None and self._resumption.checkpoint is not None:
@@ -225,12 +216,11 @@ class Driver:
                 self._perform(self._scheduler.handle(lost))
         exit_code = self._exit_code
         self._farewell(stopping=exit_code != 0)
-        if exit_code == 0 and self._look_for_loss() is not None:
+        if exit_code == 0 and (lost := self._look_for_loss()) is not None:
+            self._write(records.JournalLost(explanation=lost.explanation))
             exit_code = FAILED
-        self._recorder.record("TimeAccounted", **self._timesheet.tell())
-        self._recorder.record(
-            "RunEnded", exit_code=exit_code, tuples_left=self._listener.tuples_left
-        )
+        self._recorder.record(self._timesheet.record())
+        self._recorder.record(RunEnded(exit_code=exit_code, tuples_left=self._listener.tuples_left))
         self._recorder.close()
         return exit_code
 
@@ -279,9 +269,6 @@ class Driver:
             groups_to_come=self._scheduler.groups_to_come,
             now_s=time.monotonic(),
         )
-        record = self._recorder.record("DeadlockFound", explanation=explanation)
-        self._recorder.sync()
-        self._announce(record)
         return DeadlockFound(explanation)
 
     def _look_for_loss(self) -> JournalLost | None:
@@ -289,14 +276,10 @@ class Driver:
         loss = self._recorder.loss()
         if not loss:
             return None
-        record = self._recorder.record(
-            "JournalLost",
-            explanation=f"{loss} while the run went on, so no more of it can be recorded, and it "
-            "was ended. Start the workflow again",
+        return JournalLost(
+            f"{loss} while the run went on, so no more of it can be recorded, and it was ended. "
+            "Start the workflow again"
         )
-        self._recorder.sync()
-        self._announce(record)
-        return JournalLost()
 
     def _survey(self) -> list[dict[str, Any]]:
         """Ask every tuple server what it holds."""
@@ -338,7 +321,7 @@ class Driver:
         # Orders first: ranks work while it is written down why. A crash in between only means that
         # a resumed run does something again. But a checkpoint is of the moment before the orders.
         kinds = {type(one) for one in instructions}
-        if NoteGroupFinished in kinds and EndRun not in kinds and self._checkpoints.is_due():
+        if GroupFinished in kinds and EndRun not in kinds and self._checkpoints.is_due():
             self._write_down(instructions)
             self._save_checkpoint()
             self._order(instructions)
@@ -354,8 +337,23 @@ class Driver:
     def _write_down(self, instructions: Sequence[Instruction]) -> None:
         with self._recorder.batch():
             for instruction in instructions:
-                if type(instruction) in self._performers:
+                if isinstance(instruction, Record):
+                    self._write(instruction)
+                elif type(instruction) in self._performers:
                     self._performers[type(instruction)](instruction)
+
+    def _write(self, record: Record) -> None:
+        """Write a record to the journal, and do what follows from it here."""
+        record = self._recorder.record(record)
+        if isinstance(record, (CopyFinished, ModuleFailed)):
+            self._alarms.call_off(_limit_of(record))
+        if isinstance(record, (CopyFinished, CopyGivenUp)):
+            self._ended[record.name] = None
+            self._status.forget_progress(record.name)
+        elif isinstance(record, Failure):
+            self._recorder.sync()
+            if not isinstance(record, ModuleFailed) or record.stops_run:
+                self._announce(record)
 
     def _start_group(self, instruction: StartGroup) -> None:
         copies = instruction.copies
@@ -377,7 +375,7 @@ class Driver:
         peers = messages.peers_of(instruction.group, list(present.values()), self._specs)
         for plan in instruction.copies:
             gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
-            copies_of = self._chronicle.copies_of(plan.group)
+            copies_of = self._copies_of[plan.group]
             self._mailbox.send_to_all(messages.RunCopy(plan, copies_of, peers, gpus), plan.ranks)
         self._note_orders(instruction.copies)
 
@@ -388,7 +386,7 @@ class Driver:
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
                 event = TimeLimitPassed(plan.serial, error)
-                self._alarms.set(("limit", plan.serial), time.monotonic() + limit_s, event)
+                self._alarms.set(_limit_of(plan), time.monotonic() + limit_s, event)
 
     def _leave_copy(self, instruction: LeaveCopy) -> None:
         serial = instruction.plan.serial
@@ -396,7 +394,8 @@ class Driver:
         for rank in instruction.ranks:  # whatever they wait for is over
             self._waits.forget(rank)
         grace_ends_s = time.monotonic() + _LEAVE_TIMEOUT_S
-        self._alarms.set(("leave", serial), grace_ends_s, LeaveIgnored(serial))
+        timed_out = LeaveTimedOut(serial, _LEAVE_TIMEOUT_S)
+        self._alarms.set(("leave", serial), grace_ends_s, timed_out)
 
     def _make_module_comm(self, instruction: MakeModuleComm) -> None:
         self._mailbox.send_to_all(messages.MakeModuleComm(instruction.serial), instruction.ranks)
@@ -405,56 +404,18 @@ class Driver:
         is_there = self._tuple_client().count(instruction.tag) > 0
         self._noticed.append(TagLooked(instruction.group, instruction.iteration, is_there))
 
-    def _note_copy_finished(self, note: NoteCopyFinished) -> None:
-        self._alarms.call_off(("limit", note.plan.serial))
-        self._ended[note.plan.name] = None
-        self._status.forget_progress(note.plan.name)
-        self._chronicle.copy_finished(note)
-
-    def _note_copy_failed(self, note: NoteCopyFailed) -> None:
-        self._alarms.call_off(("limit", note.plan.serial))
-        record = self._chronicle.copy_failed(note)
-        self._recorder.sync()
-        if note.policy == "stop":
-            self._announce(record)
-
-    def _note_copy_given_up(self, note: NoteCopyGivenUp) -> None:
-        self._ended[note.plan.name] = None
-        self._status.forget_progress(note.plan.name)
-        self._chronicle.copy_given_up(note)
-
     def _save_checkpoint(self) -> None:
         try:
             self._checkpoints.save()
         except OSError as error:
+            text = f"no checkpoint could be written, the last one stays: {error}"
             self._recorder.record(
-                "MessageLogged",
-                module="executive",
-                copy=0,
-                level="WARNING",
-                text=f"no checkpoint could be written, the last one stays: {error}",
+                MessageLogged(module="executive", copy=0, level="WARNING", text=text)
             )
 
     def _stop_run(self, instruction: StopRun) -> None:
-        if instruction.deaf_ranks:
-            self._announce_deaf(instruction)
-        self._recorder.record("StopOrdered", reason=instruction.reason)
         self._exit_code = FAILED if instruction.is_failure else STOPPED_BY_USER
         self._stops.send_to_all(messages.Stop(instruction.reason, self._exit_code), self._pool)
-
-    def _announce_deaf(self, instruction: StopRun) -> None:
-        assert instruction.failed is not None
-        record = self._recorder.record(
-            "LeaveIgnored",
-            group=instruction.failed.group,
-            module=instruction.failed.module,
-            copy=instruction.failed.copy_index,
-            ranks=instruction.deaf_ranks,
-            explanation=f"{instruction.reason}, within {_LEAVE_TIMEOUT_S:g} s: it computes, or "
-            "sits in an MPI call of its own,\nand only a wait in diel can be ended from outside",
-        )
-        self._recorder.sync()
-        self._announce(record)
 
     def _end_run(self, _: EndRun) -> None:
         self._exit_code = 0
@@ -472,7 +433,7 @@ class Driver:
             self._mailbox.send(messages.Leave(self._exit_code or 0), rank)
         self._await_goodbyes(self._server_ranks, max(deadline_s, time.monotonic() + 1.0))
         if self._listener.present:
-            self._recorder.record("RanksAborted", ranks=sorted(self._listener.present))
+            self._recorder.record(RanksAborted(ranks=sorted(self._listener.present)))
 
     def _await_goodbyes(self, ranks: Sequence[int], deadline_s: float) -> None:
         while self._listener.present.intersection(ranks):
@@ -482,3 +443,8 @@ class Driver:
             arrival = self._mailbox.wait(timeout_s=left_s)
             if arrival is not None:
                 self._listener.hear_late(*arrival)
+
+
+def _limit_of(copy: CopyPlan | CopyFinished | ModuleFailed) -> tuple[object, ...]:
+    """Return the name of the alarm for a copy's time limit."""
+    return "limit", copy.group, copy.iteration, copy.name, copy.attempt

@@ -1,4 +1,7 @@
-"""What the scheduler is told, in the past tense, and what it answers, in the imperative."""
+"""What the scheduler is told, in the past tense, and what it answers, in the imperative.
+
+What the journal shall say it answers too: records, in the past tense, see `diel.run.records`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from diel.executive.plans import CopyPlan, Iteration
+from diel.run.records import Record
 
 Policy: TypeAlias = Literal["stop", "continue", "retry"]
 EndedBy: TypeAlias = Literal["iterations", "until"]
@@ -50,10 +54,11 @@ class TimeLimitPassed:
 
 
 @dataclass(frozen=True)
-class LeaveIgnored:
-    """Ranks of a copy were told to leave it a while ago."""
+class LeaveTimedOut:
+    """Ranks of a copy were told to leave it so long ago."""
 
     serial: int
+    timeout_s: float
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,13 @@ class DeadlockFound:
 
 @dataclass(frozen=True)
 class JournalLost:
-    """Somebody has removed or cut the journal: nothing can be kept any more."""
+    """Somebody has removed or cut the journal: nothing more can be recorded."""
+
+    explanation: str
 
 
 Event: TypeAlias = (
-    "CopyRankFinished | CopyRankFailed | CopyRankLeft | TimeLimitPassed | LeaveIgnored "
+    "CopyRankFinished | CopyRankFailed | CopyRankLeft | TimeLimitPassed | LeaveTimedOut "
     "| ModuleCommAsked | TagLooked | StopAsked | DeadlockFound | JournalLost"
 )
 
@@ -147,82 +154,11 @@ class LookForTag:
 
 
 @dataclass(frozen=True)
-class NoteNestStarted:
-    """An iteration of a group of groups begins."""
-
-    group: str
-    iteration: Iteration
-
-
-@dataclass(frozen=True)
-class NoteCopyFinished:
-    """A copy is done on all its ranks; `returned` is what its rank 0 returned."""
-
-    plan: CopyPlan
-    returned: Any
-
-
-@dataclass(frozen=True)
-class NoteCopyFailed:
-    """A copy has failed, and what follows.
-
-    Attributes
-    ----------
-    plan : CopyPlan
-    policy : str
-        "retry" also where a retry follows only once every rank has left.
-    whole_module : bool
-        Whether it is for all copies, since they share a communicator.
-    rank : int or None
-        Of the pool; None for a time limit, which is nobody's failure in particular.
-    error, host, detail : str
-    """
-
-    plan: CopyPlan
-    policy: Policy
-    whole_module: bool
-    rank: int | None
-    error: str
-    host: str = ""
-    detail: str = ""
-
-
-@dataclass(frozen=True)
-class NoteCopyGivenUp:
-    """A copy has failed, all its ranks have left, and the rest goes on without it."""
-
-    plan: CopyPlan
-    error: str
-
-
-@dataclass(frozen=True)
-class NoteGroupFinished:
-    """An iteration of a group is done; `ended_by` says why there is no further one, if so."""
-
-    group: str
-    iteration: Iteration
-    ended_by: EndedBy | None = "iterations"
-
-
-@dataclass(frozen=True)
 class StopRun:
-    """Tell every rank to stop; `failed` is the copy that caused it, if one did.
+    """Tell every rank to stop, and why."""
 
-    Attributes
-    ----------
-    failed : CopyPlan or None
-    failed_rank : int or None
-    reason : str
-    is_failure : bool
-    deaf_ranks : tuple of int
-        Those that did not leave a copy when they were told to, where that is the cause.
-    """
-
-    failed: CopyPlan | None
-    failed_rank: int | None
     reason: str
     is_failure: bool = True
-    deaf_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -231,6 +167,7 @@ class EndRun:
 
 
 Instruction: TypeAlias = (
-    "StartGroup | RestartCopies | LeaveCopy | MakeModuleComm | LookForTag | NoteNestStarted "
-    "| NoteCopyFinished | NoteCopyFailed | NoteCopyGivenUp | NoteGroupFinished | StopRun | EndRun"
+    "Record | StartGroup | RestartCopies | LeaveCopy | MakeModuleComm | LookForTag | StopRun "
+    "| EndRun"
 )
+"""What to do; a record is to be written to the journal."""

@@ -22,6 +22,7 @@ from diel.loading.environment import shorten, thread_environment
 from diel.programs.supervised import Supervisor
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
+from diel.run.records import RunCreated, RunResumed
 
 _ROOT_VARIABLES: Final = (
     "OMPI_ALLOW_RUN_AS_ROOT",
@@ -66,7 +67,7 @@ def started_nothing(directory: RunDirectory) -> bool:
     if directory.stop_requested() or _BAD_LUCK not in directory.launcher_words():
         return False
     records = JournalReader(directory.journal).new_records()
-    return not records or records[-1]["event"] in ("RunCreated", "RunResumed")
+    return not records or isinstance(records[-1], (RunCreated, RunResumed))
 
 
 def available_cores() -> int:

@@ -23,6 +23,8 @@ from diel.loading.options import finish
 from diel.loading.reports import conclude_reports
 from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
+from diel.run.records import Node as NodeRecord
+from diel.run.records import RunRefused, RunStarted
 from diel.run.resuming import resumption
 from diel.run.trace import save_trace
 from diel.workflow.load import Draft, read_draft
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.gpus import Node
     from diel.executive.plans import GroupPlan
-    from diel.run.journal import Record
+    from diel.run.records import Failure
     from diel.workflow.functions import FunctionLocation
     from diel.workflow.model import Workflow
 
@@ -45,7 +47,7 @@ class RunObserver(Protocol):
     def refresh(self) -> None:
         """Show what is new; called a few times a second."""
 
-    def announce(self, failure: Record) -> None:
+    def announce(self, failure: Failure) -> None:
         """Show the root cause of a failure at once."""
 
     def conclude(self) -> None:
@@ -153,10 +155,10 @@ def lead(
         session=secrets.token_hex(4),
     )
     try:
-        exit_code = driver.run(workflow.name, welcome, _facts(parent, workflow, groups, nodes))
+        exit_code = driver.run(welcome, _run_started(parent, workflow, groups, nodes))
     except (CheckpointError, OSError) as error:
         refusal = f"{directory.path} cannot be resumed: {error}"
-        recorder.record("RunRefused", error=refusal, exit_code=BAD_INPUT)
+        recorder.record(RunRefused(error=refusal, exit_code=BAD_INPUT))
         recorder.close()
         dismiss_all(parent)
         raise RunDirectoryError(refusal) from error
@@ -175,36 +177,34 @@ def _load(draft: Draft) -> tuple[Workflow, dict[str, FunctionLocation]]:
     return finish(draft), draft.locations
 
 
-def _facts(
+def _run_started(
     parent: Parent, workflow: Workflow, groups: list[GroupPlan], nodes: list[Node]
-) -> dict[str, object]:
+) -> RunStarted:
     from mpi4py import MPI
 
     from diel import __version__
 
-    return {
-        "file": str(workflow.file),
-        "host": parent.host,
-        "diel": __version__,
-        "python": platform.python_version(),
-        "mpi": " ".join(
-            MPI.Get_library_version().strip("\0").split(",")[0].splitlines()[0].split()
-        ),
-        "copies": {
+    return RunStarted(
+        workflow=workflow.name,
+        ranks=parent.size,
+        groups=[group.name for group in groups],
+        file=str(workflow.file),
+        host=parent.host,
+        diel=__version__,
+        python=platform.python_version(),
+        mpi=" ".join(MPI.Get_library_version().strip("\0").split(",")[0].splitlines()[0].split()),
+        copies={
             group.name: {module.module: module.copies for module in group.modules}
             for group in groups
             if group.modules
         },
-        "iterations": {group.name: group.iterations for group in groups},
-        "until": [group.name for group in groups if group.until is not None],
-        "inside": {name: group.name for group in groups for name in group.groups},
-        "servers": list(server_ranks(workflow)),
-        "threads": {module.name: module.threads for module in workflow.modules},
-        "nodes": [
-            {"host": node.host, "ranks": list(node.ranks), "gpus": list(node.gpus)}
-            for node in nodes
-        ],
-    }
+        iterations={group.name: group.iterations for group in groups},
+        until=[group.name for group in groups if group.until is not None],
+        inside={name: group.name for group in groups for name in group.groups},
+        servers=server_ranks(workflow),
+        threads={module.name: module.threads for module in workflow.modules},
+        nodes=[NodeRecord(node.host, node.ranks, node.gpus) for node in nodes],
+    )
 
 
 def dismiss_all(parent: Parent, exit_code: int = BAD_INPUT) -> None:

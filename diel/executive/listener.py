@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from diel.executive import messages
 from diel.executive.copies import policy_for
@@ -16,6 +16,7 @@ from diel.executive.events import (
     Event,
     ModuleCommAsked,
 )
+from diel.run.records import MessageLogged, ProgressMade
 
 if TYPE_CHECKING:
     from diel.executive.deadlock import WaitWatch
@@ -80,8 +81,9 @@ class Listener:
         """Take in a report; return what the scheduler has to be told, if anything."""
         self._note_times(rank, report)
         if isinstance(report, messages.Recorded):
-            if report.event != "ProgressMade" or self._is_due(report.fields):
-                self._recorder.record(report.event, **report.fields)
+            record = report.record
+            if not isinstance(record, ProgressMade) or self._is_due(record):
+                self._recorder.record(record)
         elif isinstance(report, messages.RankFinished):
             self._waits.note_end(rank, report.serial, report.counts)
             if report.leftover_messages:
@@ -124,16 +126,16 @@ class Listener:
         elif isinstance(report, messages.COPY_ENDED):
             self._timesheet.note_copy(rank, report.serial, report.times)
 
-    def _is_due(self, progress: Mapping[str, Any]) -> bool:
+    def _is_due(self, progress: ProgressMade) -> bool:
         """Note how far a copy is; whether the journal is to have it as well.
 
         The status file has the last word of each copy. The journal, which only grows, has the end
         and what comes at times ever further apart: a hundred records in which the run grows e-fold.
         """
-        copy = f"{progress.get('module')}.{progress.get('copy')}"
-        self._status.note_progress(copy, progress)
+        copy = progress.name
+        self._status.note_progress(progress)
         now_s = time.monotonic()
-        is_due = progress.get("done") == progress.get("total") or now_s >= self._due_s.get(copy, 0)
+        is_due = progress.done == progress.total or now_s >= self._due_s.get(copy, 0)
         if is_due:
             every_s = max(_PROGRESS_EVERY_S, _PROGRESS_SHARE * (now_s - self._started_s))
             self._due_s[copy] = now_s + every_s
@@ -150,5 +152,5 @@ class Listener:
 
     def _warn(self, plan: CopyPlan, text: str) -> None:
         self._recorder.record(
-            "MessageLogged", module=plan.module, copy=plan.copy_index, level="WARNING", text=text
+            MessageLogged(module=plan.module, copy=plan.copy_index, level="WARNING", text=text)
         )

@@ -11,6 +11,7 @@ from diel.coupling.address import CopyRanks, Peers
 from diel.coupling.messages import MessageCounts
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration, ModuleSeats
 from diel.loading.module_spec import ModuleSpec
+from diel.run.records import Record
 
 if TYPE_CHECKING:
     from diel.workflow.boundary import Boundary
@@ -263,8 +264,7 @@ class Waiting:
 class Recorded:
     """Something for the journal."""
 
-    event: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    record: Record
 
 
 @dataclass(frozen=True)

@@ -11,28 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from diel.executive.events import (
-    EndedBy,
-    Instruction,
-    LookForTag,
-    NoteGroupFinished,
-    NoteNestStarted,
-)
+from diel.executive.events import EndedBy, Instruction, LookForTag
 from diel.executive.plans import GroupPlan, Iteration
-
-
-class Finished(NamedTuple):
-    """The last iteration of a group that is finished, and whether no further one follows it.
-
-    A mapping from group to this says all that is behind a run, since iterations finish in order:
-    an entry whose iteration is of an earlier pass than the present one of the group around says
-    that nothing of the present pass is finished.
-    """
-
-    iteration: Iteration
-    is_last: bool
+from diel.run.records import Finished, GroupFinished, GroupStarted
 
 
 @dataclass(slots=True)
@@ -209,7 +191,7 @@ class Nest:
             return []
         iteration = node.iteration
         node.unfinished_inside = self._enter(node.inside, iteration)
-        note = NoteNestStarted(node.plan.name, iteration)
+        note = GroupStarted(group=node.plan.name, iteration=iteration, groups=node.plan.groups)
         if not node.unfinished_inside:  # an earlier run ended just here
             return [note, *self._done(node)]
         return [note, *self._begin_startable(node.inside)]
@@ -229,7 +211,7 @@ class Nest:
         elif most is not None and node.done + 1 >= most:
             ended_by = "iterations"
         self._finished[name] = Finished(iteration, ended_by is not None)
-        note = NoteGroupFinished(name, iteration, ended_by)
+        note = GroupFinished(group=name, iteration=iteration, ended_by=ended_by)
         node.done += 1
         if ended_by is None:
             return [note, *self._begin_iteration(node)]

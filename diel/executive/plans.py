@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 Iteration: TypeAlias = "tuple[int, ...]"
 """Which iteration, from 0: a number for each group around, outermost first, and one for itself."""
@@ -98,6 +98,17 @@ class CopyPlan:
     module_ranks: tuple[int, ...]
     iteration: Iteration = (0,)
     attempt: int = 1
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Which copy it is, in the words of the records of `diel.run.records`."""
+        return {
+            "group": self.group,
+            "iteration": self.iteration,
+            "module": self.module,
+            "copy": self.copy_index,
+            "attempt": self.attempt,
+        }
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from diel.comm.devices import VISIBLE_GPUS
 from diel.errors import ModuleFailed
 from diel.loading.environment import thread_environment
 from diel.programs.executables import ProgramRunner, command_of
+from diel.run.records import MessageLogged, ProgressMade
 
 if TYPE_CHECKING:
     from diel.comm.wakeup import Wakeup
@@ -75,7 +76,7 @@ class ExecutableCopies:
         safe_point : callable
             Called while a program runs; what it raises ends it.
         record : callable
-            Given the name of an event and its fields, for the journal.
+            Given the class of a record and its fields, for the journal.
 
         Raises
         ------
@@ -138,10 +139,10 @@ class ExecutableCopies:
                 raise failure
             if time.monotonic() - recorded_s > _PROGRESS_EVERY_S:
                 recorded_s = time.monotonic()
-                record("ProgressMade", done=task + 1, total=tasks, text="")
+                record(ProgressMade, done=task + 1, total=tasks, text="")
         if left_behind:
             text = f"{left_behind} process(es) that it had left behind were ended"
-            record("MessageLogged", level="WARNING", text=text)
+            record(MessageLogged, level="WARNING", text=text)
 
     def _shares(self, plan: CopyPlan, tasks: int) -> Iterator[list[int]]:
         """Yield the tasks of a copy, some at a time; each task goes to one copy.

@@ -33,12 +33,9 @@ from diel.executive.events import (
     Instruction,
     JournalLost,
     LeaveCopy,
-    LeaveIgnored,
+    LeaveTimedOut,
     MakeModuleComm,
     ModuleCommAsked,
-    NoteCopyFailed,
-    NoteCopyFinished,
-    NoteCopyGivenUp,
     RestartCopies,
     StartGroup,
     StopAsked,
@@ -46,8 +43,10 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
-from diel.executive.nest import Finished, Nest
+from diel.executive.nest import Nest
 from diel.executive.plans import CopyPlan, GroupPlan
+from diel.run import records
+from diel.run.records import Finished
 
 Choose: TypeAlias = "Callable[[GroupPlan, Sequence[int]], tuple[tuple[int, ...], ...] | None]"
 """From a group and the free ranks, in ascending order, to the ranks of each copy, module by module
@@ -114,7 +113,7 @@ class Scheduler:
             CopyRankFailed: self._rank_failed,
             CopyRankLeft: self._rank_left,
             TimeLimitPassed: self._time_limit_passed,
-            LeaveIgnored: self._leave_ignored,
+            LeaveTimedOut: self._leave_timed_out,
             ModuleCommAsked: self._module_comm_asked,
             TagLooked: self._tag_looked,
             StopAsked: self._stop_asked,
@@ -194,7 +193,7 @@ class Scheduler:
         ready = self._nest.ready
         instructions: list[Instruction] = []
         while ready and (ranks := self._ranks_for(self._plans[ready[0]])) is not None:
-            instructions.append(self._start_group(ready.popleft(), ranks))
+            instructions += self._start_group(ready.popleft(), ranks)
         if self._nest.is_finished:
             instructions.append(EndRun())
         return instructions
@@ -206,7 +205,7 @@ class Scheduler:
         seats = self._choose(plan, self._free)
         return None if seats is None else tuple(chain.from_iterable(seats))
 
-    def _start_group(self, name: str, taken: tuple[int, ...]) -> StartGroup:
+    def _start_group(self, name: str, taken: tuple[int, ...]) -> list[Instruction]:
         plan = self._plans[name]
         self._free = sorted(set(self._free).difference(taken))
         group = RunningGroup(plan, self._nest.iteration_of(name), taken)
@@ -214,7 +213,14 @@ class Scheduler:
         self._running[name] = group
         self._busy_modules.update(module.module for module in plan.modules)
         self._copies.update((copy.plan.serial, copy) for copy in copies)
-        return StartGroup(name, group.iteration, tuple(copy.plan for copy in copies))
+        plans = tuple(copy.plan for copy in copies)
+        note = records.GroupStarted(
+            group=name,
+            iteration=group.iteration,
+            copies={module.module: module.copies for module in plan.modules},
+            placement={plan.name: plan.ranks for plan in plans},
+        )
+        return [StartGroup(name, group.iteration, plans), note]
 
     def _settle(self, copies: Sequence[RunningCopy]) -> list[Instruction]:
         """Count copies as done; go on if they were the last of their group."""
@@ -242,7 +248,8 @@ class Scheduler:
         if copy.working:
             return []
         del self._copies[event.serial]
-        return [NoteCopyFinished(copy.plan, copy.returned), *self._settle([copy])]
+        note = records.CopyFinished.of(copy.returned, **copy.plan.place)
+        return [note, *self._settle([copy])]
 
     def _rank_failed(self, event: CopyRankFailed) -> list[Instruction]:
         copy = self._copies[event.serial]
@@ -266,7 +273,8 @@ class Scheduler:
         return [
             MakeModuleComm(
                 plan.group, plan.iteration, plan.module, plan.module_serial, plan.module_ranks
-            )
+            ),
+            records.ModuleCommMade(group=plan.group, iteration=plan.iteration, module=plan.module),
         ]
 
     # -- failures -----------------------------------------------------------------------------
@@ -284,10 +292,19 @@ class Scheduler:
         plan, module = copy.plan, copy.module
         policy = policy_for(module.plan, plan.attempt)
         whole = module.has_comm and len(module.copies) > 1
-        noted = NoteCopyFailed(plan, policy, whole, rank, error, host, detail)
+        noted = records.ModuleFailed(
+            **plan.place,
+            rank=rank,
+            copy_rank=None if rank is None else plan.ranks.index(rank),
+            ranks=plan.ranks,
+            host=host,
+            error=error,
+            detail=detail,
+            policy=policy,
+            whole_module=whole,
+        )
         if policy == "stop":
-            self.stopping = True
-            return [noted, StopRun(plan, rank, f"{plan.name} failed")]
+            return [noted, *self._stop(f"{plan.name} failed")]
         told: list[Instruction] = []
         for one in module.fail(copy, policy, error):
             self._copies[one.plan.serial] = one  # until it is left, also where all have finished
@@ -305,27 +322,41 @@ class Scheduler:
         for one in together:
             del self._copies[one.plan.serial]
         if copy.policy == "retry":
-            return [self._restart(copy, together)]
+            return self._restart(copy, together)
         given_up = [one for one in together if not one.is_settled]
-        notes = [NoteCopyGivenUp(one.plan, one.error) for one in given_up]
+        notes = [records.CopyGivenUp(**one.plan.place, error=one.error) for one in given_up]
         return [*notes, *self._settle(given_up)]
 
-    def _restart(self, copy: RunningCopy, together: Sequence[RunningCopy]) -> RestartCopies:
+    def _restart(self, copy: RunningCopy, together: Sequence[RunningCopy]) -> list[Instruction]:
         group = self._running[copy.plan.group]
         group.unsettled += sum(one.is_settled for one in together)
         plans = copy.module.restart(together, self._serials)
         self._copies.update((one.plan.serial, one) for one in together)
-        return RestartCopies(group.plan.name, group.iteration, plans)
+        note = records.CopiesRestarted(
+            group=group.plan.name,
+            iteration=group.iteration,
+            module=plans[0].module,
+            copies=[plan.copy_index for plan in plans],
+            attempt=plans[0].attempt,
+        )
+        return [RestartCopies(group.plan.name, group.iteration, plans), note]
 
-    def _leave_ignored(self, event: LeaveIgnored) -> list[Instruction]:
+    def _leave_timed_out(self, event: LeaveTimedOut) -> list[Instruction]:
         copy = self._copies.get(event.serial)
         if copy is None or copy.policy is None or not copy.working:
             return []
-        self.stopping = True
-        ranks = tuple(sorted(copy.working))
+        plan, ranks = copy.plan, tuple(sorted(copy.working))
         names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        reason = f"{names} did not leave {copy.plan.name}, which has failed"
-        return [StopRun(copy.plan, None, reason, deaf_ranks=ranks)]
+        reason = f"{names} did not leave {plan.name}, which has failed"
+        note = records.LeaveIgnored(
+            group=plan.group,
+            module=plan.module,
+            copy=plan.copy_index,
+            ranks=ranks,
+            explanation=f"{reason}, within {event.timeout_s:g} s: it computes, or "
+            "sits in an MPI call of its own,\nand only a wait in diel can be ended from outside",
+        )
+        return [note, *self._stop(reason)]
 
     # -- the rest -----------------------------------------------------------------------------
 
@@ -334,13 +365,15 @@ class Scheduler:
         return [*instructions, *self._advance()]
 
     def _stop_asked(self, event: StopAsked) -> list[Instruction]:
-        self.stopping = True
-        return [StopRun(None, None, event.reason, is_failure=False)]
+        return self._stop(event.reason, is_failure=False)
 
     def _deadlock_found(self, event: DeadlockFound) -> list[Instruction]:
-        self.stopping = True
-        return [StopRun(None, None, "deadlock")]
+        return [records.DeadlockFound(explanation=event.explanation), *self._stop("deadlock")]
 
     def _journal_lost(self, event: JournalLost) -> list[Instruction]:
+        note = records.JournalLost(explanation=event.explanation)
+        return [note, *self._stop("the journal is lost")]
+
+    def _stop(self, reason: str, *, is_failure: bool = True) -> list[Instruction]:
         self.stopping = True
-        return [StopRun(None, None, "the journal is lost")]
+        return [records.StopOrdered(reason=reason), StopRun(reason, is_failure)]

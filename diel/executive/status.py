@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.run.journal import plain
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from diel.executive.deadlock import WaitWatch
     from diel.executive.messages import ServerStatus
     from diel.run.directory import RunDirectory
+    from diel.run.records import ProgressMade
 
 _EVERY_S: Final = 0.4
 
@@ -39,10 +40,10 @@ class Status:
         """Take in what a tuple server holds."""
         self._servers[rank] = status
 
-    def note_progress(self, copy: str, progress: Mapping[str, Any]) -> None:
-        """Record how far a copy is: ``done``, ``total`` and ``text``."""
-        kept = plain({name: progress.get(name) for name in ("done", "total", "text")})
-        self._progress[copy] = {"copy": copy, **kept}
+    def note_progress(self, progress: ProgressMade) -> None:
+        """Record how far a copy is."""
+        far = {"done": progress.done, "total": progress.total, "text": progress.text}
+        self._progress[progress.name] = {"copy": progress.name, **plain(far)}
 
     def forget_progress(self, copy: str) -> None:
         """Record that a copy has ended."""

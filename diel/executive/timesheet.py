@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from diel.comm.meter import NO_TIMES, Times
+from diel.run.records import ModuleTimes, RankTimes, TimeAccounted
 
 if TYPE_CHECKING:
     from diel.executive.plans import CopyPlan
@@ -56,27 +57,27 @@ class Timesheet:
         """Take in what a rank says when it leaves."""
         self._total[rank] = times
 
-    def tell(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the accounts as the journal has them.
+    def record(self) -> TimeAccounted:
+        """Return the times as the journal has them.
 
         Of a rank that never said goodbye only the copies that it ended are known.
         """
-        return {
-            "ranks": [
-                {
-                    "rank": rank,
-                    "host": self._host_of(rank),
-                    "copies": list(copies),
-                    **_plain(self._total.get(rank, self._spent[rank])),
-                }
+        return TimeAccounted(
+            ranks=[
+                RankTimes(
+                    rank,
+                    self._host_of(rank),
+                    tuple(copies),
+                    *_rounded(self._total.get(rank, self._spent[rank])),
+                )
                 for rank, copies in sorted(self._copies.items())
             ],
-            "modules": [
-                {"module": name, "ranks": len(self._ranks_of[name]), **_plain(times)}
+            modules=[
+                ModuleTimes(name, len(self._ranks_of[name]), *_rounded(times))
                 for name, times in self._modules.items()
             ],
-        }
+        )
 
 
-def _plain(times: Times) -> dict[str, float]:
-    return {name: round(seconds, 6) for name, seconds in times._asdict().items()}
+def _rounded(times: Times) -> list[float]:
+    return [round(seconds, 6) for seconds in times]

@@ -59,7 +59,7 @@ from diel.loading.functions import find_function, import_code
 from diel.loading.options import parse_options
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
-from diel.run.records import StoredValue
+from diel.run.records import MessageLogged, Record, StoredValue
 from diel.tuples.client import TupleClient
 from diel.tuples.mpi_transport import MpiTransport
 
@@ -469,14 +469,14 @@ class _Worker:
         self._warn_always(module, copy_index, text)
 
     def _warn_always(self, module: str, copy_index: int, text: str) -> None:
-        fields = {"module": module, "copy": copy_index, "level": "WARNING", "text": text}
-        self._report(Recorded("MessageLogged", fields))
+        message = MessageLogged(module=module, copy=copy_index, level="WARNING", text=text)
+        self._report(Recorded(message))
 
     def _recorder_for(self, order: RunCopy) -> Any:
-        who = {"module": order.plan.module, "copy": order.plan.copy_index}
+        who: dict[str, Any] = {"module": order.plan.module, "copy": order.plan.copy_index}
 
-        def record(event: str, **fields: Any) -> None:
-            self._report(Recorded(event, who | plain(fields)))
+        def record(kind: type[Record], **fields: Any) -> None:
+            self._report(Recorded(kind(**who, **plain(fields))))
 
         return record
 

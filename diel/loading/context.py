@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import BoundaryError, CouplingError
 from diel.loading.results import Results, as_number
+from diel.run.records import MessageLogged, ProgressMade
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -336,7 +337,7 @@ class Context:
         if done != total and now_s - self._progress_recorded_s < _PROGRESS_EVERY_S:
             return
         self._progress_recorded_s = now_s
-        self._record("ProgressMade", done=done, total=total, text=text)
+        self._record(ProgressMade, done=done, total=total, text=text)
 
 
 _CURRENT: Final[ContextVar[Context]] = ContextVar("diel_context")
@@ -380,7 +381,7 @@ def _logger_of(name: str, record: Callable[..., None]) -> logging.Logger:
     name : str
         Who logs.
     record : callable
-        Writes an event to the journal.
+        Writes to the journal: given the class of a record, and its fields.
     """
     logger = logging.Logger(name, logging.INFO)
     to_file = _OutputHandler()
@@ -398,7 +399,7 @@ class _JournalHandler(logging.Handler):
         self._write = record
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._write("MessageLogged", level=record.levelname, text=record.getMessage())
+        self._write(MessageLogged, level=record.levelname, text=record.getMessage())
 
 
 class _OutputHandler(logging.Handler):

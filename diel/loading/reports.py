@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,7 +16,8 @@ from diel.errors import PluginError, RunDirectoryError
 from diel.plugins import REPORTERS, installed_plugins, load_plugin
 from diel.run.directory import RunDirectory, open_regular
 from diel.run.history import summarize
-from diel.run.journal import JournalReader, Record
+from diel.run.journal import JournalReader
+from diel.run.records import ResultsDeclared, RunStarted
 from diel.run.results import read_rows
 from diel.run.view import RunView
 
@@ -137,8 +138,8 @@ class _Run:
     """
 
     view: RunView = field(default_factory=RunView)
-    started: Record = field(default_factory=dict)
-    tables: dict[str, Record] = field(default_factory=dict)
+    started: RunStarted | None = None
+    tables: dict[str, ResultsDeclared] = field(default_factory=dict)
     complaint: str = ""
 
     @classmethod
@@ -154,26 +155,33 @@ class _Run:
         numbers: dict[tuple[str, frozenset[str]], int] = {}
         for record in reader.new_records():
             run.view.apply(record)
-            if record["event"] == "RunStarted":
+            if isinstance(record, RunStarted):
                 run.started = record
-            elif record["event"] == "ResultsDeclared":
-                name = record["module"], frozenset(record["columns"])
+            elif isinstance(record, ResultsDeclared):
+                name = record.module, frozenset(record.columns)
                 number = numbers.setdefault(name, len(numbers) + 1)
-                file = record["file"] or directory.results_table(number).name
+                file = record.file or directory.results_table(number).name
                 first = run.tables.get(file, record)
-                run.tables[file] = {**record, "time_s": first["time_s"]}
+                run.tables[file] = record.at(first.time_s)
         run.complaint = reader.complaint
         return run
 
     @property
     def accounts(self) -> list[dict[str, Any]]:
         """How the ranks spent their time; empty until the run has ended."""
-        return [] if self.view.accounts is None else list(self.view.accounts["ranks"])
+        return (
+            []
+            if self.view.accounts is None
+            else [asdict(rank) for rank in self.view.accounts.ranks]
+        )
 
     @property
     def facts(self) -> dict[str, str]:
         """What the run ran on."""
-        return {name: str(self.started[key]) for name, key in _FACTS.items() if key in self.started}
+        if self.started is None:
+            return {}
+        facts = {name: getattr(self.started, key) for name, key in _FACTS.items()}
+        return {name: str(fact) for name, fact in facts.items() if fact != ""}
 
 
 def conclude_reports(directory: RunDirectory) -> str:
@@ -261,8 +269,10 @@ def write_reports(
     return written
 
 
-def _table(directory: RunDirectory, run: _Run, declared: Record, file: Path) -> ResultsTable:
-    parameters = declared.get("parameters", [])
+def _table(
+    directory: RunDirectory, run: _Run, declared: ResultsDeclared, file: Path
+) -> ResultsTable:
+    parameters = list(declared.parameters)
     chosen = {*parameters, *_NEITHER}
     ended_s = run.view.ended_s or file.stat().st_mtime
     return ResultsTable(
@@ -270,17 +280,17 @@ def _table(directory: RunDirectory, run: _Run, declared: Record, file: Path) -> 
         file=file,
         report=directory.report_of(file.name),
         run=run.view.name or directory.path.name,
-        module=declared["module"],
-        columns=declared["columns"],
+        module=declared.module,
+        columns=list(declared.columns),
         parameters=parameters,
-        metrics=[name for name in declared["columns"] if name not in chosen],
-        objective=declared["objective"],
-        maximise=declared["maximise"],
-        expected=declared["expected"],
+        metrics=[name for name in declared.columns if name not in chosen],
+        objective=declared.objective,
+        maximise=declared.maximise,
+        expected=declared.expected,
         workflow=_text_of(directory.workflow),
         facts={"run": directory.path.name, **run.facts},
         state=_state(directory),
-        elapsed_s=max(0.0, ended_s - declared["time_s"]),
+        elapsed_s=max(0.0, ended_s - declared.time_s),
         accounts=run.accounts,
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diel.run.directory import new_results_file
+from diel.run.records import ResultAdded, ResultsDeclared, ResultsShown
 
 
 def as_number(value: Any) -> int | float:
@@ -83,7 +84,7 @@ class Results:
         self._objective = objective
         self._file = "" if file is None else file.name
         self._record(
-            "ResultsDeclared",
+            ResultsDeclared,
             columns=list(columns),
             objective=objective,
             maximise=bool(maximise),
@@ -136,7 +137,7 @@ class Results:
             fields["notes"] = list(notes)
         if unranked:
             fields["unranked"] = dict(unranked)
-        self._record("ResultsShown", **fields)
+        self._record(ResultsShown, **fields)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add one row.
@@ -163,4 +164,4 @@ class Results:
             value = as_number(row[self._objective])
         except ValueError as error:
             raise ValueError(f"the objective {self._objective!r} is a number: {error}") from None
-        self._record("ResultAdded", row={**row, self._objective: value})
+        self._record(ResultAdded, row={**row, self._objective: value})

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 
 from diel.errors import RunDirectoryError
+from diel.run.records import RunCreated, encoded
 
 _STOP: Final = "a stop was asked for"
 _LONGEST_REASON: Final = 1000
@@ -102,11 +103,7 @@ class RunDirectory:
             run.logs.mkdir()
             run.workflow.write_bytes(workflow_file.read_bytes())
             # A run that is killed before its first record can be resumed all the same.
-            created = {
-                "time_s": time.time(),
-                "event": "RunCreated",
-                "file": str(workflow_file.absolute()),
-            }
+            created = encoded(RunCreated(file=str(workflow_file.absolute())), time.time())
             run.journal.write_text(json.dumps(created) + "\n", encoding="utf-8")
         except OSError as error:
             raise RunDirectoryError(

@@ -16,7 +16,20 @@ from typing import BinaryIO, Final, Literal, TypeAlias
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory, open_regular
-from diel.run.records import DamagedRecord, Record, checked
+from diel.run.fields import DamagedRecord
+from diel.run.records import (
+    DeadlockFound,
+    JournalLost,
+    ModuleFailed,
+    Record,
+    RunCreated,
+    RunEnded,
+    RunRefused,
+    RunResumed,
+    RunStarted,
+    StopOrdered,
+    decode,
+)
 
 State: TypeAlias = Literal[
     "running", "finished", "failed", "stopped", "killed", "never started", "damaged"
@@ -25,7 +38,7 @@ State: TypeAlias = Literal[
 _ENDS: Final[dict[int, State]] = {0: "finished", 1: "failed", 130: "stopped"}
 _FIRST_LINES: Final = 100
 """Among so many lines stands the record of a run's start, or nowhere."""
-_BEFORE_START: Final = ("RunCreated", "RunResumed")
+_BEFORE_START: Final = (RunCreated, RunResumed)
 _TAIL_BYTES: Final = 256 * 1024
 _LONGEST_TAIL_BYTES: Final = 2**26
 _STAMP: Final = re.compile(r"-(\d{8}-\d{6})(-\d+)?$")
@@ -128,26 +141,26 @@ def summarize(folder: Path, now_s: float) -> RunSummary:
         state: State = "running" if is_running else "damaged" if problem else "never started"
         reason = problem or ("" if is_running else _last_words(folder))
         return RunSummary(folder, name, state, _made_s(folder), None, None, reason)
-    end, started_s = last[-1], start["time_s"]
-    ended_s = end["time_s"]
-    if end["event"] in ("RunEnded", "RunRefused"):
-        state = _ENDS.get(end["exit_code"], "failed")
+    end, started_s = last[-1], start.time_s
+    ended_s = end.time_s
+    if isinstance(end, (RunEnded, RunRefused)):
+        state = _ENDS.get(end.exit_code, "failed")
     elif is_running:
         state, ended_s = "running", now_s
     else:
         state = "killed"
     return RunSummary(
         path=folder,
-        workflow=start["workflow"],
+        workflow=start.workflow,
         state=state,
         started_s=started_s,
         duration_s=max(0.0, ended_s - started_s),
-        ranks=start["ranks"],
+        ranks=start.ranks,
         reason=_reason(last) if state in ("failed", "stopped", "killed") else "",
     )
 
 
-def _ends_of(journal: Path) -> tuple[Record | None, list[Record], str]:
+def _ends_of(journal: Path) -> tuple[RunStarted | None, list[Record], str]:
     """Return the record of the start, the last ones, and what is wrong if there is no start."""
     with open_regular(journal) as file:
         start, problem = _start_in(file, journal.name)
@@ -163,20 +176,20 @@ def _ends_of(journal: Path) -> tuple[Record | None, list[Record], str]:
             tail_bytes *= 16
 
 
-def _start_in(file: BinaryIO, name: str) -> tuple[Record | None, str]:
+def _start_in(file: BinaryIO, name: str) -> tuple[RunStarted | None, str]:
     problem = ""
     for number in range(1, _FIRST_LINES):
         line = file.readline(_LONGEST_TAIL_BYTES)
         if not line.endswith(b"\n"):
             break
         try:
-            record = checked(line)
+            record = decode(line)
         except DamagedRecord as error:
             problem = problem or f"{name}, line {number}: no record: {error}"
             continue
-        if record["event"] == "RunStarted":
+        if isinstance(record, RunStarted):
             return record, ""
-        if record["event"] not in _BEFORE_START:
+        if not isinstance(record, _BEFORE_START):
             problem = problem or f"{name} has no record of the start"
     return None, problem
 
@@ -185,7 +198,7 @@ def _records(data: bytes) -> Iterator[Record]:
     """Yield what can be read; a rank that is killed may leave half a line."""
     for line in data.split(b"\n"):
         try:
-            yield checked(line)
+            yield decode(line)
         except DamagedRecord:
             continue
 
@@ -199,18 +212,18 @@ def _made_s(folder: Path) -> float:
 
 def _reason(records: list[Record]) -> str:
     """Return the root cause among the last records: the first failure that stopped the run."""
-    resumed = [at for at, record in enumerate(records) if record["event"] == "RunResumed"]
+    resumed = [at for at, record in enumerate(records) if isinstance(record, RunResumed)]
     records = records[resumed[-1] :] if resumed else records
     for record in records:
-        if record["event"] == "ModuleFailed" and record["policy"] == "stop":
-            return f"{record['module']}.{record['copy']}: {record['error']}"
-        if record["event"] == "DeadlockFound":
+        if isinstance(record, ModuleFailed) and record.stops_run:
+            return f"{record.name}: {record.error}"
+        if isinstance(record, DeadlockFound):
             return "deadlock: every module waits for a tuple that nobody puts"
-        if record["event"] == "JournalLost":
-            return str(record["explanation"])
-        if record["event"] == "RunRefused":
-            return str(record["error"])
-    stops = (record["reason"] for record in records if record["event"] == "StopOrdered")
+        if isinstance(record, JournalLost):
+            return record.explanation
+        if isinstance(record, RunRefused):
+            return record.error
+    stops = (record.reason for record in records if isinstance(record, StopOrdered))
     return next(stops, "")
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,19 @@ from typing import IO, Any, BinaryIO, Final
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import open_regular
-from diel.run.records import DEEPEST, Consistency, DamagedRecord, Record, checked
+from diel.run.fields import DEEPEST, DamagedRecord
+from diel.run.records import (
+    Record,
+    ResultAdded,
+    ResultsDeclared,
+    ResultsShown,
+    RunResumed,
+    RunStarted,
+    TableName,
+    decode,
+    encoded,
+)
+from diel.run.results import is_score
 
 # Python refuses to write longer integers as decimals (sys.set_int_max_str_digits).
 _LONGEST_INTEGER_BITS: Final = 10_000
@@ -64,23 +76,26 @@ class JournalWriter:
         _drop_unfinished_line(self._path)
         self._size_bytes = os.fstat(self._file.fileno()).st_size
 
-    def write(self, event: str, **fields: Any) -> Record:
-        """Append one record; it is in the file when this returns, but within a `batch`.
+    def write(self, record: Record) -> Record:
+        """Append a record; it is in the file when this returns, but within a `batch`.
 
         Parameters
         ----------
-        event : str
-            What happened, in the past tense, such as ``GroupStarted``.
-        **fields
-            Plain values; whatever JSON lacks is written as its ``repr``.
+        record : Record
+            Values of its fields that JSON lacks are written as their ``repr``.
+
+        Returns
+        -------
+        Record
+            The same, with the time at which it was written.
         """
-        record = {"time_s": round(time.time(), 6), "event": event, **fields}
-        line = as_json(plain(record)) + b"\n"
+        time_s = round(time.time(), 6)
+        line = as_json(plain(encoded(record, time_s))) + b"\n"
         self._file.write(line)
         self._size_bytes += len(line)
         if not self._in_batch:
             self._file.flush()
-        return record
+        return record.at(time_s)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -150,7 +165,7 @@ class JournalReader:
         self._is_in_long_line = False
         self._last_s = -math.inf
         self._again_up_to_s = -math.inf
-        self._consistency = Consistency()
+        self._consistency = _Consistency()
         self._damaged = 0
         self._first: Damage | None = None
         self._happened = ""
@@ -196,11 +211,11 @@ class JournalReader:
                 return
             for line in self._new_lines(file):
                 try:
-                    record = checked(line)
-                    if record["time_s"] <= self._again_up_to_s:
+                    record = decode(line)
+                    if record.time_s <= self._again_up_to_s:
                         continue
                     self._again_up_to_s = -math.inf
-                    self._last_s = max(self._last_s, record["time_s"])
+                    self._last_s = max(self._last_s, record.time_s)
                     self._consistency.add(record)
                 except DamagedRecord as error:
                     if self._again_up_to_s > -math.inf:
@@ -255,6 +270,66 @@ class JournalReader:
             if is_whole:
                 self._line += 1
                 yield b"" if was_long else line
+
+
+class _Consistency:
+    """Checks records against those before them: their groups are known, and their tables."""
+
+    def __init__(self) -> None:
+        self._groups: frozenset[str] = frozenset()
+        self._objectives: dict[TableName, str] = {}
+
+    def add(self, record: Record) -> None:
+        """Take one more record into account.
+
+        Raises
+        ------
+        DamagedRecord
+            If it does not fit; then it does not count.
+        """
+        group = getattr(record, "group", "")
+        if group and group not in self._groups:
+            raise DamagedRecord(f"{type(record).__name__}: the run has no group {group!r}")
+        if isinstance(record, RunStarted):
+            self._groups = _checked_groups(record)
+        elif isinstance(record, RunResumed):
+            if self._groups and not record.finished.keys() <= self._groups:
+                raise DamagedRecord("RunResumed: the run has no such groups")
+        elif isinstance(record, ResultsDeclared):
+            if record.objective not in record.columns or (
+                len({*record.columns}) < len(record.columns)
+            ):
+                raise DamagedRecord("ResultsDeclared: its columns contradict themselves")
+            self._objectives[record.table] = record.objective
+        elif isinstance(record, ResultAdded):
+            self._check_rows(record, [record.row])
+        elif isinstance(record, ResultsShown):
+            self._check_rows(record, record.best or ())
+
+    def _check_rows(
+        self, record: ResultAdded | ResultsShown, rows: Sequence[dict[str, Any]]
+    ) -> None:
+        event = type(record).__name__
+        objective = self._objectives.get(record.table)
+        if objective is None:
+            raise DamagedRecord(f"{event}: nobody has declared such a table")
+        if not all(is_score(row.get(objective)) for row in rows):
+            raise DamagedRecord(f"{event}: {objective} is no number")
+
+
+def _checked_groups(record: RunStarted) -> frozenset[str]:
+    groups, inside = frozenset(record.groups), record.inside
+    named = {*inside, *inside.values(), *record.iterations, *record.finished}
+    if not named <= groups:
+        raise DamagedRecord("RunStarted: it names groups that it does not list")
+    for group in inside:
+        for _ in range(DEEPEST):
+            if group not in inside:
+                break
+            group = inside[group]
+        else:
+            raise DamagedRecord("RunStarted: groups are inside of themselves")
+    return groups
 
 
 def _ends_with_line(file: BinaryIO, size_bytes: int) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Final
 
 from diel.run.directory import RunDirectory, new_results_file
-from diel.run.journal import JournalReader, JournalWriter, Record
-from diel.run.results import ResultsWriter, TableName, table_name
+from diel.run.journal import JournalReader, JournalWriter
+from diel.run.records import Record, ResultAdded, ResultsDeclared, TableName
+from diel.run.results import ResultsWriter
 from diel.run.view import RunView
 
 _TABLES: Final = 1000
@@ -61,17 +62,16 @@ class Recorder:
         self._results[name] = ResultsWriter(file, columns)
         return self._results[name]
 
-    def record(self, event: str, **fields: Any) -> Record:
-        """Write one record; it is in the file when this returns."""
-        record = self._journal.write(event, **fields)
+    def record(self, record: Record) -> Record:
+        """Write a record; it is in the file when this returns. Returns it with its time."""
+        record = self._journal.write(record)
         if self._is_lost:
             return record
-        if event == "ResultsDeclared" and "file" not in fields:
-            table = table_name(fields["module"], fields["columns"])
-            if table not in self._results:
-                self._add_table(table, fields["columns"])
-        elif event == "ResultAdded":
-            self._results[table_name(fields["module"], fields["row"])].write(fields["row"])
+        if isinstance(record, ResultsDeclared) and not record.file:
+            if record.table not in self._results:
+                self._add_table(record.table, record.columns)
+        elif isinstance(record, ResultAdded):
+            self._results[record.table].write(record.row)
         return record
 
     def loss(self) -> str:

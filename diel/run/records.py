@@ -1,37 +1,72 @@
-"""What stands in the journal: every event, its fields, and what is allowed in them.
+"""The records of the journal: a frozen dataclass for each event, which says what its fields hold.
 
 ::
 
     {"time_s": 1700000000.25, "event": "GroupStarted", "group": "train", "iteration": [0], ...}
 
-Whatever reads a run directory gets its records from here, checked one by one (`checked`) and
-against those before them (`Consistency`), with the fields that older journals lack filled in. So
-a damaged file is found in one place, and whoever uses a record can rely on its fields. Events that
-are not in the table are of a later version: they are passed on as they are.
+A line of the journal is a record, under the name of its class. `decode` makes records of lines, and
+`encoded` what is written of a record. What a field may hold stands beside its type, and what older
+journals lack is its default, so that a damaged line is found in one place, and whoever uses a
+record can rely on its fields. `Consistency` checks records against those before them.
+
+Fields and events may be added at any time: versions that do not know them pass them over. Where an
+event or a field changes its meaning, `FORMAT` goes up; `RunCreated` and `RunResumed` say in which
+format what follows them is written, and a later one than this is refused.
 """
 
-from __future__ import annotations
+# Annotations are evaluated here: they hold what the fields of a record may be.
+from collections.abc import Mapping, Sequence
+from dataclasses import FrozenInstanceError, dataclass, field
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    NoReturn,
+    TypeAlias,
+    TypeVar,
+)
 
-import json
-from collections.abc import Callable, Mapping
-from copy import copy
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+from diel.errors import RunDirectoryError
+from diel.run.fields import (
+    ANY,
+    COUNT,
+    COUNTS,
+    FILE_NAME,
+    INTEGER,
+    NUMBER,
+    ROW,
+    SECONDS,
+    SPARSE,
+    TEXT,
+    TEXTS,
+    TRUTH,
+    Column,
+    DamagedRecord,
+    Kind,
+    complete,
+    layout_of,
+    list_of,
+    list_of_tables,
+    or_none,
+    parsed,
+    table_of,
+)
 
-from diel.run.results import TableName, is_score, table_name
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
 
-Record: TypeAlias = "dict[str, Any]"
+    def dataclass_transform(**_: object) -> object:
+        """Tell type checkers that classes with a decorator are dataclasses."""
+        return lambda decorator: decorator
 
-DEEPEST: Final = 100
-"""How many lists and tables may lie in one another, in what is written and what is read."""
-_LARGEST_INTEGER: Final = 2**63
-_LARGEST_NUMBER: Final = 1e300
-_LATEST_S: Final = 1e11  # what functions for dates still take
+
+FORMAT: Final = 1
+"""The version of the journal that is written, and the latest that is read."""
 _MOST_RANKS: Final = 2**24
-
-
-class DamagedRecord(ValueError):
-    """Bytes are no record of a journal; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -60,380 +95,648 @@ class StoredValue:
         return f"{self.type} of {self.size_bytes:,} bytes: {where}"
 
 
-def checked(line: bytes) -> Record:
-    """Return the record that stands in a line of a journal.
-
-    Raises
-    ------
-    DamagedRecord
-        If it is none, or a field that its event needs is missing or of another type.
-    """
-    record = parsed(line)
-    if not isinstance(record, dict):
-        raise DamagedRecord("it is no table in braces")
-    _fill(record, _ALWAYS, "it")
-    fields = EVENTS.get(record["event"])
-    if fields is not None:
-        _fill(record, fields, record["event"])
-    return record
-
-
-def parsed(line: bytes) -> Any:
-    """Return what a line says as JSON, nested 100 deep at most.
-
-    Raises
-    ------
-    DamagedRecord
-        If it is no JSON, or nested too deeply.
-    """
-    try:
-        value = _DECODER.decode(line.decode())
-    except RecursionError:
-        raise DamagedRecord(f"it is nested more than {DEEPEST} deep") from None
-    except ValueError:
-        raise DamagedRecord("it is no JSON") from None
-    if line.count(b"[") + line.count(b"{") > DEEPEST and _is_deep(value):
-        raise DamagedRecord(f"it is nested more than {DEEPEST} deep")
-    return value
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        level = [
-            item
-            for outer in level
-            if isinstance(outer, (list, dict))
-            for item in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return False
-    return True
-
-
-# -- kinds of values ------------------------------------------------------------------------------
-
-
-class Kind(NamedTuple):
-    """What a value must be: in words, and as a function that tells whether it is."""
-
-    words: str
-    fits: Callable[[Any], bool]
-
-
-class Field(NamedTuple):
-    """A field of an event; without a default every record has it."""
-
-    kind: Kind
-    default: Any = ...
-
-
-Fields: TypeAlias = "Mapping[str, Field]"
-
-
-def _fill(table: dict[str, Any], fields: Fields, name: str) -> None:
-    """Check the fields of a table and add defaults, or raise DamagedRecord."""
-    for field, (kind, default) in fields.items():
-        if field not in table:
-            if default is ...:
-                raise DamagedRecord(f"{name} has no {field}")
-            table[field] = copy(default)
-        elif not kind.fits(table[field]):
-            raise DamagedRecord(f"{name}: {field} is not {kind.words}")
-
-
-def _or_none(kind: Kind) -> Kind:
-    return Kind(f"{kind.words} or null", lambda value: value is None or kind.fits(value))
-
-
-def _list_of(kind: Kind, words: str) -> Kind:
-    fits = kind.fits
-    return Kind(words, lambda value: type(value) is list and all(map(fits, value)))
-
-
-def _table_of(kind: Kind, words: str) -> Kind:
-    fits = kind.fits
-    return Kind(words, lambda value: type(value) is dict and all(map(fits, value.values())))
-
-
-def _structure(words: str, **kinds: Kind) -> Kind:
-    def fits(value: Any) -> bool:
-        return type(value) is dict and all(
-            name in value and kind.fits(value[name]) for name, kind in kinds.items()
-        )
-
-    return Kind(words, fits)
-
-
-ANY: Final = Kind("a value", lambda value: True)
-TEXT: Final = Kind("text", lambda value: type(value) is str)
-TRUTH: Final = Kind("true or false", lambda value: type(value) is bool)
-COUNT: Final = Kind(
-    "a whole number from 0", lambda value: type(value) is int and 0 <= value < _LARGEST_INTEGER
-)
-INTEGER: Final = Kind(
-    "a whole number",
-    lambda value: type(value) is int and -_LARGEST_INTEGER < value < _LARGEST_INTEGER,
-)
-NUMBER: Final = Kind(
-    "a number",
-    lambda value: type(value) in (int, float) and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER,
-)
-SECONDS: Final = Kind(
-    "a number of seconds", lambda value: type(value) in (int, float) and 0 <= value <= _LATEST_S
-)
-FILE_NAME: Final = Kind(
-    "the name of a file",
-    lambda value: (
-        type(value) is str and value not in ("", ".", "..") and not {"/", "\0"}.intersection(value)
-    ),
-)
-ROW: Final = Kind("a table", lambda value: type(value) is dict)
-TEXTS: Final = _list_of(TEXT, "a list of text")
-COUNTS: Final = _list_of(COUNT, "a list of whole numbers")
-ITERATION: Final = Kind(
-    "a list of whole numbers", lambda value: COUNTS.fits(value) and len(value) > 0
-)
 _RANKS: Final = Kind(
     "a number of ranks", lambda value: type(value) is int and 1 <= value <= _MOST_RANKS
 )
-_FINISHED: Final = _table_of(
+_ITERATION: Final = Kind(
+    "a list of whole numbers", lambda value: COUNTS.fits(value) and len(value) > 0, tuple
+)
+_FINISHED: Final = table_of(
     Kind(
         "an iteration and whether it was the last",
         lambda value: (
             type(value) is list
             and len(value) == 2
-            and ITERATION.fits(value[0])
+            and _ITERATION.fits(value[0])
             and TRUTH.fits(value[1])
         ),
     ),
     "a table of the last iteration of groups",
+)._replace(
+    convert=lambda table: {
+        group: Finished(tuple(iteration), is_last) for group, (iteration, is_last) in table.items()
+    }
 )
-_NODES: Final = _list_of(
-    _structure("a node", host=TEXT, ranks=COUNTS), "a list of nodes with their ranks"
-)
-_TIMES: Final = {"working_s": NUMBER, "waiting_s": NUMBER, "communicating_s": NUMBER}
 
-_ALWAYS: Final[Fields] = {"time_s": Field(SECONDS), "event": Field(TEXT)}
-_WHO: Final[Fields] = {"module": Field(TEXT), "copy": Field(COUNT)}
-_WHICH: Final[Fields] = {"group": Field(TEXT), "iteration": Field(ITERATION, [0])}
-_COPY: Final[Fields] = {**_WHICH, **_WHO, "attempt": Field(COUNT, 1)}
+_ALWAYS: Final = {"time_s": Column(SECONDS, True), "event": Column(TEXT, True)}
 
-EVENTS: Final[Mapping[str, Fields]] = {
-    "RunCreated": {"file": Field(TEXT)},
-    "RunStarted": {
-        "workflow": Field(TEXT),
-        "ranks": Field(_RANKS),
-        "groups": Field(TEXTS),
-        "file": Field(TEXT, ""),
-        "mpi": Field(TEXT, "MPI"),
-        "iterations": Field(_table_of(_or_none(COUNT), "a table of whole numbers"), {}),
-        "inside": Field(_table_of(TEXT, "a table of text"), {}),
-        "until": Field(TEXTS, []),
-        "finished": Field(_FINISHED, {}),
-        "servers": Field(COUNTS, []),
-        "nodes": Field(_NODES, []),
-    },
-    "RunResumed": {
-        "checkpoint": Field(COUNT),
-        "file": Field(_or_none(FILE_NAME)),
-        "finished": Field(_FINISHED),
-    },
-    "RunRefused": {"error": Field(TEXT), "exit_code": Field(INTEGER)},
-    "GroupStarted": {
-        **_WHICH,
-        "copies": Field(_table_of(COUNT, "a table of whole numbers"), {}),
-        "placement": Field(_table_of(COUNTS, "a table of lists of ranks"), {}),
-        "groups": Field(TEXTS, []),
-    },
-    "ModuleCommMade": {**_WHICH, "module": Field(TEXT)},
-    "CopyFinished": {
-        **_COPY,
-        "returned": Field(ANY, None),
-        # Of a value that is too large for a journal; without a file it could not be written.
-        "returned_file": Field(_or_none(FILE_NAME), None),
-        "returned_type": Field(TEXT, ""),
-        "returned_bytes": Field(COUNT, 0),
-    },
-    "ModuleFailed": {
-        **_COPY,
-        "error": Field(TEXT),
-        "group": Field(TEXT, ""),
-        "rank": Field(_or_none(COUNT), None),
-        "copy_rank": Field(_or_none(COUNT), None),
-        "ranks": Field(COUNTS, []),
-        "host": Field(TEXT, ""),
-        "detail": Field(TEXT, ""),
-        "policy": Field(TEXT, "stop"),
-        "whole_module": Field(TRUTH, False),
-    },
-    "CopiesRestarted": {
-        **_WHICH,
-        "module": Field(TEXT),
-        "copies": Field(COUNTS),
-        "attempt": Field(COUNT),
-    },
-    "CopyGivenUp": {**_COPY, "error": Field(TEXT)},
-    "GroupFinished": {**_WHICH, "ended_by": Field(_or_none(TEXT), "iterations")},
-    "CheckpointSaved": {
-        "number": Field(COUNT),
-        "file": Field(_or_none(FILE_NAME)),
-        # Written until 1.3; what is finished at this moment follows from the records before.
-        "finished": Field(_or_none(_FINISHED), None),
-    },
-    "DeadlockFound": {"explanation": Field(TEXT)},
-    "JournalLost": {"explanation": Field(TEXT)},
-    "LeaveIgnored": {
-        **_WHO,
-        "group": Field(TEXT, ""),
-        "ranks": Field(COUNTS, []),
-        "explanation": Field(TEXT),
-    },
-    "StopOrdered": {"reason": Field(TEXT)},
-    "RanksAborted": {"ranks": Field(COUNTS)},
-    "ResultsDeclared": {
-        "module": Field(TEXT),
-        "columns": Field(TEXTS),
-        "objective": Field(TEXT),
-        "maximise": Field(TRUTH),
-        "expected": Field(_or_none(COUNT)),
-        "file": Field(Kind("the name of a file", lambda v: v == "" or FILE_NAME.fits(v)), ""),
-        "parameters": Field(TEXTS, []),
-    },
-    "ResultAdded": {"module": Field(TEXT), "row": Field(ROW)},
-    "ResultsShown": {
-        "module": Field(TEXT),
-        "file": Field(FILE_NAME),
-        "count": Field(COUNT),
-        "best": Field(_or_none(_list_of(ROW, "a list of tables")), None),
-        "constants": Field(ROW, {}),
-        "notes": Field(TEXTS, []),
-        "unranked": Field(_table_of(COUNT, "a table of whole numbers"), {}),
-    },
-    "ProgressMade": {
-        **_WHO,
-        "done": Field(NUMBER),
-        "total": Field(_or_none(NUMBER)),
-        "text": Field(TEXT),
-    },
-    "MessageLogged": {**_WHO, "level": Field(TEXT), "text": Field(TEXT)},
-    "TimeAccounted": {
-        "ranks": Field(
-            _list_of(
-                _structure("an account", rank=COUNT, host=TEXT, copies=TEXTS, **_TIMES),
-                "a list of the times of ranks",
-            )
-        ),
-        "modules": Field(
-            _list_of(
-                _structure("an account", module=TEXT, ranks=COUNT, **_TIMES),
-                "a list of the times of modules",
-            )
-        ),
-    },
-    "RunEnded": {"exit_code": Field(INTEGER)},
-}
-
-_NANOSECONDS: Final = Kind(
-    "a number of nanoseconds",
-    lambda value: type(value) in (int, float) and 0 <= value <= _LATEST_S * 1e9,
-)
-EVENT_OF_A_RANK: Final = _structure(
-    "an event of a trace",
-    ph=TEXT,
-    name=TEXT,
-    tid=COUNT,
-    ts=_NANOSECONDS,
-    dur=_NANOSECONDS,
-    args=ROW,
-)
-"""An event in ``trace/rank-3.jsonl``: ranks write complete events only."""
-WAIT: Final = _structure("a wait", rank=COUNT, copy=TEXT, what=TEXT, since_s=SECONDS)
-"""A rank that waits, in ``status.json``."""
-SERVER: Final = _structure(
-    "a server", rank=COUNT, tuples=COUNT, size_bytes=COUNT, capacity_bytes=COUNT
-)
-"""A tuple server, in ``status.json``."""
-
-PROGRESS: Final = _structure(
-    "how far a copy is", copy=TEXT, done=NUMBER, total=_or_none(NUMBER), text=TEXT
-)
-"""How far a copy is, in ``status.json``."""
+Text: TypeAlias = Annotated[str, TEXT]
+Texts: TypeAlias = Annotated[Sequence[str], TEXTS]
+Count: TypeAlias = Annotated[int, COUNT]
+Counts: TypeAlias = Annotated[Sequence[int], COUNTS]
+Seconds: TypeAlias = Annotated[float, NUMBER]
+Row: TypeAlias = Annotated[dict[str, Any], ROW]
+Iteration: TypeAlias = Annotated[tuple[int, ...], _ITERATION]
+"""Counted from 0: a number for each group around, outermost first, and one for the group itself."""
 
 
-# -- records that fit each other ------------------------------------------------------------------
+class Finished(NamedTuple):
+    """The last iteration of a group that is finished, and whether no further one follows it.
+
+    A mapping from group to this says all that is behind a run, since iterations finish in order:
+    an entry whose iteration is of an earlier pass than the present one of the group around says
+    that nothing of the present pass is finished.
+    """
+
+    iteration: tuple[int, ...]
+    is_last: bool
 
 
-class Consistency:
-    """Tells whether records fit those before them: their groups are known, and their tables."""
+FinishedGroups: TypeAlias = Annotated[Mapping[str, Finished], _FINISHED]
 
-    def __init__(self) -> None:
-        self._groups: frozenset[str] = frozenset()
-        self._objectives: dict[TableName, str] = {}
 
-    def add(self, record: Record) -> None:
-        """Take in one more record.
+TableName: TypeAlias = tuple[str, frozenset[str]]
+"""A table of results: the module that fills it, and its columns, or its own file."""
 
-        Raises
-        ------
-        DamagedRecord
-            If it does not fit; then it was not taken in.
-        """
-        event = record["event"]
-        if event not in EVENTS:
-            return
-        group = record.get("group", "")
-        if group and group not in self._groups:
-            raise DamagedRecord(f"{event}: the run has no group {group!r}")
-        check = getattr(self, f"_add_{event}", None)
-        if check is not None:
-            check(record)
 
-    # Each method below is named after the event of the journal that it checks.
+# -- parts of records -----------------------------------------------------------------------------
 
-    def _add_RunStarted(self, record: Record) -> None:
-        groups, inside = frozenset(record["groups"]), record["inside"]
-        named = {*inside, *inside.values(), *record["iterations"], *record["finished"]}
-        if not named <= groups:
-            raise DamagedRecord("RunStarted: it names groups that it does not list")
-        for group in inside:
-            for _ in range(DEEPEST):
-                if group not in inside:
-                    break
-                group = inside[group]
-            else:
-                raise DamagedRecord("RunStarted: groups are inside of themselves")
-        self._groups = groups
 
-    def _add_RunResumed(self, record: Record) -> None:
-        if self._groups and not record["finished"].keys() <= self._groups:
-            raise DamagedRecord("RunResumed: the run has no such groups")
+@dataclass(frozen=True)
+class Node:
+    """A machine: its ranks, and its GPUs as CUDA names them."""
 
-    def _add_ResultsDeclared(self, record: Record) -> None:
-        columns, objective, file = record["columns"], record["objective"], record["file"]
-        if objective not in columns or len({*columns}) < len(columns):
-            raise DamagedRecord("ResultsDeclared: its columns contradict themselves")
-        name = table_name(record["module"], [file] if file else columns)
-        self._objectives[name] = objective
+    host: Text
+    ranks: Counts
+    gpus: Annotated[Sequence[str], ANY] = ()
 
-    def _add_ResultAdded(self, record: Record) -> None:
-        row = record["row"]
-        self._check_rows(record, row, [row])
 
-    def _add_ResultsShown(self, record: Record) -> None:
-        self._check_rows(record, [record["file"]], record["best"] or [])
+@dataclass(frozen=True)
+class RankTimes:
+    """What a rank has spent its time on; `copies` ran there, or ``tuple server``."""
 
-    def _check_rows(self, record: Record, columns: Any, rows: list[dict[str, Any]]) -> None:
-        event = record["event"]
-        objective = self._objectives.get(table_name(record["module"], columns))
-        if objective is None:
-            raise DamagedRecord(f"{event}: nobody has declared such a table")
-        if not all(is_score(row.get(objective)) for row in rows):
-            raise DamagedRecord(f"{event}: {objective} is no number")
+    rank: Count
+    host: Text
+    copies: Texts
+    working_s: Seconds
+    waiting_s: Seconds
+    communicating_s: Seconds
+    cpu_s: Seconds = 0.0
+
+
+@dataclass(frozen=True)
+class ModuleTimes:
+    """What all ranks together have spent on a module."""
+
+    module: Text
+    ranks: Count
+    working_s: Seconds
+    waiting_s: Seconds
+    communicating_s: Seconds
+    cpu_s: Seconds = 0.0
+
+
+_Kind = TypeVar("_Kind", bound="Record")
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+class Record:
+    """Something that has happened in a run.
+
+    Attributes
+    ----------
+    time_s : float
+        When it was written, in seconds since 1970; 0 before that.
+    layout : mapping of str to Column
+        Its other fields as they stand in the journal.
+    """
+
+    time_s: float = 0.0
+    layout: ClassVar[Mapping[str, Column]] = {}
+
+    def __init__(self, *, time_s: float = 0.0, **values: Any) -> None:
+        for name, column in self.layout.items():
+            if name not in values:
+                if column.is_required:
+                    raise TypeError(f"{type(self).__name__} needs {name}")
+                values[name] = column.make_default()
+        if len(values) > len(self.layout):
+            odd = ", ".join(values.keys() - self.layout.keys())
+            raise TypeError(f"{type(self).__name__} has no {odd}")
+        self.__dict__.update(values, time_s=time_s)
+
+    def at(self: _Kind, time_s: float) -> _Kind:
+        """Return the same record, written at that time."""
+        record = object.__new__(type(self))
+        record.__dict__.update(self.__dict__, time_s=time_s)
+        return record
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other says the same, at whatever time."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.layout)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.layout)
+        return f"{type(self).__name__}({values})"
+
+
+EVENTS: Final[dict[str, type[Record]]] = {}
+"""The class of each event, by its name in the journal."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def _record(kind: type[_Kind]) -> type[_Kind]:
+    """Make a class a frozen dataclass, and the record of the event of its name.
+
+    All share the methods of `Record`: every rank imports this, and those that `dataclass` writes
+    and compiles for each class would take 16 ms.
+    """
+    kind = dataclass(init=False, repr=False, eq=False)(kind)
+    kind.layout = layout_of(kind)
+    if not kind.__name__.startswith("_"):
+        EVENTS[kind.__name__] = kind
+    return kind
+
+
+@_record
+class _UnknownRecord(Record):
+    """A record of an event that a later version has added."""
+
+
+@_record
+class _OfGroup(Record):
+    group: Text
+    iteration: Iteration = (0,)
+
+
+@_record
+class _OfCopy(Record):
+    module: Text
+    copy: Count
+
+    @property
+    def name(self) -> str:
+        """The name of the copy: ``module.copy``."""
+        return f"{self.module}.{self.copy}"
+
+
+@_record
+class _OfResults(Record):
+    module: Text
+    copy: Annotated[int, ANY] = 0  # nobody relies on it
+
+
+@_record
+class RunCreated(Record):
+    """The run directory was made for a workflow file."""
+
+    file: Text
+    format: Count = 1
+
+
+@_record
+class RunStarted(Record):
+    """Rank 0 begins, also where a run is resumed.
+
+    Attributes
+    ----------
+    workflow : str
+        Its name.
+    ranks : int
+        All of them, rank 0 and tuple servers too.
+    groups : sequence of str
+        All groups, in the order of the file.
+    finished : mapping of str to Finished
+        What is behind a run that is resumed, by group.
+    file : str
+        The workflow file.
+    host : str
+        That of rank 0.
+    diel, python, mpi : str
+        Versions.
+    copies : mapping of str to mapping of str to int
+        By group and module.
+    iterations : mapping of str to int or None
+        How many there are at most in a row, by group; None for any number.
+    until : sequence of str
+        Groups that a tuple may end sooner.
+    inside : mapping of str to str
+        From a group to the one around it.
+    servers : sequence of int
+        Ranks that are tuple servers.
+    threads : mapping of str to int
+        How many a rank of a module has.
+    nodes : sequence of Node
+        Those of the ranks that run modules.
+    """
+
+    workflow: Text
+    ranks: Annotated[int, _RANKS]
+    groups: Texts
+    finished: FinishedGroups = field(default_factory=dict, metadata=SPARSE)
+    file: Text = ""
+    host: Annotated[str, ANY] = ""
+    diel: Annotated[str, ANY] = ""
+    python: Annotated[str, ANY] = ""
+    mpi: Text = "MPI"
+    copies: Annotated[Mapping[str, Mapping[str, int]], ANY] = field(default_factory=dict)
+    iterations: Annotated[
+        Mapping[str, int | None], table_of(or_none(COUNT), "a table of whole numbers")
+    ] = field(default_factory=dict)
+    until: Texts = ()
+    inside: Annotated[Mapping[str, str], table_of(TEXT, "a table of text")] = field(
+        default_factory=dict
+    )
+    servers: Counts = ()
+    threads: Annotated[Mapping[str, int], ANY] = field(default_factory=dict)
+    nodes: Annotated[Sequence[Node], list_of_tables(Node, "a list of nodes with their ranks")] = ()
+
+
+@_record
+class RunResumed(Record):
+    """Somebody asks for the run to go on from a checkpoint: what came later will come again.
+
+    Attributes
+    ----------
+    checkpoint : int
+        Its number; 0 for the very beginning.
+    file : str or None
+        That with its tuples, if there were any.
+    finished : mapping of str to Finished
+        What is behind at that moment, by group.
+    """
+
+    checkpoint: Count
+    file: Annotated[str | None, or_none(FILE_NAME)]
+    finished: FinishedGroups
+    format: Count = 1
+
+
+@_record
+class RunRefused(Record):
+    """A run could not be resumed; nothing has started."""
+
+    error: Text
+    exit_code: Annotated[int, INTEGER]
+
+
+@_record
+class GroupStarted(_OfGroup):
+    """An iteration of a group begins.
+
+    Attributes
+    ----------
+    copies : mapping of str to int
+        How many of each module there are, in a group of modules.
+    placement : mapping of str to sequence of int
+        The ranks of each copy, there.
+    groups : sequence of str
+        The groups inside, in a group of groups.
+    """
+
+    copies: Annotated[Mapping[str, int], table_of(COUNT, "a table of whole numbers")] = field(
+        default_factory=dict, metadata=SPARSE
+    )
+    placement: Annotated[
+        Mapping[str, Sequence[int]], table_of(COUNTS, "a table of lists of ranks")
+    ] = field(default_factory=dict, metadata=SPARSE)
+    groups: Texts = field(default=(), metadata=SPARSE)
+
+
+@_record
+class ModuleCommMade(_OfGroup):
+    """All copies of a module share ``ctx.module_comm`` from now on."""
+
+    module: Text
+
+
+@_record
+class CopyFinished(_OfCopy, _OfGroup):
+    """A copy is done on all its ranks.
+
+    Attributes
+    ----------
+    returned : object
+        What rank 0 of the copy returned, in JSON's own types; None also for a value that is too
+        large for a journal, which the other fields describe.
+    returned_file : str or None
+        The name of its file; None if it could not be written.
+    returned_type : str
+        As Python calls it; empty unless the value is such a one.
+    returned_bytes : int
+        The size of that file.
+    """
+
+    attempt: Count = 1
+    returned: Annotated[Any, ANY] = None
+    returned_file: Annotated[str | None, or_none(FILE_NAME)] = field(default=None, metadata=SPARSE)
+    returned_type: Text = field(default="", metadata=SPARSE)
+    returned_bytes: Count = field(default=0, metadata=SPARSE)
+
+    @classmethod
+    def of(cls, value: Any, **place: Any) -> "CopyFinished":
+        """Return the record of what a copy returned, a `StoredValue` if it is a large one."""
+        if not isinstance(value, StoredValue):
+            return cls(returned=value, **place)
+        return cls(
+            returned_file=value.file,
+            returned_type=value.type,
+            returned_bytes=value.size_bytes,
+            **place,
+        )
+
+    @property
+    def value(self) -> Any:
+        """What it returned, or the `StoredValue` that describes it."""
+        if not self.returned_type:
+            return self.returned
+        return StoredValue(self.returned_type, self.returned_bytes, self.returned_file)
+
+
+@_record
+class ModuleFailed(_OfCopy, _OfGroup):
+    """A copy has failed, and what follows.
+
+    Attributes
+    ----------
+    rank : int or None
+        Of the pool; None for a time limit, which is the failure of no rank in particular.
+    copy_rank : int or None
+        The same, counted within the copy.
+    ranks : sequence of int
+        All of the copy.
+    host : str
+        Of that rank.
+    error : str
+        In one line.
+    detail : str
+        Its traceback.
+    policy : str
+        ``stop``, ``continue`` or ``retry``; the latter also where a retry follows only once every
+        rank has left.
+    whole_module : bool
+        Whether it is for all copies, since they share a communicator.
+    """
+
+    group: Text = ""
+    attempt: Count = 1
+    rank: Annotated[int | None, or_none(COUNT)] = None
+    copy_rank: Annotated[int | None, or_none(COUNT)] = None
+    ranks: Counts = ()
+    host: Text = ""
+    error: Text
+    detail: Text = ""
+    policy: Text = "stop"
+    whole_module: Annotated[bool, TRUTH] = False
+
+    @property
+    def stops_run(self) -> bool:
+        """Whether the run ends because of it."""
+        return self.policy == "stop"
+
+
+@_record
+class CopiesRestarted(_OfGroup):
+    """Copies of a module start again; `attempt` counts from 1."""
+
+    module: Text
+    copies: Counts
+    attempt: Count
+
+
+@_record
+class CopyGivenUp(_OfCopy, _OfGroup):
+    """A copy has failed, all its ranks have left, and the rest goes on without it."""
+
+    attempt: Count = 1
+    error: Text
+
+
+@_record
+class GroupFinished(_OfGroup):
+    """An iteration of a group is done.
+
+    Attributes
+    ----------
+    ended_by : str or None
+        Why no further iteration follows, ``iterations`` or ``until``; None if one does.
+    """
+
+    ended_by: Annotated[str | None, or_none(TEXT)] = "iterations"
+
+
+@_record
+class CheckpointSaved(Record):
+    """The run can be resumed from here.
+
+    Attributes
+    ----------
+    number : int
+        Counted from 1.
+    file : str or None
+        That with the tuples; None if there were none.
+    finished : mapping of str to Finished, or None
+        Written until 1.3; what is finished at this moment follows from the records before.
+    """
+
+    number: Count
+    file: Annotated[str | None, or_none(FILE_NAME)]
+    finished: Annotated[Mapping[str, Finished] | None, or_none(_FINISHED)] = field(
+        default=None, metadata=SPARSE
+    )
+
+
+@_record
+class DeadlockFound(Record):
+    """Every module waits for a tuple or a message that nobody is left to put or send."""
+
+    explanation: Text
+
+
+@_record
+class JournalLost(Record):
+    """Somebody has removed or cut the journal; only those see it who have it open."""
+
+    explanation: Text
+
+
+@_record
+class LeaveIgnored(_OfCopy):
+    """Ranks did not leave a copy that has failed, and so the run was ended."""
+
+    group: Text = ""
+    ranks: Counts = ()
+    explanation: Text
+
+
+Failure: TypeAlias = ModuleFailed | DeadlockFound | JournalLost | LeaveIgnored
+"""What may end a run."""
+
+
+@_record
+class StopOrdered(Record):
+    """All ranks are told to stop."""
+
+    reason: Text
+
+
+@_record
+class RanksAborted(Record):
+    """These ranks did not say goodbye, and are ended."""
+
+    ranks: Counts
+
+
+@_record
+class ResultsDeclared(_OfResults):
+    """A module will add rows to a table of results.
+
+    Attributes
+    ----------
+    columns : sequence of str
+    objective : str
+        The column that ranks the rows.
+    maximise : bool
+        Whether a larger value is better.
+    expected : int or None
+        How many rows there will be.
+    file : str
+        The name of a table that the module writes itself; else empty.
+    parameters : sequence of str
+        Columns that were chosen rather than found.
+    """
+
+    columns: Texts
+    objective: Text
+    maximise: Annotated[bool, TRUTH]
+    expected: Annotated[int | None, or_none(COUNT)]
+    file: Annotated[
+        str, Kind("the name of a file", lambda value: value == "" or FILE_NAME.fits(value))
+    ] = field(default="", metadata=SPARSE)
+    parameters: Texts = field(default=(), metadata=SPARSE)
+
+    @property
+    def table(self) -> TableName:
+        """Which table it is."""
+        return self.module, frozenset([self.file] if self.file else self.columns)
+
+
+@_record
+class ResultAdded(_OfResults):
+    """A row of results: a value for each column."""
+
+    row: Row
+
+    @property
+    def table(self) -> TableName:
+        """Which table it belongs to."""
+        return self.module, frozenset(self.row)
+
+
+@_record
+class ResultsShown(_OfResults):
+    """How a table stands that a module writes itself.
+
+    Attributes
+    ----------
+    file : str
+        Its name.
+    count : int
+        Rows so far.
+    best : sequence of dict, or None
+        The best rows, best first; None if they are those of the last time.
+    constants : dict
+        Columns that are the same in all rows.
+    notes : sequence of str
+        Lines to stand below the table.
+    unranked : dict of str to int
+        How many rows are no result to be ranked, by why.
+    """
+
+    file: Annotated[str, FILE_NAME]
+    count: Count
+    best: Annotated[Sequence[dict[str, Any]] | None, or_none(list_of(ROW, "a list of tables"))] = (
+        field(default=None, metadata=SPARSE)
+    )
+    constants: Row = field(default_factory=dict, metadata=SPARSE)
+    notes: Texts = field(default=(), metadata=SPARSE)
+    unranked: Annotated[dict[str, int], table_of(COUNT, "a table of whole numbers")] = field(
+        default_factory=dict, metadata=SPARSE
+    )
+
+    @property
+    def table(self) -> TableName:
+        """Which table it is."""
+        return self.module, frozenset([self.file])
+
+
+@_record
+class ProgressMade(_OfCopy):
+    """How far a copy is, in a unit of its own; `total` is None where that is not known."""
+
+    done: Annotated[float, NUMBER]
+    total: Annotated[float | None, or_none(NUMBER)]
+    text: Text
+
+
+@_record
+class MessageLogged(_OfCopy):
+    """A copy, or the executive, has something to say; `level` is that of `logging`."""
+
+    level: Text
+    text: Text
+
+
+@_record
+class TimeAccounted(Record):
+    """What ranks and modules have spent their time on."""
+
+    ranks: Annotated[Sequence[RankTimes], list_of_tables(RankTimes, "a list of the times of ranks")]
+    modules: Annotated[
+        Sequence[ModuleTimes], list_of_tables(ModuleTimes, "a list of the times of modules")
+    ]
+
+
+@_record
+class RunEnded(Record):
+    """The run is over; `tuples_left` were in the tuple space."""
+
+    exit_code: Annotated[int, INTEGER]
+    tuples_left: Annotated[int, ANY] = 0
+
+
+def decode(line: bytes) -> Record:
+    """Return the record that a line of a journal holds.
+
+    Raises
+    ------
+    DamagedRecord
+        If the line is no record, or a field that its event needs is missing or of another type.
+    RunDirectoryError
+        If a newer version of diel has written what follows.
+    """
+    table = parsed(line)
+    if not isinstance(table, dict):
+        raise DamagedRecord("it is no table in braces")
+    complete(table, _ALWAYS, "it")
+    event = table.pop("event")
+    kind = EVENTS.get(event)
+    if kind is None:
+        return _UnknownRecord(time_s=table["time_s"])
+    complete(table, kind.layout, event)
+    record = object.__new__(kind)
+    record.__dict__.update(table)  # all of its fields are there: __init__ has nothing to add
+    if isinstance(record, (RunCreated, RunResumed)) and record.format > FORMAT:
+        raise RunDirectoryError(
+            f"it was written by a newer version of diel, in format {record.format} (this version "
+            f"reads up to {FORMAT}): use that version or a later one"
+        )
+    return record
+
+
+def encoded(record: Record, time_s: float) -> dict[str, Any]:
+    """Return a record as a line of the journal has it."""
+    table: dict[str, Any] = {"time_s": time_s, "event": type(record).__name__}
+    for name, column in record.layout.items():
+        value = getattr(record, name)
+        if column.is_sparse and value == column.make_default():
+            continue
+        table[name] = [vars(part) for part in value] if column.kind.parts else value
+    return table

@@ -7,15 +7,11 @@ import heapq
 import io
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import open_regular
-
-TableName: TypeAlias = "tuple[str, frozenset[str]]"
-"""A table of results: the module that fills it, and its columns."""
-
 
 _LONGEST_FIELD: Final = 16 * 2**20
 _NO_NUMBERS: Final = ("nan", "inf", "-inf")
@@ -31,11 +27,6 @@ def is_score(value: Any) -> bool:
     except (TypeError, ValueError, OverflowError):
         return False
     return True
-
-
-def table_name(module: str, columns: Iterable[str]) -> TableName:
-    """Return which table a module's rows with these columns belong to."""
-    return module, frozenset(columns)
 
 
 class ResultsWriter:

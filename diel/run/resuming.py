@@ -12,17 +12,24 @@ results. What began later is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
-from diel.run.journal import Damage, JournalReader, JournalWriter, Record
-
-Ended: TypeAlias = "tuple[tuple[int, ...], bool]"
-"""The last iteration that a group has finished, and whether it was the last of its pass."""
+from diel.run.journal import Damage, JournalReader, JournalWriter
+from diel.run.records import (
+    FORMAT,
+    CheckpointSaved,
+    Finished,
+    GroupFinished,
+    Record,
+    RunCreated,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ class Resumption:
     """
 
     file: str
-    finished: dict[str, Ended]
+    finished: dict[str, Finished]
     checkpoint: Path | None
     number: int
 
@@ -72,7 +79,12 @@ def order_resumption(directory: RunDirectory) -> Resumption | None:
     with JournalWriter(directory.journal) as journal:
         directory.withdraw_stop()
         journal.write(
-            "RunResumed", checkpoint=past.number, file=past.checkpoint, finished=past.finished
+            RunResumed(
+                checkpoint=past.number,
+                file=past.checkpoint,
+                finished=past.finished,
+                format=FORMAT,
+            )
         )
     return resumption(directory)
 
@@ -88,42 +100,35 @@ def resumption(directory: RunDirectory) -> Resumption:
     past = _Past.read(directory)
     if past.resumed is None:
         raise RunDirectoryError(f"nobody has asked to resume {directory.path}")
-    name = past.resumed["file"]
-    checkpoint = None if name is None else directory.checkpoints / name
-    finished = _finished_in(past.resumed)
-    return Resumption(str(past.file), finished, checkpoint, past.resumed["checkpoint"])
+    resumed = past.resumed
+    checkpoint = None if resumed.file is None else directory.checkpoints / resumed.file
+    return Resumption(str(past.file), dict(resumed.finished), checkpoint, resumed.checkpoint)
 
 
-def finished_in(records: Iterable[Mapping[str, Any]]) -> dict[str, Ended]:
+def finished_in(records: Iterable[Record]) -> dict[str, Finished]:
     """Return what a run has behind it.
 
     Parameters
     ----------
-    records : iterable of mapping
+    records : iterable of Record
         From its journal, in order. Where it was resumed, what the last resumption started from
         counts, and what has finished since.
     """
-    finished: dict[str, Ended] = {}
+    finished: dict[str, Finished] = {}
     for record in records:
         _take_in(finished, record)
     return finished
 
 
-def _take_in(finished: dict[str, Ended], record: Mapping[str, Any]) -> None:
-    event = record["event"]
-    if event == "GroupFinished":
-        is_last = record["ended_by"] is not None
-        finished[record["group"]] = tuple(record["iteration"]), is_last
-    elif event == "RunStarted" or (event == "CheckpointSaved" and record.get("finished")):
+def _take_in(finished: dict[str, Finished], record: Record) -> None:
+    if isinstance(record, GroupFinished):
+        is_last = record.ended_by is not None
+        finished[record.group] = Finished(record.iteration, is_last)
+    elif isinstance(record, (RunStarted, CheckpointSaved)) and (
+        isinstance(record, RunStarted) or record.finished
+    ):
         finished.clear()
-        finished.update(_finished_in(record))
-
-
-def _finished_in(record: Mapping[str, Any]) -> dict[str, Ended]:
-    return {
-        group: (tuple(iteration), is_last)
-        for group, (iteration, is_last) in record.get("finished", {}).items()
-    }
+        finished.update(record.finished or {})
 
 
 @dataclass
@@ -141,15 +146,15 @@ class _Past:
         Its file.
     finished : dict
         What was behind at that moment, by group.
-    resumed : dict or None
+    resumed : RunResumed or None
         The last resumption.
     """
 
     file: Path
     number: int = 0
     checkpoint: str | None = None
-    finished: dict[str, Ended] = field(default_factory=dict)
-    resumed: Record | None = None
+    finished: dict[str, Finished] = field(default_factory=dict)
+    resumed: RunResumed | None = None
     has_finished: bool = False
 
     @classmethod
@@ -163,31 +168,30 @@ class _Past:
         """
         reader = JournalReader(directory.journal)
         past: _Past | None = None
-        now: dict[str, Ended] = {}
+        now: dict[str, Finished] = {}
         damage: list[Damage] = []  # since when there is nothing that counts
         damage_saved: list[Damage] = []  # before the last checkpoint
         for entry in reader.new_entries():
             if isinstance(entry, Damage):
                 damage.append(entry)
                 continue
-            event = entry["event"]
-            if event in ("RunCreated", "RunStarted") and entry["file"]:
-                past = past or cls(Path(entry["file"]))
+            if isinstance(entry, (RunCreated, RunStarted)) and entry.file:
+                past = past or cls(Path(entry.file))
             if past is None:
                 continue
             _take_in(now, entry)
-            if event == "CheckpointSaved":
-                past.number, past.checkpoint = entry["number"], entry["file"]
+            if isinstance(entry, CheckpointSaved):
+                past.number, past.checkpoint = entry.number, entry.file
                 past.finished, damage_saved = dict(now), list(damage)
-            elif event == "RunResumed":
-                if entry["checkpoint"] != past.number:
-                    past.number, past.checkpoint = entry["checkpoint"], entry["file"]
+            elif isinstance(entry, RunResumed):
+                if entry.checkpoint != past.number:
+                    past.number, past.checkpoint = entry.checkpoint, entry.file
                     damage_saved = list(damage) if past.number else []
-                past.finished = _finished_in(entry)
+                past.finished = dict(entry.finished)
                 past.resumed, past.has_finished = entry, False
                 damage = list(damage_saved)
-            elif event == "RunEnded":
-                past.has_finished = entry["exit_code"] == 0
+            elif isinstance(entry, RunEnded):
+                past.has_finished = entry.exit_code == 0
         if past is None:
             raise RunDirectoryError(_why_nothing(directory, reader))
         if damage_saved and not past.has_finished:

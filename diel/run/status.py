@@ -9,15 +9,15 @@
 It is replaced as a whole, so a reader finds the old one or the new one. `since_s` counts from 1970.
 """
 
-from __future__ import annotations
-
+# Annotations are evaluated here: they hold what the fields may be.
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from diel.run.directory import RunDirectory, open_anew, open_regular
-from diel.run.records import PROGRESS, SERVER, WAIT, DamagedRecord, parsed
+from diel.run.fields import NUMBER, SECONDS, DamagedRecord, or_none, parsed, table_like
+from diel.run.records import Count, Text
 
 _LONGEST_BYTES: Final = 2**26
 
@@ -26,30 +26,30 @@ _LONGEST_BYTES: Final = 2**26
 class WaitView:
     """A rank that has waited for a while; `since_s` counts from 1970."""
 
-    rank: int
-    copy: str
-    what: str
-    since_s: float
+    rank: Count
+    copy: Text
+    what: Text
+    since_s: Annotated[float, SECONDS]
 
 
 @dataclass(frozen=True)
 class ServerView:
     """What a tuple server holds."""
 
-    rank: int
-    tuples: int
-    size_bytes: int
-    capacity_bytes: int
+    rank: Count
+    tuples: Count
+    size_bytes: Count
+    capacity_bytes: Count
 
 
 @dataclass(frozen=True)
 class ProgressView:
     """How far a copy is, as it says itself; `total` is None where that is not known."""
 
-    copy: str
-    done: float
-    total: float | None
-    text: str
+    copy: Text
+    done: Annotated[float, NUMBER]
+    total: Annotated[float | None, or_none(NUMBER)]
+    text: Text
 
 
 @dataclass(frozen=True)
@@ -79,23 +79,15 @@ def read_status(directory: RunDirectory) -> StatusView:
     if not isinstance(status, dict):
         return StatusView()
     return StatusView(
-        [
-            WaitView(one["rank"], one["copy"], one["what"], one["since_s"])
-            for one in _items(status.get("waiting"))
-            if WAIT.fits(one)
-        ],
-        [
-            ServerView(one["rank"], one["tuples"], one["size_bytes"], one["capacity_bytes"])
-            for one in _items(status.get("servers"))
-            if SERVER.fits(one)
-        ],
-        [
-            ProgressView(one["copy"], one["done"], one["total"], one["text"])
-            for one in _items(status.get("progress"))
-            if PROGRESS.fits(one)
-        ],
+        _parts(status.get("waiting"), WaitView),
+        _parts(status.get("servers"), ServerView),
+        _parts(status.get("progress"), ProgressView),
     )
 
 
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _parts(tables: Any, part: type) -> list[Any]:
+    """Return those tables in a list that are as they should be."""
+    kind = table_like(part)
+    assert kind.convert is not None
+    tables = tables if isinstance(tables, list) else []
+    return [kind.convert(table) for table in tables if kind.fits(table)]

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from diel.run.journal import Record
+from diel.run.records import (
+    CheckpointSaved,
+    CopiesRestarted,
+    CopyFinished,
+    CopyGivenUp,
+    DeadlockFound,
+    GroupFinished,
+    GroupStarted,
+    JournalLost,
+    LeaveIgnored,
+    ModuleFailed,
+    Record,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    StopOrdered,
+)
 
 Event: TypeAlias = "dict[str, Any]"
 
 EXECUTIVE: Final = 0
 """Its line; the line of every rank has the rank's number."""
-_NOTES: Final = {
-    "ModuleFailed": "failed: {module}.{copy}",
-    "CopiesRestarted": "starts again: {module}",
-    "CopyGivenUp": "given up: {module}.{copy}",
-    "CheckpointSaved": "checkpoint {number}",
-    "DeadlockFound": "deadlock",
-    "JournalLost": "journal lost",
-    "LeaveIgnored": "leave ignored: {module}.{copy}",
-    "StopOrdered": "stop: {reason}",
-    "RunResumed": "resumed",
+_NOTES: Final[dict[type[Record], str]] = {
+    ModuleFailed: "failed: {module}.{copy}",
+    CopiesRestarted: "starts again: {module}",
+    CopyGivenUp: "given up: {module}.{copy}",
+    CheckpointSaved: "checkpoint {number}",
+    DeadlockFound: "deadlock",
+    JournalLost: "journal lost",
+    LeaveIgnored: "leave ignored: {module}.{copy}",
+    StopOrdered: "stop: {reason}",
+    RunResumed: "resumed",
 }
 _UNNAMED_RANKS: Final = 2**16
 """Of so many ranks at most the lines are named where their nodes are not known."""
-_HIDDEN: Final = ("time_s", "event", "detail", "explanation", "finished", "returned")
+_HIDDEN: Final = ("detail", "explanation", "finished", "format")
 
 
 def span_event(
@@ -56,8 +72,8 @@ class _Iteration:
 class _Copy:
     name: str
     group: str
-    iteration: list[int]
-    ranks: list[int]
+    iteration: tuple[int, ...]
+    ranks: Sequence[int]
     start_ns: int
     life_ns: int
     attempt: int = 1
@@ -68,7 +84,7 @@ class _Copy:
     """Ranks that have told how the copy ended."""
 
     def about(self) -> dict[str, Any]:
-        return {"group": self.group, "iteration": self.iteration, "attempt": self.attempt}
+        return {"group": self.group, "iteration": list(self.iteration), "attempt": self.attempt}
 
 
 @dataclass
@@ -91,7 +107,7 @@ class Storyline:
 
     Parameters
     ----------
-    records : sequence of dict
+    records : iterable of Record
         All of a journal, resumptions included.
     """
 
@@ -100,7 +116,7 @@ class Storyline:
         self.starts: list[float] = []
         self._ranks = 0
         self._names: dict[int, str] = {EXECUTIVE: "rank 0: executive"}
-        self._inside: dict[str, str] = {}
+        self._inside: Mapping[str, str] = {}
         self._iterations: list[_Iteration] = []
         self._running: dict[str, _Iteration] = {}
         self._copies: dict[tuple[str, str], _Copy] = {}
@@ -109,9 +125,9 @@ class Storyline:
         self._life_ns = 0  # when the run began or was resumed
         last_ns = 0
         for record in records:
-            if record["event"] in ("RunResumed", "RunEnded"):
+            if isinstance(record, (RunResumed, RunEnded)):
                 self._cut(last_ns)
-            last_ns = _nanoseconds(record["time_s"])
+            last_ns = _nanoseconds(record.time_s)
             self._apply(record, last_ns)
         self._cut(last_ns)
         self._cut_on: dict[int, list[_Copy]] = {}
@@ -182,49 +198,48 @@ class Storyline:
     # -- reading ------------------------------------------------------------------------------
 
     def _apply(self, record: Record, now_ns: int) -> None:
-        event = record["event"]
-        if event == "RunStarted":
+        if isinstance(record, RunStarted):
             self._start(record)
-        elif event == "GroupStarted":
-            group, iteration = record["group"], tuple(record.get("iteration", ()))
+        elif isinstance(record, GroupStarted):
+            group, iteration = record.group, record.iteration
             self._running[group] = _Iteration(group, iteration, now_ns)
-            for name, ranks in record.get("placement", {}).items():
-                copy = _Copy(name, group, list(iteration), ranks, now_ns, self._life_ns)
+            for name, ranks in record.placement.items():
+                copy = _Copy(name, group, iteration, ranks, now_ns, self._life_ns)
                 self._copies[group, name] = copy
-        elif event == "GroupFinished":
-            self._finish(record["group"], now_ns, str(record.get("ended_by") or ""))
-        elif event in ("CopyFinished", "CopyGivenUp"):
-            self._copies.pop((record["group"], f"{record['module']}.{record['copy']}"), None)
-        elif event == "CopiesRestarted":
-            for index in record["copies"]:
-                again = self._copies.get((record["group"], f"{record['module']}.{index}"))
+        elif isinstance(record, GroupFinished):
+            self._finish(record.group, now_ns, record.ended_by or "")
+        elif isinstance(record, (CopyFinished, CopyGivenUp)):
+            self._copies.pop((record.group, record.name), None)
+        elif isinstance(record, CopiesRestarted):
+            for index in record.copies:
+                again = self._copies.get((record.group, f"{record.module}.{index}"))
                 if again is not None:
-                    again.start_ns, again.attempt = now_ns, record["attempt"]
-        if event in _NOTES:
-            about = {name: value for name, value in record.items() if name not in _HIDDEN}
+                    again.start_ns, again.attempt = now_ns, record.attempt
+        if type(record) in _NOTES:
+            about = {name: getattr(record, name) for name in record.layout}
             self._notes.append(
                 {
                     "ph": "i",
                     "s": "t",
-                    "name": _NOTES[event].format(**record),
+                    "name": _NOTES[type(record)].format(**about),
                     "cat": "run",
                     "ts": now_ns,
                     "tid": EXECUTIVE,
-                    "args": about,
+                    "args": {name: about[name] for name in about if name not in _HIDDEN},
                 }
             )
 
-    def _start(self, record: Record) -> None:
-        self.starts.append(record["time_s"])
-        self._life_ns = _nanoseconds(record["time_s"])
-        self.workflow = record["workflow"]
-        self._ranks = max(self._ranks, record["ranks"])
-        self._inside = record.get("inside", {})
-        for rank in record.get("servers", ()):
+    def _start(self, record: RunStarted) -> None:
+        self.starts.append(record.time_s)
+        self._life_ns = _nanoseconds(record.time_s)
+        self.workflow = record.workflow
+        self._ranks = max(self._ranks, record.ranks)
+        self._inside = record.inside
+        for rank in record.servers:
             self._names[rank] = f"rank {rank}: tuple server"
-        for node in record.get("nodes", ()):
-            for rank in node["ranks"]:
-                self._names[rank] = f"rank {rank} on {node['host']}"
+        for node in record.nodes:
+            for rank in node.ranks:
+                self._names[rank] = f"rank {rank} on {node.host}"
 
     def _finish(self, group: str, now_ns: int, ended_by: str) -> None:
         one = self._running.pop(group, None)

@@ -19,14 +19,27 @@ from typing import Any, Final, TypeAlias
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory, open_anew, open_regular
+from diel.run.fields import COUNT, LATEST_S, ROW, TEXT, DamagedRecord, Kind, parsed
 from diel.run.journal import JournalReader, plain
-from diel.run.records import EVENT_OF_A_RANK, DamagedRecord, parsed
 from diel.run.storyline import Storyline
 
 Event: TypeAlias = "dict[str, Any]"
 
 _ENCODER: Final = json.JSONEncoder(allow_nan=False)
 _LONGEST_EVENT_BYTES: Final = 2**20
+_NANOSECONDS: Final = Kind(
+    "a number of nanoseconds",
+    lambda value: type(value) in (int, float) and 0 <= value <= LATEST_S * 1e9,
+)
+_FIELDS: Final = {
+    "ph": TEXT,
+    "name": TEXT,
+    "tid": COUNT,
+    "ts": _NANOSECONDS,
+    "dur": _NANOSECONDS,
+    "args": ROW,
+}
+"""Of an event in ``trace/rank-3.jsonl``: ranks write complete events only."""
 _PID: Final = 0
 """All ranks are lines of one process, so that they stand below each other."""
 
@@ -132,7 +145,9 @@ def _events_of(part: Path) -> Iterator[Event]:
                     event = parsed(line)
                 except DamagedRecord:
                     continue
-                if EVENT_OF_A_RANK.fits(event):
+                if isinstance(event, dict) and all(
+                    name in event and kind.fits(event[name]) for name, kind in _FIELDS.items()
+                ):
                     yield event
     except RunDirectoryError:  # no file: nothing of ours
         return

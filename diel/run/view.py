@@ -6,13 +6,12 @@ the end, and shows the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from diel.run.journal import Record
-from diel.run.records import StoredValue
-from diel.run.results import TableName, table_name
+from diel.run import records
+from diel.run.records import Failure, Record, TableName
 
 
 @dataclass
@@ -106,7 +105,7 @@ class CopyView:
 
     name: str
     group: str
-    ranks: list[int]
+    ranks: Sequence[int]
     started_s: float
     attempt: int = 1
 
@@ -138,12 +137,12 @@ class RunView:
     groups: dict[str, GroupView] = field(default_factory=dict)
     results: dict[TableName, ResultsView] = field(default_factory=dict)
     progress: dict[str, tuple[float, float | None, str]] = field(default_factory=dict)
-    given_up: list[Record] = field(default_factory=list)
+    given_up: list[records.CopyGivenUp] = field(default_factory=list)
     messages: list[tuple[str, str, str]] = field(default_factory=list)
     placement: dict[int, str] = field(default_factory=dict)
     running: dict[str, CopyView] = field(default_factory=dict)
-    accounts: Record | None = None
-    failure: Record | None = None
+    accounts: records.TimeAccounted | None = None
+    failure: Failure | None = None
     exit_code: int | None = None
     resumed: int = 0
     refusal: str = ""
@@ -169,39 +168,40 @@ class RunView:
 
     def apply(self, record: Record) -> None:
         """Take one record into account; records of unknown events are passed over."""
-        handler = getattr(self, f"_on_{record['event']}", None)
+        handler = _HANDLERS.get(type(record))
         if handler is not None:
-            handler(record)
+            handler(self, record)
 
-    # Each method below is named after the event of the journal that it handles.
+    def _run_created(self, record: records.RunCreated) -> None:
+        self.file = record.file
 
-    def _on_RunCreated(self, record: Record) -> None:
-        self.file = record["file"]
-
-    def _on_RunStarted(self, record: Record) -> None:
-        self.name, self.ranks = record["workflow"], record["ranks"]
-        self.file = record.get("file") or self.file
-        self.started_s = record["time_s"]
-        iterations, inside = record.get("iterations", {}), record.get("inside", {})
-        until = record.get("until", [])
+    def _run_started(self, record: records.RunStarted) -> None:
+        self.name, self.ranks = record.workflow, record.ranks
+        self.file = record.file or self.file
+        self.started_s = record.time_s
         self.groups = {
-            name: GroupView(name, inside.get(name, ""), iterations.get(name, 1), name in until)
-            for name in record["groups"]
+            name: GroupView(
+                name,
+                record.inside.get(name, ""),
+                record.iterations.get(name, 1),
+                name in record.until,
+            )
+            for name in record.groups
         }
-        for name, (iteration, is_last) in record.get("finished", {}).items():
+        for name, (iteration, is_last) in record.finished.items():
             if is_last:
                 self.groups[name].state = "finished"
-            self.groups[name].iteration = tuple(iteration)
+            self.groups[name].iteration = iteration
 
-    def _on_CheckpointSaved(self, record: Record) -> None:
+    def _checkpoint_saved(self, record: records.CheckpointSaved) -> None:
         tables = {name: (table.expected, len(table.rows)) for name, table in self.results.items()}
         # A resumption goes back to the last one, so no other is kept.
-        self._saved = _Saved(record["number"], tables, dict(self._returned))
+        self._saved = _Saved(record.number, tables, dict(self._returned))
 
-    def _on_RunResumed(self, record: Record) -> None:
+    def _run_resumed(self, record: records.RunResumed) -> None:
         """Return to a checkpoint: what came later will come again."""
         saved = self._saved
-        if saved.number != record["checkpoint"]:
+        if saved.number != record.checkpoint:
             saved = _Saved(0, {}, {})
         self.results = {name: self.results[name] for name in saved.tables}
         for name, (expected, rows) in saved.tables.items():
@@ -216,115 +216,121 @@ class RunView:
         self.failure, self.exit_code, self.ended_s, self.refusal = None, None, 0.0, ""
         self.resumed += 1
 
-    def _on_RunRefused(self, record: Record) -> None:
-        self.refusal, self.exit_code = record["error"], record["exit_code"]
+    def _run_refused(self, record: records.RunRefused) -> None:
+        self.refusal, self.exit_code = record.error, record.exit_code
 
-    def _on_GroupStarted(self, record: Record) -> None:
-        group = self.groups[record["group"]]
-        group.state, group.started_s = "running", record["time_s"]
-        group.iteration = tuple(record.get("iteration", ()))
-        for who, ranks in record.get("placement", {}).items():
-            self.placement.update(dict.fromkeys(ranks, f"module {who}"))
-            self.running[who] = CopyView(who, group.name, ranks, record["time_s"])
-        group.copies, group.copies_finished = sum(record.get("copies", {}).values()), 0
+    def _group_started(self, record: records.GroupStarted) -> None:
+        group = self.groups[record.group]
+        group.state, group.started_s = "running", record.time_s
+        group.iteration = record.iteration
+        for name, ranks in record.placement.items():
+            self.placement.update(dict.fromkeys(ranks, f"module {name}"))
+            self.running[name] = CopyView(name, group.name, ranks, record.time_s)
+        group.copies, group.copies_finished = sum(record.copies.values()), 0
 
-    def _on_CopyFinished(self, record: Record) -> None:
-        self.groups[record["group"]].copies_finished += 1
-        who = f"{record['module']}.{record['copy']}"
-        self.progress.pop(who, None)
-        self.running.pop(who, None)
-        returned = record["returned"]
-        if record.get("returned_type"):
-            returned = StoredValue(
-                record["returned_type"], record["returned_bytes"], record["returned_file"]
-            )
-        if returned is not None:
-            self._returned[record["group"], who] = returned
+    def _copy_finished(self, record: records.CopyFinished) -> None:
+        self._copy_ended(record)
+        if (value := record.value) is not None:
+            self._returned[record.group, record.name] = value
 
-    def _on_GroupFinished(self, record: Record) -> None:
-        group = self.groups[record["group"]]
-        group.finished_s = record["time_s"]
-        # Without a reason to end it goes on with its next iteration.
-        group.state = "finished" if record.get("ended_by", "iterations") else "running"
-
-    def _on_ModuleFailed(self, record: Record) -> None:
-        if record.get("policy", "stop") == "stop":
-            self._note_failure(record)
-
-    def _on_CopyGivenUp(self, record: Record) -> None:
-        self.groups[record["group"]].copies_finished += 1
-        who = f"{record['module']}.{record['copy']}"
-        self.progress.pop(who, None)
-        self.running.pop(who, None)
+    def _copy_given_up(self, record: records.CopyGivenUp) -> None:
+        self._copy_ended(record)
         self.given_up.append(record)
 
-    def _on_CopiesRestarted(self, record: Record) -> None:
-        for index in record["copies"]:
-            copy = self.running.get(f"{record['module']}.{index}")
+    def _copy_ended(self, record: records.CopyFinished | records.CopyGivenUp) -> None:
+        self.groups[record.group].copies_finished += 1
+        self.progress.pop(record.name, None)
+        self.running.pop(record.name, None)
+
+    def _group_finished(self, record: records.GroupFinished) -> None:
+        group = self.groups[record.group]
+        group.finished_s = record.time_s
+        # Without a reason to end it goes on with its next iteration.
+        group.state = "finished" if record.ended_by else "running"
+
+    def _copies_restarted(self, record: records.CopiesRestarted) -> None:
+        for index in record.copies:
+            copy = self.running.get(f"{record.module}.{index}")
             if copy is not None:
-                copy.attempt, copy.started_s = record["attempt"], record["time_s"]
+                copy.attempt, copy.started_s = record.attempt, record.time_s
 
-    def _on_DeadlockFound(self, record: Record) -> None:
-        self._note_failure(record)
+    def _module_failed(self, record: records.ModuleFailed) -> None:
+        if record.stops_run:
+            self._run_failed(record)
 
-    def _on_JournalLost(self, record: Record) -> None:
-        self._note_failure(record)
-
-    def _on_LeaveIgnored(self, record: Record) -> None:
-        self._note_failure(record)
-
-    def _note_failure(self, record: Record) -> None:
+    def _run_failed(self, record: Failure) -> None:
         if self.failure is None:
             self.failure = record
 
-    def _on_ResultsDeclared(self, record: Record) -> None:
-        file = record.get("file", "")
-        name = table_name(record["module"], [file] if file else record["columns"])
-        table = self.results.get(name)
-        if file:
-            self.own_files.add(file)
+    def _results_declared(self, record: records.ResultsDeclared) -> None:
+        table = self.results.get(record.table)
+        if record.file:
+            self.own_files.add(record.file)
         elif table is not None:
-            if table.expected is not None and record["expected"] is not None:
-                table.expected += record["expected"]
+            if table.expected is not None and record.expected is not None:
+                table.expected += record.expected
             return
-        self.results[name] = ResultsView(
-            record["module"],
-            record["columns"],
-            record["objective"],
-            record["maximise"],
-            record["expected"],
-            file=file,
+        self.results[record.table] = ResultsView(
+            record.module,
+            list(record.columns),
+            record.objective,
+            record.maximise,
+            record.expected,
+            file=record.file,
         )
 
-    def _on_ResultsShown(self, record: Record) -> None:
-        table = self.results.get(table_name(record["module"], [record["file"]]))
+    def _results_shown(self, record: records.ResultsShown) -> None:
+        table = self.results.get(record.table)
         if table is None:
             return
-        table.shown = record["count"]
-        if record.get("best") is not None:
-            table.rows, table.constants = record["best"], record["constants"]
-        table.notes = record.get("notes") or table.notes
-        table.unranked = record.get("unranked") or table.unranked
+        table.shown = record.count
+        if record.best is not None:
+            table.rows, table.constants = list(record.best), record.constants
+        table.notes = list(record.notes) or table.notes
+        table.unranked = record.unranked or table.unranked
 
-    def _on_ResultAdded(self, record: Record) -> None:
-        table = self.results.get(table_name(record["module"], record["row"]))
+    def _result_added(self, record: records.ResultAdded) -> None:
+        table = self.results.get(record.table)
         if table is not None:
-            table.rows.append(record["row"])
+            table.rows.append(record.row)
 
-    def _on_ProgressMade(self, record: Record) -> None:
-        who = f"{record['module']}.{record['copy']}"
-        self.progress[who] = (record["done"], record["total"], record["text"])
+    def _progress_made(self, record: records.ProgressMade) -> None:
+        self.progress[record.name] = (record.done, record.total, record.text)
 
-    def _on_MessageLogged(self, record: Record) -> None:
-        who = f"{record['module']}.{record['copy']}"
-        self.messages.append((record["level"], who, record["text"]))
+    def _message_logged(self, record: records.MessageLogged) -> None:
+        self.messages.append((record.level, record.name, record.text))
 
-    def _on_TimeAccounted(self, record: Record) -> None:
+    def _time_accounted(self, record: records.TimeAccounted) -> None:
         self.accounts = record
 
-    def _on_RunEnded(self, record: Record) -> None:
+    def _run_ended(self, record: records.RunEnded) -> None:
         self.running.clear()
-        self.exit_code, self.ended_s = record["exit_code"], record["time_s"]
+        self.exit_code, self.ended_s = record.exit_code, record.time_s
         for group in self.groups.values():
             if group.state == "running":
                 group.state = "stopped"
+
+
+_HANDLERS: Final[dict[type[Record], Callable[[RunView, Any], None]]] = {
+    records.RunCreated: RunView._run_created,
+    records.RunStarted: RunView._run_started,
+    records.RunResumed: RunView._run_resumed,
+    records.RunRefused: RunView._run_refused,
+    records.GroupStarted: RunView._group_started,
+    records.CopyFinished: RunView._copy_finished,
+    records.ModuleFailed: RunView._module_failed,
+    records.CopiesRestarted: RunView._copies_restarted,
+    records.CopyGivenUp: RunView._copy_given_up,
+    records.GroupFinished: RunView._group_finished,
+    records.CheckpointSaved: RunView._checkpoint_saved,
+    records.DeadlockFound: RunView._run_failed,
+    records.JournalLost: RunView._run_failed,
+    records.LeaveIgnored: RunView._run_failed,
+    records.ResultsDeclared: RunView._results_declared,
+    records.ResultAdded: RunView._result_added,
+    records.ResultsShown: RunView._results_shown,
+    records.ProgressMade: RunView._progress_made,
+    records.MessageLogged: RunView._message_logged,
+    records.TimeAccounted: RunView._time_accounted,
+    records.RunEnded: RunView._run_ended,
+}

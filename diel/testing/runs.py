@@ -20,7 +20,8 @@ from diel.errors import RunStopped
 from diel.loading.context import Context, running
 from diel.loading.functions import find_function, import_code
 from diel.loading.options import OPTIONS_CLASS, parse_options
-from diel.run.journal import Record, plain
+from diel.run.journal import plain
+from diel.run.records import MessageLogged, Record, ResultAdded
 from diel.testing.space import TupleSpace
 from diel.tuples.tags import Tag, format_tag
 from diel.workflow.boundary import Boundary
@@ -71,21 +72,21 @@ class ModuleRun:
     module: str
     copy_index: int
     returned: Any = None
-    records: list[Record] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
     tuples: list[tuple[Tag, Any]] = field(default_factory=list)
 
     @property
     def results(self) -> list[dict[str, Any]]:
         """The rows that it added to its results."""
-        return [one["row"] for one in self.records if one["event"] == "ResultAdded"]
+        return [one["row"] for one in self.records if one["event"] == ResultAdded.__name__]
 
     @property
     def warnings(self) -> list[str]:
         """What it logged as a warning or an error."""
-        return [one["text"] for one in self.records if one["event"] == "MessageLogged"]
+        return [one["text"] for one in self.records if one["event"] == MessageLogged.__name__]
 
-    def _record(self, event: str, **fields: Any) -> None:
-        who = {"event": event, "module": self.module, "copy": self.copy_index}
+    def _record(self, kind: type[Record], **fields: Any) -> None:
+        who = {"event": kind.__name__, "module": self.module, "copy": self.copy_index}
         self.records.append(who | plain(fields))
 
 
@@ -302,7 +303,7 @@ class _Copy:
         self._space.raise_if_closed()
 
     def _warn(self, module: str, copy_index: int, text: str) -> None:
-        self.result._record("MessageLogged", level="WARNING", text=text)
+        self.result._record(MessageLogged, level="WARNING", text=text)
 
     def stop(self) -> None:
         """Let what it waits for raise `RunStopped`, from any thread."""

@@ -101,7 +101,8 @@ class TupleSpace:
         channel, boundaries : optional
             Its messages, and the boundaries that the workflow file would declare.
         record : callable, optional
-            Receives what is said through the context: an event, and its fields as keywords.
+            Receives what is said through the context: the class of a record of the journal, and its
+            fields as keywords.
         """
         place = Place(
             group=group,
@@ -120,7 +121,7 @@ class TupleSpace:
             options={} if options is None else options,
             threads=1,
             tuples=self.client() if tuples is None else tuples,
-            record=(lambda event, **fields: None) if record is None else record,
+            record=(lambda kind, **fields: None) if record is None else record,
             channel=channel,
             boundaries=boundaries,
         )

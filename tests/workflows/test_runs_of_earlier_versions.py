@@ -44,12 +44,19 @@ def trials(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
 
 
+def without_trainer(returned: Any) -> Any:
+    """Return a value without which of the trainers was the one that found it."""
+    if not isinstance(returned, dict):
+        return returned
+    return {name: value for name, value in returned.items() if name != "trainer"}
+
+
 def outcome(run: Path) -> Any:
     """Return all that a run has found, without times and who did what."""
     journal = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     returned = {
         (record["group"], *record["iteration"], record["module"], record["copy"]): (
-            record["returned"],
+            without_trainer(record["returned"]),
             record.get("returned_file"),
         )
         for record in journal

@@ -6,6 +6,8 @@ import json
 import time
 from typing import Any
 
+from support import record
+
 from diel.run.directory import RunDirectory
 
 RUDE = "[red]x[/] [/nothing] :smile: [link=a]"  # Rich would take it as markup
@@ -50,8 +52,8 @@ class Journal:
             "ProgressMade", **{"module": "trainer", "copy": 0, "total": 10, "text": "", **fields}
         )
 
-    def failure(self) -> dict[str, Any]:
-        return self.add(
+    def failure(self) -> Any:
+        fields = self.add(
             "ModuleFailed",
             group="g",
             module="trainer",
@@ -62,6 +64,7 @@ class Journal:
             error=f"ValueError: {RUDE}",
             detail=f"Traceback\n{RUDE}",
         )
+        return record(**fields)
 
     def end(self, exit_code: int) -> None:
         self.add("RunEnded", exit_code=exit_code)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from support import record
+
 from diel.cli.accounts import account_lines
 from diel.run.view import RunView
 
@@ -21,7 +23,7 @@ def account(
 
 def lines(ranks: list[dict[str, Any]], modules: list[dict[str, Any]]) -> list[str]:
     view = RunView()
-    view.apply({"event": "TimeAccounted", "ranks": ranks, "modules": modules})
+    view.apply(record("TimeAccounted", ranks=ranks, modules=modules))
     return account_lines(view)
 
 

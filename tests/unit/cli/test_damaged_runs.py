@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import record as read_record
 
 from diel.cli.main import main
 from diel.errors import RunDirectoryError
@@ -64,7 +65,10 @@ def make_run(folder: Path) -> RunDirectory:
     (folder / "m.py").write_text("def train(ctx):\n    pass\n")
     directory = RunDirectory.create(folder / "runs", "w", file)
     recorder = Recorder(directory)
-    record = recorder.record
+
+    def record(event: str, **fields: Any) -> None:
+        recorder.record(read_record(event, **fields))
+
     times = {"working_s": 1.0, "waiting_s": 0.5, "communicating_s": 0.0}
     record(
         "RunStarted", workflow="w", ranks=4, groups=["o", "g", "h"], file=str(file), mpi="Open MPI",

@@ -11,6 +11,7 @@ from support import diel, execute, workflow
 
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalWriter
+from diel.run.records import ResultsDeclared, ResultsShown, RunStarted
 from modules.sweep.ledger import Ledger
 
 SWEEP = """\
@@ -91,16 +92,27 @@ def test_a_sweep_that_has_run_is_ranked_and_exported(tmp_path: Path) -> None:
         writer.writeheader()
         writer.writerows(rows)
     with JournalWriter(directory.journal) as journal:
-        journal.write("RunStarted", workflow="w", ranks=4, groups=["search"], file=str(file))
+        journal.write(RunStarted(workflow="w", ranks=4, groups=["search"], file=str(file)))
         journal.write(
-            "ResultsDeclared", module="master", columns=[*rows[0]], objective="score",
-            maximise=True, expected=50, file="results.csv",
-        )  # fmt: skip
-        best = sorted(rows, key=lambda row: -row["score"])[:20]
+            ResultsDeclared(
+                module="master",
+                columns=[*rows[0]],
+                objective="score",
+                maximise=True,
+                expected=50,
+                file="results.csv",
+            )
+        )
         journal.write(
-            "ResultsShown", module="master", file="results.csv", count=50, best=best,
-            constants={"kind": "a"}, notes=["warning: all by luck"],
-        )  # fmt: skip
+            ResultsShown(
+                module="master",
+                file="results.csv",
+                count=50,
+                best=sorted(rows, key=lambda row: -row["score"])[:20],
+                constants={"kind": "a"},
+                notes=["warning: all by luck"],
+            )
+        )
     ledger = Ledger(
         directory.path / "sweeps" / "search.master" / "trials.jsonl",
         {"objective": ["score"], "maximise": True},

@@ -1,6 +1,6 @@
 """A whole run without ranks: random workflows, ranks that end in random order, and the rules.
 
-The journal is written by the same code as in a run, so that it can be replayed.
+Its records are those that a run would write, as they are read again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from diel.executive.chronicle import Chronicle
 from diel.executive.events import (
     CopyRankFailed,
     CopyRankFinished,
@@ -26,21 +25,27 @@ from diel.executive.events import (
     LookForTag,
     MakeModuleComm,
     ModuleCommAsked,
-    NoteCopyFailed,
-    NoteCopyFinished,
-    NoteCopyGivenUp,
-    NoteGroupFinished,
-    NoteNestStarted,
     RestartCopies,
     StartGroup,
     StopRun,
     TagLooked,
     TimeLimitPassed,
 )
-from diel.executive.nest import Finished
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
 from diel.executive.scheduler import Scheduler
 from diel.run.journal import plain
+from diel.run.records import (
+    CopyFinished,
+    CopyGivenUp,
+    Finished,
+    GroupFinished,
+    GroupStarted,
+    ModuleFailed,
+    Record,
+    RunStarted,
+    decode,
+    encoded,
+)
 
 Place = tuple[str, tuple[int, ...]]
 """A group and the iteration of the group around it: one pass."""
@@ -118,25 +123,13 @@ def _repeats(draw: st.DrawFn) -> dict[str, Any]:
     )
 
 
-class ListRecorder:
-    """Keeps the records of a journal as they would be read."""
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
-
-    def record(self, event: str, **fields: Any) -> dict[str, Any]:
-        record = json.loads(json.dumps(plain({"event": event, **fields})))
-        self.records.append(record)
-        return record
-
-
 @dataclass
 class Simulation:
     """Lets the ranks of running copies end in random order, and watches the rules."""
 
     case: Case
     finished_before: Mapping[str, Finished] = field(default_factory=dict)
-    recorder: ListRecorder = field(default_factory=ListRecorder)
+    records: list[Record] = field(default_factory=list)
     running: dict[int, CopyPlan] = field(default_factory=dict)  # by serial, until all are out
     working: set[tuple[int, int]] = field(default_factory=set)  # (serial, rank)
     leaving: set[tuple[int, int]] = field(default_factory=set)
@@ -151,7 +144,7 @@ class Simulation:
     queue: list[Any] = field(default_factory=list)
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)
     sharing: set[str] = field(default_factory=set)  # modules with a communicator of all copies
-    failed: dict[int, NoteCopyFailed] = field(default_factory=dict)
+    failed: dict[int, ModuleFailed] = field(default_factory=dict)
     history: list[object] = field(default_factory=list)
     serials: set[int] = field(default_factory=set)
     is_over: bool = False
@@ -162,14 +155,18 @@ class Simulation:
         self.parents = {child: one.name for one in self.case.groups for child in one.groups}
         self.random = random.Random(self.case.seed)
         self.scheduler = Scheduler(self.case.groups, self.case.pool, self.finished_before)
-        self.chronicle = Chronicle(self.recorder, self.plans)  # type: ignore[arg-type]
-        before = {"finished": dict(self.finished_before)} if self.finished_before else {}
-        self.recorder.record("RunStarted", **before)
+        started = RunStarted(
+            workflow="w", ranks=1, groups=list(self.plans), finished=self.finished_before
+        )
+        self.note(started)
         for name, one in self.finished_before.items():
             place = name, one.iteration[:-1]
             self.began[place] = self.ended[place] = one.iteration[-1] + 1
             if one.is_last:
                 self.complete.add(place)
+
+    def note(self, record: Record) -> None:
+        self.records.append(decode(json.dumps(plain(encoded(record, 1.0))).encode()))
 
     def start(self) -> None:
         self.perform(self.scheduler.start())
@@ -224,7 +221,10 @@ class Simulation:
             assert not self.is_over, "something after the end"
             if isinstance(one, StartGroup):
                 starts.append((one.group, one.iteration))
-            getattr(self, f"on_{type(one).__name__}")(one)
+            if isinstance(one, Record):
+                self.note(one)
+            if handler := getattr(self, f"on_{type(one).__name__}", None):
+                handler(one)
         self.check_queue(starts)
         self.check_ranks()
 
@@ -250,7 +250,6 @@ class Simulation:
                 assert copy.attempt == 1
                 self.attempts[copy.module, copy.copy_index] = 1
         self.start_copies(one.copies, sorted({copy.module_serial for copy in one.copies}))
-        self.chronicle.group_started(one)
 
     def start_copies(self, copies: Sequence[CopyPlan], module_serials: Sequence[int]) -> None:
         new = [copy.serial for copy in copies] + list(module_serials)
@@ -264,9 +263,15 @@ class Simulation:
             if copy.module in self.case.with_module_comm:
                 self.unasked |= ranks
 
-    def on_NoteNestStarted(self, one: NoteNestStarted) -> None:
-        self.begin(one.group, one.iteration)
-        self.chronicle.nest_started(one)
+    def on_GroupStarted(self, one: GroupStarted) -> None:
+        plan = self.plans[one.group]
+        assert one.groups == plan.groups
+        if plan.groups:
+            self.begin(one.group, one.iteration)
+        else:
+            assert self.history[-2] == self.held[one.group]
+            assert dict(one.copies) == {module.module: module.copies for module in plan.modules}
+            assert one.placement == {copy.name: copy.ranks for copy in self.held[one.group].copies}
 
     def begin(self, group: str, iteration: tuple[int, ...]) -> None:
         """An iteration follows the one before it, within one of the group around, if any."""
@@ -286,7 +291,7 @@ class Simulation:
             assert self.began[passing] == around[-1] + 1
             assert self.ended.get(passing, 0) == around[-1]
 
-    def on_NoteGroupFinished(self, one: NoteGroupFinished) -> None:
+    def on_GroupFinished(self, one: GroupFinished) -> None:
         plan, around = self.plans[one.group], one.iteration[:-1]
         place = one.group, around
         self.ended[place] = self.ended.get(place, 0) + 1
@@ -302,7 +307,6 @@ class Simulation:
             assert plan.until is not None
         if one.ended_by is not None:
             self.complete.add(place)
-        self.chronicle.group_finished(one)
 
     def on_LookForTag(self, one: LookForTag) -> None:
         assert one.tag == self.plans[one.group].until
@@ -314,28 +318,32 @@ class Simulation:
         assert not {serial for serial, _ in asking} & set(self.failed)
         self.asking -= asking
         self.sharing.add(one.module)
-        self.chronicle.module_comm_made(one)
 
-    def on_NoteCopyFinished(self, one: NoteCopyFinished) -> None:
-        plan = self.running.pop(one.plan.serial)
-        assert plan == one.plan
+    def on_CopyFinished(self, one: CopyFinished) -> None:
+        plan = self.running.pop(self.serial_of(one))
         assert not any(serial == plan.serial for serial, _ in self.working)
         assert one.returned == (plan.serial, plan.ranks[0])
         self.let_go(plan.group)
-        self.chronicle.copy_finished(one)
+
+    def serial_of(self, one: CopyFinished | ModuleFailed | CopyGivenUp) -> int:
+        (serial,) = (
+            serial
+            for serial, plan in self.running.items()
+            if (plan.name, plan.iteration, plan.attempt) == (one.name, one.iteration, one.attempt)
+        )
+        return serial
 
     def let_go(self, group: str) -> None:
         """A group's ranks are free when the last of its copies is done."""
         if not any(copy.group == group for copy in self.running.values()):
             self.held.pop(group, None)
 
-    def on_NoteCopyFailed(self, one: NoteCopyFailed) -> None:
-        (module,) = (m for m in self.plans[one.plan.group].modules if m.module == one.plan.module)
-        assert one.plan.attempt == self.attempts[one.plan.module, one.plan.copy_index]
-        expected = "retry" if one.plan.attempt <= module.retries else module.on_failure
+    def on_ModuleFailed(self, one: ModuleFailed) -> None:
+        (module,) = (m for m in self.plans[one.group].modules if m.module == one.module)
+        assert one.attempt == self.attempts[one.module, one.copy]
+        expected = "retry" if one.attempt <= module.retries else module.on_failure
         assert one.policy == expected
-        self.failed[one.plan.serial] = one
-        self.chronicle.copy_failed(one)
+        self.failed[self.serial_of(one)] = one
 
     def on_LeaveCopy(self, one: LeaveCopy) -> None:
         told = {(one.plan.serial, rank) for rank in one.ranks}
@@ -364,17 +372,15 @@ class Simulation:
             assert serials.isdisjoint(self.serials)
         self.start_copies(one.copies, sorted(serials - self.serials))
         self.held.setdefault(one.group, StartGroup(one.group, one.iteration, one.copies))
-        self.chronicle.copies_restarted(one)
 
-    def on_NoteCopyGivenUp(self, one: NoteCopyGivenUp) -> None:
-        del self.running[one.plan.serial]
-        assert not any(at == one.plan.serial for at, _ in self.working | self.leaving)
-        self.let_go(one.plan.group)
-        self.chronicle.copy_given_up(one)
+    def on_CopyGivenUp(self, one: CopyGivenUp) -> None:
+        serial = self.serial_of(one)
+        plan = self.running.pop(serial)
+        assert not any(at == serial for at, _ in self.working | self.leaving)
+        self.let_go(plan.group)
 
     def on_StopRun(self, one: StopRun) -> None:
         self.stop = one
-        self.recorder.record("StopOrdered", reason=one.reason)
         self.is_over = True
 
     def on_EndRun(self, one: EndRun) -> None:

@@ -9,6 +9,7 @@ from diel.executive.checkpoints import Checkpoints
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.recorder import Recorder
+from diel.run.records import CheckpointSaved, RunCreated
 from diel.tuples.client import TupleClient
 from diel.tuples.local_transport import LocalTransport
 
@@ -40,8 +41,10 @@ def test_tuples_and_what_is_finished_are_saved(recorder: Recorder) -> None:
     tuples.tput("x", 7)
     checkpoints.save()
     _, first, second = JournalReader(recorder.directory.journal).new_records()
-    assert (first["number"], first["file"]) == (5, None)  # there was nothing to save
-    assert (second["number"], second["file"]) == (6, "000006.tuples")
+    assert isinstance(first, CheckpointSaved)
+    assert isinstance(second, CheckpointSaved)
+    assert (first.number, first.file) == (5, None)  # there was nothing to save
+    assert (second.number, second.file) == (6, "000006.tuples")
     other = TupleClient(LocalTransport())
     assert other.restore(recorder.directory.checkpoint_file(6)) == 1
     assert other.tget("x", timeout=0) == 7
@@ -90,4 +93,4 @@ def test_a_full_disk_is_asked_again_later(
     clock.now_s += 61
     assert checkpoints.is_due()
     records = JournalReader(recorder.directory.journal).new_records()
-    assert [one["event"] for one in records] == ["RunCreated"]
+    assert [type(one) for one in records] == [RunCreated]

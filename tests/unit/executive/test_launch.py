@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import record
 
 from diel.comm.mpi import check_that_tasks_are_ranks
 from diel.errors import LaunchError
@@ -277,9 +278,9 @@ def test_only_bad_luck_before_any_rank_is_tried_again(directory: RunDirectory) -
         log.write("The PMIx server's listener thread failed to start. We cannot\ncontinue.\n")
     assert launch.started_nothing(directory)
     with JournalWriter(directory.journal) as journal:
-        journal.write("RunResumed", checkpoint=0, file=None, finished={})
+        journal.write(record("RunResumed", checkpoint=0, file=None, finished={}))
         assert launch.started_nothing(directory)
-        journal.write("RunStarted", workflow="w", ranks=3, groups=[])
+        journal.write(record("RunStarted", workflow="w", ranks=3, groups=[]))
         assert not launch.started_nothing(directory)
     directory.journal.unlink()
     directory.request_stop()

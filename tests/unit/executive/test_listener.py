@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from diel.executive.plans import CopyPlan, ModulePlan
 from diel.executive.status import Status
 from diel.executive.timesheet import Timesheet
 from diel.run.directory import RunDirectory
+from diel.run.records import MessageLogged, ModuleTimes, ProgressMade, ResultAdded
 
 SERVER, FIRST, SECOND = 1, 2, 3
 PLAN = CopyPlan(7, "g", "a", 0, 1, (FIRST, SECOND), 8, (FIRST, SECOND))
@@ -28,13 +30,11 @@ class Heard:
     """A listener, and where it notes things."""
 
     def __init__(self, folder: Path, **policy: Any) -> None:
-        self.records: list[tuple[str, dict[str, Any]]] = []
+        self.records: list[Any] = []
         self.waits = WaitWatch()
         self.timesheet = Timesheet([SERVER], [FIRST, SECOND], lambda rank: "here")
         self.timesheet.note_order(PLAN)
-        recorder: Any = SimpleNamespace(
-            record=lambda event, **fields: self.records.append((event, fields))
-        )
+        recorder: Any = SimpleNamespace(record=self.records.append)
         self.status = Status(RunDirectory(folder), self.waits)
         self.listener = Listener(
             recorder,
@@ -70,10 +70,11 @@ def test_what_the_scheduler_has_to_be_told(heard: Heard) -> None:
 
 
 def test_what_is_only_noted(heard: Heard) -> None:
-    assert heard.hear(messages.Recorded("ProgressMade", {"done": 1})) is None
+    progress = ProgressMade(module="a", copy=0, done=1, total=None, text="")
+    assert heard.hear(messages.Recorded(progress)) is None
     assert heard.hear(messages.ServerStatus(1, 2, 3), SERVER) is None
     assert heard.hear(messages.RankStopped(7)) is None
-    assert heard.records == [("ProgressMade", {"done": 1})]
+    assert heard.records == [progress]
 
 
 def test_progress_goes_to_the_status_and_now_and_then_to_the_journal(
@@ -83,13 +84,13 @@ def test_progress_goes_to_the_status_and_now_and_then_to_the_journal(
     monkeypatch.setattr("diel.executive.listener.time.monotonic", lambda: now_s[0])
     for tenth in range(1, 36_000 * 2):  # two hours
         now_s[0] = heard.listener._started_s + tenth / 10
-        fields = {"module": "a", "copy": tenth % 2, "done": tenth, "total": None, "text": "t"}
-        heard.hear(messages.Recorded("ProgressMade", fields))
-    done = [fields["done"] for _, fields in heard.records]
+        progress = ProgressMade(module="a", copy=tenth % 2, done=tenth, total=None, text="t")
+        heard.hear(messages.Recorded(progress))
+    done = [record.done for record in heard.records]
     assert done[:4] == [1, 2, 11, 12]  # each copy at first, and again after a second
     assert 300 < len(done) < 2000
-    heard.hear(messages.Recorded("ProgressMade", {**fields, "done": 5, "total": 5}))
-    assert heard.records[-1][1]["done"] == 5  # its end at once
+    heard.hear(messages.Recorded(replace(progress, done=5, total=5)))
+    assert heard.records[-1].done == 5  # its end at once
     assert sorted(heard.status._progress) == ["a.0", "a.1"]
     heard.status.forget_progress("a.1")
     assert [one["done"] for one in heard.status._progress.values()] == [71_998]
@@ -97,10 +98,11 @@ def test_progress_goes_to_the_status_and_now_and_then_to_the_journal(
 
 def test_messages_that_nobody_received_are_a_warning_of_their_copy(heard: Heard) -> None:
     heard.hear(messages.RankFinished(7, None, leftover_messages=2), SECOND)
-    ((event, fields),) = heard.records
-    assert (event, fields["module"], fields["copy"]) == ("MessageLogged", "a", 0)
-    assert fields["text"].startswith("2 message(s)")
-    assert "rank 1 of the copy" in fields["text"]
+    (message,) = heard.records
+    assert isinstance(message, MessageLogged)
+    assert message.name == "a.0"
+    assert message.text.startswith("2 message(s)")
+    assert "rank 1 of the copy" in message.text
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_a_wait_is_known_until_it_is_over(heard: Heard, over: Any) -> None:
 
 def test_a_put_that_waits_for_room_is_said_at_once(heard: Heard) -> None:
     heard.hear(waiting("tput('x')"))
-    assert heard.records[0][1]["text"] == "tput('x') waits for room: the tuple server is full"
+    assert heard.records[0].text == "tput('x') waits for room: the tuple server is full"
 
 
 @pytest.mark.parametrize(("policy", "has_timeout"), [("stop", False), ("continue", True)])
@@ -146,10 +148,9 @@ def test_late_reports_change_nothing_but_the_books(heard: Heard) -> None:
     heard.listener.hear_late(FIRST, messages.RankFinished(7, None, 1, MessageCounts(), SPENT))
     assert list(heard.waits.waits) == [FIRST]
     assert heard.records == []
-    heard.listener.hear_late(FIRST, messages.Recorded("ResultAdded", {}))
+    result = ResultAdded(module="a", row={})
+    heard.listener.hear_late(FIRST, messages.Recorded(result))
     heard.listener.hear_late(FIRST, messages.Goodbye())
-    assert heard.records == [("ResultAdded", {})]
+    assert heard.records == [result]
     assert FIRST not in heard.listener.present
-    assert heard.timesheet.tell()["modules"] == [
-        {"module": "a", "ranks": 1, **SPENT._asdict()},
-    ]
+    assert heard.timesheet.record().modules == [ModuleTimes("a", 1, *SPENT)]

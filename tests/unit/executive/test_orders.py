@@ -16,7 +16,7 @@ def test_ranks_place_copies_as_the_scheduler_does(sizes: list[tuple[int, int]]) 
     modules = tuple(ModulePlan(f"m{i}", copies, ranks) for i, (copies, ranks) in enumerate(sizes))
     group = GroupPlan("g", modules, iterations=2)
     scheduler = Scheduler([group], range(5, 5 + group.ranks))
-    (started,) = scheduler.start()
+    started, _ = scheduler.start()
     assert isinstance(started, StartGroup)
     first = started.copies[0].module_serial
     ranks = tuple(rank for plan in started.copies for rank in plan.ranks)

@@ -13,15 +13,10 @@ from diel.executive.events import (
     Instruction,
     JournalLost,
     LeaveCopy,
-    LeaveIgnored,
+    LeaveTimedOut,
     LookForTag,
     MakeModuleComm,
     ModuleCommAsked,
-    NoteCopyFailed,
-    NoteCopyFinished,
-    NoteCopyGivenUp,
-    NoteGroupFinished,
-    NoteNestStarted,
     RestartCopies,
     StartGroup,
     StopAsked,
@@ -29,9 +24,21 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
-from diel.executive.nest import Finished
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
 from diel.executive.scheduler import Scheduler
+from diel.run.records import (
+    CopiesRestarted,
+    CopyFinished,
+    CopyGivenUp,
+    Finished,
+    GroupFinished,
+    GroupStarted,
+    LeaveIgnored,
+    ModuleCommMade,
+    ModuleFailed,
+    StopOrdered,
+)
+from diel.run.records import JournalLost as JournalLostRecord
 
 
 def group(
@@ -81,8 +88,8 @@ def test_a_copy_returns_what_its_rank_0_returned() -> None:
     assert scheduler.handle(CopyRankFinished(plan.serial, 2, "of rank 0")) == []
     assert scheduler.handle(CopyRankFinished(plan.serial, 4, "of rank 2")) == []
     assert scheduler.handle(CopyRankFinished(plan.serial, 3, "of rank 1")) == [
-        NoteCopyFinished(plan, "of rank 0"),
-        NoteGroupFinished("g", (0,)),
+        CopyFinished.of("of rank 0", **plan.place),
+        GroupFinished(group="g"),
         EndRun(),
     ]
 
@@ -116,8 +123,18 @@ def test_a_failure_names_the_copy_and_the_rank() -> None:
     (start,) = started(scheduler.start())
     stop = scheduler.handle(CopyRankFailed(start.copies[1].serial, 5))
     assert stop == [
-        NoteCopyFailed(start.copies[1], "stop", False, 5, ""),
-        StopRun(start.copies[1], 5, "a.1 failed"),
+        ModuleFailed(
+            group="g",
+            module="a",
+            copy=1,
+            rank=5,
+            copy_rank=1,
+            ranks=(4, 5),
+            error="",
+            policy="stop",
+        ),
+        StopOrdered(reason="a.1 failed"),
+        StopRun("a.1 failed"),
     ]
     assert scheduler.stopping
     assert scheduler.handle(CopyRankFailed(start.copies[0].serial, 2)) == []
@@ -127,14 +144,19 @@ def test_a_stop_that_was_asked_for_has_no_culprit() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 1))], [2])
     scheduler.start()
     assert scheduler.handle(StopAsked("enough")) == [
-        StopRun(None, None, "enough", is_failure=False)
+        StopOrdered(reason="enough"),
+        StopRun("enough", is_failure=False),
     ]
 
 
 def test_a_journal_that_is_lost_is_a_failure_without_a_culprit() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 1))], [2])
     (start,) = started(scheduler.start())
-    assert scheduler.handle(JournalLost()) == [StopRun(None, None, "the journal is lost")]
+    assert scheduler.handle(JournalLost("it is gone")) == [
+        JournalLostRecord(explanation="it is gone"),
+        StopOrdered(reason="the journal is lost"),
+        StopRun("the journal is lost"),
+    ]
     # Nothing that ends after it starts anything.
     assert not started(scheduler.handle(CopyRankFailed(start.copies[0].serial, 2)))
 
@@ -186,13 +208,13 @@ def test_until_ends_a_group_when_its_tag_is_there() -> None:
     for iteration in range(3):
         _, look = finish(scheduler, start.copies[0])
         assert look == LookForTag("a", (iteration,), "done")
-        note, start = scheduler.handle(TagLooked("a", (iteration,), False))
-        assert note == NoteGroupFinished("a", (iteration,), None)
+        note, start, _ = scheduler.handle(TagLooked("a", (iteration,), False))
+        assert note == GroupFinished(group="a", iteration=(iteration,), ended_by=None)
         assert isinstance(start, StartGroup)
     finish(scheduler, start.copies[0])
     assert scheduler.handle(TagLooked("a", (2,), True)) == []  # an answer to an earlier question
     assert scheduler.handle(TagLooked("a", (3,), True)) == [
-        NoteGroupFinished("a", (3,), "until"),
+        GroupFinished(group="a", iteration=(3,), ended_by="until"),
         EndRun(),
     ]
 
@@ -202,7 +224,7 @@ def test_the_last_iteration_says_whether_the_tag_came() -> None:
     (start,) = started(scheduler.start())
     finish(scheduler, start.copies[0])
     note, _ = scheduler.handle(TagLooked("a", (0,), False))
-    assert note == NoteGroupFinished("a", (0,), "iterations")
+    assert note == GroupFinished(group="a", iteration=(0,), ended_by="iterations")
 
 
 def test_it_goes_on_from_what_is_finished() -> None:
@@ -234,10 +256,14 @@ def test_it_goes_on_where_only_the_question_for_a_tag_was_open() -> None:
         group("z", ("c", 1, 1), depends=["y"]),
     ]
     scheduler = Scheduler(groups, [2], {"x": Finished((0, 0), True)})
-    assert scheduler.start() == [NoteNestStarted("nest", (0,)), LookForTag("nest", (0,), "done")]
+    assert scheduler.start() == [
+        GroupStarted(group="nest", groups=("x",)),
+        LookForTag("nest", (0,), "done"),
+    ]
     assert [type(one) for one in scheduler.handle(TagLooked("nest", (0,), True))] == [
-        NoteGroupFinished,
+        GroupFinished,
         StartGroup,
+        GroupStarted,
     ]
 
 
@@ -276,10 +302,20 @@ def test_a_copy_starts_again_when_all_its_ranks_have_left() -> None:
     first, other = start.copies
     failed = CopyRankFailed(first.serial, 2, "an error", "node17", "its traceback")
     noted, leave = scheduler.handle(failed)
-    assert noted == NoteCopyFailed(first, "retry", False, 2, "an error", "node17", "its traceback")
+    assert noted == ModuleFailed(
+        **first.place,
+        ranks=(2, 3),
+        rank=2,
+        copy_rank=0,
+        host="node17",
+        error="an error",
+        detail="its traceback",
+        policy="retry",
+    )
     assert leave == LeaveCopy(first, (3,))
     assert scheduler.handle(TimeLimitPassed(first.serial, "late")) == []
-    (again,) = scheduler.handle(CopyRankLeft(first.serial, 3))
+    again, restarted = scheduler.handle(CopyRankLeft(first.serial, 3))
+    assert restarted == CopiesRestarted(group="g", module="a", copies=[0], attempt=2)
     assert isinstance(again, RestartCopies)
     assert (again.group, again.iteration) == ("g", (0,))
     (second,) = again.copies
@@ -288,10 +324,10 @@ def test_a_copy_starts_again_when_all_its_ranks_have_left() -> None:
     assert scheduler.running_ranks == {2, 3, 4, 5}
     finish(scheduler, other)
     # Its last attempt: now the policy counts.
-    (noted, stop) = scheduler.handle(CopyRankFailed(second.serial, 3))
-    assert isinstance(noted, NoteCopyFailed)
-    assert (noted.policy, noted.plan.attempt) == ("stop", 2)
-    assert stop == StopRun(second, 3, "a.0 failed")
+    noted, _, stop = scheduler.handle(CopyRankFailed(second.serial, 3))
+    assert isinstance(noted, ModuleFailed)
+    assert (noted.policy, noted.attempt) == ("stop", 2)
+    assert stop == StopRun("a.0 failed")
 
 
 def test_dependants_of_a_failure_that_is_passed_over_run() -> None:
@@ -299,13 +335,13 @@ def test_dependants_of_a_failure_that_is_passed_over_run() -> None:
     scheduler = Scheduler(groups, range(2, 4))
     (start,) = started(scheduler.start())
     finish(scheduler, start.copies[0])
-    noted, given_up, finished, dependant = scheduler.handle(
+    noted, given_up, finished, dependant, _ = scheduler.handle(
         CopyRankFailed(start.copies[1].serial, 3, "an error")
     )
-    assert isinstance(noted, NoteCopyFailed)
+    assert isinstance(noted, ModuleFailed)
     assert noted.policy == "continue"
-    assert given_up == NoteCopyGivenUp(start.copies[1], "an error")
-    assert finished == NoteGroupFinished("g", (0,))
+    assert given_up == CopyGivenUp(**start.copies[1].place, error="an error")
+    assert finished == GroupFinished(group="g")
     assert isinstance(dependant, StartGroup)
     assert dependant.group == "h"
 
@@ -324,12 +360,15 @@ def test_copies_that_share_a_communicator_start_again_together() -> None:
     (start,) = started(scheduler.start())
     first, second = start.copies
     assert ask(scheduler, first) == []
-    assert ask(scheduler, second) == [MakeModuleComm("g", (0,), "a", first.module_serial, (2, 3))]
+    assert ask(scheduler, second) == [
+        MakeModuleComm("g", (0,), "a", first.module_serial, (2, 3)),
+        ModuleCommMade(group="g", module="a"),
+    ]
     noted, leave = scheduler.handle(CopyRankFailed(second.serial, 3))
-    assert isinstance(noted, NoteCopyFailed)
+    assert isinstance(noted, ModuleFailed)
     assert noted.whole_module
     assert leave == LeaveCopy(first, (2,))
-    (again,) = scheduler.handle(CopyRankLeft(first.serial, 2))
+    again, _ = scheduler.handle(CopyRankLeft(first.serial, 2))
     assert isinstance(again, RestartCopies)
     assert [one.attempt for one in again.copies] == [2, 2]
     (module_serial,) = {one.module_serial for one in again.copies}
@@ -341,11 +380,11 @@ def test_a_copy_that_fails_before_they_share_one_starts_again_alone() -> None:
     (start,) = started(scheduler.start())
     first, second = start.copies
     ask(scheduler, first)
-    _, again = scheduler.handle(CopyRankFailed(second.serial, 3))
+    _, again, _ = scheduler.handle(CopyRankFailed(second.serial, 3))
     assert isinstance(again, RestartCopies)
     (second,) = again.copies
     assert second.module_serial == first.module_serial
-    (made,) = ask(scheduler, second)  # the first is still waiting for it
+    made, _ = ask(scheduler, second)  # the first is still waiting for it
     assert isinstance(made, MakeModuleComm)
 
 
@@ -354,14 +393,14 @@ def test_a_time_limit_is_a_failure_of_nobody_in_particular() -> None:
     (start,) = started(scheduler.start())
     (plan,) = start.copies
     assert scheduler.handle(TimeLimitPassed(plan.serial, "late")) == [
-        NoteCopyFailed(plan, "continue", False, None, "late"),
+        ModuleFailed(**plan.place, ranks=(2, 3), error="late", policy="continue"),
         LeaveCopy(plan, (2, 3)),
     ]
     # What they do about it is a consequence, whatever it is.
     assert scheduler.handle(CopyRankFailed(plan.serial, 2, "a consequence")) == []
     assert scheduler.handle(CopyRankFinished(plan.serial, 3)) == [
-        NoteCopyGivenUp(plan, "late"),
-        NoteGroupFinished("g", (0,)),
+        CopyGivenUp(**plan.place, error="late"),
+        GroupFinished(group="g"),
         EndRun(),
     ]
 
@@ -372,12 +411,12 @@ def test_a_rank_that_does_not_leave_ends_the_run() -> None:
     (plan,) = start.copies
     scheduler.handle(CopyRankFailed(plan.serial, 2))
     scheduler.handle(CopyRankLeft(plan.serial, 4))
-    (stop,) = scheduler.handle(LeaveIgnored(plan.serial))
-    assert isinstance(stop, StopRun)
-    assert stop.is_failure
-    assert stop.failed == plan
-    assert stop.deaf_ranks == (3,)
-    assert stop.reason == "rank 3 did not leave a.0, which has failed"
+    ignored, ordered, stop = scheduler.handle(LeaveTimedOut(plan.serial, 5.0))
+    assert isinstance(ignored, LeaveIgnored)
+    assert (ignored.group, ignored.name, ignored.ranks) == ("g", "a.0", (3,))
+    reason = "rank 3 did not leave a.0, which has failed"
+    assert ignored.explanation.startswith(f"{reason}, within 5 s: it computes")
+    assert (ordered, stop) == (StopOrdered(reason=reason), StopRun(reason))
     assert scheduler.handle(CopyRankLeft(plan.serial, 3)) == []  # the run ends, whatever it does
 
 
@@ -385,7 +424,7 @@ def test_all_ranks_that_do_not_leave_are_named() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 3, "continue"))], [2, 3, 4])
     (start,) = started(scheduler.start())
     scheduler.handle(CopyRankFailed(start.copies[0].serial, 2))
-    (stop,) = scheduler.handle(LeaveIgnored(start.copies[0].serial))
+    *_, stop = scheduler.handle(LeaveTimedOut(start.copies[0].serial, 5.0))
     assert isinstance(stop, StopRun)
     assert stop.reason.startswith("ranks 3, 4 did not leave")
 
@@ -393,9 +432,9 @@ def test_all_ranks_that_do_not_leave_are_named() -> None:
 def test_a_single_copy_that_has_a_communicator_of_its_module_fails_alone() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 1, "continue"))], [2])
     (start,) = started(scheduler.start())
-    assert len(ask(scheduler, *start.copies)) == 1
+    assert len(ask(scheduler, *start.copies)) == 2  # to make it, and to record that
     noted, *_ = scheduler.handle(CopyRankFailed(start.copies[0].serial, 2))
-    assert isinstance(noted, NoteCopyFailed)
+    assert isinstance(noted, ModuleFailed)
     assert not noted.whole_module
 
 
@@ -403,10 +442,10 @@ def test_an_alarm_that_comes_late_is_passed_over() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 1, "stop", 1), ("b", 1, 1))], [2, 3])
     (start,) = started(scheduler.start())
     plan = start.copies[0]
-    (_, again) = scheduler.handle(CopyRankFailed(plan.serial, 2))
+    _, again, _ = scheduler.handle(CopyRankFailed(plan.serial, 2))
     assert isinstance(again, RestartCopies)
-    assert scheduler.handle(LeaveIgnored(plan.serial)) == []
-    assert scheduler.handle(LeaveIgnored(again.copies[0].serial)) == []
+    assert scheduler.handle(LeaveTimedOut(plan.serial, 5.0)) == []
+    assert scheduler.handle(LeaveTimedOut(again.copies[0].serial, 5.0)) == []
     assert scheduler.handle(TimeLimitPassed(plan.serial, "late")) == []
 
 

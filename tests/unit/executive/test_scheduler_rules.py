@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.executive.simulation import Case, Simulation, cases
 
 from diel.executive.events import EndRun, StartGroup, StopAsked, StopRun
-from diel.executive.nest import Finished
-from diel.executive.replay import replay
-from diel.run import resuming
-
-
-def finished_in(records: list[dict[str, Any]]) -> dict[str, Finished]:
-    return {name: Finished(*what) for name, what in resuming.finished_in(records).items()}
+from diel.run.records import GroupFinished, StopOrdered
+from diel.run.resuming import finished_in
 
 
 def leaves_begun(simulation: Simulation) -> list[tuple[str, tuple[int, ...]]]:
@@ -54,12 +47,10 @@ def test_the_same_events_give_the_same_instructions(case: Case) -> None:
 
 @settings(max_examples=200)
 @given(cases(failing=True), st.integers(0, 30))
-def test_a_replayed_journal_gives_the_same_state(case: Case, events: int) -> None:
+def test_the_journal_says_what_is_finished(case: Case, events: int) -> None:
     simulation = Simulation(case)
     simulation.run(stop_after=events)
-    replayed = replay(simulation.recorder.records, case.groups, case.pool)
-    assert replayed.snapshot() == simulation.scheduler.snapshot()
-    assert finished_in(simulation.recorder.records) == simulation.scheduler.finished
+    assert finished_in(simulation.records) == simulation.scheduler.finished
 
 
 @settings(max_examples=200)
@@ -68,7 +59,7 @@ def test_a_run_that_is_cut_short_goes_on_where_it_was(case: Case, cuts: list[int
     """Resumed any number of times, it runs what had not finished, and nothing else."""
     simulation = Simulation(case)
     simulation.run(stop_after=cuts[0])
-    records = list(simulation.recorder.records)
+    records = list(simulation.records)
     for cut in [*cuts[1:], None]:
         before = finished_in(records)
         began, ended = simulation.began, simulation.ended
@@ -79,13 +70,10 @@ def test_a_run_that_is_cut_short_goes_on_where_it_was(case: Case, cuts: list[int
         for place in unfinished:  # they are begun again, from the same number
             if cut is None and resumed.stop is None:
                 assert place in resumed.complete or place in resumed.ended
-        records += resumed.recorder.records
-        replayed = replay(records, case.groups, case.pool)
-        assert replayed.snapshot() == resumed.scheduler.snapshot()
+        records += resumed.records
+        assert finished_in(records) == resumed.scheduler.finished
         simulation = resumed
-    finished = [
-        (one["group"], *one["iteration"]) for one in records if one["event"] == "GroupFinished"
-    ]
+    finished = [(one.group, *one.iteration) for one in records if isinstance(one, GroupFinished)]
     assert len(finished) == len(set(finished))
     if simulation.stop is None:
         assert simulation.began == simulation.ended
@@ -97,8 +85,10 @@ def test_after_a_stop_nothing_is_started(case: Case, events: int) -> None:
     simulation.run(stop_after=events)
     if simulation.is_over:
         return
-    (stop,) = simulation.scheduler.handle(StopAsked("enough"))
-    assert stop == StopRun(None, None, "enough", is_failure=False)
+    assert simulation.scheduler.handle(StopAsked("enough")) == [
+        StopOrdered(reason="enough"),
+        StopRun("enough", is_failure=False),
+    ]
     while simulation.working - simulation.asking or simulation.leaving:
         assert simulation.scheduler.handle(simulation.next_event()) == []
     assert simulation.scheduler.handle(StopAsked("again")) == []

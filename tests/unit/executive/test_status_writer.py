@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from diel.executive.messages import ServerStatus, Waiting
 from diel.executive.plans import CopyPlan
 from diel.executive.status import Status
 from diel.run.directory import RunDirectory
+from diel.run.records import ProgressMade
 from diel.run.status import ProgressView, ServerView, WaitView, read_status
 
 PLAN = CopyPlan(1, "g", "m", 2, 3, (4,), 9, (4,))
@@ -50,8 +52,11 @@ def test_what_has_changed_is_written_now_and_then(tmp_path: Path) -> None:
 def test_progress_is_in_the_status_until_its_copy_ends(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     status = Status(directory, WaitWatch())
-    status.note_progress("m.0", {"done": np.float32(120), "total": 200, "text": "18 networks"})
-    status.note_progress("m.1", {"done": 3, "total": None, "text": ""})
+    first: Any = ProgressMade(
+        module="m", copy=0, done=np.float32(120), total=200, text="18 networks"
+    )
+    status.note_progress(first)
+    status.note_progress(ProgressMade(module="m", copy=1, done=3, total=None, text=""))
     status.write_if_due(1.0)
     assert read_status(directory).progress == [
         ProgressView("m.0", 120.0, 200, "18 networks"),

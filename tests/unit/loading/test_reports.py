@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import record
 
 from diel.cli.main import main
 from diel.errors import RunDirectoryError
@@ -32,27 +33,31 @@ def directory(tmp_path: Path) -> RunDirectory:
 
 def run(directory: RunDirectory, tables: int = 1, *, ends: bool = True, **about: Any) -> None:
     recorder = Recorder(directory)
-    recorder.record("RunStarted", workflow="study", ranks=4, groups=[], diel="1.2", host="h")
+    recorder.record(
+        record("RunStarted", workflow="study", ranks=4, groups=[], diel="1.2", host="h")
+    )
     for table in range(1, tables + 1):
         columns = ["trial", "width", "layers", "error", "seconds"][: None if table == 1 else 4]
         recorder.record(
-            "ResultsDeclared",
-            module="sweeper",
-            columns=columns,
-            objective="error",
-            maximise=False,
-            expected=12,
-            **about,
+            record(
+                "ResultsDeclared",
+                module="sweeper",
+                columns=columns,
+                objective="error",
+                maximise=False,
+                expected=12,
+                **about,
+            )
         )
         for trial in range(12):
             row = {"trial": trial, "width": 2**trial, "layers": [1, 2], "error": 1 / (trial + 1)}
             row["seconds"] = 0.5
             recorder.record(
-                "ResultAdded", module="sweeper", row={name: row[name] for name in columns}
+                record("ResultAdded", module="sweeper", row={name: row[name] for name in columns})
             )
-    recorder.record("TimeAccounted", ranks=[ACCOUNT], modules=[])
+    recorder.record(record("TimeAccounted", ranks=[ACCOUNT], modules=[]))
     if ends:
-        recorder.record("RunEnded", exit_code=0, tuples_left=0)
+        recorder.record(record("RunEnded", exit_code=0, tuples_left=0))
     recorder.close()
 
 
@@ -80,21 +85,23 @@ def test_results_of_which_nobody_said_what_was_chosen(directory: RunDirectory) -
 
 def test_a_table_that_a_module_wrote_itself(directory: RunDirectory) -> None:
     recorder = Recorder(directory)
-    recorder.record("RunStarted", workflow="study", ranks=4, groups=[])
+    recorder.record(record("RunStarted", workflow="study", ranks=4, groups=[]))
     columns = ["trial", "rate", "score", "trainer", "seed"]
     (directory.path / "results.csv").write_text(
         "trial,rate,score,trainer,seed,state\n"
         "0,0.5,0.25,0,17,finished\n1,,0.75,0,18,finished\n2,word,,0,19,killed: 2 GiB\n"
     )
     recorder.record(
-        "ResultsDeclared",
-        module="master",
-        columns=columns,
-        objective="score",
-        maximise=True,
-        expected=3,
-        file="results.csv",
-        parameters=["rate"],
+        record(
+            "ResultsDeclared",
+            module="master",
+            columns=columns,
+            objective="score",
+            maximise=True,
+            expected=3,
+            file="results.csv",
+            parameters=["rate"],
+        )
     )
     recorder.close()
     text = write_reports(directory)[0].read_text()
@@ -109,7 +116,7 @@ def test_a_run_that_has_ended_is_told_to_its_report(directory: RunDirectory) -> 
     write_reports(directory)
     assert "state finished" not in directory.reports()[0].read_text()
     recorder = Recorder(directory)
-    recorder.record("RunEnded", exit_code=1, tuples_left=0)
+    recorder.record(record("RunEnded", exit_code=1, tuples_left=0))
     recorder.close()
     assert conclude_reports(directory) == ""
     assert 'class="state failed"' in directory.reports()[0].read_text()

@@ -8,6 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,27 @@ from diel.run import journal
 from diel.run.directory import RunDirectory
 from diel.run.journal import Damage, JournalReader, JournalWriter
 from diel.run.recorder import Recorder
+from diel.run.records import (
+    EVENTS,
+    FORMAT,
+    CopyFinished,
+    Finished,
+    GroupStarted,
+    MessageLogged,
+    ModuleFailed,
+    Node,
+    RankTimes,
+    Record,
+    ResultAdded,
+    ResultsDeclared,
+    RunCreated,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    StopOrdered,
+    TimeAccounted,
+    encoded,
+)
 
 
 @pytest.fixture
@@ -35,17 +57,26 @@ def writer(path: Path) -> Iterator[JournalWriter]:
     writer.close()
 
 
+def say(text: str) -> MessageLogged:
+    return MessageLogged(module="m", copy=0, level="INFO", text=text)
+
+
+def texts(reader: JournalReader) -> list[str]:
+    return [record.text for record in reader.new_records() if isinstance(record, MessageLogged)]
+
+
 def written(writer: JournalWriter, path: Path, value: Any) -> Any:
-    writer.write("Thing", value=value)
+    writer.write(RunEnded(exit_code=0, tuples_left=value))
     (record,) = JournalReader(path).new_records()
-    return record["value"]
+    assert isinstance(record, RunEnded)
+    return record.tuples_left
 
 
 def test_a_record_is_in_the_file_at_once(writer: JournalWriter, path: Path) -> None:
-    returned = writer.write("GroupStarted", group="g", copies={"a": 2})
+    returned = writer.write(GroupStarted(group="g", copies={"a": 2}))
     (line,) = path.read_text().splitlines()
     record = json.loads(line)
-    assert record == returned
+    assert record["time_s"] == returned.time_s
     assert list(record)[:2] == ["time_s", "event"]
     assert (record["event"], record["group"], record["copies"]) == ("GroupStarted", "g", {"a": 2})
 
@@ -54,28 +85,25 @@ def test_a_journal_that_is_not_there_yet_has_no_records(path: Path) -> None:
     reader = JournalReader(path)
     assert reader.new_records() == []
     writer = JournalWriter(path)
-    writer.write("A")
-    assert [one["event"] for one in reader.new_records()] == ["A"]
+    writer.write(say("A"))
+    assert texts(reader) == ["A"]
     writer.close()
 
 
 def test_only_new_records_are_read(writer: JournalWriter, path: Path) -> None:
     reader = JournalReader(path)
     for number in range(3):
-        writer.write("N", number=number)
-        writer.write("N", number=-number)
-        assert [one["number"] for one in reader.new_records()] == [number, -number]
+        writer.write(say(f"{number}"))
+        writer.write(say(f"-{number}"))
+        assert texts(reader) == [f"{number}", f"-{number}"]
         assert reader.new_records() == []
 
 
-@given(st.lists(st.dictionaries(st.text(), st.text()), max_size=4), st.data())
-def test_a_torn_line_is_read_once_it_is_whole(
-    records: list[dict[str, str]], data: st.DataObject
-) -> None:
-    always = {"time_s": 0, "event": "Thing"}
-    text = "".join(json.dumps(one | always, ensure_ascii=False) + "\n" for one in records)
-    content = text.encode(errors="replace")
-    expected = [json.loads(line) for line in content.split(b"\n")[:-1]]
+@given(st.lists(st.text(), max_size=4), st.data())
+def test_a_torn_line_is_read_once_it_is_whole(said: list[str], data: st.DataObject) -> None:
+    lines = [json.dumps(encoded(say(text), 0.0), ensure_ascii=False) + "\n" for text in said]
+    content = "".join(lines).encode(errors="replace")
+    expected = [json.loads(line)["text"] for line in content.split(b"\n")[:-1]]
     cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=4).map(sorted))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal.jsonl")
@@ -84,7 +112,7 @@ def test_a_torn_line_is_read_once_it_is_whole(
         for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True):
             with path.open("ab") as file:
                 file.write(content[start:end])
-            read += reader.new_records()
+            read += texts(reader)
             assert read == expected[: content[:end].count(b"\n")]
     assert read == expected
 
@@ -139,15 +167,15 @@ def test_a_floats_digits_are_kept(writer: JournalWriter, path: Path) -> None:
 def test_a_journal_is_only_appended_to(path: Path) -> None:
     for event in ("First", "Second"):
         writer = JournalWriter(path)
-        writer.write(event)
+        writer.write(say(event))
         writer.sync()
         writer.close()
-    assert [one["event"] for one in JournalReader(path).new_records()] == ["First", "Second"]
+    assert texts(JournalReader(path)) == ["First", "Second"]
 
 
 def test_what_is_no_record_is_passed_over_and_named(path: Path) -> None:
     with JournalWriter(path) as writer:
-        writer.write("First")
+        writer.write(say("First"))
     deep = b'{"time_s": 1, "event": "Deep", "value": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
     with path.open("ab") as file:
         file.write(b"null\nnonsense\n\xff\xfe\n\0\0\0\n" + deep)
@@ -156,9 +184,9 @@ def test_what_is_no_record_is_passed_over_and_named(path: Path) -> None:
         finished = {"event": "CopyFinished", "group": "g", "module": "m", "copy": 0}
         file.write(json.dumps({"time_s": 1, **finished}).encode() + b"\n")
     with JournalWriter(path) as writer:
-        writer.write("Last")
+        writer.write(say("Last"))
     reader = JournalReader(path)
-    assert [one["event"] for one in reader.new_records()] == ["First", "Last"]
+    assert texts(reader) == ["First", "Last"]
     assert reader.complaint == (
         f"{path}, line 2, and 8 more lines: no record, left out: it is no table in braces"
     )
@@ -173,12 +201,69 @@ def test_what_is_no_record_is_passed_over_and_named(path: Path) -> None:
 
 
 def test_fields_that_older_journals_lack_are_filled_in(path: Path) -> None:
-    with JournalWriter(path) as writer:
-        writer.write("RunStarted", workflow="w", ranks=2, groups=["g"])
-        writer.write("GroupStarted", group="g")
+    path.write_text(
+        '{"time_s": 1, "event": "RunStarted", "workflow": "w", "ranks": 2, "groups": ["g"]}\n'
+        '{"time_s": 2, "event": "GroupStarted", "group": "g"}\n'
+    )
     started, group = JournalReader(path).new_records()
-    assert (started["inside"], started["servers"], started["file"]) == ({}, [], "")
-    assert (group["iteration"], group["copies"], group["placement"]) == ([0], {}, {})
+    assert isinstance(started, RunStarted)
+    assert (started.inside, started.servers, started.file) == ({}, (), "")
+    assert group == GroupStarted(group="g", iteration=(0,), copies={}, placement={})
+
+
+def test_what_a_later_version_has_added_is_passed_over(path: Path) -> None:
+    path.write_text(
+        '{"time_s": 1, "event": "SomethingNew", "anything": 1}\n'
+        '{"time_s": 2, "event": "StopOrdered", "reason": "x", "by": "somebody"}\n'
+    )
+    reader = JournalReader(path)
+    assert reader.new_records()[1:] == [StopOrdered(reason="x")]
+    assert reader.complaint == ""
+
+
+@pytest.mark.parametrize(
+    "record",
+    [RunCreated(file="w.toml"), RunResumed(checkpoint=0, file=None, finished={})],
+    ids=["created", "resumed"],
+)
+def test_a_journal_in_a_newer_format_is_refused(path: Path, record: Record) -> None:
+    line = encoded(record, 1.0) | {"format": FORMAT + 1}
+    path.write_text(json.dumps(line) + "\n")
+    with pytest.raises(RunDirectoryError, match=r"newer version of diel, in format 2 .*: use that"):
+        JournalReader(path).new_records()
+
+
+EXAMPLES: list[Record] = [
+    RunStarted(workflow="w", ranks=3, groups=["g"], nodes=[Node("n", [1, 2], ["0"])]),
+    RunStarted(workflow="w", ranks=3, groups=["g"], finished={"g": Finished((0, 1), True)}),
+    RunResumed(checkpoint=1, file="000001.tuples", finished={"g": Finished((0,), False)}),
+    GroupStarted(group="g", iteration=(0, 2), copies={"m": 1}, placement={"m.0": [1, 2]}),
+    CopyFinished(group="g", module="m", copy=0, returned={"x": [1]}),
+    CopyFinished(group="g", module="m", copy=0, returned_file="f.npy", returned_type="array"),
+    ModuleFailed(group="g", module="m", copy=0, error="E", rank=1, copy_rank=0, policy="retry"),
+    TimeAccounted(ranks=[RankTimes(0, "h", ["m.0"], 1, 2, 3.5, 4)], modules=[]),
+]
+
+
+@pytest.mark.parametrize("record", EXAMPLES, ids=lambda record: type(record).__name__)
+def test_what_is_written_is_read_as_the_same(
+    writer: JournalWriter, path: Path, record: Record
+) -> None:
+    writer.write(RunStarted(workflow="w", ranks=3, groups=["g"]))
+    written = writer.write(record)
+    _, read = JournalReader(path).new_records()
+    assert type(read) is type(record)
+    line = json.loads(path.read_text().splitlines()[1])
+    # A list is read as a list, and may have been a tuple.
+    assert json.loads(json.dumps(encoded(read, read.time_s))) == line
+    assert json.loads(json.dumps(encoded(record, written.time_s))) == line
+
+
+def test_every_event_has_a_record_with_a_kind_for_each_field() -> None:
+    for name, record in EVENTS.items():
+        assert name == record.__name__
+        assert set(record.layout) == {each.name for each in fields(record)}  # type: ignore[arg-type]
+        assert record.__doc__
 
 
 @pytest.mark.parametrize("size_bytes", [10, 65_536, 70_000, 200_000])
@@ -189,32 +274,31 @@ def test_half_a_record_is_cut_off_however_long_it_and_the_journal_are(
     for before in (0, 100_000):
         path.unlink(missing_ok=True)
         with JournalWriter(path) as writer:
-            writer.write("First", text="x" * before)
+            writer.write(say("First" + "x" * before))
         whole = path.read_bytes()
         with path.open("ab") as file:
             file.write(b'{"time_s": 1, "event": "' + b"y" * size_bytes)
         with JournalWriter(path) as writer:
             assert path.read_bytes() == whole
-            writer.write("Second")
-        events = [one["event"] for one in JournalReader(path).new_records()]
-        assert events == ["First", "Second"]
+            writer.write(say("Second"))
+        assert texts(JournalReader(path)) == ["First" + "x" * before, "Second"]
 
 
 def test_a_batch_is_in_the_file_at_its_end(writer: JournalWriter, path: Path) -> None:
     reader = JournalReader(path)
     with writer.batch():
-        writer.write("One")
-        writer.write("Two")
+        writer.write(say("One"))
+        writer.write(say("Two"))
         assert reader.new_records() == []
-    assert [one["event"] for one in reader.new_records()] == ["One", "Two"]
-    writer.write("Three")  # at once again
-    assert [one["event"] for one in reader.new_records()] == ["Three"]
+    assert texts(reader) == ["One", "Two"]
+    writer.write(say("Three"))  # at once again
+    assert texts(reader) == ["Three"]
     with contextlib.suppress(KeyError), writer.batch():
-        writer.write("Four")
+        writer.write(say("Four"))
         raise KeyError
-    assert [one["event"] for one in reader.new_records()] == ["Four"]
-    writer.write("Five")
-    assert [one["event"] for one in reader.new_records()] == ["Five"]
+    assert texts(reader) == ["Four"]
+    writer.write(say("Five"))
+    assert texts(reader) == ["Five"]
 
 
 def test_a_lock_that_is_held_for_a_moment_is_waited_for(
@@ -243,22 +327,22 @@ def test_a_lock_that_is_held_for_a_moment_is_waited_for(
 
 def test_a_journal_that_is_removed_is_read_to_its_end(writer: JournalWriter, path: Path) -> None:
     reader = JournalReader(path)
-    writer.write("One")
+    writer.write(say("One"))
     assert len(reader.new_records()) == 1
     path.unlink()
-    writer.write("Two")
-    assert [one["event"] for one in reader.new_records()] == ["Two"]
+    writer.write(say("Two"))
+    assert texts(reader) == ["Two"]
     assert reader.complaint == f"{path} was removed while it was read"
 
 
 def test_a_journal_that_is_cut_short_goes_on(writer: JournalWriter, path: Path) -> None:
     reader = JournalReader(path)
-    writer.write("One")
+    writer.write(say("One"))
     assert len(reader.new_records()) == 1
     os.truncate(path, 5)
     assert reader.new_records() == []
-    writer.write("Two")
-    assert [one["event"] for one in reader.new_records()] == ["Two"]
+    writer.write(say("Two"))
+    assert texts(reader) == ["Two"]
     assert reader.complaint == f"{path} was cut short while it was read"
 
 
@@ -268,23 +352,23 @@ def test_what_is_written_after_a_cut_is_read_however_late(
     reader = JournalReader(path)
     size_bytes = 0
     for event in ("One", "Two", "Three"):
-        writer.write(event)
+        writer.write(say(event))
         size_bytes = size_bytes or path.stat().st_size
         time.sleep(0.00001)  # records of one microsecond could not be told apart
     assert len(reader.new_records()) == 3
     os.truncate(path, size_bytes)
-    writer.write("Four")  # before anybody looks
-    assert [one["event"] for one in reader.new_records()] == ["Four"]
-    writer.write("Five")
-    assert [one["event"] for one in reader.new_records()] == ["Five"]
+    writer.write(say("Four"))  # before anybody looks
+    assert texts(reader) == ["Four"]
+    writer.write(say("Five"))
+    assert texts(reader) == ["Five"]
 
 
 def test_a_writer_notices_what_becomes_of_its_file(writer: JournalWriter, path: Path) -> None:
-    writer.write("é" * 3)
+    writer.write(say("é" * 3))
     with writer.batch():
-        writer.write("Two")
+        writer.write(say("Two"))
         assert not writer.damage()
-    writer.write("Three")
+    writer.write(say("Three"))
     assert not writer.damage()
     whole = path.read_bytes()
     path.write_bytes(whole + b"somebody else's\n")
@@ -298,10 +382,10 @@ def test_a_writer_notices_what_becomes_of_its_file(writer: JournalWriter, path: 
 
 
 def test_a_journal_that_is_resumed_is_whole(path: Path) -> None:
-    path.write_text('{"time_s": 1, "event": "One"}\n{"half')
+    path.write_text('{"time_s": 1, "event": "StopOrdered", "reason": "One"}\n{"half')
     writer = JournalWriter(path)
     assert not writer.damage()
-    writer.write("Two")
+    writer.write(say("Two"))
     assert not writer.damage()
     writer.close()
 
@@ -310,7 +394,7 @@ def test_a_recorder_tells_a_removed_folder_from_a_removed_journal(tmp_path: Path
     directory = RunDirectory(tmp_path / "run")
     directory.path.mkdir()
     recorder = Recorder(directory)
-    recorder.record("RunCreated", file="w.toml")
+    recorder.record(RunCreated(file="w.toml"))
     assert not recorder.loss()
     directory.journal.unlink()
     assert recorder.loss() == f"{directory.journal} was removed"
@@ -318,9 +402,9 @@ def test_a_recorder_tells_a_removed_folder_from_a_removed_journal(tmp_path: Path
     assert recorder.loss() == f"{directory.path} was removed"
     # What ranks say on their way out begins no table in a folder that is not there.
     recorder.record(
-        "ResultsDeclared", module="m", columns=["x"], objective="x", maximise=True, expected=None
+        ResultsDeclared(module="m", columns=["x"], objective="x", maximise=True, expected=None)
     )
-    recorder.record("ResultAdded", module="m", row={"x": 1})
+    recorder.record(ResultAdded(module="m", row={"x": 1}))
     recorder.close()
 
 
@@ -335,10 +419,10 @@ def test_a_line_without_an_end_is_given_up(path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(journal, "_LONGEST_LINE_BYTES", 1000)
     reader = JournalReader(path)
     with JournalWriter(path) as writer:
-        writer.write("Long", text="x" * 10_000)
+        writer.write(say("x" * 10_000))
         assert reader.new_records() == []
-        writer.write("Short")
-    assert [one["event"] for one in reader.new_records()] == ["Short"]
+        writer.write(say("Short"))
+    assert texts(reader) == ["Short"]
     assert "line 1: no record" in reader.complaint
 
 
@@ -352,5 +436,5 @@ def test_values_that_nest_too_deeply_are_written_as_text(writer: JournalWriter, 
     assert found == "<list nested too deeply>"
     cycle: list[Any] = []
     cycle.append(cycle)
-    writer.write("Cycle", value=cycle)
-    assert [one["event"] for one in JournalReader(path).new_records()] == ["Thing", "Cycle"]
+    writer.write(RunEnded(exit_code=0, tuples_left=cycle))
+    assert len(JournalReader(path).new_records()) == 2

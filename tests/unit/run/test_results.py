@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import record
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory, new_results_file
 from diel.run.journal import JournalReader
 from diel.run.recorder import Recorder
+from diel.run.records import ResultsDeclared
 from diel.run.results import ResultsWriter, best_of_table, rank_rows
 
 
@@ -133,6 +135,12 @@ def directory(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path, "w", tmp_path / "w.toml")
 
 
+def declared(module: str, *columns: str) -> ResultsDeclared:
+    return ResultsDeclared(
+        module=module, columns=columns, objective="x", maximise=True, expected=None
+    )
+
+
 @pytest.fixture
 def recorder(directory: RunDirectory) -> Iterator[Recorder]:
     recorder = Recorder(directory)
@@ -143,33 +151,37 @@ def recorder(directory: RunDirectory) -> Iterator[Recorder]:
 def test_results_go_to_the_journal_and_to_the_table(
     directory: RunDirectory, recorder: Recorder
 ) -> None:
-    recorder.record("RunStarted", workflow="w", ranks=3, groups=[])
+    recorder.record(record("RunStarted", workflow="w", ranks=3, groups=[]))
     table = {"objective": "y", "maximise": True, "expected": None}
-    recorder.record("ResultsDeclared", module="m", columns=["x", "y"], **table)
-    recorder.record("ResultAdded", module="m", row={"y": np.float64("nan"), "x": 1})
+    recorder.record(record("ResultsDeclared", module="m", columns=["x", "y"], **table))
+    recorder.record(record("ResultAdded", module="m", row={"y": np.float64("nan"), "x": 1}))
     assert directory.results_table(1).read_text() == "x,y\n1,nan\n"  # flushed
     recorder.sync()
     _, *records = JournalReader(directory.journal).new_records()
-    assert [one["event"] for one in records] == ["RunStarted", "ResultsDeclared", "ResultAdded"]
-    assert records[2]["row"] == {"y": "nan", "x": 1}
+    assert [type(one).__name__ for one in records] == [
+        "RunStarted",
+        "ResultsDeclared",
+        "ResultAdded",
+    ]
+    assert records[2].row == {"y": "nan", "x": 1}
 
 
 def test_tables_of_several_modules_have_files_of_their_own(
     directory: RunDirectory, recorder: Recorder
 ) -> None:
-    recorder.record("ResultsDeclared", module="one", columns=["x"])
-    recorder.record("ResultsDeclared", module="two", columns=["x"])
-    recorder.record("ResultsDeclared", module="one", columns=["x"])  # by another copy
-    recorder.record("ResultsDeclared", module="one", columns=["x", "y"])
+    recorder.record(declared("one", "x"))
+    recorder.record(declared("two", "x"))
+    recorder.record(declared("one", "x"))  # by another copy
+    recorder.record(declared("one", "x", "y"))
     for module, row in [("two", {"x": 2}), ("one", {"x": 1}), ("one", {"y": 4, "x": 3})]:
-        recorder.record("ResultAdded", module=module, row=row)
+        recorder.record(record("ResultAdded", module=module, row=row))
     tables = {file.name: file.read_text() for file in directory.path.glob("*.csv")}
     assert sorted(tables.values()) == ["x\n1\n", "x\n2\n", "x,y\n3,4\n"]
     assert tables[directory.results_table(1).name] == "x\n1\n"
 
 
 def test_a_run_without_results_has_no_table(directory: RunDirectory, recorder: Recorder) -> None:
-    assert recorder.record("RunEnded", exit_code=0)["exit_code"] == 0
+    assert recorder.record(record("RunEnded", exit_code=0)).exit_code == 0
     assert not directory.results_table(1).exists()
 
 
@@ -197,12 +209,12 @@ def test_a_resumed_run_leaves_the_tables_of_modules_alone(tmp_path: Path) -> Non
     own.write_text("mine\n")
     recorder = Recorder(directory)
     columns = {"columns": ["a"], "objective": "a", "maximise": True, "expected": None}
-    recorder.record("ResultsDeclared", module="m", file=own.name, **columns)
-    recorder.record("ResultsDeclared", module="n", **columns)
-    recorder.record("ResultAdded", module="n", row={"a": 1})
-    recorder.record("CheckpointSaved", number=1, file=None, finished={})
-    recorder.record("ResultAdded", module="n", row={"a": 2})
-    recorder.record("RunResumed", checkpoint=1, file=None, finished={})
+    recorder.record(record("ResultsDeclared", module="m", file=own.name, **columns))
+    recorder.record(record("ResultsDeclared", module="n", **columns))
+    recorder.record(record("ResultAdded", module="n", row={"a": 1}))
+    recorder.record(record("CheckpointSaved", number=1, file=None, finished={}))
+    recorder.record(record("ResultAdded", module="n", row={"a": 2}))
+    recorder.record(record("RunResumed", checkpoint=1, file=None, finished={}))
     recorder.close()
     Recorder(directory).close()
     assert own.read_text() == "mine\n"

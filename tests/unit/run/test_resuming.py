@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import record
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
@@ -30,9 +31,9 @@ def write(directory: RunDirectory, *events: tuple[str, dict[str, Any]]) -> None:
     }
     with JournalWriter(directory.journal) as journal:
         if b"RunStarted" not in directory.journal.read_bytes():
-            journal.write("RunStarted", **started)
+            journal.write(record("RunStarted", **started))
         for event, fields in events:
-            journal.write(event, **fields)
+            journal.write(record(event, **fields))
 
 
 def saved(number: int, **finished: Any) -> tuple[str, dict[str, Any]]:
@@ -129,12 +130,12 @@ def test_results_return_to_the_checkpoint(directory: RunDirectory) -> None:
     write(directory, declared(4), added(1), saved(1), added(2), declared(4), ended(1))
     order_resumption(directory)
     recorder = Recorder(directory)
-    recorder.record(*added(3)[:1], **added(3)[1])
+    recorder.record(record(added(3)[0], **added(3)[1]))
     recorder.close()
     assert directory.results_table(1).read_text().split() == ["x", "1", "3"]
     view = RunView()
-    for record in JournalReader(directory.journal).new_records():
-        view.apply(record)
+    for one in JournalReader(directory.journal).new_records():
+        view.apply(one)
     (table,) = view.results.values()
     assert [row["x"] for row in table.rows] == [1, 3]
     assert table.expected == 4
@@ -175,11 +176,11 @@ def test_checkpoints_do_not_repeat_what_was_finished_before(directory: RunDirect
     recorder, tuples = Recorder(directory), TupleClient(LocalTransport())
     checkpoints = Checkpoints(recorder, lambda: tuples)
     names = [f"g{number}" for number in range(300)]
-    recorder.record("RunStarted", workflow="w", ranks=3, groups=names)
+    recorder.record(record("RunStarted", workflow="w", ranks=3, groups=names))
     sizes_bytes = []
     for name in names:
         before = directory.journal.stat().st_size
-        recorder.record("GroupFinished", group=name, iteration=[0], ended_by="iterations")
+        recorder.record(record("GroupFinished", group=name, iteration=[0], ended_by="iterations"))
         checkpoints.save()
         sizes_bytes.append(directory.journal.stat().st_size - before)
     recorder.close()

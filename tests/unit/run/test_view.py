@@ -2,25 +2,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from support import record
+
 from diel.run.view import RunView
-
-
-def record(event: str, time_s: float = 0.0, **fields: Any) -> dict[str, Any]:
-    return {"event": event, "time_s": time_s, **fields}
-
 
 STARTED = record("RunStarted", 100.0, workflow="study", ranks=4, groups=["g", "h"])
 GROUP = record("GroupStarted", 101.0, group="g", copies={"a": 2, "b": 1})
 
 
-def view_of(*records: dict[str, Any]) -> RunView:
+def view_of(*records: Any) -> RunView:
     view = RunView()
     for one in records:
         view.apply(one)
     return view
 
 
-def copy_finished(module: str, copy: int, returned: Any = None) -> dict[str, Any]:
+def copy_finished(module: str, copy: int, returned: Any = None) -> Any:
     return record("CopyFinished", group="g", module=module, copy=copy, returned=returned)
 
 
@@ -57,14 +54,16 @@ def test_a_group_may_run_again() -> None:
 
 
 def test_the_first_failure_is_the_cause() -> None:
-    first = record("ModuleFailed", module="a", error="first")
-    view = view_of(STARTED, GROUP, first, record("ModuleFailed", module="b", error="second"))
+    first = record("ModuleFailed", module="a", copy=0, error="first")
+    view = view_of(
+        STARTED, GROUP, first, record("ModuleFailed", module="b", copy=0, error="second")
+    )
     assert view.failure == first
     view.apply(record("RunEnded", exit_code=1))
     assert [one.state for one in view.groups.values()] == ["stopped", "waiting"]
 
 
-def declared(module: str, columns: list[str], expected: int | None = 4) -> dict[str, Any]:
+def declared(module: str, columns: list[str], expected: int | None = 4) -> Any:
     return record(
         "ResultsDeclared",
         module=module,
@@ -76,7 +75,7 @@ def declared(module: str, columns: list[str], expected: int | None = 4) -> dict[
     )
 
 
-def added(module: str, **row: Any) -> dict[str, Any]:
+def added(module: str, **row: Any) -> Any:
     return record("ResultAdded", module=module, copy=0, row=row)
 
 
@@ -105,7 +104,7 @@ def test_other_columns_begin_another_table() -> None:
 
 
 def test_progress_is_shown_until_the_copy_is_done() -> None:
-    def progress(copy: int, done: float) -> dict[str, Any]:
+    def progress(copy: int, done: float) -> Any:
         return record("ProgressMade", module="a", copy=copy, done=done, total=10, text="t")
 
     view = view_of(STARTED, GROUP, progress(0, 1), progress(1, 2), progress(0, 3))
@@ -115,7 +114,7 @@ def test_progress_is_shown_until_the_copy_is_done() -> None:
 
 
 def test_messages_keep_their_order() -> None:
-    def message(level: str, text: str) -> dict[str, Any]:
+    def message(level: str, text: str) -> Any:
         return record("MessageLogged", module="a", copy=0, level=level, text=text)
 
     view = view_of(message("WARNING", "one"), message("ERROR", "two"))
@@ -173,25 +172,28 @@ def test_a_failure_that_is_passed_over_is_no_end() -> None:
 
 def test_a_table_that_a_module_writes_itself_is_shown_by_its_best_rows() -> None:
     view = RunView()
-    declared = {
-        "event": "ResultsDeclared",
-        "module": "m",
-        "columns": ["trial", "x", "k"],
-        "objective": "x",
-        "maximise": True,
-        "expected": 1000,
-        "file": "results.csv",
-    }
+    declared = record(
+        "ResultsDeclared",
+        module="m",
+        columns=["trial", "x", "k"],
+        objective="x",
+        maximise=True,
+        expected=1000,
+        file="results.csv",
+    )
     view.apply(declared)
     best = [{"trial": 3, "x": 0.5, "k": 1}]
-    shown = {"event": "ResultsShown", "module": "m", "file": "results.csv"}
-    view.apply({**shown, "count": 700, "best": best, "constants": {"k": 1}})
-    view.apply({**shown, "count": 800})
+
+    def show(count: int, **fields: Any) -> None:
+        view.apply(record("ResultsShown", module="m", file="results.csv", count=count, **fields))
+
+    show(700, best=best, constants={"k": 1})
+    show(800)
     (table,) = view.results.values()
     assert (table.count, table.rows, table.constants) == (800, best, {"k": 1})
     assert table.notes == []
-    view.apply({**shown, "count": 800, "notes": ["that is all"]})
-    view.apply({**shown, "count": 900})
+    show(800, notes=["that is all"])
+    show(900)
     assert table.notes == ["that is all"]
     view.apply(declared)  # the module has begun again
     (table,) = view.results.values()

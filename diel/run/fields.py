@@ -1,0 +1,210 @@
+"""What a field in a file of JSON lines may be: kinds of values, and the fields of dataclasses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import partial
+from typing import Any, Final, NamedTuple, NoReturn
+
+DEEPEST: Final = 100
+"""How many lists and tables may lie in one another, in what is written and what is read."""
+_LARGEST_INTEGER: Final = 2**63
+_LARGEST_NUMBER: Final = 1e300
+LATEST_S: Final = 1e11  # what functions for dates still take
+
+SPARSE: Final = {"is_sparse": True}
+"""Metadata of a field that is not written where it is at its default."""
+
+
+class DamagedRecord(ValueError):
+    """Bytes are no record of a journal; the message says why."""
+
+
+def parsed(line: bytes) -> Any:
+    """Return what a line says as JSON, nested 100 deep at most.
+
+    Raises
+    ------
+    DamagedRecord
+        If it is no JSON, or nested too deeply.
+    """
+    try:
+        value = _DECODER.decode(line.decode())
+    except RecursionError:
+        raise DamagedRecord(f"it is nested more than {DEEPEST} deep") from None
+    except ValueError:
+        raise DamagedRecord("it is no JSON") from None
+    if line.count(b"[") + line.count(b"{") > DEEPEST and _is_deep(value):
+        raise DamagedRecord(f"it is nested more than {DEEPEST} deep")
+    return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, (list, dict))
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
+
+
+class Kind(NamedTuple):
+    """What a value must be.
+
+    Attributes
+    ----------
+    words : str
+        For people.
+    fits : callable
+        Whether a value in JSON's own types is so.
+    convert : callable or None
+        From such a value to the field's; None if it stays as it is.
+    parts : bool
+        Whether it is a list of dataclasses, each a table in the file.
+    """
+
+    words: str
+    fits: Callable[[Any], bool]
+    convert: Callable[[Any], Any] | None = None
+    parts: bool = False
+
+
+class Column(NamedTuple):
+    """A field of a record, as the journal has it.
+
+    Attributes
+    ----------
+    kind : Kind
+    is_required : bool
+    make_default : callable
+        Returns what counts where the field is missing, if it is not required.
+    is_sparse : bool
+        Whether it is not written where it is what it would be anyway.
+    """
+
+    kind: Kind
+    is_required: bool
+    make_default: Callable[[], Any] = lambda: None
+    is_sparse: bool = False
+
+
+def complete(table: dict[str, Any], layout: Mapping[str, Column], name: str) -> None:
+    """Check and convert the fields of a table and add defaults, or raise DamagedRecord."""
+    for key, (kind, is_required, make_default, _) in layout.items():
+        if key not in table:
+            if is_required:
+                raise DamagedRecord(f"{name} has no {key}")
+            table[key] = make_default()
+        elif not kind.fits(table[key]):
+            raise DamagedRecord(f"{name}: {key} is not {kind.words}")
+        elif kind.convert is not None:
+            table[key] = kind.convert(table[key])
+
+
+def layout_of(kind: type) -> dict[str, Column]:
+    """Return the fields of a dataclass whose annotations say what they hold."""
+    layout = {}
+    for each in fields(kind):
+        default, factory = each.default, each.default_factory
+        is_required = default is MISSING and factory is MISSING
+        make_default = partial(_same, default) if factory is MISSING else factory
+        is_sparse = each.metadata.get("is_sparse", False)
+        (what, *_) = each.type.__metadata__  # type: ignore[union-attr]
+        layout[each.name] = Column(what, is_required, make_default, is_sparse)
+    return layout
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def or_none(kind: Kind) -> Kind:
+    """Return the kind of a value that may also be null."""
+    convert = kind.convert
+    return Kind(
+        f"{kind.words} or null",
+        lambda value: value is None or kind.fits(value),
+        convert and (lambda value: None if value is None else convert(value)),
+    )
+
+
+def list_of(kind: Kind, words: str) -> Kind:
+    """Return the kind of a list of such values."""
+    fits = kind.fits
+    return Kind(words, lambda value: type(value) is list and all(map(fits, value)))
+
+
+def table_of(kind: Kind, words: str) -> Kind:
+    """Return the kind of a table with any keys and such values."""
+    fits = kind.fits
+    return Kind(words, lambda value: type(value) is dict and all(map(fits, value.values())))
+
+
+def table_like(part: type) -> Kind:
+    """Return the kind of a table that becomes a dataclass, whose annotations say what is in it."""
+    layout = layout_of(part)
+
+    def fits(table: Any) -> bool:
+        return type(table) is dict and all(
+            column.kind.fits(table[name]) if name in table else not column.is_required
+            for name, column in layout.items()
+        )
+
+    def convert(table: dict[str, Any]) -> Any:
+        return part(**{name: table[name] for name in layout if name in table})
+
+    return Kind(f"a table like {part.__name__}", fits, convert)
+
+
+def list_of_tables(part: type, words: str) -> Kind:
+    """Return the kind of a list of tables, each of which becomes a dataclass."""
+    fits, convert = table_like(part)[1:3]
+    assert convert is not None
+    return Kind(
+        words,
+        lambda value: type(value) is list and all(map(fits, value)),
+        lambda value: list(map(convert, value)),
+        True,
+    )
+
+
+ANY: Final = Kind("a value", lambda value: True)
+TEXT: Final = Kind("text", lambda value: type(value) is str)
+TRUTH: Final = Kind("true or false", lambda value: type(value) is bool)
+COUNT: Final = Kind(
+    "a whole number from 0", lambda value: type(value) is int and 0 <= value < _LARGEST_INTEGER
+)
+INTEGER: Final = Kind(
+    "a whole number",
+    lambda value: type(value) is int and -_LARGEST_INTEGER < value < _LARGEST_INTEGER,
+)
+NUMBER: Final = Kind(
+    "a number",
+    lambda value: type(value) in (int, float) and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER,
+)
+SECONDS: Final = Kind(
+    "a number of seconds", lambda value: type(value) in (int, float) and 0 <= value <= LATEST_S
+)
+FILE_NAME: Final = Kind(
+    "the name of a file",
+    lambda value: (
+        type(value) is str and value not in ("", ".", "..") and not {"/", "\0"}.intersection(value)
+    ),
+)
+ROW: Final = Kind("a table", lambda value: type(value) is dict)
+TEXTS: Final = list_of(TEXT, "a list of text")
+COUNTS: Final = list_of(COUNT, "a list of whole numbers")
