@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from diel.embedding import Executive as Executive
     from diel.loading.context import Context as Context
     from diel.loading.functions import import_function as import_function
+    from diel.loading.functions import load_plugin as load_plugin
     from diel.loading.reports import ResultsTable as ResultsTable
     from diel.plugins import installed_plugins as installed_plugins
-    from diel.plugins import load_plugin as load_plugin
     from diel.text import duration_s as duration_s
     from diel.text import format_duration as format_duration
     from diel.text import format_value as format_value
@@ -37,7 +37,7 @@ _HOME = {
     "format_value": "diel.text",
     "import_function": "diel.loading.functions",
     "installed_plugins": "diel.plugins",
-    "load_plugin": "diel.plugins",
+    "load_plugin": "diel.loading.functions",
     "load_workflow": "diel.workflow.load",
     "locate_function": "diel.workflow.functions",
 }

@@ -122,7 +122,7 @@ def _installed(_search_path: tuple[str, ...]) -> dict[str, dict[str, Plugin]]:
     return found
 
 
-def load_plugin(kind: str, name: str) -> Any:
+def load_installed(kind: str, name: str) -> Any:
     """Import what an installed package offers under a name.
 
     Parameters

@@ -31,8 +31,7 @@ from pydantic_core import InitErrorDetails
 
 from diel.errors import PluginError
 
-from .expression import ExpressionError
-from .objective import Objective, ObjectiveError
+from .objective import ExpressionError, Objective, ObjectiveError
 from .option_problems import at, parameter_problems, problem, space_problems, with_remedies
 from .space import Space, SpaceError
 from .strategies import RULES, STRATEGIES, check_strategy, is_known

@@ -19,7 +19,9 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, cast
 
+from diel.errors import PluginError
 from diel.plugins import MODULES, import_installed
+from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.functions import FunctionLocation, locate_function
 
 _OURS = frozenset({"diel", "dnn"})
@@ -90,6 +92,29 @@ def import_function(spec: str, folder: Path, kind: str = MODULES) -> Callable[..
     with _IMPORTING:
         location = locate_function(spec, folder, kind=kind)
         return find_function(location, import_code(location, folder))
+
+
+def load_plugin(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., Any]:
+    """Return the class or function that the options of a module name: `import_function`, checked.
+
+    Parameters
+    ----------
+    spec, folder, kind
+        As for `import_function`.
+
+    Raises
+    ------
+    PluginError
+        If there is nothing of that name that could be called, or its import fails.
+    """
+    try:
+        return import_function(spec, folder, kind)
+    except PluginError:
+        raise
+    except (FunctionNotFound, SystemExit) as error:
+        raise PluginError(f"{spec}: {error}") from None
+    except Exception as error:  # a user's code can raise anything at import
+        raise PluginError(f"{spec}: {type(error).__name__} at import: {error}") from error
 
 
 def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any], Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from diel.errors import PluginError, RunDirectoryError
-from diel.plugins import REPORTERS, installed_plugins, load_plugin
+from diel.plugins import REPORTERS, installed_plugins, load_installed
 from diel.run.directory import RunDirectory, open_regular
 from diel.run.history import summarize
 from diel.run.journal import JournalReader
@@ -226,7 +226,7 @@ def explain_lost_ranks(directory: RunDirectory, copies: Collection[str]) -> list
 def _reporting(function: str) -> Iterator[Callable[..., Any]]:
     """Yield this function of every reporter that has it."""
     for name in installed_plugins(REPORTERS):
-        reporter = load_plugin(REPORTERS, name)
+        reporter = load_installed(REPORTERS, name)
         if hasattr(reporter, function):
             yield getattr(reporter, function)
 

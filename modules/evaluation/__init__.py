@@ -6,14 +6,13 @@
     k_fold      every row is scored once a repeat; the best of K is still optimistic
     nested      the choice is made inside each outer fold, and scored on rows that had no part in it
 
-`splits` cuts rows, `jobs` says what a trial has to train, `bias` compares the score of the best
-trial with an honest estimate, `options` is what a workflow file says of it.
+`splits` cuts rows as a workflow file says, `jobs` lists what a trial has to train, `bias` compares
+the score of the best trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias, luck
 from .jobs import Evaluated, Job, Rounds, collect, jobs_of, means, prepared
-from .options import Evaluation
-from .splits import EvaluationError, Fold, NestedFold, holdout, k_fold, nested_folds
+from .splits import Evaluation, EvaluationError, Fold, NestedFold, holdout, k_fold, nested_folds
 
 __all__ = [
     "BiasReport",

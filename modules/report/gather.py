@@ -22,7 +22,7 @@ from typing import Any, Final, TypeAlias
 
 from diel import format_value
 
-from .pareto import Front
+from ..pareto import ParetoFront
 from .sweep import DIVERGED, DONE, STOPPED, Sweep
 from .wording import LARGEST, as_number, show
 
@@ -31,6 +31,7 @@ Row: TypeAlias = Mapping[str, Any]
 SAMPLE: Final = 1500
 TOP: Final = 100
 _STEPS: Final = 1000
+_FRONT: Final = 400
 _FAILURES_KEPT: Final = 50
 _REASONS: Final = 20
 _OTHER_REASONS: Final = "other reasons"
@@ -91,7 +92,7 @@ class Gatherer:
         self.reasons: Counter[str] = Counter()
         self.failures: list[tuple[int, Row]] = []
         self.trainers: Counter[Any] = Counter()
-        self.front = Front()
+        self.front: ParetoFront[tuple[int, Row]] = ParetoFront(_FRONT)
         self._reservoir = _Reservoir(sample)
         self._top_size = top
         self._top: list[tuple[float, float, int, Row]] = []
@@ -139,7 +140,7 @@ class Gatherer:
             if spent == spent:
                 gained = better * _number(row.get(quality))
                 if gained == gained:
-                    self.front.add(spent, gained, (order, row))
+                    self.front.add(order, (-spent, gained), (order, row))
 
     @property
     def top(self) -> list[Kept]:

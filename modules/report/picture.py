@@ -46,7 +46,7 @@ class Picture:
     def of(cls, gathered: Gatherer, moment: Moment) -> Picture:
         """Choose the rows that are shown."""
         steps, top = gathered.steps, gathered.top
-        front, sampled = gathered.front.entries, gathered.sampled
+        front, sampled = gathered.front.front, gathered.sampled
         by_order = dict(sampled)
         by_order.update((one.order, one.row) for one in (*steps, *top))
         by_order.update(front)

@@ -22,16 +22,13 @@ A parameter that exists only beside certain values of others says so with ``if``
 Every entry of an ``if`` has to hold, and one about a parameter that is itself absent does not.
 A point has only the parameters that are there in it.
 
-The files, from the lowest: `dimensions` (the values of one parameter), `conditions`, `parsing`
-(from TOML), `decoding` (the i-th point from i), `permutation` (a shuffled order that stores
-nothing), `space`.
+The files, from the lowest: `dimensions` (the values of one parameter), `conditions`, `decoding`
+(the i-th point from i, and a shuffled order that stores nothing), `space` (read from TOML).
 """
 
-from .dimensions import Choices, Dimension, Finite, LogIntegers, LogSteps, Range, Steps
-from .errors import SpaceError
-from .parsing import FORMS, parse_dimension
-from .permutation import Permutation
-from .space import Parameters, Space
+from .decoding import Permutation
+from .dimensions import Choices, Dimension, Finite, LogIntegers, LogSteps, Range, SpaceError, Steps
+from .space import FORMS, Parameters, Space, parse_dimension
 
 __all__ = [
     "FORMS",

@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
-from .dimensions import Choices, Dimension, Finite, LogIntegers, Range, same
-from .errors import SpaceError
+from .dimensions import Choices, Dimension, Finite, LogIntegers, Range, SpaceError, same
 
 _BOUNDS = ("at_least", "at_most")
 

@@ -11,9 +11,7 @@
     another name         such a class of an installed package: entry points "diel.strategies"
 
 Rules that stop trials early (``halving``, ``median``) go with any of them; `Lagged` makes adaptive
-ones repeat themselves; `Until` says when it is enough; `ParetoFront` keeps what no other trial
-beats where there are several objectives. Every ask and tell costs the same after any
-number of trials.
+ones repeat themselves. Every ask and tell costs the same after any number of trials.
 """
 
 from .catalogue import (
@@ -26,15 +24,10 @@ from .catalogue import (
     with_rule,
 )
 from .cross_entropy import CrossEntropy
-from .early_stopping import EarlyStopping
-from .grid import Grid
-from .lagged import Lagged
 from .optuna_search import OptunaSearch
-from .pareto import ParetoFront
 from .protocol import WAIT, Strategy, Wait
-from .random_search import Random
-from .rules import Halving, Median, Rule
-from .until import Until
+from .stateless import Grid, Random
+from .stopping import EarlyStopping, Halving, Lagged, Median, Rule
 
 __all__ = [
     "RULES",
@@ -47,11 +40,9 @@ __all__ = [
     "Lagged",
     "Median",
     "OptunaSearch",
-    "ParetoFront",
     "Random",
     "Rule",
     "Strategy",
-    "Until",
     "Wait",
     "check_strategy",
     "is_known",

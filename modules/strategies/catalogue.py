@@ -12,16 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from diel.errors import PluginError
 
-from ..plugins import load_own
 from ..space import Space
 from .cross_entropy import CrossEntropy
-from .early_stopping import EarlyStopping
-from .grid import Grid
-from .lagged import Lagged
 from .optuna_search import SAMPLERS, OptunaSearch
 from .protocol import Strategy
-from .random_search import Random
-from .rules import Halving, Median, Rule
+from .stateless import Grid, Random
+from .stopping import EarlyStopping, Halving, Lagged, Median, Rule
 
 _OPTUNA = "optuna:"
 _KIND = "strategies"
@@ -124,7 +120,9 @@ def check_strategy(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 f'{name} needs Optuna, which is not installed: pip install "diel[optuna]"'
             )
         return STRATEGIES[name].model_validate(dict(table)).model_dump()
-    made = _plugin(name, folder)
+    from diel import load_plugin
+
+    made = load_plugin(name, folder, _KIND)
     missing = [method for method in ("ask", "tell") if not callable(getattr(made, method, None))]
     if missing:
         raise PluginError(f"{name} has no {' and no '.join(missing)}: a strategy has both")
@@ -156,7 +154,9 @@ def make_strategy(
         return CrossEntropy(space, seed, **options)
     if name.startswith(_OPTUNA):
         return OptunaSearch(space, seed, name[len(_OPTUNA) :], **options)
-    return cast("Strategy", _plugin(name, folder)(space, seed, **options))
+    from diel import load_plugin
+
+    return cast("Strategy", load_plugin(name, folder, _KIND)(space, seed, **options))
 
 
 def is_known(name: str) -> bool:
@@ -164,15 +164,6 @@ def is_known(name: str) -> bool:
     from diel import installed_plugins
 
     return name in STRATEGIES or name in installed_plugins(_KIND)
-
-
-def _plugin(name: str, folder: Path) -> Any:
-    """Return the class of a user's own strategy, or of one that an installed package offers."""
-    if ":" in name:
-        return load_own(name, folder)
-    from diel import load_plugin
-
-    return load_plugin(_KIND, name)
 
 
 def make_rule(table: Mapping[str, Any]) -> Rule:

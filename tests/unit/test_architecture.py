@@ -53,7 +53,7 @@ LAYERS = {
         ensemble sklearn
     """,
     "modules": """
-        expression hyperparameters plugins space tabular trial
+        hyperparameters pareto space tabular trial
         objective option_problems report strategies
         evaluation
         options

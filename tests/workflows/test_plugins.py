@@ -11,7 +11,7 @@ from support import diel, results, run_dir
 
 from diel import plugins
 from diel.errors import PluginError
-from diel.plugins import installed_plugins, load_plugin
+from diel.plugins import installed_plugins, load_installed
 from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.functions import locate
 
@@ -137,7 +137,9 @@ def test_a_run_with_an_installed_module_strategy_trainer_and_reporter(
 def test_what_is_installed_is_found_by_name(site: Path, tmp_path: Path) -> None:
     assert set(installed_plugins("modules")) == {"modules", "lattice", "lattice_modules"}
     assert set(installed_plugins("reporters")) == {"sweep", "markdown"}
-    assert load_plugin("reporters", "markdown").explain_lost_ranks(None, ["a.0"]) == ["lost: a.0"]
+    assert load_installed("reporters", "markdown").explain_lost_ranks(None, ["a.0"]) == [
+        "lost: a.0"
+    ]
     assert locate("lattice", tmp_path).file == site / "lattice.py"
     found = locate("lattice_modules.twice:run", tmp_path)
     assert (found.file, found.is_installed) == (site / "lattice_modules" / "twice.py", True)
@@ -168,7 +170,7 @@ def test_a_folder_of_the_same_name_hides_what_it_has(site: Path, tmp_path: Path)
 )
 def test_a_plugin_that_cannot_be_used(site: Path, name: str, message: str) -> None:
     with pytest.raises(PluginError, match=message):
-        load_plugin("strategies", name)
+        load_installed("strategies", name)
 
 
 def test_two_packages_with_the_same_name(site: Path) -> None:

@@ -23,7 +23,7 @@ from modules.strategies import (
     make_rule,
 )
 from modules.strategies.protocol import Wait
-from modules.strategies.window import Window
+from modules.strategies.stopping import Window
 
 SPACE = Space.parse({"a": {"from": 0.0, "to": 1.0}})
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diel import load_plugin
 from diel.errors import PluginError
-from modules.expression import ExpressionError, compile_expression
-from modules.objective import Objective, ObjectiveError
-from modules.plugins import load_own
+from modules.objective import ExpressionError, Objective, ObjectiveError, compile_expression
 
 METRICS = {"accuracy": 0.9, "loss": 0.25, "mcc": 0.8, "training_time_s": 100.0, "rows": 30}
 
@@ -208,31 +206,27 @@ def test_a_function_beside_the_workflow_file(tmp_path: Path) -> None:
     ("spec", "words"),
     [
         ("./f_gone.py:f", "there is no file"),
-        ("f_no_such_module:f", "ModuleNotFoundError at import"),
-        ("./f_code.py:fast_and_god", "did you mean 'fast_and_good'?"),
-        ("./f_code.py:number", "there is no class or function number"),
-        ("./f_code.py:a.b", "names neither a class nor a function"),
-        (":f", "names neither a class nor a function"),
-        ("./f_wrong.py:f", "SyntaxError at import"),
+        ("f_no_such_module:f", "there is no module f_no_such_module"),
+        ("./f_code.py:fast_and_god", 'did you mean "fast_and_good"'),
+        ("./f_code.py:number", "is a value, not a function"),
+        ("./f_code.py:a.b", "does not name a function"),
+        (":f", "does not name a function"),
+        ("./f_wrong.py:f", "f_wrong.py:1: invalid syntax"),
         ("./f_raises.py:f", "ZeroDivisionError at import"),
     ],
 )
 def test_a_function_that_is_not_there(tmp_path: Path, spec: str, words: str) -> None:
     (tmp_path / "f_code.py").write_text(CODE)
     (tmp_path / "f_wrong.py").write_text("def f(:\n")
-    (tmp_path / "f_raises.py").write_text("1 / 0\n")
+    (tmp_path / "f_raises.py").write_text("def f(metrics): ...\n1 / 0\n")
     with pytest.raises(PluginError) as caught:
-        load_own(spec, tmp_path)
+        load_plugin(spec, tmp_path)
     assert words in str(caught.value)
 
 
 def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    import sys
-
-    path: list[Any] = list(sys.path)
     for number in (1, 2):
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "f_same.py").write_text(f"def f(metrics): return {number}\n")
-        assert load_own("./f_same.py:f", folder)({}) == number
-    assert sys.path == path
+        assert load_plugin("./f_same.py:f", folder)({}) == number

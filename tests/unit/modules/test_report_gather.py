@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diel.run.results import rank_rows
+from modules.pareto import ParetoFront
 from modules.report.gather import Gatherer
-from modules.report.pareto import Front
 from modules.report.sweep import Sweep
 
 SWEEP = Sweep("s", "accuracy", True, ("a",), ("accuracy", "training_time_s"))
@@ -54,9 +54,9 @@ def test_the_steps_are_the_trials_that_beat_all_before(values: list[float], maxi
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=40))
 def test_the_front_holds_what_nothing_dominates(pairs: list[tuple[int, int]]) -> None:
-    front = Front()
+    front: ParetoFront[int] = ParetoFront()
     for number, (cost, gain) in enumerate(pairs):
-        front.add(float(cost), float(gain), number)
+        front.add(number, (-float(cost), float(gain)), number)
 
     def beaten(number: int) -> bool:
         cost, gain = pairs[number]
@@ -67,18 +67,18 @@ def test_the_front_holds_what_nothing_dominates(pairs: list[tuple[int, int]]) ->
         )
 
     expected = [number for number in range(len(pairs)) if not beaten(number)]
-    assert sorted(front.entries) == sorted(expected)
-    assert [pairs[one][0] for one in front.entries] == sorted(pairs[one][0] for one in expected)
+    assert sorted(front.front) == sorted(expected)
+    assert [pairs[one][0] for one in front.front] == sorted(pairs[one][0] for one in expected)
 
 
 def test_a_very_long_front_is_thinned_out_but_for_its_ends() -> None:
-    front = Front(largest=50)
+    front: ParetoFront[int] = ParetoFront(largest=50)
     for number in range(1000):
-        front.add(float(number), float(number), number)
-    assert len(front.entries) <= 51
+        front.add(number, (-float(number), float(number)), number)
+    assert len(front.front) <= 51
     assert front.thinned
-    assert front.entries[0] == 0
-    assert front.entries[-1] == 999
+    assert front.front[0] == 0
+    assert front.front[-1] == 999
 
 
 def test_memory_is_bounded_and_the_sample_is_uniform() -> None:
@@ -131,7 +131,7 @@ def test_metrics_are_found_in_the_first_row_if_they_are_not_named() -> None:
     gathered = Gatherer(Sweep("s", "score", False, ("a",), cost="seconds"))
     gathered.add([{"trial": 0, "a": 1, "score": 2.0, "seconds": 3.0, "trainer": 0, "seed": 9}])
     assert list(gathered.sweep.metrics) == ["score", "seconds"]
-    assert gathered.front.entries[0][0] == 0
+    assert gathered.front.front[0][0] == 0
 
 
 def test_trainers_are_counted() -> None:
@@ -147,7 +147,7 @@ def test_where_time_is_the_objective_quality_is_accuracy(values: list[float]) ->
     assert (sweep.quality, sweep.maximise_quality) == ("accuracy", True)
     gathered = Gatherer(sweep)
     gathered.add(row(trial, value, 1.0) for trial, value in enumerate(values))
-    (only,) = gathered.front.entries
+    (only,) = gathered.front.front
     assert only[1]["accuracy"] == max(values)
 
 
@@ -158,5 +158,5 @@ def test_a_trial_that_was_stopped_early_is_neither_best_nor_failed() -> None:
     assert (gathered.good, gathered.failed, gathered.stopped) == (2, 0, 2)
     assert [one.row["trial"] for one in gathered.top] == [0]
     assert [one.row["trial"] for one in gathered.steps] == [0]
-    assert [one["trial"] for _, one in gathered.front.entries] == [0]
+    assert [one["trial"] for _, one in gathered.front.front] == [0]
     assert [one["trial"] for _, one in gathered.sampled] == [0, 1]

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from modules.pareto import ParetoFront
+from modules.search import Until
 from modules.space import Parameters, Space, SpaceError
 from modules.strategies import (
     STRATEGIES,
@@ -24,14 +26,12 @@ from modules.strategies import (
     Halving,
     Lagged,
     Median,
-    ParetoFront,
     Random,
     Strategy,
-    Until,
     make_strategy,
 )
 from modules.strategies.cross_entropy import Frequencies, Normal
-from modules.strategies.draws import Draws
+from modules.strategies.stateless import Draws
 
 SPACE = Space.parse(
     {

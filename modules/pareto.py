@@ -1,0 +1,91 @@
+"""The Pareto front: what nothing else beats in all objectives, kept while results come."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+Entry = TypeVar("Entry")
+
+
+class ParetoFront(Generic[Entry]):
+    """Keeps the entries that are not dominated.
+
+    One entry dominates another if it is at least as good in every objective, and better in one. Of
+    entries with the same scores the one with the smaller number stays, in whatever order they come.
+
+    Parameters
+    ----------
+    largest : int, optional
+        A front of more entries is thinned out: every second one goes, the ends stay.
+
+    Attributes
+    ----------
+    thinned : bool
+
+    Notes
+    -----
+    Only the front is kept: for independent scores it has about ``(ln n)**(m - 1) / (m - 1)!`` of n
+    entries with m objectives, and adding one costs as many comparisons; of two objectives, only
+    those with its neighbours on the front.
+    """
+
+    def __init__(self, largest: int | None = None) -> None:
+        self.thinned = False
+        self._largest = largest
+        # By the first objective, the best first; its negated scores, to be searched in.
+        self._front: list[tuple[tuple[float, ...], int, Entry]] = []
+        self._firsts: list[float] = []
+
+    def add(self, number: int, scores: Sequence[float], entry: Entry) -> bool:
+        """Offer an entry; return whether it is on the front now.
+
+        Parameters
+        ----------
+        number : int
+            Of the trial, say.
+        scores : sequence of float
+            Larger is better in each; an entry with NaN among them is never on the front.
+        entry : Entry
+            Whatever is to be kept of it.
+        """
+        new = tuple(scores)
+        if any(score != score for score in new):
+            return False
+        start = bisect_left(self._firsts, -new[0])
+        stop = bisect_right(self._firsts, -new[0])
+        # Along a front of two objectives the second grows: who is next has most of it.
+        for old, earlier, _ in self._front[max(0, stop - 1) if len(new) == 2 else 0 : stop]:
+            if dominates(old, new) or (old == new and earlier < number):
+                return False
+        stop, rest = start, []
+        if len(new) == 2:
+            while stop < len(self._front) and self._front[stop][0][1] <= new[1]:
+                stop += 1
+        else:
+            stop = len(self._front)
+            rest = [
+                kept
+                for kept in self._front[start:]
+                if not dominates(new, kept[0]) and kept[0] != new
+            ]
+        self._front[start:stop] = [(new, number, entry), *rest]
+        self._firsts[start:stop] = [-new[0], *(-scores[0] for scores, _, _ in rest)]
+        if self._largest is not None and len(self._front) > self._largest:
+            self.thinned = True
+            for kept in (self._front, self._firsts):
+                del kept[1 : len(kept) - 1 : 2]
+        return True
+
+    @property
+    def front(self) -> list[Entry]:
+        """What was kept: best by the first objective first, of equals the smaller number."""
+        ranked = sorted(self._front, key=lambda kept: ([-score for score in kept[0]], kept[1]))
+        return [entry for _, _, entry in ranked]
+
+
+def dominates(scores: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether scores are at least as good as others in everything, and better in something."""
+    pairs = list(zip(scores, others, strict=True))
+    return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
