@@ -39,7 +39,7 @@ _POLLS_AFTER_ANNOUNCING: Final = 2
 # few cores wait for each other so long that the looks themselves would hold them up.
 _FIRST_WAKEABLE_SLEEP_S: Final = 50e-3
 _SLEEP_SHARE: Final = 0.1
-_LONGEST_WAKEABLE_SLEEP_S: Final = 0.1
+_LONGEST_WAKEABLE_SLEEP_S: Final = 0.2
 # While a payload of one's own is under way: MPI moves it only while it is called.
 _BRISK_SPIN_POLLS: Final = 5000
 _BRISK_SLEEP_S: Final = 50e-6

@@ -169,7 +169,7 @@ def test_sleeps_of_a_rank_that_all_can_wake_are_a_tenth_of_the_wait(
     while clock[0] < 1010:
         patience.pause()
     assert slept == sorted(slept)
-    assert (slept[0], slept[-1]) == (50e-3, 0.1)
+    assert (slept[0], slept[-1]) == (50e-3, 0.2)
     assert len(slept) < 150
 
 
