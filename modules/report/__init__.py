@@ -5,9 +5,10 @@
     rows ──> gather ──> picture ──> sections, charts ──> page ──> live (the file)
              bounded    what is     HTML and SVG
              memory     shown
-                          └──────> importance (binning, forest)
+                          └──────> importance (forest)
 
-All but `live` is pure: no clock, no files.
+`plot` and `markup` write axes and scales as SVG, text and values as HTML. All but `live` is pure:
+no clock, no files.
 """
 
 from .live import LiveReport, conclude_report, write_report

@@ -7,10 +7,23 @@ from typing import Final
 from diel import format_value
 
 from .importance import Effect, Importance
+from .markup import Markup, as_number, join, place, show, tag, words
 from .picture import SHADES, Picture
-from .plot import Plot, dots, line, stairs, text
-from .scales import Linear, Log, Named, Scale, focus, is_logarithmic, scale_for, spread
-from .wording import Markup, as_number, join, place, show, tag, words
+from .plot import (
+    Linear,
+    Log,
+    Named,
+    Plot,
+    Scale,
+    dots,
+    focus,
+    is_logarithmic,
+    line,
+    scale_for,
+    spread,
+    stairs,
+    text,
+)
 
 HALF: Final = 560.0
 _FULL: Final = 1140.0
@@ -21,7 +34,7 @@ _FEW: Final = 100
 _MANY: Final = 500
 
 
-def history(picture: Picture) -> Markup:
+def draw_history(picture: Picture) -> Markup:
     """Draw the objective of the trials in order of completion, and the best so far."""
     sweep = picture.sweep
     count = max(1, picture.gathered.count)
@@ -66,7 +79,7 @@ def _dots(plot: Plot, picture: Picture, rows: list[int]) -> list[tuple[int, floa
     return found
 
 
-def against_cost(picture: Picture) -> Markup | None:
+def draw_against_cost(picture: Picture) -> Markup | None:
     """Draw quality against cost with the Pareto front; None if no trial has both."""
     sweep = picture.sweep
     pairs = {
@@ -96,7 +109,7 @@ def against_cost(picture: Picture) -> Markup | None:
     )
 
 
-def curves(picture: Picture) -> Markup | None:
+def draw_curves(picture: Picture) -> Markup | None:
     """Draw the learning curves of the best and the stopped trials; None if there are none."""
     if not picture.curves:
         return None
@@ -126,7 +139,7 @@ def curves(picture: Picture) -> Markup | None:
     )
 
 
-def parallel(picture: Picture) -> Markup | None:
+def draw_parallel(picture: Picture) -> Markup | None:
     """Draw each trial as a line over an axis for each parameter; None if nothing varies."""
     names = picture.varying
     if not names or len(picture.lines) < 2:
@@ -203,7 +216,7 @@ def _lane(scale: Scale, where: float | None, aside: float) -> float | None:
     return band / 2 + where * (1 - band) + aside * band
 
 
-def legend(picture: Picture) -> Markup:
+def draw_legend(picture: Picture) -> Markup:
     """Draw the colour scale of the objective, from the worst to the best."""
     worst, best = picture.lines[0], picture.lines[-1]
     first, last, beyond = picture.objective_of(worst), picture.objective_of(best), ""
@@ -222,7 +235,7 @@ def legend(picture: Picture) -> Markup:
     )
 
 
-def effect(one: Effect, found: Importance, maximise: bool) -> Markup:
+def draw_effect(one: Effect, found: Importance, maximise: bool) -> Markup:
     """Draw what the forest expects with each value of a parameter."""
     everything = [value for other in found.effects for value in other.mean]
     longest = max(len(label) for label in one.labels[:: max(1, len(one.labels) // 4)])

@@ -23,8 +23,8 @@ from typing import Any, Final, TypeAlias
 from diel import format_value
 
 from ..pareto import ParetoFront
+from .markup import LARGEST, as_number, show
 from .sweep import DIVERGED, DONE, STOPPED, Sweep
-from .wording import LARGEST, as_number, show
 
 Row: TypeAlias = Mapping[str, Any]
 

@@ -25,8 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .binning import Binned, bin_values
-from .forest import Floats, Integers, Tree, grow
+from .forest import Binned, Floats, Integers, Tree, bin_values, grow
 
 FEWEST_TRIALS: Final = 10
 TREES: Final = 32

@@ -11,12 +11,25 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from . import ranks, sections, tables
 from .importance import Importance, importance
-from .parts import between, marks
+from .markup import Markup, as_number, between, join, marks, tag, words
 from .picture import Picture
+from .sections import (
+    cost_section,
+    curves_section,
+    headline,
+    history_section,
+    importance_section,
+    parallel_section,
+)
 from .sweep import RankAccount
-from .wording import Markup, as_number, join, tag, words
+from .tables import (
+    again_section,
+    bias_section,
+    failures_section,
+    ranks_section,
+    trials_section,
+)
 
 _OF_BIAS: Final = ("bias", "honest", "caution")
 """Places of a report that tell of the selection bias."""
@@ -69,21 +82,21 @@ def page(picture: Picture, found: Importance | None) -> str:
             tag("button", "dark", type="button", id="theme", hidden=True),
             class_="title",
         ),
-        sections.headline(picture),
+        headline(picture),
     )
     content = [
         header,
         between("live", _live(moment.reload_s)),
-        sections.history(picture),
-        sections.cost(picture),
-        sections.curves(picture),
-        sections.parallel(picture),
-        sections.importance(picture, found),
-        between("bias", tables.bias(evaluation) if evaluation is not None else Markup("")),
-        tables.trials(picture),
-        tables.failures(picture),
-        between("ranks", ranks.ranks(moment.accounts, picture)),
-        tables.again(picture),
+        history_section(picture),
+        cost_section(picture),
+        curves_section(picture),
+        parallel_section(picture),
+        importance_section(picture, found),
+        between("bias", bias_section(evaluation) if evaluation is not None else Markup("")),
+        trials_section(picture),
+        failures_section(picture),
+        between("ranks", ranks_section(moment.accounts, picture)),
+        again_section(picture),
         _footer(picture),
     ]  # fmt: skip
     body = join(
@@ -114,7 +127,7 @@ def concluded(document: str, state: str, accounts: Sequence[RankAccount]) -> str
     """
     document = _replaced(document, "state", _state(state))
     document = _replaced(document, "live", Markup(""))
-    return _replaced(document, "ranks", ranks.ranks(accounts)) if accounts else document
+    return _replaced(document, "ranks", ranks_section(accounts)) if accounts else document
 
 
 def with_bias_of(document: str, earlier: str) -> str:

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, Final
 
 from .gather import Gatherer, Kept, Row
-from .scales import Linear, focus
+from .markup import as_number, show
+from .plot import Linear, focus
 from .sweep import STOPPED, Moment, Sweep
-from .wording import as_number, show
 
 SHADES: Final = 7
 """Steps of the colour scale, from the worst to the best."""

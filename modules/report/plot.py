@@ -1,15 +1,220 @@
-"""A plot with two axes, as SVG."""
+"""Scales, which place values on an axis, and a plot with two axes, as SVG."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 from diel import format_value
 
-from .scales import Scale
-from .wording import Markup, escape, join, place, tag
+from .markup import NOT_SET, Markup, as_number, escape, join, place, show, tag
+
+_MOST_NAMED: Final = 14
+"""Values that stand on an axis one by one; more numbers are a range."""
+_MOST_LABELS: Final = 24
+_LOG_FROM: Final = 20.0
+"""Ratio of the largest to the smallest value from which an axis may be logarithmic."""
+_FAR: Final = 2.5
+_FINEST: Final = 1e-290
+
+
+class Scale(Protocol):
+    """Places values on an axis, from 0 to 1."""
+
+    def place(self, value: Any) -> float | None:
+        """Return where a value lies; None if it has no place."""
+
+    def ticks(self, count: int) -> list[tuple[float, str]]:
+        """Return places and labels, about so many."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Equal steps of the value are equal ways; values beyond an end lie on it."""
+
+    low: float
+    high: float
+
+    def place(self, value: Any) -> float | None:
+        """Return where a value lies."""
+        number = as_number(value)
+        if number is None:
+            return None
+        if self.high == self.low:
+            return 0.5
+        return min(1.0, max(0.0, (number - self.low) / (self.high - self.low)))
+
+    def ticks(self, count: int) -> list[tuple[float, str]]:
+        """Return multiples of 1, 2 or 5 times a power of ten."""
+        if self.high == self.low:
+            return [(0.5, show(self.low))]
+        rough = (self.high - self.low) / max(1, count)
+        if rough < _FINEST:
+            return [(0.0, show(self.low)), (1.0, show(self.high))]
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * one for one in (1, 2, 5, 10) if power * one >= rough * 0.999)
+        digits = max(0, -math.floor(math.log10(step) + 1e-9))
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        values = [number * step for number in range(first, min(last, first + 50) + 1)]
+        return [
+            ((value - self.low) / (self.high - self.low), _tick(value, digits)) for value in values
+        ]
+
+
+@dataclass(frozen=True)
+class Log:
+    """Equal ratios of the value are equal ways."""
+
+    low: float
+    high: float
+
+    def place(self, value: Any) -> float | None:
+        """Return where a value lies."""
+        number = as_number(value)
+        if number is None or number <= 0:
+            return None
+        whole = math.log(self.high / self.low)
+        return min(1.0, max(0.0, math.log(number / self.low) / whole)) if whole else 0.5
+
+    def ticks(self, count: int) -> list[tuple[float, str]]:
+        """Return powers of ten, with 2 and 5 between them where these are few."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        every = max(1, -(-(last - first) // max(1, count)))
+        factors = (1,) if last - first > 3 else (1, 2, 5) if last - first > 1 else range(1, 10)
+        values = [one * 10.0**power for power in range(first, last + 1, every) for one in factors]
+        inside = [one for one in values if self.low * 0.999 <= one <= self.high * 1.001]
+        if not inside:
+            inside = [self.low, self.high]
+        return [(self.place(one) or 0.0, show(one)) for one in inside]
+
+
+class Named:
+    """Every value has a place of its own, at equal distances.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        In order.
+    most : int, optional
+        How many of them are written on the axis.
+    """
+
+    def __init__(self, labels: Sequence[str], most: int = _MOST_LABELS) -> None:
+        self.labels = tuple(labels)
+        self._most = most
+        self._number_of = {label: number for number, label in enumerate(self.labels)}
+
+    def place(self, value: Any) -> float | None:
+        """Return where a value lies."""
+        number = self._number_of.get(NOT_SET if value is None else show(value))
+        return None if number is None else self.place_of(number)
+
+    def ticks(self, count: int) -> list[tuple[float, str]]:
+        """Return every value, or some where there are very many."""
+        every = -(-len(self.labels) // self._most)
+        return [
+            (self.place_of(one), label) for one, label in enumerate(self.labels) if one % every == 0
+        ]
+
+    def place_of(self, one: int) -> float:
+        """Return where the first, second, ... value lies."""
+        return one / (len(self.labels) - 1) if len(self.labels) > 1 else 0.5
+
+
+@dataclass(frozen=True)
+class OrNotSet:
+    """A scale above a place for trials that do not have the parameter."""
+
+    scale: Scale
+
+    _GAP = 0.14
+
+    def place(self, value: Any) -> float | None:
+        """Return where a value lies."""
+        if value is None:
+            return 0.0
+        place = self.scale.place(value)
+        return None if place is None else self._GAP + (1 - self._GAP) * place
+
+    def ticks(self, count: int) -> list[tuple[float, str]]:
+        """Return the scale's, and the place of what is not set."""
+        above = [
+            (self._GAP + (1 - self._GAP) * one, label) for one, label in self.scale.ticks(count)
+        ]
+        return [(0.0, NOT_SET), *above]
+
+
+def scale_for(values: Sequence[Any]) -> Scale:
+    """Return the scale that shows a parameter's values best.
+
+    Few values, and words, stand one by one; numbers that spread over orders of magnitude are on a
+    logarithmic axis.
+    """
+    there = [value for value in values if value is not None]
+    numbers = [as_number(value) for value in there]
+    if there and all(number is not None for number in numbers):
+        known = [number for number in numbers if number is not None]
+        by_label = {show(value): number for value, number in zip(there, known, strict=True)}
+        if len(by_label) <= _MOST_NAMED:
+            labels = sorted(by_label, key=lambda label: by_label[label])
+        else:
+            scale: Scale = Log(min(known), max(known)) if is_logarithmic(known) else spread(known)
+            return scale if len(there) == len(values) else OrNotSet(scale)
+    else:
+        labels = sorted({show(value) for value in there}, key=_natural)
+    if len(there) < len(values) or not labels:
+        labels = [NOT_SET, *labels]
+    return Named(labels)
+
+
+def is_logarithmic(numbers: Sequence[float]) -> bool:
+    """Whether positive numbers spread over orders of magnitude, most of them low down."""
+    low, high = min(numbers), max(numbers)
+    if low <= 0 or high / low < _LOG_FROM:
+        return False
+    return sorted(numbers)[len(numbers) // 2] < low + 0.3 * (high - low)
+
+
+def spread(numbers: Sequence[float]) -> Linear:
+    """Return a linear scale over numbers."""
+    return Linear(min(numbers), max(numbers))
+
+
+def focus(numbers: Sequence[float], maximise: bool, far: float = _FAR) -> Linear:
+    """Return a linear scale over the results that matter, with a little room at both ends.
+
+    Results that are worse than the median by more than a few times the way from there to the best
+    lie on the axis' end: one network that diverged must not press all others into a line.
+    """
+    ordered = sorted(numbers, reverse=not maximise)  # the best last
+    best, median = ordered[-1], ordered[(len(ordered) - 1) // 2]
+    limit = median - far * (best - median)
+    worst = ordered[0]
+    if best != median:
+        worst = max(worst, limit) if maximise else min(worst, limit)
+    low, high = min(worst, best), max(worst, best)
+    room = 0.04 * (high - low) or abs(high) * 0.05 or 0.5
+    return Linear(low - room, high + room)
+
+
+def _natural(label: str) -> tuple[Any, ...]:
+    """Sort 32, 64, 64x32, 128 as people do."""
+    parts: list[Any] = []
+    for part in label.replace("x", " x ").split():
+        number = part.replace(".", "", 1).isdecimal()
+        parts.append((0, float(part), "") if number else (1, 0.0, part))
+    return tuple(parts)
+
+
+def _tick(value: float, digits: int) -> str:
+    if abs(value) >= 1e5 or (value and digits > 5):
+        return show(float(value))
+    text = f"{value:,.{digits}f}"
+    return text[1:] if text.startswith("-") and not float(text.replace(",", "")) else text
+
 
 _LIFT: Final = 8.0
 """From the horizontal axis up to the lowest value: what lies on the edge hides no label."""

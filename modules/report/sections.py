@@ -6,12 +6,18 @@ from typing import Final
 
 from diel import format_duration
 
-from . import charts
+from .charts import (
+    draw_against_cost,
+    draw_curves,
+    draw_effect,
+    draw_history,
+    draw_legend,
+    draw_parallel,
+)
 from .importance import FEWEST_TRIALS, TREES, Importance
-from .parts import bar, between, figure, nothing, section
+from .markup import Markup, bar, between, figure, join, nothing, section, show, tag, words
 from .picture import Picture
 from .sweep import Evaluation
-from .wording import Markup, join, show, tag, words
 
 _EFFECTS: Final = 12
 _PAIRS: Final = 3
@@ -82,7 +88,7 @@ def _caution(evaluation: Evaluation | None) -> Markup:
     return tag("p", text, link, class_="warning")
 
 
-def history(picture: Picture) -> Markup:
+def history_section(picture: Picture) -> Markup:
     """Show the objective of the trials, and the best so far."""
     if not picture.top:
         return section("history", "History", nothing("No trial has a result yet."))
@@ -94,15 +100,15 @@ def history(picture: Picture) -> Markup:
         picture.axis.place(picture.objective_of(row)) in (0.0, 1.0) for row in picture.sampled
     )
     tail = " Dots on the edge are worse than the axis reaches." if beyond else ""
-    drawn = tag("figure", charts.history(picture))
+    drawn = tag("figure", draw_history(picture))
     return section("history", "History", drawn, note=f"{note}.{tail}")
 
 
-def cost(picture: Picture) -> Markup:
+def cost_section(picture: Picture) -> Markup:
     """Show quality against training time."""
     sweep = picture.sweep
     title = f"{words(sweep.quality).capitalize()} against {words(sweep.cost)}"
-    drawn = charts.against_cost(picture)
+    drawn = draw_against_cost(picture)
     if drawn is None:
         none = f"The trials have no column {sweep.cost} with {sweep.quality}."
         return section("cost", title, nothing(none))
@@ -114,9 +120,9 @@ def cost(picture: Picture) -> Markup:
     return section("cost", title, tag("figure", drawn), note=note)
 
 
-def curves(picture: Picture) -> Markup | None:
+def curves_section(picture: Picture) -> Markup | None:
     """Show learning curves, where trials have reported some."""
-    drawn = charts.curves(picture)
+    drawn = draw_curves(picture)
     if drawn is None:
         return None
     best = sum(row in set(picture.top) for row in picture.curves)
@@ -144,9 +150,9 @@ def curves(picture: Picture) -> Markup | None:
     )
 
 
-def parallel(picture: Picture) -> Markup:
+def parallel_section(picture: Picture) -> Markup:
     """Show the trials in parallel coordinates."""
-    drawn = charts.parallel(picture)
+    drawn = draw_parallel(picture)
     if drawn is None:
         none = "It takes two trials and a parameter that differs."
         return section("parallel", "Parameters", nothing(none), wide=True)
@@ -154,7 +160,7 @@ def parallel(picture: Picture) -> Markup:
     return section(
         "parallel",
         "Parameters",
-        tag("div", charts.legend(picture), tag("span", "", class_="chosen-count"),
+        tag("div", draw_legend(picture), tag("span", "", class_="chosen-count"),
             tag("button", "clear", type="button", class_="clear", hidden=True), class_="bar"),
         tag("figure", drawn, class_="scrolls"),
         tag("p", f"For all trials: {constants}.", class_="note") if constants else None,
@@ -164,7 +170,7 @@ def parallel(picture: Picture) -> Markup:
     )  # fmt: skip
 
 
-def importance(picture: Picture, found: Importance | None) -> Markup:
+def importance_section(picture: Picture, found: Importance | None) -> Markup:
     """Show what decides the objective."""
     title = "What decides"
     if found is None:
@@ -199,7 +205,7 @@ def importance(picture: Picture, found: Importance | None) -> Markup:
     )
     effects = [
         tag("figure", tag("figcaption", words(one.name)),
-            charts.effect(one, found, picture.sweep.maximise))
+            draw_effect(one, found, picture.sweep.maximise))
         for one in found.effects[:_EFFECTS]
     ]  # fmt: skip
     method = (

@@ -105,10 +105,6 @@ KNOWN_CIRCLES = {
     "dnn/graph/plan.py",
     "dnn/graph/printing.py",
     "dnn/graph/product_chain.py",
-    "modules/report/__init__.py",
-    "modules/report/live.py",
-    "modules/report/page.py",
-    "modules/report/sections.py",
 }
 
 # Who starts or speaks MPI. Others name its types at most, in TYPE_CHECKING blocks.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modules.report.binning import MOST_BINS, NOT_SET, bin_values
+from modules.report.forest import MOST_BINS, NOT_SET, bin_values
 from modules.report.importance import FEWEST_TRIALS, Importance, importance
 
 

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 
 from modules.report import Evaluation, Moment, RankAccount, Sweep
 from modules.report.gather import Gatherer
+from modules.report.markup import highlight, show
 from modules.report.page import analyse, concluded, page, with_bias_of
 from modules.report.picture import Picture
-from modules.report.scales import Linear, Log, Named, OrNotSet, focus, scale_for
-from modules.report.toml_text import highlight
-from modules.report.wording import show
+from modules.report.plot import Linear, Log, Named, OrNotSet, focus, scale_for
 
 SECTIONS = ["history", "cost", "parallel", "importance", "trials", "ranks", "again"]
 ACCOUNTS = [
