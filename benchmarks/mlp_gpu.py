@@ -76,10 +76,8 @@ def dnn_worker(setup: str) -> None:
         layers = mlp(INPUTS, [HIDDEN] * depth, CLASSES, "sigmoid")
         optimizer = SGD(RATE, weight_decay=DECAY)
         model = NeuralNetwork(layers, optimizer=optimizer, seed=SEED, device="cuda")
-        ops = model._network.ops
         for i in range(1, depth + 2):
-            weight = model.parameters[f"fully_connected_{i}.weight"]
-            ops.load(given[f"{depth}.weight.{i}"], weight)
+            model.parameters[f"fully_connected_{i}.weight"][...] = given[f"{depth}.weight.{i}"]
         models[depth] = model
 
     def work(depth: int) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend import Array, RoutineTable, ops_for
+from dnn.backend import RoutineTable, ops_for
 from dnn.errors import ConfigurationError, ShapeError, explains_arguments
 from dnn.layers import Layer
 from dnn.losses import Loss
@@ -25,6 +25,9 @@ from dnn.training.evaluation import evaluate
 from dnn.training.history import History
 from dnn.training.networks import Fit, Networks
 from dnn.training.state import load_states, states_of
+
+if TYPE_CHECKING:
+    from dnn.tensor import Tensor
 
 __all__ = ["Ensemble"]
 
@@ -162,10 +165,10 @@ class Ensemble(Networks):
         self._network.ops.load(values, array)
 
     @property
-    def states(self) -> Mapping[str, Array]:
-        """Running statistics and the like by name, of shape (K, ...), as a view."""
+    def states(self) -> Mapping[str, Tensor]:
+        """Running statistics and the like by name, of shape (K, ...), as `parameters` are."""
         buffer = self._network.state_buffer
-        return {segment.name: buffer[segment.name] for segment in buffer.segments}
+        return {segment.name: buffer.tensor(segment.name) for segment in buffer.segments}
 
     @property
     def histories(self) -> Sequence[History]:

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from dnn import allocations
 from dnn.arrays import dtype_of
 from dnn.backend.device import Device
-from dnn.backend.ops import ALIGNMENT_BYTES, Array
+from dnn.backend.ops import Array, Ops
 from dnn.errors import ConfigurationError, DeviceError, DtypeError, ShapeError, unknown_name
-from dnn.memory_kinds import DeviceMemory, MemoryKind, device_memory
+from dnn.memory_kinds import DeviceMemory, MemoryKind, default_kind, device_memory
 
 __all__ = ["DeviceMemory", "MemoryKind", "MemoryManager"]
 
@@ -82,6 +82,23 @@ class MemoryManager:
         self._device: Any = None
         self._host_stale = self._device_stale = False
         self._ticket: Any = None  # of the last prefetch, while the host has not waited for it
+
+    @classmethod
+    def on(cls, device: str | Device, size: int, dtype: npt.DTypeLike) -> MemoryManager:
+        """Return memory of the kind that a device computes on: HOST or DEVICE.
+
+        Parameters
+        ----------
+        device : str or Device
+        size : int
+            Elements.
+        dtype : type of elements
+
+        Returns
+        -------
+        MemoryManager
+        """
+        return cls(size, dtype, default_kind(Device.of(device)), device)
 
     @classmethod
     def wrap(cls, array: Array) -> MemoryManager:
@@ -222,6 +239,15 @@ class MemoryManager:
         self._host_stale = self._two_sided()
         return array
 
+    def write(self) -> Any:
+        """Return the elements for writing, on the GPU if they have a side there, else on the host.
+
+        Returns
+        -------
+        array of the device or of NumPy, shape (size,)
+        """
+        return self.write_host() if self.device is None else self.write_device()
+
     def _two_sided(self) -> bool:
         return self.kind is MemoryKind.MANAGED and self.device is not None
 
@@ -264,9 +290,7 @@ class MemoryManager:
                 self._host = self.device.empty_pinned(self.size, self.dtype)
                 self._count("host")
             else:
-                raw = np.empty(self.size_bytes + ALIGNMENT_BYTES, np.uint8)
-                skip = -raw.ctypes.data % ALIGNMENT_BYTES
-                self._host = raw[skip : skip + self.size_bytes].view(self.dtype)
+                self._host = Ops.memory(self.size_bytes).view(self.dtype)
                 self._count("host")
         assert self._host is not None
         return self._host

@@ -12,7 +12,7 @@ from dnn.backend.device import Device
 from dnn.backend.ops import Array
 from dnn.errors import DeviceError, unknown_name
 
-__all__ = ["DeviceMemory", "MemoryKind", "device_memory"]
+__all__ = ["DeviceMemory", "MemoryKind", "default_kind", "device_memory"]
 
 
 class MemoryKind(enum.Enum):
@@ -32,6 +32,11 @@ class MemoryKind(enum.Enum):
         if name not in known:
             raise unknown_name("kind of memory", name, known)
         return known[name]
+
+
+def default_kind(device: Device) -> MemoryKind:
+    """Return the kind of memory that a device computes on."""
+    return MemoryKind.HOST if device.kind == "cpu" else MemoryKind.DEVICE
 
 
 class DeviceMemory(Protocol):

@@ -6,7 +6,8 @@
              segment                    segment            segment
 
 An optimizer makes one pass over the whole buffer; a checkpoint, a message between ranks or a
-learning rate of a layer's own works on segments by name.
+learning rate of a layer's own works on segments by name. A buffer lies in a `MemoryManager`, of the
+kind that the device asks for, and a segment seen from outside is a `Tensor` of it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import ALIGNMENT_BYTES, Array, Ops
 from dnn.graph.node import Node, Shape
+from dnn.memory import MemoryManager
+
+if TYPE_CHECKING:
+    from dnn.tensor import Tensor
 
 __all__ = ["FlatBuffer", "Segment"]
 
@@ -79,7 +85,10 @@ class FlatBuffer:
 
     Attributes
     ----------
+    memory : MemoryManager
+        HOST memory on the CPU, and DEVICE memory on a GPU.
     flat : array, shape (P,) or (K, P)
+        All of it, as functions of the device take it.
 
     Notes
     -----
@@ -97,12 +106,13 @@ class FlatBuffer:
         self.models = models
         item = np.dtype(dtype).itemsize
         size = self.segments[-1].stop if self.segments else 0
-        if models is None:
-            self.flat: Array = ops.memory(size * item).view(dtype)
-        else:
+        leading: Shape = ()
+        if models is not None:
             line = ALIGNMENT_BYTES // item
             size = -(-size // line) * line  # every row begins at a cache line
-            self.flat = ops.memory(models * size * item).view(dtype).reshape(models, size)
+            leading = (models,)
+        self.memory = MemoryManager.on(ops.device, math.prod(leading) * size, dtype)
+        self.flat: Array = self.memory.write().reshape(*leading, size)
         self.flat[...] = 0
         self._by_name = {segment.name: segment for segment in self.segments}
 
@@ -115,3 +125,15 @@ class FlatBuffer:
         part = self.flat[..., segment.start : segment.stop]
         # To split the last axis of a strided array takes no copy.
         return part.reshape((*self.flat.shape[:-1], *segment.shape))
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a segment by name as a tensor of the buffer's memory, of the same shape."""
+        from dnn.tensor import Tensor
+        from dnn.tensor.strides import dense_strides
+
+        segment = self._by_name[name]
+        if self.models is None:
+            return Tensor.of_memory(self.memory, segment.shape, segment.start)
+        shape = (self.models, *segment.shape)
+        strides = (self.flat.shape[-1], *dense_strides(segment.shape))
+        return Tensor.of_memory(self.memory, shape, segment.start, strides)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from os import PathLike
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy.typing as npt
 
@@ -23,6 +23,9 @@ from dnn.backend import Array
 from dnn.errors import ConfigurationError
 from dnn.training.history import History
 from dnn.training.state import Snapshot
+
+if TYPE_CHECKING:
+    from dnn.tensor import Tensor
 
 __all__ = ["Callback", "Epoch", "Model", "called"]
 
@@ -39,8 +42,8 @@ class Model(Protocol):
         """Of all calls of `fit` so far."""
 
     @property
-    def parameters(self) -> Mapping[str, Array]:
-        """Every parameter by name, as a view."""
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Every parameter by name, as a tensor of the network's own memory."""
 
     def snapshot(self, into: Snapshot | None = None) -> Snapshot:
         """Copy parameters and running statistics."""

@@ -7,11 +7,9 @@ arrays that a tensor hands out.
 
 | module | what it is |
 |---|---|
-| `shapes` | shapes, axes and indices, checked |
-| `view` | shape, strides and offset, and how parts and other shapes follow from them |
-| `sources` | memory with values from elsewhere: of NumPy, CuPy, DLPack |
-| `elements` | memory looked at through a view, handed out as arrays of any library |
-| `parts` | parts and other axes, which share the memory |
+| `strides` | shapes, strides and offsets, and how parts and other shapes follow from them |
+| `from_array` | memory with values from elsewhere: of NumPy, CuPy, DLPack |
+| `access` | elements as arrays of any library, and parts, which share the memory |
 | `tensor` | ways in and out, and copies: what users hold |
 """
 

@@ -17,26 +17,25 @@ from dnn.fillers import filler as filler_of
 from dnn.graph.node import Shape
 from dnn.initializers import Initializer
 from dnn.memory import MemoryKind, MemoryManager
+from dnn.memory_kinds import default_kind
 from dnn.seeds import stream
 from dnn.table import read_csv, write_csv
-from dnn.tensor.parts import Parts
-from dnn.tensor.shapes import checked_shape
-from dnn.tensor.sources import (
-    default_kind,
+from dnn.tensor.access import Elements
+from dnn.tensor.from_array import (
     dlpack_memory,
     host_array,
     is_foreign,
     memory_of,
     shared_with_cupy,
 )
-from dnn.tensor.view import View
+from dnn.tensor.strides import View, checked_shape
 
 __all__ = ["Tensor"]
 
 _created = itertools.count()
 
 
-class Tensor(Parts):
+class Tensor(Elements):
     """An array with a shape, on the host or on a GPU.
 
     Parameters
@@ -100,6 +99,44 @@ class Tensor(Parts):
         self.view = View.dense(checked)
 
     # Other ways in.
+
+    @classmethod
+    def of_memory(
+        cls,
+        memory: MemoryManager,
+        shape: int | Shape,
+        offset: int = 0,
+        strides: Shape | None = None,
+    ) -> Tensor:
+        """Return a tensor that looks at memory.
+
+        Parameters
+        ----------
+        memory : MemoryManager
+        shape : int or tuple of int
+        offset : int, elements
+            Where the first element stands.
+        strides : tuple of int, elements, optional
+            One behind the other, the last axis fastest, if left out.
+
+        Returns
+        -------
+        Tensor
+
+        Raises
+        ------
+        ShapeError
+            If an element would lie outside the memory.
+        """
+        lengths = checked_shape(shape)
+        view = View.dense(lengths, offset) if strides is None else View(lengths, strides, offset)
+        reach = [(n - 1) * step for n, step in zip(lengths, view.strides, strict=True)]
+        first = offset + sum(step for step in reach if step < 0)
+        last = offset + sum(step for step in reach if step > 0)
+        if view.size and not 0 <= first <= last < memory.size:
+            message = f"elements {first} to {last} of memory of {memory.size}"
+            raise ShapeError("tensor", message, lengths, (memory.size,))
+        return cls._at(memory, view)
 
     @classmethod
     def from_array(

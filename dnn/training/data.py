@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.arrays import array_of
-from dnn.backend import Array
+from dnn.backend import Array, empty
 from dnn.data.split import split_rows
 from dnn.data.weights import class_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError
+from dnn.memory import MemoryManager
 from dnn.training.network import Network
 
 __all__ = [
@@ -42,12 +43,15 @@ class Samples:
         What the loss of each sample is multiplied by.
     rows : array of intp, shape (K, m), optional
         What each network is given; all of them if left out.
+    memory : tuple of MemoryManager
+        Where `on_device` has put them, if it had to.
     """
 
     x: Array
     y: Array
     weights: Array | None = None
     rows: Rows | None = None
+    memory: tuple[MemoryManager, ...] = ()
 
     @property
     def count(self) -> int:
@@ -59,10 +63,24 @@ class Samples:
         return self if self.rows is None else replace(self, rows=self.rows[list(indices)])
 
     def on_device(self, network: Network) -> Samples:
-        """Return them where a network computes."""
-        to_device = network.ops.asarray
-        weights = None if self.weights is None else to_device(self.weights)
-        return Samples(to_device(self.x), to_device(self.y), weights, self.rows)
+        """Return them where a network computes; what is there already is not copied."""
+        device = network.ops.device
+        if device == "cpu":
+            return self
+        memory: list[MemoryManager] = []
+
+        def there(array: Any) -> Array:
+            if not isinstance(array, np.ndarray):
+                on_gpu: Array = array
+                return on_gpu
+            memory.append(MemoryManager.on(device, array.size, array.dtype))
+            memory[-1].copy_from(MemoryManager.wrap(np.ascontiguousarray(array)))
+            sent: Array = memory[-1].write().reshape(array.shape)
+            return sent
+
+        x, y = there(self.x), there(self.y)
+        weights = None if self.weights is None else there(self.weights)
+        return Samples(x, y, weights, self.rows, tuple(memory))
 
     def class_counts(self, network: Network) -> list[list[int]]:
         """Return how many samples of each class each network is given, if a training counts it.
@@ -99,6 +117,8 @@ def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
         If they have another shape, are no numbers, are none, or contain NaN or infinity; the
         message names the first such cell.
     """
+    if (array := _on_same_gpu(network, x)) is not None:
+        return array
     samples, expected = array_of(name, x), network.input_shape
     if samples.dtype.kind not in "fiub":
         raise DataError(f"{name} must be numbers, not {samples.dtype}")
@@ -117,6 +137,19 @@ def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
     if network.keeps_half:
         check_half(name, samples)
     return samples
+
+
+def _on_same_gpu(network: Network, x: Any) -> Array | None:
+    """Return a tensor's own array if a network on its GPU can use it as it is, else None."""
+    ops = network.ops
+    if ops.device == "cpu" or not hasattr(x, "cupy") or str(x.device) != ops.device:
+        return None
+    fits = x.ndim > 0 and x.shape[1:] == network.input_shape and x.dtype == network.dtype
+    if network.keeps_half or not (fits and len(x) and x.is_contiguous):
+        return None
+    array: Array = x.cupy()
+    # Where it is not finite, the way through the host finds out which cell is not.
+    return array if ops.all_finite(array, empty(ops, array.shape, bool)) else None
 
 
 def checked_pair(network: Network, name: str, x: npt.ArrayLike, y: npt.ArrayLike) -> Samples:
@@ -157,7 +190,9 @@ def fit_data(
     ShapeError, LabelError, DataError, ConfigurationError
         As for `NeuralNetwork.fit`.
     """
-    training = checked_pair(network, "x", x, y)
+    is_share = validation is not None and not isinstance(validation, tuple | list)
+    # Rows are taken out on the host.
+    training = checked_pair(network, "x", array_of("x", x) if is_share else x, y)
     loss, outputs = network.loss, network.output_shape
     classes = loss.class_count(outputs) if loss.classifies else None
     weights = check_weights(sample_weight, class_weight, training.y, classes, network.dtype)
@@ -205,7 +240,7 @@ class Versions:
 
     Attributes
     ----------
-    x, y : array, length (versions * count)
+    samples : Samples, length (versions * count)
         On the networks' device.
     count : int
         Rows of one version.
@@ -213,8 +248,7 @@ class Versions:
         Where each network's version begins.
     """
 
-    x: Array
-    y: Array
+    samples: Samples
     count: int
     offsets: Rows
 
@@ -246,7 +280,7 @@ class Versions:
             offsets = each.astype(np.intp) * count
         if copies > 1:
             targets = np.concatenate([targets] * copies)
-        return cls(network.ops.asarray(samples), network.ops.asarray(targets), count, offsets)
+        return cls(Samples(samples, targets).on_device(network), count, offsets)
 
     def given(self, name: str, rows: Sequence[npt.ArrayLike] | None) -> Samples:
         """Return samples of which each network is given some rows.
@@ -265,7 +299,7 @@ class Versions:
         """
         models = len(self.offsets)
         if rows is None:
-            return Samples(self.x, self.y, rows=self.offsets[:, None] + np.arange(self.count))
+            return replace(self.samples, rows=self.offsets[:, None] + np.arange(self.count))
         shapes = [np.shape(each) for each in rows]
         if len(shapes) != models or len(set(shapes)) != 1 or len(shapes[0]) != 1:
             message = f"{name} must be {models} vectors of one length, not {shapes}"
@@ -275,8 +309,7 @@ class Versions:
             raise DataError(f"{name} must be integers, at least one for each network")
         if array.min() < 0 or array.max() >= self.count:
             raise DataError(f"{name} must be in 0 .. {self.count - 1}")
-        at = self.offsets[:, None] + array.astype(np.intp)
-        return Samples(self.x, self.y, rows=at)
+        return replace(self.samples, rows=self.offsets[:, None] + array.astype(np.intp))
 
 
 def check_count(name: str, value: object) -> int:

@@ -85,7 +85,8 @@ def _replayed(
         part = slice(start, min(start + ROWS, count))
         step = compiled(part.stop - start)
         if rows is None:
-            step.ops.load(x[part], step.x)
+            send = step.ops.load if isinstance(x, np.ndarray) else step.ops.copy
+            send(x[part], step.x)
             step.ops.load(np.zeros(()) if y is None else y[part], step.target)
         else:
             assert y is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ from dnn.training.history import History
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network
 from dnn.training.state import State, load_states, states_of
+
+if TYPE_CHECKING:
+    from dnn.tensor import Tensor
 
 __all__ = ["Fit", "Networks"]
 
@@ -101,13 +105,13 @@ class Networks:
         load_states(self._network, self._update, states)
 
     @property
-    def parameters(self) -> Mapping[str, Array]:
-        """Every parameter by name, as a view: writing into it changes the network.
+    def parameters(self) -> Mapping[str, Tensor]:
+        """Every parameter by name, as a tensor of the network's own memory.
 
-        For K networks of shape (K, ...).
+        Writing into it changes the network. For K networks of shape (K, ...).
         """
         buffer = self._network.parameters
-        return {segment.name: buffer[segment.name] for segment in buffer.segments}
+        return {segment.name: buffer.tensor(segment.name) for segment in buffer.segments}
 
     def __call__(self, x: npt.ArrayLike) -> Array:
         """Return what the last layer puts out for each sample; of a classification, logits.

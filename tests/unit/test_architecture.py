@@ -44,9 +44,12 @@ LAYERS = {
         backend seeds
         allocations arrays memory_kinds metrics table
         data graph memory
-        initializers losses parameters
-        fillers layers optimizers
-        minimization nets tensor
+        initializers losses
+        fillers layers
+        tensor
+        parameters
+        optimizers
+        minimization nets
         training
         callbacks
         model

@@ -30,6 +30,7 @@ def ops() -> CudaOps:
 @pytest.fixture
 def cuda(ops, monkeypatch) -> str:
     """Make `device="cuda"` the stand-in."""
+    fake_cupy.install(monkeypatch)
     there = dnn.backend.ops_for
     monkeypatch.setattr(
         "dnn.model.ops_for",
@@ -61,7 +62,7 @@ def test_training_is_the_oracles_to_rounding(cuda, ops, optimizer):
     assert fake_cupy.Graph.launched - launched >= 8 + 2
 
 
-def test_several_models_in_one_plan(ops):
+def test_several_models_in_one_plan(cuda, ops):
     device_checks.check_several_models(ops)
 
 

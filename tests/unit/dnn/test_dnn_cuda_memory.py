@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import cuda_emulator
 import device_checks
 import fake_cupy
@@ -9,8 +11,10 @@ import numpy as np
 import pytest
 
 import dnn
+from dnn.allocations import allocation_statistics
 from dnn.backend import ops_for
 from dnn.backend.device import Device
+from dnn.training.data import checked_samples
 
 if cuda_emulator.COMPILER is None:
     pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)
@@ -39,8 +43,43 @@ def test_a_network_is_trained_on_the_device_of_that_name():
     x, y = device_checks.data()
     model = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), device="cuda", seed=1)
     model.fit(dnn.Tensor.from_array(x), y, epochs=2, batch_size=16, progress=False)
-    assert isinstance(model.parameters["fully_connected_1.weight"], fake_cupy.ndarray)
+    weight = model.parameters["fully_connected_1.weight"]
+    assert (str(weight.device), weight.memory.kind.value) == ("cuda:0", "device")
+    assert isinstance(weight.cupy(), fake_cupy.ndarray)
     assert model.predict(dnn.Tensor.from_array(x, device="cuda")).shape == (50,)
+
+
+def test_a_network_trains_on_a_tensor_of_its_gpu_without_a_copy():
+    x, y = device_checks.data()
+    there = dnn.Tensor.from_array(x, device="cuda")
+    models = [dnn.NeuralNetwork(dnn.mlp(6, [5], 3), device="cuda", seed=1) for _ in range(2)]
+    given = checked_samples(models[0]._network, "x", there)
+    assert given.data.ptr == there.cupy().data.ptr
+    before = allocation_statistics()
+    models[0].fit(there, y, validation=(there, y), epochs=2, batch_size=16, progress=False)
+    after = allocation_statistics()
+    assert after.to_host == before.to_host
+    assert after.to_device_bytes - before.to_device_bytes < x.nbytes  # labels alone
+    models[1].fit(x, y, validation=(x, y), epochs=2, batch_size=16, progress=False)
+    assert models[0].history.loss == models[1].history.loss
+    assert models[0].history.validation == models[1].history.validation
+    np.testing.assert_array_equal(models[0].predict_proba(there), models[1].predict_proba(x))
+    assert models[0].evaluate(there, y) == models[1].evaluate(x, y)
+    there[3, 2] = np.nan
+    with pytest.raises(dnn.DataError, match="nan in row 3, column 2"):
+        models[0].predict(there)
+
+
+def test_what_a_network_has_on_the_gpu_is_counted():
+    x, y = device_checks.data()
+    before = allocation_statistics().device.size_bytes
+    model = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), optimizer="adam", device="cuda", seed=1)
+    size = sum(tensor.size * 4 for tensor in model.parameters.values())
+    held = allocation_statistics().device.size_bytes - before
+    assert held > 4 * size  # parameters, gradients, and two buffers of Adam
+    model.fit(x, y, progress=False)
+    gc.collect()
+    assert allocation_statistics().device.size_bytes - before == held  # the data are gone
 
 
 def test_options_of_training():

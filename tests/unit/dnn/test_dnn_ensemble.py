@@ -230,7 +230,7 @@ def test_it_does_not_matter_who_is_trained_with_whom(split):
     )
     part.fit(X, LABELS, epochs=2)
     for name, array in part.parameters.items():
-        np.testing.assert_array_equal(array, whole.parameters[name][split])
+        np.testing.assert_array_equal(array, whole.parameters[name].numpy()[split])
 
 
 def test_a_caller_ends_networks_after_an_epoch():

@@ -182,7 +182,7 @@ def test_training_against_torch():
     with torch.no_grad():
         for i, layer in enumerate(linear, start=1):
             weight = model.parameters[f"fully_connected_{i}.weight"]
-            layer.weight.copy_(torch.tensor(weight.T.copy()))
+            layer.weight.copy_(torch.tensor(weight.numpy().T.copy()))
             layer.bias.zero_()
     net = torch.nn.Sequential(linear[0], torch.nn.Tanh(), linear[1])
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01)

@@ -179,7 +179,7 @@ def test_a_whole_training_against_torch():
     ours = list(model.parameters.values())
     with torch.no_grad():
         for mine, tensor in zip(ours, net.parameters(), strict=True):
-            tensor.copy_(torch.tensor(mine.T.copy()))
+            tensor.copy_(torch.tensor(mine.numpy().T.copy()))
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01, weight_decay=0.1)
     features, labels = torch.tensor(x), torch.tensor(y)
     for epoch in range(3):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from dnn import fillers, graph
+from dnn import Ensemble, NeuralNetwork, fillers, graph, mlp
 from dnn.backend.device import cuda_problem
 from dnn.errors import (
     ConfigurationError,
@@ -21,10 +21,76 @@ from dnn.errors import (
 )
 from dnn.memory import MemoryManager
 from dnn.tensor import Tensor
+from dnn.training.data import checked_samples
 
 
 def numbered(*shape):
     return Tensor.from_array(np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+
+
+# -- networks -------------------------------------------------------------------------------------
+
+
+def test_a_network_takes_tensors_as_they_are():
+    x, y = Tensor((40, 5), "uniform"), Tensor.from_array(np.arange(40) % 3)
+    models = [NeuralNetwork(mlp(5, [4], 3), seed=2) for _ in range(2)]
+    given = checked_samples(models[0]._network, "x", x)
+    assert np.shares_memory(given, x.numpy())
+    models[0].fit(x, y, epochs=3)
+    models[1].fit(x.numpy(), y.numpy(), epochs=3)
+    assert models[0].history.loss == models[1].history.loss
+    assert models[0].evaluate(x, y) == models[1].evaluate(x.numpy(), y.numpy())
+
+
+def test_parameters_are_tensors_of_the_networks_memory():
+    model = NeuralNetwork(mlp(5, [4], 3), seed=2)
+    weight, bias, *_ = model.parameters.values()
+    assert isinstance(weight, Tensor)
+    assert weight.memory is bias.memory is model._network.parameters.memory
+    x = np.ones((1, 5), np.float32)
+    before = model(x)
+    weight[...] = 0
+    weight[0] += 1
+    assert weight.numpy().sum() == 4
+    assert not np.array_equal(model(x), before)
+    model.fit(x, [1])  # what a fit changes is seen
+    assert not np.isin(weight, [0, 1]).all()
+
+
+def test_parameters_of_an_ensemble_are_strided_tensors():
+    networks = Ensemble(mlp(5, [4], 3), seeds=[1, 2, 3])
+    for name, tensor in networks.parameters.items():
+        assert tensor.shape[0] == 3
+        np.testing.assert_array_equal(tensor, networks._network.parameters[name])
+    networks.parameters["fully_connected_1.weight"][1] = 0.5
+    assert (networks._network.parameters["fully_connected_1.weight"][1] == 0.5).all()
+
+
+def test_tensors_compute_like_arrays():
+    a, b = numbered(2, 3), numbered(3)
+    np.testing.assert_array_equal(a + b, a.numpy() + b.numpy())
+    np.testing.assert_array_equal(2 * a - 1, 2 * a.numpy() - 1)
+    np.testing.assert_array_equal(a @ b, [5, 14])
+    np.testing.assert_array_equal(a.numpy() * b, a.numpy() * b.numpy())
+    assert (a == a.numpy()).all()
+    assert np.exp(a).dtype == np.float32
+    assert np.add.reduce(a).tolist() == [3, 5, 7]
+    row = a[1]
+    row *= 2
+    assert isinstance(row, Tensor)
+    assert a.tolist() == [[0, 1, 2], [6, 8, 10]]
+    assert a.tobytes() == a.numpy().tobytes()
+
+
+def test_a_tensor_of_given_memory():
+    memory = MemoryManager.on("cpu", 12, "f4")
+    memory.write()[...] = np.arange(12)
+    assert Tensor.of_memory(memory, (2, 3), 4).tolist() == [[4, 5, 6], [7, 8, 9]]
+    assert Tensor.of_memory(memory, (3,), 11, (-4,)).tolist() == [11, 7, 3]
+    assert Tensor.of_memory(memory, (0, 3), 12).shape == (0, 3)
+    for shape, offset, strides in (((13,), 0, None), ((2,), -1, None), ((3,), 6, (-4,))):
+        with pytest.raises(ShapeError, match="of memory of 12"):
+            Tensor.of_memory(memory, shape, offset, strides)
 
 
 # -- fillers --------------------------------------------------------------------------------------

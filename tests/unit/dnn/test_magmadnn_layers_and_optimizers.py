@@ -162,8 +162,8 @@ FILLERS = {
 def test_defect_every_tensor_filled_from_the_same_seed(name):
     layers = [Input(30), *(FullyConnected(30, start=FILLERS[name]) for _ in range(3))]
     weights = [
-        array
-        for name, array in NeuralNetwork(layers, seed=4).parameters.items()
+        tensor.numpy()
+        for name, tensor in NeuralNetwork(layers, seed=4).parameters.items()
         if "weight" in name
     ]
     for i, one in enumerate(weights):

@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from dnn.arrays import array_of, dtype_of
 from dnn.backend import Array
-from dnn.backend.device import CPU, Device, import_cupy
+from dnn.backend.device import Device, import_cupy
 from dnn.errors import DeviceError, DtypeError
 from dnn.graph.node import Shape
 from dnn.memory import MemoryKind, MemoryManager
+from dnn.memory_kinds import default_kind
 
 __all__ = [
-    "default_kind",
     "dlpack_memory",
     "host_array",
     "is_foreign",
@@ -23,11 +23,6 @@ __all__ = [
     "on_host",
     "shared_with_cupy",
 ]
-
-
-def default_kind(device: Device) -> MemoryKind:
-    """Return the kind of memory that a tensor on a device has if nobody says so."""
-    return MemoryKind.HOST if device == CPU else MemoryKind.DEVICE
 
 
 def memory_of(values: Array, kind: str | MemoryKind | None, device: Device) -> MemoryManager:

@@ -1,0 +1,313 @@
+"""Access to memory through a shape and strides: elements as arrays, and parts that share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Array
+from dnn.backend.device import CPU, Device, import_cupy
+from dnn.errors import ShapeError
+from dnn.graph.node import Shape
+from dnn.memory import MemoryKind, MemoryManager
+from dnn.tensor.from_array import on_host
+from dnn.tensor.strides import View, is_integer
+
+__all__ = ["Elements"]
+
+Kind = TypeVar("Kind", bound="Elements")
+
+
+class Elements(np.lib.mixins.NDArrayOperatorsMixin):
+    """What a tensor is: memory, and the shape and the strides with which it is looked at.
+
+    Operators and NumPy's elementwise functions compute with it as with an array; what comes out
+    is an array of NumPy, or of CuPy where the tensor is on a GPU.
+
+    Attributes
+    ----------
+    memory : MemoryManager
+        Shared by all that look at it.
+    view : View
+    """
+
+    __slots__ = ("memory", "view")
+
+    memory: MemoryManager
+    view: View
+
+    @property
+    def shape(self) -> Shape:
+        """Lengths of the axes."""
+        return self.view.shape
+
+    @property
+    def strides(self) -> Shape:
+        """How far the next element along each axis is, in elements."""
+        return self.view.strides
+
+    @property
+    def offset(self) -> int:
+        """Where the first element stands in the memory, in elements."""
+        return self.view.offset
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of elements."""
+        return self.memory.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.view.size
+
+    @property
+    def device(self) -> Device:
+        """Where it belongs: a GPU if its memory has a side there."""
+        return getattr(self.memory.device, "name", CPU)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements stand one behind the other, the last axis fastest."""
+        return self.view.is_contiguous
+
+    def numpy(self) -> Array:
+        """Return the elements on the host.
+
+        Returns
+        -------
+        array, of the tensor's shape and type
+            A view that is not to be written, or, of DEVICE memory, a copy.
+        """
+        if self.memory.kind is not MemoryKind.DEVICE:
+            return self.view.of_host(self.memory.read_host())
+        host = MemoryManager(self.memory.size, self.dtype, MemoryKind.HOST)
+        host.copy_from(self.memory)
+        return self.view.of_host(host.read_host())
+
+    def cupy(self) -> Any:
+        """Return the elements on the GPU, for reading.
+
+        Returns
+        -------
+        array of CuPy, of the tensor's shape and type
+            It looks at the same memory.
+
+        Raises
+        ------
+        DeviceError
+            If the tensor is not on a GPU.
+        """
+        return self.view.of_device(self.memory.read_device())
+
+    def item(self) -> float | int | bool:
+        """Return the only element.
+
+        Returns
+        -------
+        float, int or bool of Python
+
+        Raises
+        ------
+        ShapeError
+            If there are more elements, or none.
+        """
+        if self.size != 1:
+            raise ShapeError("item", f"a tensor {self.shape} has {self.size} elements", self.shape)
+        value: float | int | bool = self.numpy().item()
+        return value
+
+    def tolist(self) -> Any:
+        """Return the elements as NumPy does.
+
+        Returns
+        -------
+        nested list of float, int or bool
+            A single number if the tensor has no axis.
+        """
+        return self.numpy().tolist()
+
+    def tobytes(self) -> bytes:
+        """Return a copy of the elements, the last axis fastest.
+
+        Returns
+        -------
+        bytes
+        """
+        return self.numpy().tobytes()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        values = self.numpy()
+        if dtype is not None and np.dtype(dtype) != self.dtype:
+            if copy is False:
+                raise ValueError(f"{self.dtype} becomes {np.dtype(dtype)} only in a copy")
+            return values.astype(dtype)
+        if self.memory.kind is MemoryKind.DEVICE and copy is False:
+            raise ValueError("a tensor on a GPU becomes an array of NumPy only in a copy")
+        return values.copy() if copy else values
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device == CPU:
+            raise AttributeError("a tensor on the CPU has no __cuda_array_interface__")
+        array = self.view.of_device(self.memory.write_device())
+        interface: dict[str, Any] = array.__cuda_array_interface__
+        return interface
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        """Share the memory with another library, which may write to it.
+
+        Of MANAGED memory with two sides the GPU's is shared, and what the host held is stale; the
+        other library's later writes are not noticed.
+        """
+        if self.device == CPU:
+            return self.view.of_host(self.memory.write_host()).__dlpack__(**arguments)
+        return self.view.of_device(self.memory.write_device()).__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if self.device == CPU:
+            return 1, 0  # kDLCPU
+        kind, index = self.view.of_device(self.memory.read_device()).__dlpack_device__()
+        return int(kind), int(index)
+
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
+    ) -> Any:
+        arrays = [x._array() if isinstance(x, Elements) else x for x in inputs]
+        if out:
+            options["out"] = tuple(x._array(True) if isinstance(x, Elements) else x for x in out)
+        result = getattr(ufunc, method)(*arrays, **options)
+        return out[0] if len(out) == 1 else result
+
+    def _array(self, for_writing: bool = False) -> Any:
+        """Return an array of the elements where they belong, on the host or on the GPU."""
+        if self.device == CPU:
+            memory = self.memory.write_host() if for_writing else self.memory.read_host()
+            return self.view.of_host(memory)
+        memory = self.memory.write_device() if for_writing else self.memory.read_device()
+        return self.view.of_device(memory)
+
+    @classmethod
+    def _at(cls: type[Kind], memory: MemoryManager, view: View) -> Kind:
+        tensor = cls.__new__(cls)
+        tensor.memory = memory
+        tensor.view = view
+        return tensor
+
+    @classmethod
+    def _dense(cls: type[Kind], memory: MemoryManager, shape: Shape) -> Kind:
+        return cls._at(memory, View.dense(shape))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("len", "a tensor without axes has no length", ())
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self: Kind, index: Any) -> Any:
+        """Return a part that shares memory, or a number where every axis has an integer.
+
+        Parameters
+        ----------
+        index : int, slice, ..., None, or a tuple of them
+            As in NumPy; integers count from the end where negative.
+
+        Returns
+        -------
+        Tensor, or float, int or bool of Python
+
+        Raises
+        ------
+        OutOfRangeError
+            If an integer is outside its axis, or there are more than there are axes.
+        DtypeError
+            If there is something else in the index.
+        """
+        part = self._at(self.memory, self.view.part(index))
+        whole = index if isinstance(index, tuple) else (index,)
+        integers = all(is_integer(i) for i in whole) and len(whole) == self.ndim
+        return part.item() if integers else part
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Write a number, an array or a tensor that broadcasts to the part.
+
+        Parameters
+        ----------
+        index : int, slice, ..., None, or a tuple of them
+        value : number, array of NumPy or CuPy, or Tensor
+
+        Raises
+        ------
+        ShapeError
+            If it does not broadcast.
+        OutOfRangeError, DtypeError
+            As for reading.
+        """
+        part = self.view.part(index)
+        array = np.asarray(value if isinstance(value, Elements) else on_host(value))
+        try:
+            fits = np.broadcast_shapes(array.shape, part.shape) == part.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            message = f"{array.shape} does not broadcast to {part.shape}"
+            raise ShapeError("tensor", message, array.shape, part.shape)
+        if self.memory.kind is MemoryKind.DEVICE:
+            # Not through the host: other parts of the memory stay where they are.
+            there = import_cupy().asarray(array.astype(self.dtype))
+            part.of_device(self.memory.write_device())[...] = there
+        else:
+            part.of_host(self.memory.write_host())[...] = array
+
+    def squeeze(self: Kind, axis: int | None = None) -> Kind:
+        """Return a tensor without axes of length 1 that shares memory.
+
+        Parameters
+        ----------
+        axis : int, optional
+            The one to leave out, negative from the end; all of length 1 if left out.
+
+        Returns
+        -------
+        Tensor
+
+        Raises
+        ------
+        OutOfRangeError
+            If there is no such axis.
+        ShapeError
+            If its length is not 1.
+        """
+        return self._at(self.memory, self.view.squeeze(axis))
+
+    def unsqueeze(self: Kind, axis: int = 0) -> Kind:
+        """Return a tensor with a new axis of length 1 that shares memory.
+
+        Parameters
+        ----------
+        axis : int
+            Which axis of the result it is, negative from the end: -1 is behind the last.
+
+        Returns
+        -------
+        Tensor
+
+        Raises
+        ------
+        OutOfRangeError
+            If there is no such place.
+        """
+        return self._at(self.memory, self.view.unsqueeze(axis))
