@@ -231,13 +231,13 @@ def _function(words: tuple[str, ...]) -> str:
 
 
 def _zsh_option(option: Option) -> str:
-    told = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
+    help_text = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
     behind = "" if option.values is None else f": :{_zsh_values(option.values)}"
-    specs = [shlex.quote(f"{name}[{told}]{behind}") for name in option.names]
+    specs = [shlex.quote(f"{name}[{help_text}]{behind}") for name in option.names]
     if len(specs) == 1:
         return specs[0]
     others = f"({' '.join(option.names)})"
-    return " ".join(shlex.quote(f"{others}{name}[{told}]{behind}") for name in option.names)
+    return " ".join(shlex.quote(f"{others}{name}[{help_text}]{behind}") for name in option.names)
 
 
 def _zsh_values(values: Values) -> str:

@@ -1,28 +1,18 @@
-"""How a run ended, for people: the root cause, the ranked table, where to look."""
+"""How a run ended, for people: the ranked table, what came back, where the time went."""
 
 from __future__ import annotations
 
 import io
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from diel.cli.accounts import account_lines
-from diel.cli.output import console, warn
+from diel.cli.failure import print_lost
+from diel.cli.output import aligned, console, warn
 from diel.errors import RunDirectoryError
-from diel.loading.reports import explain_lost_ranks
 from diel.run.directory import RunDirectory
-from diel.run.records import (
-    DeadlockFound,
-    Failure,
-    JournalLost,
-    LeaveIgnored,
-    ModuleFailed,
-    Record,
-)
+from diel.run.records import JournalLost, ModuleTimes, RankTimes
 from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.view import ResultsView, RunView
 from diel.text import format_value
@@ -32,47 +22,10 @@ TABLE_ROWS: Final = 10
 _RETURNED_SHOWN: Final = 10
 _RETURNED_CHARACTERS: Final = 200
 _BYTES: Final = re.compile(r"(bytearray\()?b['\"]")
-_LAUNCHER_LINES: Final = 15
 _GIVEN_UP_SHOWN: Final = 10
-_EXPLAINED: Final[dict[type[Record], str]] = {
-    DeadlockFound: "deadlock: every module waits for a tuple that nobody puts",
-    LeaveIgnored: "a copy that had failed could not be ended",
-}
-_FULL_BYTES: Final = 64 * 1024
-# As Open MPI names it after a signal, and after an exit.
-_FRAMES_SHOWN: Final = 10
-_DIEL: Final = str(Path(__file__).parent.parent)
-_PYTHON_FRAME: Final = r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$'
-_OF_LIBRARIES: Final = r".*/(lib/python3|site-packages/|dist-packages/)|<frozen "
-# What Open MPI prints of a rank that crashes: a person looks for the line of Python.
-_C_FRAMES: Final = r"\[\S+:\d+\] (\*\*\*|\[ ?\d+\]|Signal|Failing at)"
-_LOST_RANK: Final = r"process rank (\d+)|Process name: \[.*,(\d+)\]"
-
-
-def print_failure(failure: Failure) -> None:
-    """Print the root cause of a failure to standard error: who, where and why."""
-    if isinstance(failure, JournalLost):
-        print(f"\ndiel: {failure.explanation}\n", file=sys.stderr, flush=True)
-        return
-    if not isinstance(failure, ModuleFailed):
-        print(f"\ndiel: {_EXPLAINED[type(failure)]}", file=sys.stderr)
-        for line in failure.explanation.splitlines():
-            print(f"  {line}", file=sys.stderr)
-        print(file=sys.stderr, flush=True)
-        return
-    if failure.rank is None:
-        where = f"ranks {', '.join(map(str, failure.ranks))}"
-    else:
-        where = f"rank {failure.rank} (rank {failure.copy_rank} of the copy), host {failure.host}"
-    tries = f", attempt {failure.attempt}" if failure.attempt > 1 else ""
-    print(
-        f"\ndiel: module {failure.module!r} failed: {failure.error}\n"
-        f"  copy {failure.copy}, {where}, group {failure.group!r}{tries}\n",
-        file=sys.stderr,
-    )
-    for line in failure.detail.splitlines():
-        print(f"  {failure.name} | {line}", file=sys.stderr)
-    print(file=sys.stderr, flush=True)
+_RANKS_SHOWN: Final = 16
+_COPIES_NAMED: Final = 2
+_PARTS: Final = ("working", "waiting", "communicating")
 
 
 def print_conclusion(
@@ -103,7 +56,7 @@ def print_conclusion(
         The exit code, from the journal where it has one.
     """
     if view.exit_code is None:
-        _print_lost(view, directory, launcher_status)
+        print_lost(view, directory, launcher_status)
         return FAILED
     if view.refusal:
         print(f"\ndiel: {view.refusal}", file=sys.stderr, flush=True)
@@ -111,7 +64,7 @@ def print_conclusion(
     tables = print_rankings(view, directory, table_rows, on_terminal=on_terminal)
     _print_returned(view, after_table=tables)
     _print_given_up(view)
-    for line in account_lines(view):
+    for line in rank_times_lines(view):
         print(line)
     seconds = view.ended_s - view.started_s
     verdict = {0: "finished", FAILED: "failed"}.get(view.exit_code, "was stopped")
@@ -156,7 +109,7 @@ def print_rankings(
             continue
         name = results.module if len(tables) > 1 else ""
         _print_ranking(name, results, ranked[:rows], on_terminal=on_terminal)
-    without = [one for one in view.results.values() if one.unranked and not one.rows]
+    without = [result for result in view.results.values() if result.unranked and not result.rows]
     for results in without:
         print(f"\n{results.module}: no result among {results.count:,}: {results.unranked_text}")
     return bool(tables or without)
@@ -204,8 +157,8 @@ def _in_a_line(value: Any) -> str:
     if length > _RETURNED_CHARACTERS and _BYTES.match(text) and "\\x" in text:
         return f"bytes ({length:,} characters, in the journal)"
     shown = "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode()
-        for one in text[:_RETURNED_CHARACTERS]
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text[:_RETURNED_CHARACTERS]
     )
     if max(length, len(shown)) <= _RETURNED_CHARACTERS:
         return shown
@@ -280,62 +233,51 @@ def _constants(results: ResultsView) -> dict[str, str]:
     }
 
 
-def _print_lost(view: RunView, directory: RunDirectory, launcher_status: int) -> None:
-    """Say what is known of a run whose ranks were killed."""
-    crashes = _crashes(directory)
-    log = directory.launcher_words()
-    if _is_full(directory):
-        print(f"\ndiel: the disk is full, so the run has ended: {directory.path}", file=sys.stderr)
-    elif crashes:
-        rank, why, frames = crashes[0]
-        own = [frame for frame in frames if not re.match(_OF_LIBRARIES, frame)]
-        where = f" at {[*own, *frames][0]}" if frames else ""
-        print(f"\ndiel: {view.who_is_on(rank)} crashed: {why}{where}", file=sys.stderr)
-    else:
-        print(
-            f"\ndiel: the run ended without a word: a rank was killed, or MPI gave up "
-            f"(mpiexec exited with status {launcher_status})",
-            file=sys.stderr,
-        )
-    found = re.findall(_LOST_RANK, log)
-    lost = list(dict.fromkeys(int(first or second) for first, second in found))
-    for rank in lost:
-        print(f"  the launcher lost rank {rank}: {view.who_is_on(rank)}", file=sys.stderr)
-    for rank, why, frames in crashes:
-        print(f"  rank {rank} | {why}", file=sys.stderr)
-        for frame in frames:
-            print(f"  rank {rank} |   {frame}", file=sys.stderr)
-    if not crashes:
-        lines = [line for line in log.splitlines() if not re.match(_C_FRAMES, line)]
-        for line in lines[-_LAUNCHER_LINES:]:
-            print(f"  launcher | {line}", file=sys.stderr)
-    ranks = {*lost, *(rank for rank, _, _ in crashes)}
-    copies = {copy.name for copy in view.running.values() if not ranks.isdisjoint(copy.ranks)}
-    for line in explain_lost_ranks(directory, copies):
-        print(f"  {line}", file=sys.stderr)
-    if view.started_s:
-        print(f"to go on with it: diel run --resume {directory.path}", file=sys.stderr)
-    print(f"everything about it: {directory.path}", file=sys.stderr, flush=True)
+def rank_times_lines(view: RunView) -> list[str]:
+    """Return what ranks spent their time on: a line for each, or for each module of many ranks."""
+    if view.accounts is None or not view.accounts.ranks:
+        return []
+    ranks, modules = view.accounts.ranks, view.accounts.modules
+    table = _by_rank(ranks) if len(ranks) <= _RANKS_SHOWN else _by_module(ranks, modules)
+    return ["", *(f"  {line}" for line in aligned(table)), ""]
 
 
-def _is_full(directory: RunDirectory) -> bool:
-    try:
-        return shutil.disk_usage(directory.path).free < _FULL_BYTES
-    except OSError:  # somebody has removed the folder
-        return False
+def _by_rank(ranks: Sequence[RankTimes]) -> list[tuple[str, ...]]:
+    head = ("rank", "host", "what ran there", *_PARTS, "CPU")
+    return [
+        head,
+        *(
+            (str(rank.rank), rank.host, _copies(rank.copies), *_percentages([rank]))
+            for rank in ranks
+        ),
+    ]
 
 
-def _crashes(directory: RunDirectory) -> list[tuple[int, str, list[str]]]:
-    """Return which ranks have crashed, why, and where in the module: the innermost frame first."""
-    found = []
-    for rank, text in directory.crashes():
-        why, *lines = text.splitlines()
-        frames: list[str] = []
-        for frame in re.finditer(_PYTHON_FRAME, "\n".join(lines), re.MULTILINE):
-            if frame["file"].startswith(_DIEL):
-                if frames:
-                    break  # what called the module
-                continue
-            frames.append(f"{frame['file']}, line {frame['line']}, in {frame['name']}")
-        found.append((rank, why.removeprefix("Fatal Python error: "), frames[:_FRAMES_SHOWN]))
-    return found
+def _by_module(ranks: Sequence[RankTimes], modules: Sequence[ModuleTimes]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("what ran", "ranks", *_PARTS, "CPU")]
+    servers = [rank for rank in ranks if list(rank.copies) == ["tuple server"]]
+    pool = [rank for rank in ranks if rank not in servers]
+    if servers:
+        rows.append(("tuple server", str(len(servers)), *_percentages(servers)))
+    rows += [(each.module, str(each.ranks), *_percentages([each])) for each in modules]
+    rows.append(("all, and between modules", str(len(pool)), *_percentages(pool)))
+    return rows
+
+
+def _copies(names: Sequence[str]) -> str:
+    """Say which copies ran on a rank: the first of them where there were many."""
+    if not names:
+        return "nothing"
+    shown = ", ".join(names[:_COPIES_NAMED])
+    more = len(names) - _COPIES_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _percentages(times: Sequence[RankTimes | ModuleTimes]) -> list[str]:
+    spent_s = [sum(getattr(each, f"{part}_s") for each in times) for part in _PARTS]
+    total_s = sum(spent_s)
+    if not total_s:
+        return ["-"] * (len(_PARTS) + 1)
+    # Of the same wall time: what is well below "working" has slept, or waited for a core.
+    spent_s.append(sum(each.cpu_s for each in times))
+    return [f"{seconds / total_s:.0%}".rjust(len("100%")) for seconds in spent_s]

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from diel.cli import panels
-from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, print_failure
+from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion
+from diel.cli.failure import print_failure
 from diel.cli.output import console, warn
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 _PLAIN_PROGRESS_EVERY_S: Final = 2.0
 _PLAIN_SILENCE_S: Final = 10.0
-"""After so long without a line, copies that tell how far they are get one each, a few of them."""
+"""After so long without a line, a few copies that report progress get one each."""
 _PLAIN_COPIES: Final = 4
 
 
@@ -192,17 +193,19 @@ class PlainDisplay:
         self._show_copies(now_s)
 
     def _show_copies(self, now_s: float) -> None:
-        """Say how far copies are that tell, where nothing else has been said for a while."""
+        """Print the progress of copies that report it, after a while without a line."""
         if now_s - self._printed_s < _PLAIN_SILENCE_S:
             return
-        told = [
-            one for one in read_status(self._directory).progress if one.copy in self._view.running
+        progress = [
+            copy
+            for copy in read_status(self._directory).progress
+            if copy.copy in self._view.running
         ]
-        for one in told[:_PLAIN_COPIES]:
-            of = "" if one.total is None else f" of {one.total:g}"
-            self._print(f"{one.copy}: {one.text or f'{one.done:g}{of}'}")
-        if len(told) > _PLAIN_COPIES:
-            self._print(f"... and {len(told) - _PLAIN_COPIES} more copies")
+        for copy in progress[:_PLAIN_COPIES]:
+            of = "" if copy.total is None else f" of {copy.total:g}"
+            self._print(f"{copy.copy}: {copy.text or f'{copy.done:g}{of}'}")
+        if len(progress) > _PLAIN_COPIES:
+            self._print(f"... and {len(progress) - _PLAIN_COPIES} more copies")
         self._printed_s = now_s
 
     def _print(self, text: str, time_s: float | None = None) -> None:
@@ -217,7 +220,7 @@ def _is_lost(view: RunView) -> bool:
 
 
 def _after_resumption(records: list[Record], view: RunView) -> list[Record]:
-    """Take in what a run has behind it that is resumed, and return the rest, which is news."""
+    """Apply the records from before a run was resumed to the view; return those after it."""
     news = records
     for index, record in enumerate(records):
         if isinstance(record, RunResumed):
@@ -321,7 +324,7 @@ class LiveDisplay:
         self._live.__exit__(*details)
 
     def refresh(self) -> int | None:
-        """Take in what is new; the screen follows a few times a second."""
+        """Read what is new; the screen follows a few times a second."""
         records = self._journal.new_records()
         with self._changing:
             for record in _after_resumption(records, self._view):

@@ -70,7 +70,7 @@ def _depth(group: GroupView, view: RunView) -> int:
 
 
 def bars(view: RunView, status: StatusView) -> list[RenderableType]:
-    """Draw how far results and copies are, where they tell."""
+    """Draw the progress of results, and of copies that report it."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -85,7 +85,7 @@ def bars(view: RunView, status: StatusView) -> list[RenderableType]:
             Text(describe_best(results)),
         )
     # What the status file says is of a moment ago, the journal may be behind.
-    latest = {one.copy: (one.done, one.total, one.text) for one in status.progress}
+    latest = {copy.copy: (copy.done, copy.total, copy.text) for copy in status.progress}
     running = {who: said for who, said in latest.items() if who in view.running}
     for who, (reached, whole, text) in {**view.progress, **running}.items():
         bar = ProgressBar(total=whole, completed=reached, width=40)

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from diel.cli import panels
-from diel.cli.accounts import account_lines
+from diel.cli.conclusion import rank_times_lines
 from diel.cli.display import PlainDisplay
 from diel.cli.output import console
 from diel.errors import RunDirectoryError
@@ -86,7 +86,7 @@ class Watched:
         return self.state != "running"
 
     def look(self) -> None:
-        """Take in what is new.
+        """Read what is new.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Watched:
                 parts += panels.servers(self._status)
             parts += panels.bars(view, StatusView() if self.has_ended else self._status)
             if self.has_ended:
-                parts += [Text(line) for line in account_lines(view)]
+                parts += [Text(line) for line in rank_times_lines(view)]
             if damage:
                 parts.append(Text(damage, style="yellow"))
             return Group(*parts)

@@ -6,7 +6,7 @@ from typing import Any
 
 from support import record
 
-from diel.cli.accounts import account_lines
+from diel.cli.conclusion import rank_times_lines
 from diel.run.view import RunView
 
 
@@ -24,7 +24,7 @@ def account(
 def lines(ranks: list[dict[str, Any]], modules: list[dict[str, Any]]) -> list[str]:
     view = RunView()
     view.apply(record("TimeAccounted", ranks=ranks, modules=modules))
-    return account_lines(view)
+    return rank_times_lines(view)
 
 
 def rank(number: int, *copies: str, **times: float) -> dict[str, Any]:
@@ -79,5 +79,5 @@ def test_letters_that_are_two_columns_wide_are_counted_as_such() -> None:
 
 
 def test_a_run_that_says_nothing_has_no_table() -> None:
-    assert account_lines(RunView()) == []
+    assert rank_times_lines(RunView()) == []
     assert lines([], []) == []
