@@ -1,4 +1,4 @@
-"""Cutting an epoch into batches.
+"""Cutting an epoch into batches, and preparing batches in a thread.
 
 The order of an epoch is that of random words: those of NumPy's Philox-4x64 under the key of a
 seed, from block ``epoch ceil(samples / 4)`` of four words on. A row's number stands in the lower
@@ -9,16 +9,20 @@ epoch, orders took a fifth of the time of K small networks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from queue import Empty, Full, Queue
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from dnn.backend import Array
+from dnn.errors import ConfigurationError
 from dnn.seeds import stream
 
-__all__ = ["batches", "epoch_order", "epoch_orders"]
+__all__ = ["batches", "epoch_order", "epoch_orders", "prefetch"]
+
 
 _AT_ONCE: Final = 1 << 17
 """Words that are drawn at a time."""
@@ -118,3 +122,81 @@ def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Ar
     order = epoch_order(samples, seed, epoch)
     for start in range(0, samples, batch_size):
         yield order[start : start + batch_size]
+
+
+T = TypeVar("T")
+
+# How long a thread that waits may overlook that nobody wants its items any more, in seconds.
+_LOOK_S = 0.05
+
+
+def prefetch(source: Iterable[T], depth: int = 2) -> Iterator[T]:
+    """Run an iterator in a thread of its own, some items ahead.
+
+    Parameters
+    ----------
+    source : iterable
+        What takes its time outside the interpreter's lock: reading files, decompressing, NumPy on
+        large arrays. Each item must be new, not an array that is filled again.
+    depth : int, at least 1
+        Items that may be ready and waiting.
+
+    Yields
+    ------
+    item
+        The items of `source`, in their order; an exception of `source` is raised in its place.
+
+    Notes
+    -----
+    It pays where an item takes much longer than handing it over. `fit` gathers its batches in the
+    step instead: 100 rows of 784 numbers take 0.06 ms, and on two cores, which the matrix products
+    keep busy, a step of 784-64-10 took 0.24 ms so and 0.25 with a thread, one of 784-528x4-10
+    4.3 ms either way.
+    """
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise ConfigurationError(f"depth must be an integer of at least 1, not {depth!r}")
+    return _prefetched(source, depth)
+
+
+def _prefetched(source: Iterable[T], depth: int) -> Iterator[T]:
+    ready: Queue[tuple[str, T | BaseException | None]] = Queue(depth)
+    unwanted = threading.Event()
+
+    def put(kind: str, item: T | BaseException | None) -> bool:
+        while not unwanted.is_set():
+            try:
+                ready.put((kind, item), timeout=_LOOK_S)
+            except Full:
+                continue
+            return True
+        return False
+
+    def produce() -> None:
+        try:
+            for item in source:
+                if not put("item", item):
+                    return
+        except BaseException as error:
+            put("error", error)
+        else:
+            put("end", None)
+
+    thread = threading.Thread(target=produce, name="dnn-prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            kind, item = ready.get()
+            if kind == "end":
+                return
+            if kind == "error":
+                assert isinstance(item, BaseException)
+                raise item
+            yield item  # type: ignore[misc]
+    finally:
+        unwanted.set()
+        while not ready.empty():  # an item on its way out holds the thread no longer
+            try:
+                ready.get_nowait()
+            except Empty:
+                break
+        thread.join()

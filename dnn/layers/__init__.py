@@ -1,15 +1,17 @@
 """Layers: each declares its parameters in `build` and composes nodes in `forward`."""
 
-from dnn.layers.activation import ACTIVATIONS, Activation
-from dnn.layers.batch_norm import BatchNorm
+from dnn.layers.basic import (
+    ACTIVATIONS,
+    Activation,
+    Flatten,
+    FullyConnected,
+    Input,
+    Output,
+    Residual,
+)
 from dnn.layers.dropout import Dropout
-from dnn.layers.flatten import Flatten
-from dnn.layers.fully_connected import FullyConnected
-from dnn.layers.input import Input
 from dnn.layers.layer import Layer, Parameter
-from dnn.layers.layer_norm import LayerNorm
-from dnn.layers.output import Output
-from dnn.layers.residual import Residual
+from dnn.layers.normalisation import BatchNorm, LayerNorm
 
 __all__ = [
     "ACTIVATIONS",

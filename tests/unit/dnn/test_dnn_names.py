@@ -76,7 +76,7 @@ def test_what_the_table_leads_to_is_there():
         "attribute of a model": dir(dnn.NeuralNetwork),
         "loss": dnn.losses.LOSSES,
         "value to watch": dnn.metrics.MORE_IS_BETTER,
-        "activation": dnn.layers.activation.ACTIVATIONS,
+        "activation": dnn.layers.basic.ACTIVATIONS,
         "initializer": dnn.initializers.INITIALIZERS,
         "optimizer": dnn.optimizers.OPTIMIZERS,
     }

@@ -1,0 +1,336 @@
+"""Data sets from files and from scikit-learn, and all of them by name.
+
+IDX, the format of MNIST::
+
+    bytes 0, 1     zero
+    byte  2        type of elements
+    byte  3        number of axes
+    4 bytes each   length of each axis, big-endian
+    the rest       elements, the last axis fastest, big-endian
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import math
+import struct
+import zlib
+from collections.abc import Callable, Collection
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.data.dataset import Dataset
+from dnn.errors import (
+    ConfigurationError,
+    DataError,
+    LabelError,
+    MissingDependencyError,
+    unknown_name,
+)
+from dnn.table import Table, read_csv
+
+__all__ = [
+    "DATASETS",
+    "Table",
+    "load_breast_cancer",
+    "load_cleveland",
+    "load_csv",
+    "load_dataset",
+    "load_digits",
+    "load_idx",
+    "load_mnist",
+    "read_csv",
+]
+
+
+def load_digits() -> Dataset:
+    """Return 1,797 handwritten digits of 8 x 8 pixels, brightness in 0 .. 1; 10 classes.
+
+    Returns
+    -------
+    Dataset
+        `x` of shape (1797, 64), `y` of 0 .. 9.
+
+    Raises
+    ------
+    MissingDependencyError
+        If scikit-learn is not installed.
+    """
+    bunch = _sklearn_datasets("digits").load_digits()
+    return Dataset(bunch.data / 16.0, bunch.target, 10, "digits")
+
+
+def load_breast_cancer() -> Dataset:
+    """Return 569 tumours with 30 attributes; class 0 is malignant, 1 benign.
+
+    Returns
+    -------
+    Dataset
+        `x` of shape (569, 30), in the units of each attribute, `y` of 0 and 1.
+
+    Raises
+    ------
+    MissingDependencyError
+        If scikit-learn is not installed.
+    """
+    bunch = _sklearn_datasets("breast_cancer").load_breast_cancer()
+    return Dataset(bunch.data, bunch.target, 2, "breast_cancer")
+
+
+def _sklearn_datasets(name: str) -> Any:
+    try:
+        return importlib.import_module("sklearn.datasets")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the data set {name!r} comes with scikit-learn, which is not installed: "
+            'pip install "diel[data]"'
+        ) from error
+
+
+ATTRIBUTES = 13
+
+
+def load_cleveland(path: str | PathLike[str]) -> Dataset:
+    """Read ``processed.cleveland.data``.
+
+    Parameters
+    ----------
+    path : path
+        The file: a row a patient, 13 attributes and a diagnosis 0 .. 4, ``?`` where a cell is
+        missing.
+
+    Returns
+    -------
+    Dataset
+        x (303, 13) with NaN for a missing cell; class 1 where the diagnosis is 1 .. 4, as the
+        data are commonly scored.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, or a row is malformed; it names the line.
+
+    References
+    ----------
+    .. [1] Detrano et al., International application of a new probability algorithm for the
+       diagnosis of coronary artery disease, American Journal of Cardiology 64, 1989.
+    """
+    try:
+        lines = Path(path).read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    rows = [_row(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not rows:
+        raise DataError(f"{path}: no rows")
+    table = np.array(rows)
+    x, diagnosis = table[:, :-1], table[:, -1]
+    return Dataset(x.astype(np.float32), (diagnosis > 0).astype(np.intp), 2, "cleveland")
+
+
+def _row(path: str | PathLike[str], number: int, line: str) -> list[float]:
+    cells = line.split(",")
+    if len(cells) != ATTRIBUTES + 1:
+        raise DataError(f"{path}, line {number}: {len(cells)} cells, not {ATTRIBUTES + 1}")
+    try:
+        row = [float("nan") if cell.strip() == "?" else float(cell) for cell in cells]
+    except ValueError as error:
+        raise DataError(f"{path}, line {number}: {error}") from error
+    if row[-1] not in range(5):
+        raise DataError(f"{path}, line {number}: the diagnosis {cells[-1]!r} is not 0 .. 4")
+    return row
+
+
+def load_csv(
+    path: str | PathLike[str],
+    label: str | int = -1,
+    *,
+    delimiter: str = ",",
+    header: bool | None = None,
+    missing: Collection[str] = (),
+) -> Dataset:
+    """Read samples and their labels from a table.
+
+    Parameters
+    ----------
+    path : path
+    label : str or int
+        The column of the labels, by name or by number from 0; the last one by default. Labels are
+        integers from 0.
+    delimiter, header, missing
+        As in `read_csv`.
+
+    Returns
+    -------
+    Dataset
+        Named after the file; there are as many classes as the largest label says.
+
+    Raises
+    ------
+    DataError
+        As in `read_csv`, or if there is no such column.
+    LabelError
+        If a label is no integer from 0.
+    """
+    table = read_csv(path, delimiter=delimiter, header=header, missing=missing)
+    if isinstance(label, str):
+        if label not in table.columns:
+            known = ", ".join(table.columns)
+            raise DataError(f"{path}: there is no column {label!r} (there are: {known})")
+        at = table.columns.index(label)
+    else:
+        if not -len(table.columns) <= label < len(table.columns):
+            raise DataError(f"{path}: there is no column {label}: it has {len(table.columns)}")
+        at = label % len(table.columns)
+    labels = table.values[:, at]
+    wrong = np.flatnonzero(~((labels >= 0) & (labels == np.floor(labels))))
+    if wrong.size:
+        row = int(wrong[0])
+        column = table.columns[at]
+        message = f"{labels[row]:g} in row {row} of column {column!r} is no integer from 0"
+        raise LabelError(f"{path}: label {message}", row)
+    y = labels.astype(np.intp)
+    x = np.delete(table.values, at, axis=1)
+    return Dataset(x, y, int(y.max()) + 1, Path(path).stem)
+
+
+TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def load_idx(path: str | PathLike[str]) -> Array:
+    """Read an IDX file, plain or compressed by gzip.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    array
+        In the shape and type that the file states, in the machine's byte order.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, is no IDX file, or is too short or too long.
+
+    References
+    ----------
+    .. [1] LeCun, Cortes, Burges, The MNIST database of handwritten digits, "the IDX file format".
+    """
+    raw = _read(Path(path))
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in TYPES:
+        raise DataError(f"{path}: no IDX file: it begins with {raw[:4]!r}")
+    dtype, axes = np.dtype(TYPES[raw[2]]), raw[3]
+    header = 4 + 4 * axes
+    if len(raw) < header:
+        raise DataError(f"{path}: truncated in its header, {len(raw)} of {header} bytes")
+    shape = struct.unpack(f">{axes}I", raw[4:header])
+    expected = header + math.prod(shape) * dtype.itemsize
+    if len(raw) != expected:
+        what = "truncated" if len(raw) < expected else "too long"
+        raise DataError(f"{path}: {what}, {len(raw)} bytes where {expected} are stated")
+    return np.frombuffer(raw, dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    if raw[:2] != b"\x1f\x8b":
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{path}: truncated or damaged gzip: {error}") from error
+
+
+def load_mnist(folder: str | PathLike[str]) -> tuple[Dataset, Dataset]:
+    """Read the four files of MNIST.
+
+    Parameters
+    ----------
+    folder : path
+        With ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``, ``t10k-...``, each plain or
+        with ``.gz``.
+
+    Returns
+    -------
+    (Dataset, Dataset)
+        Training and test samples, x (n, 784) with brightness in 0 .. 1.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or damaged, or images and labels differ in number.
+    """
+    return _mnist_part(Path(folder), "train"), _mnist_part(Path(folder), "t10k")
+
+
+def _mnist_part(folder: Path, part: str) -> Dataset:
+    images = load_idx(_find(folder, f"{part}-images-idx3-ubyte"))
+    labels = load_idx(_find(folder, f"{part}-labels-idx1-ubyte"))
+    if images.ndim != 3 or labels.shape != images.shape[:1]:
+        raise DataError(f"{folder}: {part} images {images.shape}, labels {labels.shape}")
+    x = images.reshape(len(images), -1).astype(np.float32)
+    x /= 255.0
+    # Pixels at the border hardly vary: by columns they would be scaled to 250 deviations.
+    return Dataset(x, labels, 10, "mnist", standardise_by="one scale")
+
+
+def _find(folder: Path, name: str) -> Path:
+    for candidate in (folder / name, folder / f"{name}.gz"):
+        if candidate.exists():
+            return candidate
+    raise DataError(f"{folder}: neither {name} nor {name}.gz is there")
+
+
+BUNDLED: dict[str, Callable[[], Dataset]] = {
+    "breast_cancer": load_breast_cancer,
+    "digits": load_digits,
+}
+FROM_PATH: dict[str, Callable[[str | PathLike[str]], Dataset]] = {
+    "cleveland": load_cleveland,
+    "mnist": lambda folder: load_mnist(folder)[0],
+}
+DATASETS = tuple(sorted([*BUNDLED, *FROM_PATH]))
+
+
+def load_dataset(name: str, path: str | PathLike[str] | None = None) -> Dataset:
+    """Load a data set by name.
+
+    Parameters
+    ----------
+    name : str
+        ``"breast_cancer"`` or ``"digits"``, which scikit-learn carries, ``"cleveland"`` or
+        ``"mnist"`` (its training samples), which need a path.
+    path : path, optional
+        The file or folder.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    ConfigurationError
+        If the name is unknown, or a path is missing or given in vain.
+    DataError
+        If the file is missing or damaged.
+    MissingDependencyError
+        If scikit-learn is needed and not installed.
+    """
+    if name in BUNDLED:
+        if path is not None:
+            raise ConfigurationError(f"the data set {name!r} takes no path")
+        return BUNDLED[name]()
+    if name not in FROM_PATH:
+        raise unknown_name("data set", name, DATASETS)
+    if path is None:
+        raise ConfigurationError(f"the data set {name!r} needs the path of its data")
+    return FROM_PATH[name](path)

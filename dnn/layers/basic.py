@@ -1,0 +1,188 @@
+"""Layers that most networks are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from dnn.errors import ConfigurationError, ShapeError, explains_arguments, unknown_name
+from dnn.graph import operations
+from dnn.graph.node import Node, Shape
+from dnn.graph.operations.activations import ACTIVATIONS
+from dnn.initializers import Initializer, zeros
+from dnn.layers.layer import Layer, NoiseSource, build_all
+
+__all__ = ["ACTIVATIONS", "Activation", "Flatten", "FullyConnected", "Input", "Output", "Residual"]
+
+
+class Input(Layer):
+    """The first layer: it states the shape of one sample.
+
+    Parameters
+    ----------
+    *shape : int
+        Such as ``Input(784)``.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        if not shape or any(length < 1 for length in shape):
+            raise ConfigurationError(f"Input: {shape} is no shape of a sample")
+        self.shape = shape
+
+    def forward(self, x: Node) -> Node:
+        """Return `x`."""
+        return x
+
+
+class Output(Layer):
+    """The last layer, if one likes: it states the shape that the network puts out for a sample.
+
+    Parameters
+    ----------
+    *shape : int
+        Such as ``Output(10)``.
+
+    Raises
+    ------
+    ConfigurationError
+        If that is no shape; when the network is built, `ShapeError` if its output has another.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        if not shape or any(length < 1 for length in shape):
+            raise ConfigurationError(f"Output: {shape} is no shape of a sample")
+        self.shape = shape
+
+    def build(self, shape: Shape) -> None:
+        """Compare the shapes."""
+        if shape != self.shape:
+            message = f"the network puts out {shape}, but {self.shape} is wanted"
+            raise ShapeError(self.name, message, shape, self.shape)
+
+    def forward(self, x: Node) -> Node:
+        """Return `x`."""
+        return x
+
+
+class Flatten(Layer):
+    """Each sample becomes a vector, its last axis running fastest."""
+
+    def forward(self, x: Node) -> Node:
+        """Return `x` in shape (batch, elements of a sample)."""
+        return operations.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
+
+
+class FullyConnected(Layer):
+    """``y = x W + b``, with W of shape (inputs, units) and one bias for each unit.
+
+    Parameters
+    ----------
+    units : int
+    bias : bool
+    start : str or initializer
+        What W starts from; b starts from 0.
+    """
+
+    @explains_arguments
+    def __init__(
+        self, units: int, *, bias: bool = True, start: str | Initializer = "glorot_uniform"
+    ) -> None:
+        super().__init__()
+        if isinstance(units, bool) or not isinstance(units, int) or units < 1:
+            raise ConfigurationError(
+                f"FullyConnected: units must be an integer of at least 1, not {units!r}"
+            )
+        self.units = units
+        self.start = start
+        self.with_bias = bias
+
+    def build(self, shape: Shape) -> None:
+        """Declare W and b."""
+        if len(shape) != 1:
+            message = f"a sample must be a vector, but its shape is {shape}"
+            raise ShapeError(self.name, message, shape)
+        self.weight = self.parameter("weight", (shape[0], self.units), self.start)
+        if self.with_bias:
+            self.bias = self.parameter("bias", (self.units,), zeros)
+
+    def forward(self, x: Node) -> Node:
+        """Return ``x W + b``."""
+        y = x @ self.weight
+        return y + self.bias if self.with_bias else y
+
+
+class Activation(Layer):
+    """A function applied to every element; ``"softmax"`` to the last axis of each sample.
+
+    Parameters
+    ----------
+    function : str
+        One of `dnn.graph.operations.activations.ACTIVATIONS`: ``"relu"``, ``"sigmoid"``,
+        ``"tanh"``, ``"softmax"`` and so on.
+    """
+
+    def __init__(self, function: str) -> None:
+        super().__init__()
+        if function not in ACTIVATIONS:
+            raise unknown_name("activation", function, sorted(ACTIVATIONS))
+        self.function = function
+
+    def forward(self, x: Node) -> Node:
+        """Return the function of `x`."""
+        return ACTIVATIONS[self.function](x)
+
+
+class Residual(Layer):
+    """``y = x + layers(x)``.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Together they keep the shape of a sample. Their names begin with the name of this layer, as
+        in ``residual_1.fully_connected_1.weight``.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no layer; when the network is built, `ShapeError` if they change the shape.
+
+    References
+    ----------
+    .. [1] He et al., Deep residual learning for image recognition, 2016, equation 1.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        if not self.layers:
+            raise ConfigurationError("Residual: there is no layer in it")
+
+    def build(self, shape: Shape) -> None:
+        """Build the layers inside, and take over what they declare."""
+        end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1]
+        if end != shape:
+            message = f"the layers inside turn samples of {shape} into {end}; it must be the same"
+            raise ShapeError(self.name, message, shape, end)
+        for layer in self.layers:
+            self.parameters += layer.parameters
+            self.states += layer.states
+
+    @property
+    def assignments(self) -> list[Node]:
+        """Those of all layers inside."""
+        return [node for layer in self.layers for node in layer.assignments]
+
+    def begin(self, noise: NoiseSource | None) -> None:
+        """Make ready for `forward`, with all layers inside."""
+        super().begin(noise)
+        for layer in self.layers:
+            layer.begin(noise)
+
+    def forward(self, x: Node) -> Node:
+        """Return the sum of `x` and what the layers make of it."""
+        y = x
+        for layer in self.layers:
+            y = layer.forward(y)
+        return x + y
