@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from diel.comm.meter import Meter
     from diel.coupling.channel import Channel
     from diel.tuples.client import TupleClient
-    from diel.tuples.transport import Inbox
+    from diel.tuples.transport import Transport
 
 _TELL_AFTER_S: Final = 1.0
 
@@ -29,7 +29,7 @@ class Teller:
     Parameters
     ----------
     tuples : TupleClient
-    transport : Inbox
+    transport : Transport
         Of the client.
     channel : Channel
     meter : Meter
@@ -41,7 +41,7 @@ class Teller:
     def __init__(
         self,
         tuples: TupleClient,
-        transport: Inbox,
+        transport: Transport,
         channel: Channel,
         meter: Meter,
         report: Callable[[Report], None],

@@ -25,7 +25,6 @@ import socket
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.waiting import wait_for
@@ -173,12 +172,7 @@ class TupleSocket:
     def __enter__(self) -> TupleSocket:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:  # which says more than what may go wrong here

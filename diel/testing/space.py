@@ -5,10 +5,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from diel.coupling.channel import Channel
@@ -22,9 +20,9 @@ from diel.tuples.protocol import (
     Operation,
     Reply,
     is_piece,
-    pack_query,
     unpack_frames,
 )
+from diel.tuples.requests import Requests
 from diel.tuples.store import TupleStore
 from diel.tuples.striping import Layout
 from diel.tuples.tags import Tag, decode_tag
@@ -70,7 +68,7 @@ class TupleSpace:
             self.raise_if_closed()
             safe_point()
 
-        return TupleClient(_Transport(self._transport, stop_waiting))
+        return TupleClient(self._transport.another_client(stop_waiting))
 
     def context(
         self,
@@ -129,18 +127,26 @@ class TupleSpace:
     def tuples(self) -> list[tuple[Tag, Any]]:
         """Return all (tag, value), server by server, oldest first; they stay in the space."""
         frames = self._dump()
-        pieces = {one.key: one.payload for one in frames if is_piece(one.key)}
+        pieces = {frame.key: frame.payload for frame in frames if is_piece(frame.key)}
         return [
-            (decode_tag(one.key), _value(one, pieces)) for one in frames if not is_piece(one.key)
+            (decode_tag(frame.key), _value(frame, pieces))
+            for frame in frames
+            if not is_piece(frame.key)
         ]
 
     def tags(self) -> list[Tag]:
         """Return the tag of each tuple, as `tuples` does."""
-        return [decode_tag(one.key) for one in self._dump() if not is_piece(one.key)]
+        return [decode_tag(frame.key) for frame in self._dump() if not is_piece(frame.key)]
 
     def _dump(self) -> list[Reply]:
-        transport = self._transport.another_client()
-        return [one for server in range(transport.servers) for one in _dump(transport, server)]
+        requests = Requests(self._transport.another_client())
+        frames: list[Reply] = []
+        for server in range(requests.servers):
+            reply = requests.ask(server, Operation.DUMP)
+            while reply.number:
+                frames += unpack_frames(reply.payload)
+                reply = requests.ask(server, Operation.DUMP, argument=1)
+        return frames
 
     def close(self) -> None:
         """End the waits of all clients, which raise `RunStopped`; remove what was made."""
@@ -155,8 +161,7 @@ class TupleSpace:
 
     def wake(self) -> None:
         """Let every client that waits look at its safe point."""
-        with self._transport._changed:
-            self._transport._changed.notify_all()
+        self._transport.wake()
 
     def _own_run_dir(self) -> Path:
         if self._run_dir is None:
@@ -169,41 +174,8 @@ class TupleSpace:
     def __enter__(self) -> TupleSpace:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class _Transport(LocalTransport):
-    """A further client of a transport's stores, whose waits end when they shall."""
-
-    def __init__(self, first: LocalTransport, safe_point: Callable[[], None]) -> None:
-        super().__init__(first._stores)
-        self._safe_point = safe_point
-        with first._changed:
-            self._changed, self._mail = first._changed, first._mail
-            self._client = len(self._mail)
-            self._mail[self._client] = deque()
-
-    def _wait_for_change(self) -> None:
-        self._safe_point()
-        super()._wait_for_change()
-
-
-def _dump(transport: LocalTransport, server: int) -> list[Reply]:
-    frames: list[Reply] = []
-    while True:
-        serial = transport.next_serial()
-        begun = int(bool(frames))
-        transport.send(server, pack_query(Operation.DUMP, serial, argument=begun))
-        reply = transport.receive((serial,))[1]
-        frames += unpack_frames(reply.payload)
-        if not reply.number:
-            return frames
 
 
 def _value(item: Reply, pieces: Mapping[bytes, Any]) -> Any:

@@ -9,37 +9,47 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
-from diel.tuples.protocol import Outs as Replies
-from diel.tuples.protocol import Payload, Reply, take_head, unpack_reply
+from diel.tuples.protocol import Outs, Payload, Reply, take_head, unpack_reply
 from diel.tuples.store import TupleStore
-from diel.tuples.transport import Inbox, Outs
+from diel.tuples.transport import Targets, Transport
 
 
-class LocalTransport(Inbox):
+class LocalTransport(Transport):
     """Reaches stores in the same process; clients may be threads, each with a transport.
 
     Parameters
     ----------
     stores : sequence of TupleStore, optional
         Default: a single new one.
+    safe_point : callable, optional
+        Asked during waits; what it raises ends them.
     """
 
-    def __init__(self, stores: Sequence[TupleStore] | None = None) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        stores: Sequence[TupleStore] | None = None,
+        safe_point: Callable[[], None] = lambda: None,
+    ) -> None:
         self._stores = tuple(stores) if stores is not None else (TupleStore(),)
+        super().__init__(len(self._stores))
+        self._safe_point = safe_point
         self._client = 0
         self._changed = threading.Condition()
         self._mail: dict[int, deque[tuple[int, Reply]]] = {0: deque()}
-        self.servers = len(self._stores)
 
-    def another_client(self) -> LocalTransport:
+    def another_client(self, safe_point: Callable[[], None] = lambda: None) -> LocalTransport:
         """Return a transport for a further client of the same stores."""
         with self._changed:
-            other = LocalTransport(self._stores)
+            other = LocalTransport(self._stores, safe_point)
             other._changed, other._mail = self._changed, self._mail
             other._client = len(self._mail)
             self._mail[other._client] = deque()
             return other
+
+    def wake(self) -> None:
+        """Let every client that waits ask its safe point."""
+        with self._changed:
+            self._changed.notify_all()
 
     def send(self, server: int, message: bytes, payload: Payload = None) -> None:
         """Apply a request."""
@@ -60,25 +70,22 @@ class LocalTransport(Inbox):
         self.send(server, take_head(serial) + rest)
         return serial, None
 
-    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
-        """Send (server, message, payload) to several servers."""
-        for server, message, payload in parts:
-            self.send(server, message, payload)
-
-    def receive_all(self, serials: Collection[int], outs: Outs = None) -> list[tuple[int, Reply]]:
+    def receive_all(
+        self, serials: Collection[int], targets: Targets = None
+    ) -> list[tuple[int, Reply]]:
         """Wait for the replies to all of some requests."""
         for serial in serials:
             self.keep(serial)
         missing = set(serials)
         found = []
         while missing:
-            found.append(self.receive(missing, outs=outs))
+            found.append(self.receive(missing, targets=targets))
             missing.discard(found[-1][1].serial)
             self.drop(found[-1][1].serial)
         return found
 
     def receive(
-        self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
+        self, serials: Collection[int], timeout_s: float = math.inf, targets: Targets = None
     ) -> tuple[int, Reply]:
         """Wait for the reply to one of some requests; return (server, reply)."""
         with self._changed:
@@ -111,6 +118,7 @@ class LocalTransport(Inbox):
             self._early[reply.serial] = (server, reply)
 
     def _wait_for_change(self) -> None:
+        self._safe_point()
         now_s = time.monotonic()
         for server, store in enumerate(self._stores):
             self._deliver(server, store.expire(now_s))
@@ -118,7 +126,7 @@ class LocalTransport(Inbox):
             next_s = min(store.next_deadline_s() for store in self._stores)
             self._changed.wait(max(0.0, min(next_s - now_s, 1.0)))
 
-    def _deliver(self, server: int, replies: Replies) -> None:
+    def _deliver(self, server: int, replies: Outs) -> None:
         for client, message, payload in replies:
             copy = None if payload is None else bytearray(payload)
             self._mail[client].append((server, unpack_reply(message, copy)))

@@ -27,7 +27,7 @@ from diel.tuples.protocol import (
     unpack_prefix,
     unpack_reply,
 )
-from diel.tuples.transport import LARGEST_SERIAL, Inbox, Outs
+from diel.tuples.transport import LARGEST_SERIAL, Targets, Transport
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -43,7 +43,7 @@ _EAGER_BYTES: Final = 256
 when the receiver has taken them in, which it does not while it sleeps."""
 
 
-class MpiTransport(Inbox):
+class MpiTransport(Transport):
     """Talks to tuple servers over MPI.
 
     Parameters
@@ -70,7 +70,7 @@ class MpiTransport(Inbox):
     ) -> None:
         from mpi4py import MPI
 
-        super().__init__()
+        super().__init__(len(servers))
         self._mpi = MPI
         self._comm = comm
         self._ranks = tuple(servers)
@@ -93,7 +93,6 @@ class MpiTransport(Inbox):
         )
         self._test, self._send = self._reply.Test, comm.Send
         self._reply.Start()
-        self.servers = len(self._ranks)
 
     def close(self) -> None:
         """Give the open receive back to MPI."""
@@ -188,7 +187,7 @@ class MpiTransport(Inbox):
         return serial, None
 
     def receive(
-        self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
+        self, serials: Collection[int], timeout_s: float = math.inf, targets: Targets = None
     ) -> tuple[int, Reply]:
         """Wait for the reply to one of some requests; return (server, reply)."""
         early = self._take_early(serials) if self._early else None
@@ -200,20 +199,22 @@ class MpiTransport(Inbox):
             except BaseException:
                 self._note_cut_short(serials)
                 raise
-            server, reply, pieces = self._take_reply(serials, outs)
+            server, reply, pieces = self._take_reply(serials, targets)
             if pieces is not None:
                 self._finish_receiving(pieces, reply)
             if reply[1] in serials:
                 return server, reply
             self._sort(server, reply)
 
-    def receive_all(self, serials: Collection[int], outs: Outs = None) -> list[tuple[int, Reply]]:
+    def receive_all(
+        self, serials: Collection[int], targets: Targets = None
+    ) -> list[tuple[int, Reply]]:
         """Wait for the replies to all of some requests, whose payloads come at the same time."""
         missing = set(serials)
         found, under_way = [], []
         while missing:
             self._await_message(math.inf)
-            server, reply, pieces = self._take_reply(missing, outs)
+            server, reply, pieces = self._take_reply(missing, targets)
             under_way += pieces or []
             if reply.serial in missing:
                 missing.discard(reply.serial)
@@ -262,7 +263,7 @@ class MpiTransport(Inbox):
             self._meter.waited(since_s)
 
     def _take_reply(
-        self, serials: Collection[int], outs: Outs
+        self, serials: Collection[int], targets: Targets
     ) -> tuple[int, Reply, list[MPI.Request] | None]:
         """Return server, reply, and the requests of a payload that is still on its way."""
         status = self._status
@@ -273,8 +274,8 @@ class MpiTransport(Inbox):
             return server, unpack_reply(message), None
         size = payload_to_come(message)
         serial = unpack_prefix(message)[0]
-        out = outs.get(serial) if outs and serial in serials else None
-        payload: Payload = out if out is not None and len(out) == size else _fresh(size)
+        target = targets.get(serial) if targets and serial in serials else None
+        payload: Payload = target if target is not None and len(target) == size else _fresh(size)
         pieces = [
             self._comm.Irecv(
                 [piece, self._byte], self._ranks[server], tags.SERVER_TO_CLIENT_PAYLOAD

@@ -142,8 +142,8 @@ class Requests:
             operation, serial, key, timeout_s=timeout_s, argument=argument, kind=kind, meta=meta
         )
         self.transport.send(server, message)
-        outs = None if target is None else {serial: target.buffer}
-        return self.transport.receive((serial,), timeout_s, outs)[1]
+        targets = None if target is None else {serial: target.buffer}
+        return self.transport.receive((serial,), timeout_s, targets)[1]
 
     def ask_all(
         self,
@@ -155,8 +155,8 @@ class Requests:
         serials = [self.transport.next_serial() for _ in places]
         for serial, (server, key) in zip(serials, places, strict=True):
             self.transport.send(server, pack_query(operation, serial, key, timeout_s=0))
-        outs = None if cuts is None else dict(zip(serials, cuts, strict=True))
-        found = {reply.serial: reply for _, reply in self.transport.receive_all(serials, outs)}
+        targets = None if cuts is None else dict(zip(serials, cuts, strict=True))
+        found = {reply.serial: reply for _, reply in self.transport.receive_all(serials, targets)}
         return [found[serial] for serial in serials]
 
     def match(

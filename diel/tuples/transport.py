@@ -1,4 +1,4 @@
-"""How the requests of one client reach its servers: what every way of doing so offers.
+"""How the requests of one client reach its servers.
 
 `mpi_transport` does it over MPI, `local_transport` within one process.
 """
@@ -6,35 +6,54 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from diel.tuples.protocol import Payload, Reply
 
 LARGEST_SERIAL: Final = 2**32 - 1
 
-Outs: TypeAlias = "Mapping[int, memoryview] | None"
+Targets: TypeAlias = "Mapping[int, memoryview] | None"
 """Where large payloads shall land, by the serial of the request."""
 
 
-class Transport(Protocol):
-    """Carries the requests of one client to its servers, numbered from 0."""
+class Transport(ABC):
+    """Carries the requests of one client to its servers, and keeps replies until they are wanted.
 
-    servers: int
-    cut_short: dict[int, int]
+    Parameters
+    ----------
+    servers : int
+        How many there are, numbered from 0.
 
-    def next_serial(self) -> int:
-        """Return a number for a request, different from all that are under way."""
+    Attributes
+    ----------
+    cut_short : dict of int to int
+        Requests whose replies nobody waits for any more since an exception ended the wait, and
+        their operations, 0 where that is not known here.
+    """
 
+    def __init__(self, servers: int) -> None:
+        self.servers = servers
+        self.cut_short: dict[int, int] = {}
+        self._serial = 0
+        self._kept: set[int] = set()
+        self._early: dict[int, tuple[int, Reply]] = {}
+
+    @abstractmethod
     def send(self, server: int, message: bytes, payload: Payload = None) -> None:
         """Send a request; return when the payload may be changed."""
 
-    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
-        """Send (server, message, payload) to several servers at the same time."""
-
+    @abstractmethod
     def sender(self, server: int) -> Callable[[bytes], None]:
         """Return what sends to a server messages without a payload."""
 
+    def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
+        """Send (server, message, payload) to several servers at the same time."""
+        for server, message, payload in parts:
+            self.send(server, message, payload)
+
+    @abstractmethod
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
         """Ask for a tuple, and look for the reply for a short while.
 
@@ -52,42 +71,28 @@ class Transport(Protocol):
             The tuple's value, if that is bytes; None if the reply is to be had with `receive`.
         """
 
+    @abstractmethod
     def receive(
-        self, serials: Collection[int], timeout_s: float = math.inf, outs: Outs = None
+        self, serials: Collection[int], timeout_s: float = math.inf, targets: Targets = None
     ) -> tuple[int, Reply]:
         """Wait for the reply to one of some requests; return (server, reply).
 
-        A payload that travels apart lands in the memory that `outs` has for its serial, if that
+        A payload that travels apart lands in the memory that `targets` has for its serial, if that
         has its size. Replies to other requests are kept if they were announced with `keep`, and
         dropped otherwise.
         """
 
-    def receive_all(self, serials: Collection[int], outs: Outs = None) -> list[tuple[int, Reply]]:
+    @abstractmethod
+    def receive_all(
+        self, serials: Collection[int], targets: Targets = None
+    ) -> list[tuple[int, Reply]]:
         """Wait for the replies to all of some requests, whose payloads come at the same time."""
 
+    @abstractmethod
     def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
         """Return the reply to one of some requests, as `receive`, if it is here."""
 
-    def keep(self, serial: int) -> None:
-        """Keep the reply to a request until somebody receives it."""
-
-    def kept(self, serials: Collection[int]) -> list[tuple[int, Reply]]:
-        """Return the (server, reply) to kept requests that are here."""
-
-    def drop(self, serial: int) -> None:
-        """Do not keep the reply to a request any longer."""
-
-
-class Inbox:
-    """Which replies are wanted, and those that came before their time."""
-
-    def __init__(self) -> None:
-        self._serial = 0
-        self.cut_short: dict[int, int] = {}
-        """Requests whose replies nobody waits for any more since an exception ended the wait, and
-        their operations, 0 where that is not known here."""
-        self._kept: set[int] = set()
-        self._early: dict[int, tuple[int, Reply]] = {}
+    # -- requests and early replies -----------------------------------------------------------
 
     def next_serial(self) -> int:
         """Return a number for a request, different from all that are under way."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diel.tuples.blocks import BlockPool
+from diel.tuples.server import BlockPool
 
 
 def address(memory: memoryview) -> int:
