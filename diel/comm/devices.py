@@ -44,9 +44,9 @@ def visible_gpus(
 
 
 def _listed(variable: str) -> tuple[str, ...]:
-    """Return the names in the variable; like CUDA, end at the first that is none."""
+    """Return the names in the variable; like CUDA, end at the first invalid name."""
     names: dict[str, None] = {}
-    for name in (one.strip() for one in variable.split(",")):
+    for name in map(str.strip, variable.split(",")):
         # Slurm writes NoDevFiles for a job without GPUs.
         if not name or name.startswith("-") or name == "NoDevFiles":
             break

@@ -5,13 +5,13 @@
     sender                          receiver
     offer(ticket, payload)
     send(head)             ------>  poll() takes heads in as they come
-                                    looks at one, decides where its payload shall land
+                                    looks at a head, decides where its payload goes
                            ------>  receive(ticket, memory)
 
 A head is small and leaves at once. A payload has a ticket, which is in its head, and leaves when
 the receiver asks for it: a synchronous send, completed by the matching receive and never by a
 buffer. So large payloads land in their final place, in any order, and whoever sent one knows when
-it was received. Nothing here blocks; what is in a head is the affair of the packages above.
+it was received. Nothing here blocks. What a head contains is decided by the packages that use this.
 """
 
 from __future__ import annotations

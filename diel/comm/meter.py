@@ -44,7 +44,7 @@ class Times(NamedTuple):
 
     def plus(self, other: Times) -> Times:
         """Return the sum of two."""
-        return Times(*(one + more for one, more in zip(self, other, strict=True)))
+        return Times(*(mine + more for mine, more in zip(self, other, strict=True)))
 
     def minus(self, earlier: Times) -> Times:
         """Return what has been spent since `earlier`."""

@@ -58,7 +58,7 @@ class Parent:
         token = secrets.token_hex(8) if self.rank == self.EXECUTIVE_RANK else ""
         gathered = self.comm.allgather((self.host, visible_gpus(), token))
         self.roster: list[tuple[str, tuple[str, ...]]] = (
-            [one[:2] for one in gathered] if self.rank == self.EXECUTIVE_RANK else []
+            [told[:2] for told in gathered] if self.rank == self.EXECUTIVE_RANK else []
         )
         self.wakeup = Wakeup(self.rank, self.size)
         attach(self.wakeup, self.comm)

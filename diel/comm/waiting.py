@@ -49,7 +49,7 @@ _CHECK_EVERY_S: Final = (4e-3, 50e-3)
 _CHECK_SHARE: Final = 0.05
 
 
-class Patience:
+class Backoff:
     """The pauses between the polls of one wait: none, then yields, then ever longer sleeps.
 
     Parameters
@@ -212,18 +212,18 @@ def wait_for(
         Called now and then while waiting; what it raises ends the wait. This is how a rank in
         the middle of a wait learns that the run is stopping.
     brisk : bool, optional
-        Whether a payload of one's own may be under way meanwhile, as in `Patience`.
+        Whether a payload of one's own may be under way meanwhile, as in `Backoff`.
     wakeup : Wakeup, optional
         By which the ranks that are waited for wake this one.
     wakes : sequence of int or of objects with a fileno, optional
-        Files that end a pause at once when they can be read, as in `Patience`.
+        Files that end a pause at once when they can be read, as in `Backoff`.
 
     Returns
     -------
     object or None
         What `poll` found, or None after the timeout.
     """
-    patience = Patience(brisk, wakeup, wakes)
+    backoff = Backoff(brisk, wakeup, wakes)
     found = poll()
     if found is not None:
         return found
@@ -233,7 +233,7 @@ def wait_for(
         while True:
             if deadline_s < math.inf:
                 left_s = deadline_s - time.perf_counter()
-            slept = patience.pause(left_s)
+            slept = backoff.pause(left_s)
             found = poll()
             if found is not None:
                 return found
@@ -242,4 +242,4 @@ def wait_for(
             if left_s <= 0:
                 return None
     finally:
-        patience.end()
+        backoff.end()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from diel.comm import tags
 from diel.comm.meter import Meter
-from diel.comm.waiting import Patience
+from diel.comm.waiting import Backoff
 from diel.comm.wakeup import LINE, wakeup_of
 from diel.errors import TupleError
 from diel.tuples.protocol import (
@@ -248,18 +248,18 @@ class MpiTransport(Transport):
         for _ in _QUICK_POLLS:
             if test(status):
                 return
-        patience = Patience(wakeup=self._wakeup)
+        backoff = Backoff(wakeup=self._wakeup)
         deadline_s = time.monotonic() + timeout_s + _SERVER_GRACE_S if timeout_s < math.inf else 0
         since_s = self._meter.clock()
         try:
             while not test(status):
-                if patience.pause():
+                if backoff.pause():
                     self._safe_point()
                     if deadline_s and time.monotonic() > deadline_s:
                         ranks = ", ".join(map(str, self._ranks))
                         raise TupleError(f"the tuple server (rank {ranks}) does not answer")
         finally:
-            patience.end()
+            backoff.end()
             self._meter.waited(since_s)
 
     def _take_reply(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from diel.comm import tags
 from diel.comm.meter import ServerMeter
-from diel.comm.waiting import Patience
+from diel.comm.waiting import Backoff
 from diel.comm.wakeup import LINE, wakeup_of
 from diel.tuples.arrays import np
 from diel.tuples.protocol import APART, MESSAGE_BYTES, Outs, Payload, chunks, payload_to_come
@@ -101,7 +101,7 @@ class TupleServer:
         handle, clock, test, start = self.store.handle, self._clock, receive.Test, receive.Start
         count_of, source_of, isend = status.Get_count, status.Get_source, self._comm.Isend
         transfers = self._transfers
-        patience = Patience(wakeup=self._wakeup)
+        backoff = Backoff(wakeup=self._wakeup)
         flags, wake = self._wakeup.flags, self._wakeup.wake
         polls, handled, now_s = _POLLS, 0, clock()
         try:
@@ -112,13 +112,13 @@ class TupleServer:
                 else:
                     polls = _FEW_POLLS
                     if self._finish_transfers() or self._expire():
-                        patience.reset()
+                        backoff.reset()
                     elif self._moving():
                         meter.move()
                         os.sched_yield()  # to the client, which may be on the same core
                     else:
                         meter.wait(now_s)
-                        if patience.pause(self.store.next_deadline_s() - clock()):
+                        if backoff.pause(self.store.next_deadline_s() - clock()):
                             now_and_then()
                             if should_leave():
                                 return
@@ -142,7 +142,7 @@ class TupleServer:
                     polls = _FEW_POLLS
                 elif polls is _FEW_POLLS:
                     polls = _POLLS
-                    patience.reset()
+                    backoff.reset()
                     meter.work()
                 handled += 1
                 if handled >= _MESSAGES_IN_A_ROW:
@@ -151,7 +151,7 @@ class TupleServer:
                     self._expire()
                     now_and_then()
         finally:
-            patience.end()
+            backoff.end()
             meter.work()
             receive.Cancel()
             receive.Wait()

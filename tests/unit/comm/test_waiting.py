@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from diel.comm.waiting import Patience, wait_for
+from diel.comm.waiting import Backoff, wait_for
 
 
 def after(polls: int, found: object) -> Callable[[], object]:
@@ -105,7 +105,7 @@ def test_a_wait_is_over_soon_after_the_event() -> None:
     timer.join()
 
 
-def test_patience_spins_first_then_sleeps_longer_and_longer(
+def test_backoff_spins_first_then_sleeps_longer_and_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept: list[float] = []
@@ -117,17 +117,17 @@ def test_patience_spins_first_then_sleeps_longer_and_longer(
 
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    patience = Patience()
-    assert not any(patience.pause() for _ in range(200))
+    backoff = Backoff()
+    assert not any(backoff.pause() for _ in range(200))
     assert slept == []
     while clock[0] < 1001.5:
-        patience.pause()
+        backoff.pause()
     assert slept == sorted(slept)
     assert slept[0] < 1e-4
     first_second = slept[: bisect(list(itertools.accumulate(slept)), 1.0)]
     assert (max(first_second), max(slept)) == (1e-3, 5e-3)
-    patience.reset()
-    assert not patience.pause()
+    backoff.reset()
+    assert not backoff.pause()
 
 
 def test_who_has_a_payload_under_way_sleeps_late_and_never_for_long(
@@ -135,9 +135,9 @@ def test_who_has_a_payload_under_way_sleeps_late_and_never_for_long(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    patience = Patience(brisk=True)
-    assert not any(patience.pause() for _ in range(4000))
+    backoff = Backoff(brisk=True)
+    assert not any(backoff.pause() for _ in range(4000))
     while len(slept) < 2000:
-        patience.pause()
+        backoff.pause()
     assert max(slept) <= 100e-6
     assert wait_for(after(9000, "it"), brisk=True) == "it"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from diel.comm.waiting import Patience, wait_for
+from diel.comm.waiting import Backoff, wait_for
 from diel.comm.wakeup import LINE, Wakeup
 
 
@@ -126,14 +126,14 @@ def test_a_wait_ends_when_its_rank_is_woken(pair: tuple[Wakeup, Wakeup]) -> None
 
 
 def test_whoever_is_woken_checks_its_safe_point_at_once(pair: tuple[Wakeup, Wakeup]) -> None:
-    patience = Patience(wakeup=pair[0])
+    backoff = Backoff(wakeup=pair[0])
     while not pair[0].flags[0]:
-        patience.pause()
-    assert not patience.pause()  # a poll more: Open MPI's probe finds what the one before took in
+        backoff.pause()
+    assert not backoff.pause()  # a poll more: Open MPI's probe finds what the one before took in
     assert pair[0].flags[0]
     pair[1].wake(0)
-    assert patience.pause()
-    patience.end()
+    assert backoff.pause()
+    backoff.end()
 
 
 def test_a_wait_that_has_ended_wants_no_wake_up(pair: tuple[Wakeup, Wakeup]) -> None:
@@ -165,9 +165,9 @@ def test_sleeps_of_a_rank_that_all_can_wake_are_a_tenth_of_the_wait(
 
     monkeypatch.setattr(pair[0], "sleep", sleep)
     monkeypatch.setattr(time, "perf_counter", now)
-    patience = Patience(wakeup=pair[0])
+    backoff = Backoff(wakeup=pair[0])
     while clock[0] < 1010:
-        patience.pause()
+        backoff.pause()
     assert slept == sorted(slept)
     assert (slept[0], slept[-1]) == (50e-3, 0.2)
     assert len(slept) < 150
@@ -213,10 +213,10 @@ def test_a_host_is_crowded_when_more_ranks_are_awake_than_it_has_cores(
         ranks[2].announce()
         assert not ranks[0].is_crowded
         ranks[2].call_off()
-        patience = Patience(wakeup=ranks[0])
-        assert not patience.pause()
+        backoff = Backoff(wakeup=ranks[0])
+        assert not backoff.pause()
         assert ranks[0].flags[0] == 1, "it polls although others want its core"
-        patience.end()
+        backoff.end()
     finally:
         for wakeup in ranks:
             wakeup.close()
