@@ -72,9 +72,9 @@ def _nothing_to_resume(directory: RunDirectory) -> int:
 
 def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.cli.display import display_for
-    from diel.executive import launch, placement
-    from diel.executive.arrangement import arrange
+    from diel.executive import launch
     from diel.executive.leftovers import remove_leftovers
+    from diel.executive.placement import planning
     from diel.loading.options import finish
     from diel.loading.reports import conclude_reports
     from diel.run.trace import save_trace
@@ -82,12 +82,12 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
 
     workflow = finish(read_draft(options.file))
     cores = launch.available_cores()
-    ranks = options.ranks or placement.needs(workflow, cores).moment
-    plans = placement.plan_groups(workflow, ranks, options.file)
+    ranks = options.ranks or planning.needs(workflow, cores).moment
+    plans = planning.plan_groups(workflow, ranks, options.file)
     if any(module.gpus for module in workflow.modules):
-        node = launch.node_of_all(placement.pool_ranks(workflow, ranks), os.environ)
+        node = launch.node_of_all(planning.pool_ranks(workflow, ranks), os.environ)
         if node is not None:  # else only the ranks themselves can tell
-            arrange(workflow, plans, [node], options.file)
+            planning.assign_ranks(workflow, plans, [node], options.file)
     if options.ranks is None and ranks > _RANKS_A_CORE * cores:
         raise LaunchError(
             f"{options.file} can use {ranks:,} ranks at once, and there are {cores} cores: "

@@ -86,7 +86,7 @@ def sweep(options: argparse.Namespace) -> int:
 
 def _preview(options: argparse.Namespace) -> int:
     from diel.executive.launch import available_cores
-    from diel.executive.placement import needs, plan_groups
+    from diel.executive.placement.planning import needs, plan_groups
 
     set_thread_environment(1)
     draft = read_draft(str(options.file))

@@ -11,13 +11,19 @@ from pathlib import Path
 
 from diel.cli.output import aligned
 from diel.errors import LaunchError
-from diel.executive.arrangement import arrange, fewest_gpus_per_node, simulated_nodes
 from diel.executive.launch import available_cores, own_mpiexec
-from diel.executive.placement import needs, plan_groups, pool_ranks, server_ranks
+from diel.executive.placement.planning import (
+    assign_ranks,
+    fewest_gpus_per_node,
+    needs,
+    plan_groups,
+    pool_ranks,
+    server_ranks,
+    simulated_nodes,
+)
+from diel.executive.placement.preview import SchedulePreview
 from diel.executive.plans import GroupPlan
 from diel.executive.sbatch import job_for, sbatch_script
-from diel.executive.seating import Seating
-from diel.executive.sittings import Sitting, moments, threads_on
 from diel.loading.environment import set_thread_environment
 from diel.loading.options import finish
 from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, tree_of
@@ -117,8 +123,8 @@ def _print_schedule(
     if gpus_per_node is None:
         gpus_per_node = fewest_gpus_per_node(workflow, plans, pool, per_node)
     nodes = simulated_nodes(pool, per_node, gpus_per_node)
-    plans, seating = arrange(workflow, plans, nodes, shown_as)
-    schedule = moments(plans, seating)
+    plans, assignment = assign_ranks(workflow, plans, nodes, shown_as)
+    preview = SchedulePreview(workflow, plans, assignment)
     head = f"who sits where, with {per_node} ranks on each node"
     if any(module.gpus for module in workflow.modules):
         head += f" and {gpus_per_node} GPUs{', as few as are needed' if fewest else ''}"
@@ -126,15 +132,15 @@ def _print_schedule(
     rows: list[tuple[str, ...]] = [("node", "moment", "who", "copies", "ranks", "GPUs", "threads")]
     for node in range(-(-ranks // per_node)):
         node_ranks = range(node * per_node, min(ranks, (node + 1) * per_node))
-        lines = list(_lines(workflow, node_ranks, schedule, seating))
+        lines = list(_lines(workflow, node_ranks, preview))
         rows += [(f"node {node}" if not index else "", *line) for index, line in enumerate(lines)]
     print("\n".join(aligned(rows)))
     if cores_per_node is not None:
-        _check_cores(workflow, schedule, ranks=ranks, per_node=per_node, cores=cores_per_node)
+        _check_cores(preview, ranks=ranks, per_node=per_node, cores=cores_per_node)
 
 
 def _lines(
-    workflow: Workflow, node_ranks: range, schedule: Sequence[Sequence[Sitting]], seating: Seating
+    workflow: Workflow, node_ranks: range, preview: SchedulePreview
 ) -> Iterator[tuple[str, ...]]:
     """Yield the lines of one node: moment, who, copies, ranks, GPUs, threads."""
     busy: set[int] = set()
@@ -144,24 +150,15 @@ def _lines(
     if servers:
         who = "tuple servers" if len(servers) > 1 else "tuple server"
         yield "", who, "", spans(servers), "", ""
-    by_module: dict[tuple[int, str, str], list[Sitting]] = {}
-    for number, moment in enumerate(schedule, start=1):
-        for sitting in moment:
-            if any(rank in node_ranks for rank in sitting.ranks):
-                key = (number, sitting.group, sitting.module)
-                by_module.setdefault(key, []).append(sitting)
-    for (number, group, name), sittings in by_module.items():
-        module = workflow.module(name)
-        ranks = sorted(rank for sitting in sittings for rank in sitting.ranks if rank in node_ranks)
-        busy.update(ranks)
-        gpus = [gpu for rank in ranks for gpu in (seating.gpus_of(rank) or ())[: module.gpus]]
+    for row in preview.rows(node_ranks):
+        busy.update(row.ranks)
         yield (
-            str(number),
-            f"{group}: {name}",
-            spans(sitting.copy_index for sitting in sittings),
-            spans(ranks),
-            spans(map(int, gpus)),
-            f"{len(ranks)} x {module.threads}",
+            str(row.moment),
+            f"{row.group}: {row.module}",
+            spans(row.copies),
+            spans(row.ranks),
+            spans(map(int, row.gpus)),
+            f"{len(row.ranks)} x {workflow.module(row.module).threads}",
         )
     pool = pool_ranks(workflow, node_ranks.stop)
     idle = [rank for rank in node_ranks if rank in pool and rank not in busy]
@@ -180,32 +177,17 @@ def spans(numbers: Iterable[int]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def _check_cores(
-    workflow: Workflow,
-    schedule: Sequence[Sequence[Sitting]],
-    *,
-    ranks: int,
-    per_node: int,
-    cores: int,
-) -> None:
+def _check_cores(preview: SchedulePreview, *, ranks: int, per_node: int, cores: int) -> None:
     # The executive and the servers sleep while they wait: they need no cores of their own.
-    threads = {module.name: module.threads for module in workflow.modules}
     for node in range(-(-ranks // per_node)):
-        node_ranks = range(node * per_node, min(ranks, (node + 1) * per_node))
-        busiest = max(
-            (threads_on(node_ranks, moment, threads) for moment in schedule), key=_sum, default={}
-        )
-        if _sum(busiest) > cores:
-            who = " and ".join(f"{count} of {name}" for name, count in busiest.items())
+        threads = preview.most_threads(range(node * per_node, min(ranks, (node + 1) * per_node)))
+        total = sum(threads.values())
+        if total > cores:
+            who = " and ".join(f"{count} of {name}" for name, count in threads.items())
             raise LaunchError(
                 f"node {node} has {cores} cores, and at one moment its ranks have "
-                f"{_sum(busiest)} threads: {who}; put fewer ranks on a node, or give them fewer "
-                "threads"
+                f"{total} threads: {who}; put fewer ranks on a node, or give them fewer threads"
             )
-
-
-def _sum(threads: dict[str, int]) -> int:
-    return sum(threads.values())
 
 
 _DRAWINGS = {"text": draw_text, "dot": draw_dot, "mermaid": draw_mermaid}

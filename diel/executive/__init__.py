@@ -7,7 +7,6 @@
                   scheduler.py (pure)
     rank 1 ...    tuple servers
 
-    gpus.py, seating.py (pure)      which rank has which GPUs, which ranks a copy takes
-    arrangement.py, sittings.py     both for a whole workflow, before it runs or without
+    placement/    (pure)      copies, ranks and GPUs; who would run where, as a preview
     launch.py, sbatch.py            the mpiexec line, the Slurm script
 """

@@ -134,10 +134,10 @@ class RunningGroup:
     def place(self, serials: Iterator[int]) -> list[RunningCopy]:
         """Put the copies of all modules on the ranks, in order."""
         first_serial, *_ = islice(serials, serials_of(self.plan))
-        for seats in place_modules(self.plan, self.ranks, first_serial):
-            module = RunningModule(seats.plan)
-            for index in range(seats.plan.copies):
-                copy = seats.copy(index, self.plan.name, self.iteration)
+        for placement in place_modules(self.plan, self.ranks, first_serial):
+            module = RunningModule(placement.plan)
+            for index in range(placement.plan.copies):
+                copy = placement.copy(index, self.plan.name, self.iteration)
                 module.copies.append(RunningCopy(copy, module, set(copy.ranks)))
             self.modules.append(module)
         placed = [copy for module in self.modules for copy in module.copies]

@@ -60,7 +60,7 @@ from diel.text import format_duration
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.messages import Report, Welcome
-    from diel.executive.seating import Seating
+    from diel.executive.placement.assignment import RankAssignment
     from diel.loading.module_spec import ModuleSpec
     from diel.run.recorder import Recorder
     from diel.run.resuming import Resumption
@@ -84,7 +84,7 @@ class Driver:
     parent : Parent
     recorder : Recorder
     groups : sequence of GroupPlan
-    seating : Seating
+    assignment : RankAssignment
         Which ranks a copy takes, and which GPUs a rank has.
     server_ranks : sequence of int
     pool : sequence of int
@@ -102,7 +102,7 @@ class Driver:
         recorder: Recorder,
         *,
         groups: Sequence[GroupPlan],
-        seating: Seating,
+        assignment: RankAssignment,
         server_ranks: Sequence[int],
         pool: Sequence[int],
         announce: Callable[[Failure], None],
@@ -121,8 +121,8 @@ class Driver:
         self._finished_before: dict[str, Finished] = (
             {} if resumption is None else resumption.finished
         )
-        self._seating = seating
-        self._scheduler = Scheduler(groups, pool, self._finished_before, choose=seating.choose)
+        self._assignment = assignment
+        self._scheduler = Scheduler(groups, pool, self._finished_before, choose=assignment.choose)
         self._copies_of = {
             name: {module.module: module.copies for module in group.modules}
             for name, group in self._groups.items()
@@ -227,7 +227,7 @@ class Driver:
     def _pool_by_gpus(self) -> dict[tuple[str, ...] | None, list[int]]:
         ranks_with: dict[tuple[str, ...] | None, list[int]] = {}
         for rank in self._pool:
-            ranks_with.setdefault(self._seating.gpus_of(rank), []).append(rank)
+            ranks_with.setdefault(self._assignment.gpus_of(rank), []).append(rank)
         return ranks_with
 
     def abort_missing(self, exit_code: int) -> None:
@@ -357,7 +357,7 @@ class Driver:
 
     def _start_group(self, instruction: StartGroup) -> None:
         copies = instruction.copies
-        gpus = [self._seating.gpus_of_copy(plan.module, plan.ranks) for plan in copies]
+        gpus = [self._assignment.gpus_of_copy(plan.module, plan.ranks) for plan in copies]
         order = messages.RunGroup(
             self._numbers[instruction.group],
             instruction.iteration,
@@ -374,7 +374,7 @@ class Driver:
         present.update((plan.name, plan) for plan in instruction.copies)
         peers = messages.peers_of(instruction.group, list(present.values()), self._specs)
         for plan in instruction.copies:
-            gpus = self._seating.gpus_of_copy(plan.module, plan.ranks)
+            gpus = self._assignment.gpus_of_copy(plan.module, plan.ranks)
             copies_of = self._copies_of[plan.group]
             self._mailbox.send_to_all(messages.RunCopy(plan, copies_of, peers, gpus), plan.ranks)
         self._note_orders(instruction.copies)

@@ -17,7 +17,7 @@ from typing import Final
 
 from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
-from diel.executive.gpus import Node
+from diel.executive.placement.gpus import Node
 from diel.loading.environment import shorten, thread_environment
 from diel.programs.supervised import Supervisor
 from diel.run.directory import RunDirectory

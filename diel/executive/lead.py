@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.errors import CheckpointError, DielError, LaunchError, RunDirectoryError
-from diel.executive.arrangement import arrange
 from diel.executive.driver import Driver
-from diel.executive.gpus import nodes_of
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
-from diel.executive.placement import plan_groups, pool_ranks, server_ranks
+from diel.executive.placement.gpus import nodes_of
+from diel.executive.placement.planning import assign_ranks, plan_groups, pool_ranks, server_ranks
 from diel.loading.environment import set_thread_environment
 from diel.loading.module_spec import ModuleSpec
 from diel.loading.options import finish
@@ -31,7 +30,7 @@ from diel.workflow.load import Draft, read_draft
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
-    from diel.executive.gpus import Node
+    from diel.executive.placement.gpus import Node
     from diel.executive.plans import GroupPlan
     from diel.run.records import Failure
     from diel.workflow.functions import FunctionLocation
@@ -111,7 +110,9 @@ def lead(
         workflow, locations = _load(read_draft(file, provided))
         pool = pool_ranks(workflow, parent.size)
         nodes = nodes_of((rank, *parent.roster[rank]) for rank in pool)
-        groups, seating = arrange(workflow, plan_groups(workflow, parent.size, file), nodes, file)
+        groups, assignment = assign_ranks(
+            workflow, plan_groups(workflow, parent.size, file), nodes, file
+        )
         if run_dir is not None:
             directory = RunDirectory(run_dir)
         else:
@@ -131,7 +132,7 @@ def lead(
         parent,
         recorder,
         groups=groups,
-        seating=seating,
+        assignment=assignment,
         server_ranks=server_ranks(workflow),
         pool=pool,
         announce=observer.announce,

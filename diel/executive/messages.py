@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from diel.comm.meter import NO_TIMES, Times
 from diel.coupling.address import CopyRanks, Peers
 from diel.coupling.messages import MessageCounts
-from diel.executive.plans import CopyPlan, GroupPlan, Iteration, ModuleSeats
+from diel.executive.plans import CopyPlan, GroupPlan, Iteration, ModulePlacement
 from diel.loading.module_spec import ModuleSpec
 from diel.run.records import Record
 
@@ -285,18 +285,18 @@ class ServerStatus:
 
 
 def starting_roster(
-    group: str, modules: Sequence[ModuleSeats], specs: Mapping[str, ModuleSpec]
+    group: str, modules: Sequence[ModulePlacement], specs: Mapping[str, ModuleSpec]
 ) -> Peers:
     """Return the peers in a group that starts."""
     functions: dict[str, tuple[CopyRanks, ...]] = {}
     programs = []
-    for seats in modules:
-        if specs[seats.plan.module].function is None:
-            programs.append(seats.plan.module)
+    for placement in modules:
+        if specs[placement.plan.module].function is None:
+            programs.append(placement.plan.module)
         else:
-            functions[seats.plan.module] = tuple(
-                CopyRanks(seats.serial + 1 + index, seats.ranks_of(index))
-                for index in range(seats.plan.copies)
+            functions[placement.plan.module] = tuple(
+                CopyRanks(placement.serial + 1 + index, placement.ranks_of(index))
+                for index in range(placement.plan.copies)
             )
     return Peers(group, functions, tuple(programs))
 

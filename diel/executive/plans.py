@@ -116,7 +116,7 @@ class CopyPlan:
         return f"{self.module}.{self.copy_index}"
 
 
-class ModuleSeats(NamedTuple):
+class ModulePlacement(NamedTuple):
     """Where the copies of a module are in an iteration of its group.
 
     Attributes
@@ -154,7 +154,7 @@ class ModuleSeats(NamedTuple):
 
 def place_modules(
     group: GroupPlan, ranks: Sequence[int], first_serial: int
-) -> Iterator[ModuleSeats]:
+) -> Iterator[ModulePlacement]:
     """Yield where each module of a group is.
 
     Rank 0 and the ranks of the group come to the same by this, so that an order names the group,
@@ -171,7 +171,7 @@ def place_modules(
     serial, first = first_serial, 0
     for module in group.modules:
         end = first + module.copies * module.processes
-        yield ModuleSeats(module, serial, tuple(ranks[first:end]))
+        yield ModulePlacement(module, serial, tuple(ranks[first:end]))
         serial, first = serial + 1 + module.copies, end
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from diel.errors import LaunchError
-from diel.executive.arrangement import fewest_gpus_per_node
-from diel.executive.placement import needs, plan_groups, pool_ranks
+from diel.executive.placement.planning import fewest_gpus_per_node, needs, plan_groups, pool_ranks
 from diel.workflow.model import Workflow
 
 _WARNING_S: Final = 60

@@ -202,8 +202,8 @@ class Scheduler:
         """Return the ranks of all copies in order; None if the group cannot start now."""
         if not self._busy_modules.isdisjoint(module.module for module in plan.modules):
             return None
-        seats = self._choose(plan, self._free)
-        return None if seats is None else tuple(chain.from_iterable(seats))
+        ranks = self._choose(plan, self._free)
+        return None if ranks is None else tuple(chain.from_iterable(ranks))
 
     def _start_group(self, name: str, taken: tuple[int, ...]) -> list[Instruction]:
         plan = self._plans[name]

@@ -21,9 +21,9 @@ def test_ranks_place_copies_as_the_scheduler_does(sizes: list[tuple[int, int]]) 
     first = started.copies[0].module_serial
     ranks = tuple(rank for plan in started.copies for rank in plan.ranks)
     placed = tuple(
-        seats.copy(index, "g", started.iteration)
-        for seats in place_modules(group, ranks, first)
-        for index in range(seats.plan.copies)
+        placement.copy(index, "g", started.iteration)
+        for placement in place_modules(group, ranks, first)
+        for index in range(placement.plan.copies)
     )
     assert placed == started.copies
     serials = {plan.serial for plan in started.copies} | {p.module_serial for p in started.copies}

@@ -18,7 +18,7 @@ from support import ROOT, WORKFLOWS
 
 from diel.cli.main import main
 from diel.errors import WorkflowError
-from diel.executive.placement import needs, plan_groups
+from diel.executive.placement.planning import needs, plan_groups
 from diel.executive.sbatch import job_for
 from diel.loading.options import finish
 from diel.workflow.load import Draft, read_draft

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unit.workflow.samples import GOOD
 
 from diel.errors import WorkflowError
-from diel.executive.placement import needs, plan_groups, pool_ranks
+from diel.executive.placement.planning import needs, plan_groups, pool_ranks
 from diel.executive.scheduler import Scheduler
 from diel.workflow.load import read_draft
 from diel.workflow.model import Group, Module

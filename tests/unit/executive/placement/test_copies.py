@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diel.errors import WorkflowError
-from diel.executive.placement import (
+from diel.executive.placement.planning import (
     needs,
     plan_groups,
     pool_ranks,

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diel.executive.gpus import Node, TooFewGpus, deal, nodes_of, required_seats
+from diel.executive.placement.gpus import Node, TooFewGpus, assign_gpus, nodes_of, required_ranks
 
 
 def node(ranks: range, gpus: int, host: str = "a") -> Node:
     return Node(host, tuple(ranks), tuple(map(str, range(gpus))))
 
 
-def sizes(dealt: dict[int, tuple[str, ...]]) -> list[int]:
-    return [len(dealt[rank]) for rank in sorted(dealt)]
+def sizes(assigned: dict[int, tuple[str, ...]]) -> list[int]:
+    return [len(assigned[rank]) for rank in sorted(assigned)]
 
 
 def test_nodes_come_in_the_order_of_their_first_ranks() -> None:
@@ -25,9 +25,9 @@ def test_nodes_come_in_the_order_of_their_first_ranks() -> None:
 def test_a_launcher_that_has_dealt_the_gpus_is_believed() -> None:
     (only,) = nodes_of([(2, "a", ("0",)), (3, "a", ("1",)), (4, "a", ())])
     assert only == Node("a", (2, 3, 4), ("0", "1"), {2: ("0",), 3: ("1",), 4: ()})
-    assert deal([only], [[1, 1]]) == {2: ("0",), 3: ("1",), 4: ()}
+    assert assign_gpus([only], [[1, 1]]) == {2: ("0",), 3: ("1",), 4: ()}
     with pytest.raises(TooFewGpus):
-        deal([only], [[2]])
+        assign_gpus([only], [[2]])
 
 
 @pytest.mark.parametrize(
@@ -38,38 +38,38 @@ def test_a_launcher_that_has_dealt_the_gpus_is_believed() -> None:
         ([[3]], [3, 0, 0, 0]),  # one GPU is left that nobody could use
         ([[2], [1, 1]], [2, 1, 1, 0]),
         ([[2, 1, 1]], [2, 1, 1, 0]),
-        ([[4], [1]], [4, 0, 0, 0]),  # the seat for 4 will do for 1
+        ([[4], [1]], [4, 0, 0, 0]),  # the rank with 4 will do for 1
         ([[], []], [0, 0, 0, 0]),
     ],
 )
 def test_one_node_with_four_gpus_and_four_ranks(
     demands: list[list[int]], expected: list[int]
 ) -> None:
-    assert sizes(deal([node(range(2, 6), 4)], demands)) == expected
+    assert sizes(assign_gpus([node(range(2, 6), 4)], demands)) == expected
 
 
 @pytest.mark.parametrize("demands", [[[5]], [[2, 2, 1]], [[1] * 5], [[2, 2], [2, 1, 1]]])
 def test_what_one_node_cannot_give(demands: list[list[int]]) -> None:
     with pytest.raises(TooFewGpus):
-        deal([node(range(2, 6), 4)], demands)
+        assign_gpus([node(range(2, 6), 4)], demands)
 
 
 def test_nodes_are_dealt_evenly() -> None:
     nodes = [node(range(4), 4, "a"), node(range(4, 8), 4, "b")]
-    assert sizes(deal(nodes, [[2, 2]])) == [2, 2, 0, 0, 2, 2, 0, 0]
-    assert sizes(deal(nodes, [[4, 1]])) == [4, 0, 0, 0, 1, 1, 1, 1]
+    assert sizes(assign_gpus(nodes, [[2, 2]])) == [2, 2, 0, 0, 2, 2, 0, 0]
+    assert sizes(assign_gpus(nodes, [[4, 1]])) == [4, 0, 0, 0, 1, 1, 1, 1]
     with pytest.raises(TooFewGpus):
-        deal(nodes, [[3, 3, 2]])
+        assign_gpus(nodes, [[3, 3, 2]])
 
 
 def test_where_even_does_not_fit_the_fullest_node_comes_first() -> None:
     nodes = [node(range(4), 4, "a"), node(range(4, 8), 3, "b")]
-    assert sizes(deal(nodes, [[3, 2, 2]])) == [2, 2, 0, 0, 3, 0, 0, 0]
+    assert sizes(assign_gpus(nodes, [[3, 2, 2]])) == [2, 2, 0, 0, 3, 0, 0, 0]
 
 
 def test_names_are_those_of_the_node() -> None:
     named = Node("a", (7, 8), ("GPU-x", "GPU-y", "GPU-z"))
-    assert deal([named], [[2]]) == {7: ("GPU-x", "GPU-y"), 8: ()}
+    assert assign_gpus([named], [[2]]) == {7: ("GPU-x", "GPU-y"), 8: ()}
 
 
 DEMANDS = st.lists(
@@ -85,19 +85,19 @@ def test_every_group_finds_its_seats_and_no_gpu_has_two_ranks(
     for index, (ranks, gpus) in enumerate(shapes):
         nodes.append(node(range(first, first + ranks), gpus, str(index)))
         first += ranks
-    total_needed = sum(required_seats(demands))
+    total_needed = sum(required_ranks(demands))
     try:
-        dealt = deal(nodes, demands)
+        assigned = assign_gpus(nodes, demands)
     except TooFewGpus:
         if len(nodes) == 1:
-            assert total_needed > shapes[0][1] or len(required_seats(demands)) > shapes[0][0]
+            assert total_needed > shapes[0][1] or len(required_ranks(demands)) > shapes[0][0]
         return
-    assert sorted(dealt) == list(range(first))
+    assert sorted(assigned) == list(range(first))
     for one in nodes:
-        given = [gpu for rank in one.ranks for gpu in dealt[rank]]
+        given = [gpu for rank in one.ranks for gpu in assigned[rank]]
         assert len(given) == len(set(given))
         assert set(given) <= set(one.gpus)
-    seats = sorted((len(gpus) for gpus in dealt.values()), reverse=True)
+    counts = sorted((len(gpus) for gpus in assigned.values()), reverse=True)
     for demand in demands:
-        assert all(seat >= size for seat, size in zip(seats, demand, strict=False))
-        assert len(seats) >= len(demand)
+        assert all(count >= size for count, size in zip(counts, demand, strict=False))
+        assert len(counts) >= len(demand)

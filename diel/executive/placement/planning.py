@@ -1,7 +1,7 @@
-"""From planned groups and the nodes of a job to who sits where, or why nobody can.
+"""How many copies each module has, which ranks serve whom, and which ranks have GPUs.
 
-``arrange`` is asked once, before the first group starts: by rank 0 for the nodes that it finds, by
-``diel check`` and ``diel sbatch`` for nodes that they are told of.
+All of it is fixed before the first group starts: by rank 0 for the nodes that it finds, by ``diel
+check`` and ``diel sbatch`` for nodes that they are told of.
 """
 
 from __future__ import annotations
@@ -9,15 +9,97 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from diel.errors import Problem, WorkflowError
-from diel.executive.gpus import Node, TooFewGpus, deal, required_seats
-from diel.executive.plans import GroupPlan
-from diel.executive.seating import Need, Seating, demand_of
-from diel.workflow.model import Workflow
+from diel.executive.placement.assignment import Need, RankAssignment, demand_of
+from diel.executive.placement.gpus import Node, TooFewGpus, assign_gpus, required_ranks
+from diel.executive.plans import GroupPlan, ModulePlan
+from diel.workflow.model import Group, Workflow
+from diel.workflow.size import RankNeeds, fill_group, rank_needs
 
-_NODES_SHOWN = 4
-MOST_GPUS_OF_A_NODE = 4096
+_NODES_SHOWN: Final = 4
+MOST_GPUS_OF_A_NODE: Final = 4096
+
+
+def server_ranks(workflow: Workflow) -> tuple[int, ...]:
+    """Return the ranks that serve tuples: those behind the executive."""
+    return tuple(range(1, _service_ranks(workflow)))
+
+
+def pool_ranks(workflow: Workflow, world_size: int) -> range:
+    """Return the ranks that run modules."""
+    return range(_service_ranks(workflow), world_size)
+
+
+def needs(workflow: Workflow, cores: int) -> RankNeeds:
+    """Return the numbers of ranks that a workflow can use, with one copy of a fill a core."""
+    return rank_needs(workflow, fill_copies=cores, service_ranks=_service_ranks(workflow))
+
+
+def _service_ranks(workflow: Workflow) -> int:
+    return 1 + workflow.tuple_space.servers  # the executive and the tuple servers
+
+
+def plan_groups(workflow: Workflow, world_size: int, shown_as: str) -> list[GroupPlan]:
+    """Fix the copies of every group for a number of ranks.
+
+    Parameters
+    ----------
+    workflow : Workflow
+    world_size : int
+        All ranks, the executive and the servers included.
+    shown_as : str
+        The workflow file as the user named it.
+
+    Raises
+    ------
+    WorkflowError
+        If some group of modules needs more ranks than there are; says needed and available.
+    """
+    available = len(pool_ranks(workflow, world_size))
+    plans = [_plan_group(workflow, group, available) for group in workflow.groups]
+    fitting = [plan for plan in plans if plan is not None and plan.ranks <= available]
+    if len(fitting) == len(plans):
+        return fitting
+    fits = {plan.name for plan in fitting}
+    misfits = ", ".join(repr(group.name) for group in workflow.groups if group.name not in fits)
+    least = needs(workflow, cores=1).minimum
+    problem = Problem(
+        "",
+        f"too few ranks for {misfits}: {least} needed, {world_size} available",
+        f"start it with at least -n {least}",
+    )
+    raise WorkflowError(shown_as, [problem])
+
+
+def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan | None:
+    modules = [workflow.module(name) for name in group.modules]
+    try:
+        filled = fill_group(modules, available)
+    except ValueError:
+        return None
+    return GroupPlan(
+        name=group.name,
+        modules=tuple(
+            ModulePlan(
+                module.name,
+                filled[module.name] if module.copies == "fill" else module.copies,
+                module.processes,
+                on_failure=module.on_failure,
+                retries=module.retries,
+                time_limit_s=module.time_limit_s,
+            )
+            for module in modules
+        ),
+        depends=group.depends,
+        groups=group.groups,
+        iterations=group.most_iterations,
+        until=group.until,
+    )
+
+
+# -- GPUs -----------------------------------------------------------------------------------------
 
 
 def needs_of(workflow: Workflow) -> dict[str, Need]:
@@ -27,10 +109,10 @@ def needs_of(workflow: Workflow) -> dict[str, Need]:
     }
 
 
-def arrange(
+def assign_ranks(
     workflow: Workflow, plans: Sequence[GroupPlan], nodes: Sequence[Node], shown_as: str
-) -> tuple[list[GroupPlan], Seating]:
-    """Seat a workflow.
+) -> tuple[list[GroupPlan], RankAssignment]:
+    """Assign GPUs to ranks, and limit copies to those that there are GPUs for.
 
     Parameters
     ----------
@@ -46,7 +128,7 @@ def arrange(
     -------
     plans : list of GroupPlan
         As given, except that a "fill" with GPUs has no more copies than there are GPUs for.
-    seating : Seating
+    assignment : RankAssignment
 
     Raises
     ------
@@ -56,13 +138,13 @@ def arrange(
     needs = needs_of(workflow)
     plans = list(plans)
     if not any(need.gpus for need in needs.values()):
-        return plans, Seating(nodes, needs, [])
+        return plans, RankAssignment(nodes, needs, [])
     fills = {
         module.name for module in workflow.modules if module.copies == "fill" and module.gpus > 0
     }
-    plans = _limit_fills(plans, fills, lambda some: _can_be_dealt(some, needs, nodes))
+    plans = _limit_fills(plans, fills, lambda some: _have_enough_gpus(some, needs, nodes))
     try:
-        return plans, Seating(nodes, needs, plans)
+        return plans, RankAssignment(nodes, needs, plans)
     except TooFewGpus:
         problem = _too_few(plans, needs, nodes)
         raise WorkflowError(shown_as, [problem]) from None
@@ -99,16 +181,16 @@ def fewest_gpus_per_node(
     needs = needs_of(workflow)
 
     def is_enough(gpus_per_node: int) -> bool:
-        return _can_be_dealt(plans, needs, simulated_nodes(pool, per_node, gpus_per_node))
+        return _have_enough_gpus(plans, needs, simulated_nodes(pool, per_node, gpus_per_node))
 
     return _smallest(is_enough, 0, MOST_GPUS_OF_A_NODE)
 
 
-def _can_be_dealt(
+def _have_enough_gpus(
     plans: Sequence[GroupPlan], needs: dict[str, Need], nodes: Sequence[Node]
 ) -> bool:
     try:
-        deal(nodes, [demand_of(group, needs) for group in plans])
+        assign_gpus(nodes, [demand_of(group, needs) for group in plans])
     except TooFewGpus:
         return False
     return True
@@ -122,7 +204,9 @@ def _limit_fills(
         return plans
     limits = {group.name: 1 for group in plans}
     for group in plans:
-        largest = max((one.copies for one in group.modules if one.module in fills), default=1)
+        largest = max(
+            (module.copies for module in group.modules if module.module in fills), default=1
+        )
 
         def is_too_much(limit: int, name: str = group.name) -> bool:
             return not fits(_limited(plans, fills, {**limits, name: limit}))
@@ -141,8 +225,10 @@ def _limited(
     limited = []
     for plan in plans:
         modules = tuple(
-            replace(one, copies=min(one.copies, limits[plan.name])) if one.module in fills else one
-            for one in plan.modules
+            replace(module, copies=min(module.copies, limits[plan.name]))
+            if module.module in fills
+            else module
+            for module in plan.modules
         )
         limited.append(replace(plan, modules=modules))
     return limited
@@ -162,11 +248,11 @@ def _smallest(is_enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _too_few(plans: Sequence[GroupPlan], needs: dict[str, Need], nodes: Sequence[Node]) -> Problem:
-    misfits = [group for group in plans if not _can_be_dealt([group], needs, nodes)]
-    seats = required_seats([demand_of(group, needs) for group in misfits or plans])
+    misfits = [group for group in plans if not _have_enough_gpus([group], needs, nodes)]
+    sizes = required_ranks([demand_of(group, needs) for group in misfits or plans])
     needed = " and ".join(
         f"{count} rank{'s' if count > 1 else ''} with {size}"
-        for size, count in sorted(Counter(seats).items(), reverse=True)
+        for size, count in sorted(Counter(sizes).items(), reverse=True)
     )
     available = ", ".join(
         f"{len(node.gpus)} for {len(node.ranks)} ranks on {node.host}"
@@ -179,7 +265,7 @@ def _too_few(plans: Sequence[GroupPlan], needs: dict[str, Need], nodes: Sequence
     since = "" if misfits else ", since a rank keeps its GPUs for life"
     return Problem(
         "",
-        f"too few GPUs for {who}: {sum(seats)} needed ({needed}){since}; available: {available}",
+        f"too few GPUs for {who}: {sum(sizes)} needed ({needed}){since}; available: {available}",
         "each rank's GPUs are on its own node, and every rank must see all GPUs of its node: "
         "with srun say --gpus-per-node, not --gpus-per-task",
     )

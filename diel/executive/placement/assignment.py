@@ -1,9 +1,9 @@
-"""Which of the free ranks a copy takes: pure, and the same for the same ranks.
+"""Which of the free ranks a copy takes: always the same of the same free ranks.
 
-``Seating.choose`` is what the scheduler asks when a group may start. Modules with GPUs choose
-first, the largest demand before the smaller ones, since every rank that is good enough for one of
-them is good enough for those after it; modules without leave the ranks that have GPUs to others
-for as long as there are enough without.
+``RankAssignment.choose`` is what the scheduler asks when a group may start. Modules with GPUs
+choose first, the largest demand before the smaller ones, since every rank that is good enough for
+one of them is good enough for those after it; modules without leave the ranks that have GPUs to
+others for as long as there are enough without.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Final, TypeAlias
 
-from diel.executive.gpus import Demand, Node, deal
+from diel.executive.placement.gpus import Demand, Node, assign_gpus
 from diel.executive.plans import GroupPlan, ModulePlan
 
-Seats: TypeAlias = "tuple[tuple[int, ...], ...]"
+GroupRanks: TypeAlias = "tuple[tuple[int, ...], ...]"
 """The ranks of each copy: those of the group's first module, then those of the second, ..."""
 
 _CHOICES_REMEMBERED: Final = 1000
@@ -38,8 +38,8 @@ class Need:
     is_spread: bool = False
 
 
-class Seating:
-    """Who sits where.
+class RankAssignment:
+    """Assigns ranks to copies, and GPUs to ranks.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Seating:
     Raises
     ------
     TooFewGpus
-        If some group could never be seated.
+        If some group could never start.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class Seating:
         self._node_of = {rank: index for index, node in enumerate(nodes) for rank in node.ranks}
         # Groups of the same shape find the same ranks free time and again.
         self._shapes: dict[str, tuple[tuple[int, int, Need], ...]] = {}
-        self._chosen: dict[tuple[object, tuple[int, ...]], Seats | None] = {}
+        self._chosen: dict[tuple[object, tuple[int, ...]], GroupRanks | None] = {}
         self._uses_gpus = any(need.gpus for need in self.needs.values())
         self._gpus: dict[int, tuple[str, ...]] = {}
         if self._uses_gpus:
-            self._gpus = deal(nodes, [demand_of(group, self.needs) for group in groups])
+            self._gpus = assign_gpus(nodes, [demand_of(group, self.needs) for group in groups])
 
     def gpus_of(self, rank: int) -> tuple[str, ...] | None:
-        """Return what a rank may see, for as long as it lives; None if diel leaves that alone.
+        """Return the GPUs of a rank during the whole run.
 
-        It does if no module of the workflow asks for GPUs.
+        None if no module of the workflow asks for GPUs: then every rank sees what it sees.
         """
         return self._gpus.get(rank, ()) if self._uses_gpus else None
 
@@ -81,10 +81,10 @@ class Seating:
         if not self._uses_gpus:
             return None
         count, node = self.needs[module].gpus, self._node_of[ranks[0]]
-        mine = (self._gpus.get(rank, ())[:count] for rank in ranks if self._node_of[rank] == node)
-        return tuple(dict.fromkeys(gpu for gpus in mine for gpu in gpus))
+        its = (self._gpus.get(rank, ())[:count] for rank in ranks if self._node_of[rank] == node)
+        return tuple(dict.fromkeys(gpu for gpus in its for gpu in gpus))
 
-    def choose(self, plan: GroupPlan, free: Sequence[int]) -> Seats | None:
+    def choose(self, plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:
         """Choose the ranks of a group.
 
         Parameters
@@ -112,12 +112,12 @@ class Seating:
             self._chosen[asked] = self._choose(plan, free)
         return self._chosen[asked]
 
-    def _choose(self, plan: GroupPlan, free: Sequence[int]) -> Seats | None:
-        table = _Table(self.nodes, self._node_of, self._gpu_count, free)
+    def _choose(self, plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:
+        free_ranks = _FreeRanks(self.nodes, self._node_of, self._gpu_count, free)
         chosen: dict[int, list[tuple[int, ...]]] = {}
         for index in sorted(range(len(plan.modules)), key=lambda i: -self._need(plan, i).gpus):
             module = plan.modules[index]
-            copies = table.seat(module, self._need(plan, index))
+            copies = free_ranks.take(module, self._need(plan, index))
             if copies is None:
                 return None
             chosen[index] = copies
@@ -142,8 +142,8 @@ def demand_of(group: GroupPlan, needs: Mapping[str, Need]) -> Demand:
 
 
 @dataclass
-class _Free:
-    """The ranks of one node that would do for a module, the best first."""
+class _FreeOnNode:
+    """The free ranks of one node that have enough GPUs for a module, the best first."""
 
     node: int
     ranks: list[int]
@@ -161,8 +161,8 @@ class _Free:
         return tuple(sorted(self.ranks[self.taken - count : self.taken]))
 
 
-class _Table:
-    """The free ranks by node, while a group takes its places."""
+class _FreeRanks:
+    """The free ranks by node, while a group takes its own."""
 
     def __init__(
         self,
@@ -177,9 +177,9 @@ class _Table:
             self._free[node_of[rank]].append(rank)
         self._used: set[int] = set()
 
-    def seat(self, module: ModulePlan, need: Need) -> list[tuple[int, ...]] | None:
+    def take(self, module: ModulePlan, need: Need) -> list[tuple[int, ...]] | None:
         """Take the ranks of all copies of a module; None if they are not there."""
-        seat = _spread if need.is_spread else _packed
+        choose = _spread if need.is_spread else _packed
         exact = self._that_do(lambda count: count == need.gpus)
         if sum(free.room(module.processes) for free in exact) >= module.copies:
             places = exact
@@ -187,7 +187,7 @@ class _Table:
             places = self._that_do(lambda count: count >= need.gpus)
         if sum(len(free.ranks) for free in places) < module.copies * module.processes:
             return None
-        copies = seat(places, module.copies, module.processes, self._used)
+        copies = choose(places, module.copies, module.processes, self._used)
         for free in places:
             if free.taken:
                 taken = set(free.ranks[: free.taken])
@@ -195,37 +195,41 @@ class _Table:
                 self._used.add(free.node)
         return copies
 
-    def _that_do(self, does: Callable[[int], bool]) -> list[_Free]:
+    def _that_do(self, does: Callable[[int], bool]) -> list[_FreeOnNode]:
         found = []
         for node, ranks in enumerate(self._free):
             good = [rank for rank in ranks if does(self._gpu_count(rank))]
             if good:
-                found.append(_Free(node, sorted(good, key=lambda r: (self._gpu_count(r), r))))
+                found.append(_FreeOnNode(node, sorted(good, key=lambda r: (self._gpu_count(r), r))))
         return found
 
 
 def _packed(
-    places: Sequence[_Free], copies: int, processes: int, used: Collection[int]
+    places: Sequence[_FreeOnNode], copies: int, processes: int, used: Collection[int]
 ) -> list[tuple[int, ...]]:
     """Fill node after node: the smallest that holds all that is left, else the largest."""
-    seated: list[tuple[int, ...]] = []
-    while len(seated) < copies:
-        left = copies - len(seated)
+    taken_ranks: list[tuple[int, ...]] = []
+    while len(taken_ranks) < copies:
+        left = copies - len(taken_ranks)
         rooms = [(free.room(processes), free) for free in places if free.room(processes)]
         if not rooms:
-            seated.append(_split(places, processes))
+            taken_ranks.append(_split(places, processes))
             continue
         holding = [(room, free) for room, free in rooms if room >= left]
         if holding:
-            _, node = min(holding, key=lambda one: (one[1].node not in used, one[0], one[1].node))
+            _, node = min(
+                holding, key=lambda pair: (pair[1].node not in used, pair[0], pair[1].node)
+            )
         else:
-            _, node = min(rooms, key=lambda one: (-one[0], one[1].node not in used, one[1].node))
-        seated += [node.take(processes) for _ in range(min(left, node.room(processes)))]
-    return seated
+            _, node = min(
+                rooms, key=lambda pair: (-pair[0], pair[1].node not in used, pair[1].node)
+            )
+        taken_ranks += [node.take(processes) for _ in range(min(left, node.room(processes)))]
+    return taken_ranks
 
 
 def _spread(
-    places: Sequence[_Free], copies: int, processes: int, used: Collection[int]
+    places: Sequence[_FreeOnNode], copies: int, processes: int, used: Collection[int]
 ) -> list[tuple[int, ...]]:
     """Give each copy to the node that has fewest of them, of equals to the one with most room."""
     rooms = [
@@ -234,24 +238,24 @@ def _spread(
         if free.room(processes)
     ]
     heapify(rooms)
-    seated: list[tuple[int, ...]] = []
-    while len(seated) < copies:
+    taken_ranks: list[tuple[int, ...]] = []
+    while len(taken_ranks) < copies:
         if not rooms:
-            seated.append(_split(places, processes))
+            taken_ranks.append(_split(places, processes))
             continue
         free = places[rooms[0][2]]
-        seated.append(free.take(processes))
+        taken_ranks.append(free.take(processes))
         if free.room(processes):
             heapreplace(rooms, (free.copies, -free.room(processes), rooms[0][2]))
         else:
             heappop(rooms)
-    return seated
+    return taken_ranks
 
 
-def _split(places: Sequence[_Free], processes: int) -> tuple[int, ...]:
+def _split(places: Sequence[_FreeOnNode], processes: int) -> tuple[int, ...]:
     """Take a copy that fits on no node from as few as possible."""
     ranks: list[int] = []
     while len(ranks) < processes:
-        free = max(places, key=lambda one: (len(one.ranks) - one.taken, -one.node))
+        free = max(places, key=lambda node: (len(node.ranks) - node.taken, -node.node))
         ranks += free.take(min(processes - len(ranks), len(free.ranks) - free.taken))
     return tuple(sorted(ranks))

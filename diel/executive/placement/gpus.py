@@ -1,4 +1,4 @@
-"""Which rank of the pool gets which GPUs, for life: pure, and fixed before the first group starts.
+"""Which rank of the pool gets which GPUs: fixed before the first group starts.
 
 CUDA reads ``CUDA_VISIBLE_DEVICES`` once, so a rank keeps its GPUs from group to group. What a rank
 may need is told by the groups: the largest demand of any group is a must, more GPUs for groups
@@ -29,18 +29,18 @@ class Node:
         Those of the pool that are on it.
     gpus : tuple of str
         What they share, as ``CUDA_VISIBLE_DEVICES`` names it.
-    dealt : mapping of int to tuple of str, optional
+    assigned : mapping of int to tuple of str, optional
         If the launcher has given each rank GPUs of its own already: they stay as they are.
     """
 
     host: str
     ranks: tuple[int, ...]
     gpus: tuple[str, ...] = ()
-    dealt: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    assigned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class TooFewGpus(ValueError):
-    """No way to seat what the groups need."""
+    """Some group needs more GPUs than there are for its ranks."""
 
 
 def nodes_of(ranks: Iterable[tuple[int, str, tuple[str, ...]]]) -> list[Node]:
@@ -65,7 +65,7 @@ def nodes_of(ranks: Iterable[tuple[int, str, tuple[str, ...]]]) -> list[Node]:
     return nodes
 
 
-def deal(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, tuple[str, ...]]:
+def assign_gpus(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, tuple[str, ...]]:
     """Give every rank of the pool its GPUs.
 
     Parameters
@@ -82,87 +82,87 @@ def deal(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, tuple[st
     Raises
     ------
     TooFewGpus
-        If some group could never be seated.
+        If some group could never start.
 
     Notes
     -----
-    A group can be seated if, for each size, as many ranks have at least that many GPUs as the
-    group needs. So the i-th largest seat has to be as large as the i-th largest demand of each
-    group, and no larger. To distribute these sizes over nodes is bin packing: largest first onto
+    A group can start if, for each size, as many ranks have at least that many GPUs as the group
+    needs. So the rank with the i-th most GPUs needs as many as the i-th largest demand of any
+    group, and no more. To distribute these sizes over nodes is bin packing: largest first onto
     the emptiest node, which is even, or, where that fails, onto the fullest that has room.
     """
-    musts = required_seats(demands)
-    wishes = Counter(size for one in demands for size in one) - Counter(musts)
-    dealt = {rank: gpus for node in nodes for rank, gpus in node.dealt.items()}
-    to_deal = _not_covered(musts, (len(gpus) for gpus in dealt.values()))
+    musts = required_ranks(demands)
+    wishes = Counter(size for demand in demands for size in demand) - Counter(musts)
+    assigned = {rank: gpus for node in nodes for rank, gpus in node.assigned.items()}
+    to_assign = _not_covered(musts, (len(gpus) for gpus in assigned.values()))
     for order in (_even, _full_first):
-        hands = [_Hand(node) for node in nodes if not node.dealt]
-        if len(order(hands, to_deal)) == len(to_deal):
+        shares = [_NodeShare(node) for node in nodes if not node.assigned]
+        if len(order(shares, to_assign)) == len(to_assign):
             break
     else:
         raise TooFewGpus
     for size, count in sorted(wishes.items(), reverse=True):
-        _even(hands, repeat(size, count))
+        _even(shares, repeat(size, count))
     for size in sorted(set(musts), reverse=True):
-        _even(hands, repeat(size))
-    for hand in hands:
-        dealt |= hand.dealt
-    return dict(sorted(dealt.items()))
+        _even(shares, repeat(size))
+    for share in shares:
+        assigned |= share.assigned
+    return dict(sorted(assigned.items()))
 
 
-def required_seats(demands: Sequence[Demand]) -> Demand:
-    """Return the sizes of the seats that let each of these groups run by itself."""
+def required_ranks(demands: Sequence[Demand]) -> Demand:
+    """Return how many GPUs ranks need, largest first, so that each of these groups can run."""
     return [max(sizes) for sizes in zip_longest(*demands, fillvalue=0)]
 
 
-def _not_covered(sizes: Demand, seats: Iterable[int]) -> Demand:
-    """Return the demands that are left when each seat has taken the largest that it can hold."""
+def _not_covered(sizes: Demand, counts: Iterable[int]) -> Demand:
+    """Return the demands that are left when ranks with GPUs have taken the largest they can."""
     left = list(sizes)
-    for seat in sorted(seats, reverse=True):
-        fitting = next((size for size in left if size <= seat), None)
+    for count in sorted(counts, reverse=True):
+        fitting = next((size for size in left if size <= count), None)
         if fitting is not None:
             left.remove(fitting)
     return left
 
 
-class _Hand:
-    """A node while its GPUs are being dealt."""
+class _NodeShare:
+    """A node while its GPUs are being given to its ranks."""
 
     def __init__(self, node: Node) -> None:
-        self.dealt: dict[int, tuple[str, ...]] = dict.fromkeys(node.ranks, ())
+        self.assigned: dict[int, tuple[str, ...]] = dict.fromkeys(node.ranks, ())
         self.without = list(reversed(node.ranks))
         self.left = list(reversed(node.gpus))
 
     def take(self, size: int) -> None:
         """Give so many to the first rank that has none."""
-        self.dealt[self.without.pop()] = tuple(self.left.pop() for _ in range(size))
+        self.assigned[self.without.pop()] = tuple(self.left.pop() for _ in range(size))
 
 
-def _even(hands: Sequence[_Hand], sizes: Iterable[int]) -> list[int]:
-    """Give each size to the node that has most left; end where one fits nowhere."""
-    rooms = [(-len(hand.left), index) for index, hand in enumerate(hands) if hand.without]
+def _even(shares: Sequence[_NodeShare], sizes: Iterable[int]) -> list[int]:
+    """Give each size to the node that has most left; end at the first that fits nowhere."""
+    rooms = [(-len(share.left), index) for index, share in enumerate(shares) if share.without]
     heapify(rooms)
     given = []
     for size in sizes:
         if not rooms or -rooms[0][0] < size:
             break
         index = rooms[0][1]
-        hands[index].take(size)
+        shares[index].take(size)
         given.append(size)
-        if hands[index].without:
-            heapreplace(rooms, (-len(hands[index].left), index))
+        if shares[index].without:
+            heapreplace(rooms, (-len(shares[index].left), index))
         else:
             heappop(rooms)
     return given
 
 
-def _full_first(hands: Sequence[_Hand], sizes: Iterable[int]) -> list[int]:
+def _full_first(shares: Sequence[_NodeShare], sizes: Iterable[int]) -> list[int]:
     """Give each size to the node that has least left and can still hold it."""
     given = []
     for size in sizes:
-        fitting = [hand for hand in hands if hand.without and len(hand.left) >= size]
+        fitting = [share for share in shares if share.without and len(share.left) >= size]
         if not fitting:
             break
-        min(fitting, key=lambda hand: len(hand.left)).take(size)
+        min(fitting, key=lambda share: len(share.left)).take(size)
         given.append(size)
     return given

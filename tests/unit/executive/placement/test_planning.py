@@ -1,4 +1,4 @@
-"""From a workflow and the nodes of a job to seats, or to what is missing."""
+"""From a workflow and the nodes of a job to an assignment of ranks, or to what is missing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from diel.errors import WorkflowError
-from diel.executive.arrangement import (
-    arrange,
+from diel.executive.placement.assignment import RankAssignment
+from diel.executive.placement.gpus import Node
+from diel.executive.placement.planning import (
+    assign_ranks,
     fewest_gpus_per_node,
+    plan_groups,
+    pool_ranks,
     simulated_nodes,
 )
-from diel.executive.gpus import Node
-from diel.executive.placement import plan_groups, pool_ranks
+from diel.executive.placement.preview import moments
 from diel.executive.plans import GroupPlan, ModulePlan
-from diel.executive.seating import Seating
-from diel.executive.sittings import moments
 from diel.workflow.model import Group, Module, Workflow
 
 
@@ -36,9 +37,9 @@ def workflow(groups: dict[str, tuple[list[str], list[str]]], **modules: dict[str
 
 def arranged(
     work: Workflow, ranks: int, per_node: int, gpus_per_node: int
-) -> tuple[list[GroupPlan], Seating]:
+) -> tuple[list[GroupPlan], RankAssignment]:
     nodes = simulated_nodes(pool_ranks(work, ranks), per_node, gpus_per_node)
-    return arrange(work, plan_groups(work, ranks, "w.toml"), nodes, "w.toml")
+    return assign_ranks(work, plan_groups(work, ranks, "w.toml"), nodes, "w.toml")
 
 
 def copies(plans: list[GroupPlan]) -> dict[str, dict[str, int]]:
@@ -57,9 +58,9 @@ def test_nodes_hold_so_many_ranks_each_those_that_serve_included() -> None:
 
 def test_a_fill_with_gpus_takes_what_there_are_gpus_for() -> None:
     work = workflow({"g": (["a", "b"], [])}, a={"copies": "fill", "gpus": 2}, b={})
-    plans, seating = arranged(work, ranks=10, per_node=10, gpus_per_node=6)
+    plans, assignment = arranged(work, ranks=10, per_node=10, gpus_per_node=6)
     assert copies(plans) == {"g": {"a": 3, "b": 1}}
-    assert sum(bool(seating.gpus_of(rank)) for rank in range(2, 10)) == 3
+    assert sum(bool(assignment.gpus_of(rank)) for rank in range(2, 10)) == 3
 
 
 def test_fills_share_the_gpus() -> None:
@@ -73,7 +74,7 @@ def test_fills_share_the_gpus() -> None:
 
 
 def test_a_fill_leaves_what_other_groups_need() -> None:
-    """A rank keeps its GPUs: four seats with two are fewer than eight with one."""
+    """A rank keeps its GPUs: four ranks with two are fewer than eight with one."""
     work = workflow(
         {"g": (["a"], []), "h": (["b"], ["g"])},
         a={"copies": "fill", "gpus": 1},
@@ -85,9 +86,9 @@ def test_a_fill_leaves_what_other_groups_need() -> None:
 
 def test_without_gpus_plans_stay_as_they_are() -> None:
     work = workflow({"g": (["a"], [])}, a={"copies": "fill"})
-    plans, seating = arranged(work, ranks=10, per_node=4, gpus_per_node=2)
+    plans, assignment = arranged(work, ranks=10, per_node=4, gpus_per_node=2)
     assert copies(plans) == {"g": {"a": 8}}
-    assert seating.gpus_of(2) is None
+    assert assignment.gpus_of(2) is None
 
 
 def test_too_few_gpus_says_needed_and_available_by_node() -> None:
@@ -136,10 +137,10 @@ def test_the_fewest_gpus_that_each_node_must_have(ranks: int, per_node: int, exp
 
 
 def told(work: Workflow, ranks: int, per_node: int = 100) -> list[list[tuple[Any, ...]]]:
-    plans, seating = arranged(work, ranks, per_node, gpus_per_node=0)
+    plans, assignment = arranged(work, ranks, per_node, gpus_per_node=0)
     return [
         [(one.group, one.module, one.copy_index, one.ranks) for one in moment]
-        for moment in moments(plans, seating)
+        for moment in moments(plans, assignment)
     ]
 
 
@@ -175,8 +176,8 @@ def test_groups_inside_groups() -> None:
         leaf("z"),
         leaf("first"),
     ]
-    seating = Seating([Node("n", (2, 3, 4, 5), ())], {}, [])
-    assert [[one.group for one in moment] for moment in moments(plans, seating)] == [
+    assignment = RankAssignment([Node("n", (2, 3, 4, 5), ())], {}, [])
+    assert [[one.group for one in moment] for moment in moments(plans, assignment)] == [
         ["first"],
         ["x", "z"],
         ["y"],

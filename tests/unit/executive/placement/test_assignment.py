@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diel.executive.events import CopyRankFinished, StartGroup
-from diel.executive.gpus import Node, TooFewGpus
+from diel.executive.placement.assignment import Need, RankAssignment
+from diel.executive.placement.gpus import Node, TooFewGpus
 from diel.executive.plans import GroupPlan, ModulePlan
 from diel.executive.scheduler import Scheduler, in_order
-from diel.executive.seating import Need, Seating
 
 
 def nodes(*shapes: tuple[int, int]) -> list[Node]:
@@ -35,8 +35,8 @@ def all_ranks(places: list[Node]) -> list[int]:
 def choose(
     places: list[Node], group: GroupPlan, free: list[int] | None = None, **needs: Need
 ) -> object:
-    seating = Seating(places, needs, [group])
-    return seating.choose(group, all_ranks(places) if free is None else free)
+    assignment = RankAssignment(places, needs, [group])
+    return assignment.choose(group, all_ranks(places) if free is None else free)
 
 
 SPREAD = Need(is_spread=True)
@@ -110,9 +110,9 @@ def test_without_others_a_module_without_gpus_takes_any_rank() -> None:
 def test_the_larger_demand_comes_first() -> None:
     places = nodes((3, 4))  # 2, 1 and 1
     group = plan(small=(2, 1), large=(1, 1))
-    seating = Seating(places, {"small": Need(gpus=1), "large": Need(gpus=2)}, [group])
-    assert [seating.gpus_of(rank) for rank in range(3)] == [("0", "1"), ("2",), ("3",)]
-    assert seating.choose(group, [0, 1, 2]) == ((1,), (2,), (0,))
+    assignment = RankAssignment(places, {"small": Need(gpus=1), "large": Need(gpus=2)}, [group])
+    assert [assignment.gpus_of(rank) for rank in range(3)] == [("0", "1"), ("2",), ("3",)]
+    assert assignment.choose(group, [0, 1, 2]) == ((1,), (2,), (0,))
 
 
 def test_modules_with_gpus_choose_before_those_that_would_fill_their_node() -> None:
@@ -120,35 +120,35 @@ def test_modules_with_gpus_choose_before_those_that_would_fill_their_node() -> N
     group = plan(plain=(3, 1), trainer=(1, 1))
     needs = {"plain": Need(), "trainer": Need(gpus=1), "other": Need(gpus=1)}
     others = [GroupPlan("h", (ModulePlan("other", 3, 1),))]
-    seating = Seating(places, needs, [group, *others])
-    assert seating.choose(group, [0, 1, 2, 3, 4]) == ((1,), (2,), (3,), (0,))
+    assignment = RankAssignment(places, needs, [group, *others])
+    assert assignment.choose(group, [0, 1, 2, 3, 4]) == ((1,), (2,), (3,), (0,))
 
 
 def test_what_a_rank_and_a_copy_may_see() -> None:
     places = nodes((3, 4), (2, 4))
     group = plan(pair=(1, 4))
-    seating = Seating(places, {"pair": Need(gpus=2), "plain": Need()}, [group])
-    assert [seating.gpus_of(rank) for rank in range(5)] == [
+    assignment = RankAssignment(places, {"pair": Need(gpus=2), "plain": Need()}, [group])
+    assert [assignment.gpus_of(rank) for rank in range(5)] == [
         *[("0", "1"), ("2", "3"), ()],
         *[("0", "1"), ("2", "3")],
     ]
-    assert seating.gpus_of(99) == ()  # a tuple server, say
-    assert seating.choose(group, [0, 1, 2, 3, 4]) == ((0, 1, 3, 4),)
+    assert assignment.gpus_of(99) == ()  # a tuple server, say
+    assert assignment.choose(group, [0, 1, 2, 3, 4]) == ((0, 1, 3, 4),)
     # Of the node of the first rank: no program reaches further.
-    assert seating.gpus_of_copy("pair", (0, 1, 3, 4)) == ("0", "1", "2", "3")
-    assert seating.gpus_of_copy("pair", (2, 3, 4)) == ()
-    assert seating.gpus_of_copy("plain", (0,)) == ()
+    assert assignment.gpus_of_copy("pair", (0, 1, 3, 4)) == ("0", "1", "2", "3")
+    assert assignment.gpus_of_copy("pair", (2, 3, 4)) == ()
+    assert assignment.gpus_of_copy("plain", (0,)) == ()
 
 
 def test_who_asks_for_no_gpus_keeps_the_environment() -> None:
-    seating = Seating(nodes((2, 4)), {"a": Need()}, [plan(a=(2, 1))])
-    assert seating.gpus_of(0) is None
-    assert seating.gpus_of_copy("a", (0, 1)) is None
+    assignment = RankAssignment(nodes((2, 4)), {"a": Need()}, [plan(a=(2, 1))])
+    assert assignment.gpus_of(0) is None
+    assert assignment.gpus_of_copy("a", (0, 1)) is None
 
 
 def test_too_few_gpus() -> None:
     with pytest.raises(TooFewGpus):
-        Seating(nodes((4, 1)), {"a": Need(gpus=1)}, [plan(a=(2, 1))])
+        RankAssignment(nodes((4, 1)), {"a": Need(gpus=1)}, [plan(a=(2, 1))])
 
 
 SHAPES = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4)
@@ -168,32 +168,32 @@ def test_choices_are_right_whatever_is_free(
     group = plan(**{name: one[:2] for name, one in zip(names, modules, strict=True)})
     needs = {name: Need(*one[2:]) for name, one in zip(names, modules, strict=True)}
     try:
-        seating = Seating(places, needs, [group])
+        assignment = RankAssignment(places, needs, [group])
     except TooFewGpus:
         return
     everyone = all_ranks(places)
     if group.ranks <= len(everyone):
-        assert seating.choose(group, everyone) is not None
+        assert assignment.choose(group, everyone) is not None
     free = sorted(data.draw(st.sets(st.sampled_from(everyone))))
-    seats = seating.choose(group, free)
-    assert seats == seating.choose(group, free)
-    if seats is None:
+    ranks_of_copies = assignment.choose(group, free)
+    assert ranks_of_copies == assignment.choose(group, free)
+    if ranks_of_copies is None:
         # Nobody could: for some number of GPUs there are fewer ranks than needed.
-        owned = [len(seating.gpus_of(rank) or ()) for rank in free]
+        owned = [len(assignment.gpus_of(rank) or ()) for rank in free]
         asked = [one[2] for one in modules for _ in range(one[0] * one[1])]
         assert any(
             sum(size >= least for size in owned) < sum(size >= least for size in asked)
             for least in range(3)
         )
         return
-    taken = [rank for ranks in seats for rank in ranks]
+    taken = [rank for ranks in ranks_of_copies for rank in ranks]
     assert len(taken) == len(set(taken)) == group.ranks
     assert set(taken) <= set(free)
     shapes_in_order = [(one[1], one[2]) for one in modules for _ in range(one[0])]
-    for ranks, (processes, gpus) in zip(seats, shapes_in_order, strict=True):
+    for ranks, (processes, gpus) in zip(ranks_of_copies, shapes_in_order, strict=True):
         assert len(ranks) == processes
         assert list(ranks) == sorted(ranks)
-        assert all(len(seating.gpus_of(rank) or ()) >= gpus for rank in ranks)
+        assert all(len(assignment.gpus_of(rank) or ()) >= gpus for rank in ranks)
 
 
 @given(st.integers(1, 12), MODULES)
@@ -202,17 +202,17 @@ def test_one_node_without_gpus_is_the_scheduler_without_a_seating(
 ) -> None:
     names = "abc"[: len(modules)]
     group = plan(**{name: one[:2] for name, one in zip(names, modules, strict=True)})
-    seating = Seating(nodes((size, 0)), {name: Need() for name in names}, [group])
-    assert seating.choose(group, list(range(size))) == in_order(group, list(range(size)))
+    assignment = RankAssignment(nodes((size, 0)), {name: Need() for name in names}, [group])
+    assert assignment.choose(group, list(range(size))) == in_order(group, list(range(size)))
 
 
 @pytest.mark.parametrize("need", [Need(gpus=1), SPREAD])
 def test_a_large_machine(need: Need) -> None:
     places = nodes(*[(8, 8)] * 500)
     group = plan(a=(4000, 1))
-    seats = Seating(places, {"a": need}, [group]).choose(group, list(range(4000)))
-    assert seats is not None
-    assert sorted(rank for ranks in seats for rank in ranks) == list(range(4000))
+    ranks_of_copies = RankAssignment(places, {"a": need}, [group]).choose(group, list(range(4000)))
+    assert ranks_of_copies is not None
+    assert sorted(rank for ranks in ranks_of_copies for rank in ranks) == list(range(4000))
 
 
 def test_the_scheduler_asks_the_seating() -> None:
@@ -224,8 +224,8 @@ def test_the_scheduler_asks_the_seating() -> None:
         GroupPlan("third", (ModulePlan("c", 1, 1),)),
     ]
     needs = {"a": Need(gpus=1), "b": Need(gpus=1), "c": Need()}
-    seating = Seating(places, needs, groups)
-    scheduler = Scheduler(groups, all_ranks(places), choose=seating.choose)
+    assignment = RankAssignment(places, needs, groups)
+    scheduler = Scheduler(groups, all_ranks(places), choose=assignment.choose)
     first, _ = scheduler.start()
     assert isinstance(first, StartGroup)
     assert [(copy.module, copy.ranks) for copy in first.copies] == [("a", (0,))]

@@ -1,0 +1,122 @@
+"""Which copies would run where, and at the same time, without running them.
+
+The scheduler itself decides, told that every copy has finished. That all groups of a moment end
+together is an assumption, since how long a module takes is not known. Each group is shown once,
+however often it is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from diel.executive.events import CopyRankFinished, EndRun, StartGroup
+from diel.executive.placement.assignment import GroupRanks, RankAssignment
+from diel.executive.plans import CopyPlan, GroupPlan
+from diel.executive.scheduler import Scheduler
+from diel.workflow.model import Workflow
+
+
+@dataclass(frozen=True)
+class PreviewRow:
+    """Copies of a module that run on some ranks at one moment.
+
+    Attributes
+    ----------
+    moment : int
+        Counted from 1.
+    group, module : str
+    copies, ranks : sequence of int
+        Which copies, and which of those ranks run them.
+    gpus : sequence of str
+        Those that the copies see there.
+    """
+
+    moment: int
+    group: str
+    module: str
+    copies: Sequence[int]
+    ranks: Sequence[int]
+    gpus: Sequence[str]
+
+
+class SchedulePreview:
+    """Who would run where, moment after moment.
+
+    Parameters
+    ----------
+    workflow : Workflow
+    plans : sequence of GroupPlan
+        As `diel.executive.placement.planning.assign_ranks` returns them.
+    assignment : RankAssignment
+    """
+
+    def __init__(
+        self, workflow: Workflow, plans: Sequence[GroupPlan], assignment: RankAssignment
+    ) -> None:
+        self._modules = {module.name: module for module in workflow.modules}
+        self._assignment = assignment
+        self._moments = moments(plans, assignment)
+
+    def rows(self, ranks: Collection[int]) -> Iterator[PreviewRow]:
+        """Yield what runs on some ranks, those of a node, say."""
+        for number, moment in enumerate(self._moments, start=1):
+            by_module: dict[tuple[str, str], list[CopyPlan]] = {}
+            for copy in moment:
+                if any(rank in ranks for rank in copy.ranks):
+                    by_module.setdefault((copy.group, copy.module), []).append(copy)
+            for (group, name), copies in by_module.items():
+                used = sorted(rank for copy in copies for rank in copy.ranks if rank in ranks)
+                count = self._modules[name].gpus
+                gpus = [gpu for rank in used for gpu in self._gpus_of(rank)[:count]]
+                indices = [copy.copy_index for copy in copies]
+                yield PreviewRow(number, group, name, indices, used, gpus)
+
+    def _gpus_of(self, rank: int) -> tuple[str, ...]:
+        return self._assignment.gpus_of(rank) or ()
+
+    def most_threads(self, ranks: Collection[int]) -> dict[str, int]:
+        """Return how many threads each module has on some ranks when they have most of them."""
+        by_moment: dict[int, dict[str, int]] = {}
+        for row in self.rows(ranks):
+            threads = by_moment.setdefault(row.moment, {})
+            count = len(row.ranks) * self._modules[row.module].threads
+            threads[row.module] = threads.get(row.module, 0) + count
+        return max(by_moment.values(), key=lambda threads: sum(threads.values()), default={})
+
+
+def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list[CopyPlan]]:
+    """Return which copies would run at the same time, one moment after another.
+
+    Parameters
+    ----------
+    plans : sequence of GroupPlan
+    assignment : RankAssignment
+
+    Raises
+    ------
+    ValueError
+        If a group could never start, which no valid workflow has.
+    """
+    once = [replace(plan, iterations=1, until=None) for plan in plans]
+    is_moment_over = True
+
+    def choose(plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:
+        return assignment.choose(plan, free) if is_moment_over else None
+
+    pool = [rank for node in assignment.nodes for rank in node.ranks]
+    scheduler = Scheduler(once, pool, choose=choose)
+    instructions = scheduler.start()
+    found: list[list[CopyPlan]] = []
+    while EndRun() not in instructions:
+        started = [order for order in instructions if isinstance(order, StartGroup)]
+        if not started:
+            raise ValueError("groups that can never start")
+        copies = [copy for group in started for copy in group.copies]
+        found.append(copies)
+        ends = [CopyRankFinished(copy.serial, rank) for copy in copies for rank in copy.ranks]
+        instructions = []
+        for end in ends:
+            is_moment_over = end is ends[-1]
+            instructions += scheduler.handle(end)
+    return found
