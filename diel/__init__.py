@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from diel.loading.functions import load_plugin as load_plugin
     from diel.loading.reports import ResultsTable as ResultsTable
     from diel.plugins import installed_plugins as installed_plugins
+    from diel.text import describe_error as describe_error
     from diel.text import duration_s as duration_s
     from diel.text import format_duration as format_duration
     from diel.text import format_value as format_value
     from diel.tuples.tags import ANY as ANY
     from diel.workflow.functions import locate_function as locate_function
     from diel.workflow.load import load_workflow as load_workflow
+    from diel.workflow.programs import child_environment as child_environment
 
 __version__ = "0.1.0.dev0"
 
@@ -32,6 +34,8 @@ _HOME = {
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
     "ResultsTable": "diel.loading.reports",
+    "child_environment": "diel.workflow.programs",
+    "describe_error": "diel.text",
     "duration_s": "diel.text",
     "format_duration": "diel.text",
     "format_value": "diel.text",
@@ -48,6 +52,8 @@ __all__ = [
     "Executive",
     "ResultsTable",
     "__version__",
+    "child_environment",
+    "describe_error",
     "duration_s",
     "format_duration",
     "format_value",

@@ -116,6 +116,15 @@ def format_value(value: Any, *, digits: int = 4, longest: int = 60) -> str:
     return _shortened(text, longest)
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an exception in one line: what it is, and the first line of what it says."""
+    try:
+        text = str(error).strip().splitlines()
+    except Exception:  # an exception of a user's own may be unable to say what it is
+        text = []
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
 def _shortened(text: str, longest: int = 60) -> str:
     """Cut a text that is too long for a label or a cell."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -29,7 +29,7 @@ from pydantic import (
 from .evaluation import Evaluation, Job, Rounds, jobs_of
 from .option_problems import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
-from .sweep.trial import Report, reason_of, run_trial
+from .sweep.trial import Report, run_trial
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import place_of_data
 from .training import NetworkTrainer, train
@@ -190,11 +190,13 @@ def try_one(
     options: Options, folder: Path, parameters: dict[str, Any], seed: int
 ) -> tuple[str, float, dict[str, Any]]:
     """Try one point here, for `diel sweep --dry-run`: why it failed, its seconds, its metrics."""
+    from diel import describe_error
+
     task = options.task(folder)
     try:
         function = task.load()
     except Exception as error:
-        return reason_of(error) + _own_line(traceback.format_exc(), folder), 0.0, {}
+        return describe_error(error) + _own_line(traceback.format_exc(), folder), 0.0, {}
     report = Report(0, trial_seed(seed, 0), options=task.options, folder=folder)
     started_s = time.perf_counter()
     result = run_trial(function, parameters, report)

@@ -15,15 +15,6 @@ from diel.errors import DielError, ModuleFailed
 _OURS = (f"{Path(diel.__file__).parent}{os.sep}", "<frozen importlib")
 
 
-def one_line(error: BaseException) -> str:
-    """Return an exception in one line: what it is, and the first line of what it says."""
-    try:
-        text = str(error).strip().splitlines()
-    except Exception:  # an exception of a user's own may be unable to say what it is
-        text = []
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
 def detail(error: BaseException) -> str:
     """Return a module's traceback, from its own first frame on.
 

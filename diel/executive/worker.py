@@ -21,7 +21,7 @@ from diel.coupling.channel import Channel
 from diel.coupling.messages import MessageCounts
 from diel.errors import CopyStopped, RunStopped, TupleError
 from diel.executive.children import Children
-from diel.executive.failures import detail, noting_crashes, one_line
+from diel.executive.failures import detail, noting_crashes
 from diel.executive.messages import (
     Goodbye,
     Leave,
@@ -60,6 +60,7 @@ from diel.loading.options import parse_options
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
 from diel.run.records import MessageLogged, Record, StoredValue
+from diel.text import describe_error
 from diel.tuples.client import TupleClient
 from diel.tuples.mpi_transport import MpiTransport
 
@@ -295,7 +296,7 @@ class _Worker:
             return RankLeft(serial, counts)
         except RunStopped:
             return RankStopped(serial)
-        return RankFailed(serial, self._parent.host, one_line(error), detail(error), counts)
+        return RankFailed(serial, self._parent.host, describe_error(error), detail(error), counts)
 
     def _counts(self, order: RunCopy) -> MessageCounts:
         is_function = self._specs[order.plan.module].function is not None

@@ -14,28 +14,12 @@ from diel.errors import DielError, ModuleFailed
 from diel.loading.module_spec import ExecutableSpec
 from diel.programs.supervised import Ending, Program, Supervisor
 from diel.programs.tuple_socket import TupleSocket
-from diel.workflow.programs import fill_placeholders, search_path
+from diel.workflow.programs import child_environment, fill_placeholders
 
 if TYPE_CHECKING:
     from diel.comm.wakeup import Wakeup
     from diel.tuples.client import TupleClient
 
-# With these of its parent rank in its environment, an MPI program hangs or aborts.
-_LAUNCHER_PREFIXES: Final = (
-    "OMPI_",
-    "PMIX_",
-    "PMI_",
-    "PRTE_",
-    "OPAL_",
-    "HYDI_",
-    "HYDRA_",
-    "MPI_LOCAL",
-)
-_KEPT: Final = frozenset(
-    f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}"
-    for prefix in ("OMPI", "PRTE")
-    for suffix in ("", "_CONFIRM")
-)
 _TERMINATION_GRACE_S: Final = 2.0
 _STDERR_LINES: Final = 20
 
@@ -96,19 +80,6 @@ def command_of(
         added=added,
         stdin=folder / filled(spec.stdin) if spec.stdin else None,
     )
-
-
-def child_environment() -> dict[str, str]:
-    """Return the environment that a program inherits: this one without the launcher's variables.
-
-    Its PATH ends with the folder of the command ``diel``.
-    """
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if name in _KEPT or not name.startswith(_LAUNCHER_PREFIXES)
-    }
-    return inherited | {"PATH": search_path(inherited)}
 
 
 class ProgramRunner:

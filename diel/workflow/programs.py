@@ -1,4 +1,4 @@
-"""Programs of executable modules: the placeholders in their words, and whether they can start."""
+"""Programs that modules start: placeholders in their words, environment, whether they can start."""
 
 from __future__ import annotations
 
@@ -28,6 +28,22 @@ PLACEHOLDERS: Final = {
 }
 """What each one stands for."""
 
+# With these of its parent rank in its environment, an MPI program hangs or aborts.
+_LAUNCHER_PREFIXES: Final = (
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "PRTE_",
+    "OPAL_",
+    "HYDI_",
+    "HYDRA_",
+    "MPI_LOCAL",
+)
+_KEPT: Final = frozenset(
+    f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}"
+    for prefix in ("OMPI", "PRTE")
+    for suffix in ("", "_CONFIRM")
+)
 # In this order: two braces are one that stands for itself.
 _PIECES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _ONE_BRACE: Final = {"{{": "{", "}}": "}"}
@@ -114,6 +130,19 @@ def search_path(environment: Mapping[str, str]) -> str:
     path = environment.get("PATH", os.defpath)
     own = str(Path(sys.executable).parent)
     return path if own in path.split(os.pathsep) else f"{path}{os.pathsep}{own}"
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment that a process inherits: this one without the launcher's variables.
+
+    Its PATH ends with the folder of the command ``diel``.
+    """
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or not name.startswith(_LAUNCHER_PREFIXES)
+    }
+    return inherited | {"PATH": search_path(inherited)}
 
 
 def check_programs(entry: Mapping[str, Any], path: str, folder: Path) -> list[Problem]:

@@ -22,12 +22,14 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from diel import describe_error
+
 from .messages import Tags
-from .trial import LearningCurve, OnReport, Report, ShowProgress, TrialResult, reason_of, run_trial
+from .trial import LearningCurve, OnReport, Report, ShowProgress, TrialResult, run_trial
 
 if TYPE_CHECKING:
     from diel import Context
@@ -40,19 +42,18 @@ _MEASURE_EVERY_S: Final = 0.02
 _LEAVE_S: Final = 1.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _PR_SET_PDEATHSIG: Final = 1
-_OF_MPI: Final = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "MPI_", "HYDRA_", "HYDI_")
 _PACKAGE: Final = __name__.split(".")[0]
 # Our package may go under another name here, beside a user's of its name: so it shall there.
 _START: Final = """\
 import importlib.util, sys
-name, folder, *descriptors = sys.argv[1:]
+name, folder, descriptor = sys.argv[1:]
 sys.path[:] = [place for place in sys.path if place]
 spec = importlib.util.spec_from_file_location(
     name, folder + "/__init__.py", submodule_search_locations=[folder])
 package = importlib.util.module_from_spec(spec)
 sys.modules[name] = package
 spec.loader.exec_module(package)
-importlib.import_module(name + ".sweep.subprocess_runner").work(*map(int, descriptors))
+importlib.import_module(name + ".sweep.subprocess_runner").work(int(descriptor))
 """
 
 
@@ -114,29 +115,25 @@ class SubprocessRunner:
         NotReady
             If it cannot prepare: that is no trial's fault.
         """
-        to_it, from_us = os.pipe()
-        to_us, from_it = os.pipe()
-        folder = str(Path(__file__).parents[1])
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(_OF_MPI)
-        }
-        root = str(Path(folder).parent)
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [root, *filter(None, [environment.get("PYTHONPATH")])]
-        )
+        from diel import child_environment
+
+        folder = Path(__file__).parents[1]
+        environment = child_environment()
         # Before ours: what this rank finds, the process has to find as well.
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, _PACKAGE, folder, str(to_it), str(from_it)],
-            stdin=subprocess.DEVNULL,
-            stdout=_descriptor(sys.stdout),
-            stderr=_descriptor(sys.stderr),
-            pass_fds=(to_it, from_it),
-            env=environment,
-            start_new_session=True,
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(folder.parent), *filter(None, [environment.get("PYTHONPATH")])]
         )
-        os.close(to_it)
-        os.close(from_it)
-        self._link = _Link(to_us, from_us)
+        self._link, its = Pipe()
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, _PACKAGE, str(folder), str(its.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=_descriptor(sys.stdout),
+                stderr=_descriptor(sys.stderr),
+                pass_fds=[its.fileno()],
+                env=environment,
+                start_new_session=True,
+            )
         try:
             self._send(self._task)
             kind, *rest = self._receive(None)
@@ -247,30 +244,15 @@ class _Died(Exception):
     """The process is no more; the message says why."""
 
 
-class _Link(Connection):
-    """Two pipes as one connection."""
-
-    def __init__(self, receiving: int, sending: int) -> None:
-        super().__init__(receiving, writable=False)
-        self._sending = Connection(sending, readable=False)
-
-    def send(self, obj: Any) -> None:
-        self._sending.send(obj)
-
-    def close(self) -> None:
-        self._sending.close()
-        super().close()
-
-
-def work(receiving: int, sending: int) -> None:
+def work(descriptor: int) -> None:
     """Run trials in the process, until there are no more."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    link = _Link(receiving, sending)
+    link = Connection(descriptor)
     task: Task = link.recv()
     try:
         train = task.load()
     except Exception as error:
-        link.send(("error", reason_of(error)))
+        link.send(("error", describe_error(error)))
         raise
     link.send(("ready",))
 

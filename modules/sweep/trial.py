@@ -222,6 +222,7 @@ def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> Trial
     RunStopped, KeyboardInterrupt
         What concerns the whole run. `sys.exit` in a function of the trial's does not.
     """
+    from diel import describe_error
     from diel.errors import RunStopped
 
     try:
@@ -233,7 +234,7 @@ def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> Trial
     except (Exception, SystemExit) as error:
         return TrialResult(
             _sound_metrics(report.metrics),
-            reason_of(error),
+            describe_error(error),
             "".join(traceback.format_exception(type(error), error, error.__traceback__)),
             reports=report.curve.points,
         )
@@ -305,15 +306,6 @@ def check_metrics(given: Any) -> Metrics:
         if type(name) is not str:
             return _plain_metrics(given)
     return given if type(given) is dict else dict(given)
-
-
-def reason_of(error: BaseException) -> str:
-    """Return an error on one line."""
-    try:
-        text = str(error).strip().splitlines()
-    except Exception:  # an exception of a user's own may be unable to say what it is
-        text = []
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _whole(step: Any) -> int:

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from diel import describe_error
+
 from ..trial import trial_seed
 from .in_flight import InFlightTrials
 from .leases import TARGET_S
@@ -23,7 +25,7 @@ from .messages import (
     Tags,
 )
 from .runners import InProcessRunner, Limits, RankGroupRunner, Task, TrialRunner, follow_rank0
-from .trial import OnReport, ShowProgress, TrialResult, reason_of
+from .trial import OnReport, ShowProgress, TrialResult
 
 if TYPE_CHECKING:
     from diel import Context
@@ -172,7 +174,7 @@ def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
     try:
         path: Path = runner.save_model(wanted.trial, wanted.parameters, wanted.seed, wanted.path)
     except Exception as error:  # the sweep is good all the same
-        return ModelSaved(wanted.session, None, reason_of(error))
+        return ModelSaved(wanted.session, None, describe_error(error))
     return ModelSaved(wanted.session, path)
 
 

@@ -376,6 +376,8 @@ def test_the_public_names_of_diel() -> None:
         "Executive",
         "ResultsTable",
         "__version__",
+        "child_environment",
+        "describe_error",
         "duration_s",
         "format_duration",
         "format_value",

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from diel.errors import TagError
-from diel.executive.failures import detail, noting_crashes, one_line
+from diel.executive.failures import detail, noting_crashes
 from diel.executive.worker import _call
+from diel.text import describe_error
 from diel.tuples.tags import encode_tag
 
 
@@ -49,7 +50,7 @@ def frames(text: str) -> list[str]:
 def test_an_error_that_diel_found_ends_at_the_modules_own_line() -> None:
     error = error_of(wrong_tag)
     text = detail(error)
-    assert one_line(error).startswith("TagError: (1, [2]): a tag is a string")
+    assert describe_error(error).startswith("TagError: (1, [2]): a tag is a string")
     assert frames(text) == ["<lambda>", "wrong_tag"]
     assert text.count("Traceback") == 1
     assert text.splitlines()[-1].startswith("diel.errors.TagError: (1, [2])")
@@ -64,7 +65,7 @@ def test_what_a_module_raises_itself_is_told_with_what_led_to_it() -> None:
 
 def test_a_full_disk_in_the_modules_own_code_is_told_whole() -> None:
     error = error_of(full_disk)
-    assert one_line(error) == "OSError: [Errno 28] No space left on device"
+    assert describe_error(error) == "OSError: [Errno 28] No space left on device"
     assert "a cache of ours" in detail(error)
 
 

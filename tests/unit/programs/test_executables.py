@@ -13,13 +13,12 @@ from diel.loading.module_spec import ExecutableSpec
 from diel.programs.executables import (
     Command,
     ProgramRunner,
-    child_environment,
     command_of,
     last_lines,
 )
 from diel.programs.supervised import Ending
 from diel.testing import TupleSpace
-from diel.workflow.programs import PLACEHOLDERS
+from diel.workflow.programs import PLACEHOLDERS, child_environment
 
 
 def never_stop() -> None:

@@ -18,8 +18,8 @@ import pytest
 
 from diel.comm.waiting import wait_for
 from diel.programs import supervisor as supervisor_module
-from diel.programs.executables import child_environment
 from diel.programs.supervised import Ending, SupervisedProgram, Supervisor
+from diel.workflow.programs import child_environment
 
 PATIENCE_S = 20
 
