@@ -1,4 +1,4 @@
-"""What parameters start from.
+"""What parameters and tensors start from.
 
 An initializer is a function ``(generator, shape, dtype) -> array``. Each parameter of a network
 gets a generator of its own, so no two tensors start alike. Those that need a number are made by a
@@ -28,7 +28,7 @@ __all__ = [
     "he_normal",
     "he_uniform",
     "identity",
-    "initializer",
+    "initializer_of",
     "mask",
     "normal",
     "ones",
@@ -306,27 +306,34 @@ def he_normal(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike
 
 
 INITIALIZERS: dict[str, Initializer] = {
+    "diagonal": diagonal(1.0),
+    "glorot": glorot_uniform,
     "glorot_normal": glorot_normal,
     "glorot_uniform": glorot_uniform,
     "he_normal": he_normal,
     "he_uniform": he_uniform,
     "identity": identity,
+    "mask": mask(0.5),
+    "one": ones,
     "ones": ones,
+    "uniform": uniform(0.0, 1.0),
+    "zero": zeros,
     "zeros": zeros,
 }
+"""By name; MagmaDNN's names are among them."""
 
 
 DRAWING_NOTHING: tuple[Initializer, ...] = (zeros, ones)
 """What starts every network alike, of whatever shape."""
 
 
-def initializer(given: str | Initializer) -> Initializer:
+def initializer_of(given: str | float | Initializer) -> Initializer:
     """Return an initializer by name.
 
     Parameters
     ----------
-    given : str or Initializer
-        A function is returned as it is.
+    given : str, number or Initializer
+        A number fills as a constant; a function is returned as it is.
 
     Returns
     -------
@@ -339,6 +346,8 @@ def initializer(given: str | Initializer) -> Initializer:
     """
     if callable(given):
         return given
+    if isinstance(given, int | float | np.number):
+        return constant(float(given))
     if given not in INITIALIZERS:
         raise unknown_name("initializer", given, INITIALIZERS)
     return INITIALIZERS[given]

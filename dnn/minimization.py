@@ -57,7 +57,7 @@ class Minimization:
         held = [node for node in order if node.kind == VARIABLE]
         self.variables = tuple(held if variables is None else variables)
         self._check()
-        slopes = gradients(loss, self.variables)
+        by_variable = zip(self.variables, gradients(loss, self.variables), strict=True)
         segments = segments_of(self.variables)
         dtype = self.variables[0].dtype
         parameters, slots = FlatBuffer(segments, dtype, ops), FlatBuffer(segments, dtype, ops)
@@ -70,7 +70,7 @@ class Minimization:
             [*self._feeds, loss],
             ops,
             {node: node.attributes["value"] for node in self.variables},
-            [(slope, slots[node.name]) for node, slope in zip(self.variables, slopes, strict=True)],
+            [(gradient, slots[node.name]) for node, gradient in by_variable],
         )
         self.update = optimizer.bind(ops, parameters, slots)
 

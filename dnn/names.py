@@ -53,7 +53,6 @@ ELSEWHERE: dict[str, dict[str, str]] = {
     },
     "device": {"gpu": "cuda"},
     "initializer": {
-        "glorot": "glorot_uniform",
         "he": "he_uniform",
         "kaiming_normal": "he_normal",
         "kaiming_uniform": "he_uniform",
@@ -87,7 +86,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "input_dim": "the first layer, Input(...)",
         "input_shape": "the first layer, Input(...)",
         "initial_epoch": "no such thing: fit goes on where it ended",
-        "kernel_initializer": "start",
+        "kernel_initializer": "initializer",
         "l2": "weight_decay",
         "learning_rate_init": "learning_rate",
         "lr": "learning_rate",

@@ -37,8 +37,8 @@ def mlp(
     ConfigurationError
         If the activation is unknown or a number of units is less than 1.
     """
-    start = "he_uniform" if activation in RECTIFIERS else "glorot_uniform"
+    initializer = "he_uniform" if activation in RECTIFIERS else "glorot_uniform"
     layers: list[Layer] = [Input(inputs)]
     for units in hidden:
-        layers += [FullyConnected(units, start=start), Activation(activation)]
+        layers += [FullyConnected(units, initializer=initializer), Activation(activation)]
     return [*layers, FullyConnected(outputs)]

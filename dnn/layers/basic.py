@@ -81,13 +81,17 @@ class FullyConnected(Layer):
     ----------
     units : int
     bias : bool
-    start : str or initializer
+    initializer : str or Initializer
         What W starts from; b starts from 0.
     """
 
     @explains_arguments
     def __init__(
-        self, units: int, *, bias: bool = True, start: str | Initializer = "glorot_uniform"
+        self,
+        units: int,
+        *,
+        bias: bool = True,
+        initializer: str | Initializer = "glorot_uniform",
     ) -> None:
         super().__init__()
         if isinstance(units, bool) or not isinstance(units, int) or units < 1:
@@ -95,7 +99,7 @@ class FullyConnected(Layer):
                 f"FullyConnected: units must be an integer of at least 1, not {units!r}"
             )
         self.units = units
-        self.start = start
+        self.initializer = initializer
         self.with_bias = bias
 
     def build(self, shape: Shape) -> None:
@@ -103,7 +107,7 @@ class FullyConnected(Layer):
         if len(shape) != 1:
             message = f"a sample must be a vector, but its shape is {shape}"
             raise ShapeError(self.name, message, shape)
-        self.weight = self.parameter("weight", (shape[0], self.units), self.start)
+        self.weight = self.parameter("weight", (shape[0], self.units), self.initializer)
         if self.with_bias:
             self.bias = self.parameter("bias", (self.units,), zeros)
 

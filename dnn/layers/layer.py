@@ -29,7 +29,7 @@ from dnn.backend import Array
 from dnn.errors import ConfigurationError
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, placeholder, variable
-from dnn.initializers import Initializer, initializer
+from dnn.initializers import Initializer, initializer_of
 
 __all__ = ["Layer", "NoiseSource", "Parameter", "build_all"]
 
@@ -104,7 +104,7 @@ class Layer:
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     def parameter(
-        self, name: str, shape: Shape, start: str | Initializer = "glorot_uniform"
+        self, name: str, shape: Shape, initializer: str | Initializer = "glorot_uniform"
     ) -> Node:
         """Declare a trained parameter; called from `build`.
 
@@ -113,7 +113,7 @@ class Layer:
         name : str
             Unique in the layer.
         shape : tuple of int
-        start : str or initializer
+        initializer : str or Initializer
             What it starts from.
 
         Returns
@@ -121,10 +121,10 @@ class Layer:
         Node, of `shape` and the layer's dtype
         """
         node = variable(shape, self.dtype, f"{self.name}.{name}")
-        self.parameters.append(Parameter(node, initializer(start)))
+        self.parameters.append(Parameter(node, initializer_of(initializer)))
         return node
 
-    def state(self, name: str, shape: Shape, start: str | Initializer = "zeros") -> Node:
+    def state(self, name: str, shape: Shape, initializer: str | Initializer = "zeros") -> Node:
         """Declare an array that is not trained but kept, such as a running mean.
 
         Parameters
@@ -132,7 +132,7 @@ class Layer:
         name : str
             Unique in the layer.
         shape : tuple of int
-        start : str or initializer
+        initializer : str or Initializer
             What it starts from.
 
         Returns
@@ -140,7 +140,7 @@ class Layer:
         Node, of `shape` and the layer's dtype
         """
         node = variable(shape, self.dtype, f"{self.name}.{name}")
-        self.states.append(Parameter(node, initializer(start)))
+        self.states.append(Parameter(node, initializer_of(initializer)))
         return node
 
     def assign(self, state: Node, value: Node) -> None:

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from dnn.arrays import dtype_of
 from dnn.backend.device import CPU, Device, import_cupy
 from dnn.errors import ShapeError
-from dnn.fillers import filler as filler_of
 from dnn.graph.node import Shape
-from dnn.initializers import Initializer
+from dnn.initializers import Initializer, initializer_of
 from dnn.memory import MemoryKind, MemoryManager
 from dnn.memory_kinds import default_kind
 from dnn.seeds import stream
@@ -41,17 +40,17 @@ class Tensor(Elements):
     Parameters
     ----------
     shape : int or tuple of int
-    filler : str, number or Initializer
+    initializer : str, number or Initializer
         What it starts from: ``"zero"``, ``"one"``, ``"constant"`` by giving the number,
         ``"uniform"``, ``"glorot"``, ``"mask"``, ``"diagonal"``, ``"identity"``, the name of any
-        initializer, or what the functions of `dnn.fillers` return.
+        initializer, or what the functions of `dnn.initializers` return.
     dtype : type of elements
     kind : str or MemoryKind, optional
         Of the memory; HOST on the CPU and DEVICE on a GPU if left out.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     seed : int, optional
-        Of a random filler: the same seed gives the same tensor. Left out, the n-th tensor that
+        Of a random initializer: the same seed gives the same tensor. Left out, the n-th tensor that
         this process creates draws from a stream of its own, so that no two are alike and a
         program that is run again creates the same ones.
 
@@ -66,9 +65,9 @@ class Tensor(Elements):
     Raises
     ------
     ShapeError
-        If a length is negative or no integer, or the filler does not fit the shape.
+        If a length is negative or no integer, or the initializer does not fit the shape.
     ConfigurationError
-        If filler, kind or device is unknown.
+        If initializer, kind or device is unknown.
     DtypeError
         If elements of that type are no real numbers of at most 64 bits.
     DeviceError
@@ -80,7 +79,7 @@ class Tensor(Elements):
     def __init__(
         self,
         shape: int | Shape,
-        filler: str | float | Initializer = "zero",
+        initializer: str | float | Initializer = "zeros",
         *,
         dtype: npt.DTypeLike = np.float32,
         kind: str | MemoryKind | None = None,
@@ -88,12 +87,12 @@ class Tensor(Elements):
         seed: int | None = None,
     ) -> None:
         checked = checked_shape(shape)
-        fill = filler_of(filler)
+        fill = initializer_of(initializer)
         number = next(_created)
         purpose = ("tensor",) if seed is not None else ("tensor", number)
         values = fill(stream(seed or 0, *purpose), checked, dtype_of("tensor", dtype))
         if values.shape != checked:
-            message = f"the filler made {values.shape} for a tensor {checked}"
+            message = f"the initializer made {values.shape} for a tensor {checked}"
             raise ShapeError("tensor", message, values.shape, checked)
         self.memory = memory_of(values, kind, Device.of(device))
         self.view = View.dense(checked)

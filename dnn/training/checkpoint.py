@@ -37,9 +37,9 @@ __all__ = ["load_checkpoint", "require_safetensors", "save_checkpoint"]
 
 VERSION = 1
 
-# What a layer holds besides its architecture: another start, or another moment.
+# What a layer holds besides its architecture: other first values, or another moment.
 _NOT_ARCHITECTURE = frozenset(
-    {"assignments", "dtype", "name", "parameters", "start", "states", "training"}
+    {"assignments", "dtype", "initializer", "name", "parameters", "states", "training"}
 )
 
 

@@ -297,12 +297,12 @@ class Network:
             arrays[scale] = self.gradient_scale
             if self.classes_to_tally is not None:
                 wanted.append(outputs)
-            slopes = gradients(loss, self._variables, scale)
+            by_variable = zip(self._variables, gradients(loss, self._variables, scale), strict=True)
             # From the last layer to the first, as they arise: each is computed while what it
             # comes from is still in the cache.
             into = [
-                (slope, self.gradients[node.name])
-                for node, slope in reversed(list(zip(self._variables, slopes, strict=True)))
+                (gradient, self.gradients[node.name])
+                for node, gradient in reversed(list(by_variable))
             ]
             wanted += [node for layer in self.layers for node in layer.assignments]
             if self._noise.step in topological_order([loss]):

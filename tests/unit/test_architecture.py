@@ -45,8 +45,7 @@ LAYERS = {
         allocations arrays memory_kinds metrics table
         data graph memory
         initializers losses
-        fillers layers
-        tensor
+        layers tensor
         parameters
         optimizers
         minimization nets

@@ -178,7 +178,12 @@ def test_an_optimizer_that_remembers_something_else(tmp_path):
 
 def test_another_start_and_another_rate_are_the_same_architecture(tmp_path):
     model = written(tmp_path / "c")
-    layers = [Input(5), FullyConnected(8, start="zeros"), dnn.Activation("tanh"), FullyConnected(3)]
+    layers = [
+        Input(5),
+        FullyConnected(8, initializer="zeros"),
+        dnn.Activation("tanh"),
+        FullyConnected(3),
+    ]
     other = NeuralNetwork(layers, optimizer=SGD(0.001, 0.5))
     other.load(tmp_path / "c")
     x, _ = samples()

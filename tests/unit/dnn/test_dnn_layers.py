@@ -110,7 +110,7 @@ def test_names_that_are_unknown_name_the_one_probably_meant():
     with pytest.raises(ConfigurationError, match="'relu'"):
         mlp(3, [3], 2, "relo")
     with pytest.raises(ConfigurationError, match="'glorot_uniform'"):
-        NeuralNetwork([Input(2), FullyConnected(2, start="glorot_unifrom")])
+        NeuralNetwork([Input(2), FullyConnected(2, initializer="glorot_unifrom")])
     with pytest.raises(ConfigurationError, match="'softmax_cross_entropy'"):
         NeuralNetwork(mlp(2, [], 2), "softmax_crossentropy")
     with pytest.raises(ConfigurationError, match="unknown device"):

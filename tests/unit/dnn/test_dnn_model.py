@@ -78,7 +78,7 @@ def test_validation_does_not_change_training():
 
 
 def linear_in_float64(seed=0, rate=0.1):
-    layers = [Input(5), FullyConnected(1, start="zeros", bias=False)]
+    layers = [Input(5), FullyConnected(1, initializer="zeros", bias=False)]
     return NeuralNetwork(layers, "mean_squared_error", SGD(rate), seed=seed, dtype="float64")
 
 

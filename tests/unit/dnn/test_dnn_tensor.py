@@ -1,4 +1,4 @@
-"""Tensors on the host: fillers, parts, shapes, CSV, DLPack, NumPy, nodes."""
+"""Tensors on the host: initializers, parts, shapes, CSV, DLPack, NumPy, nodes."""
 
 import re
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ROOT
 
-from dnn import Ensemble, NeuralNetwork, fillers, graph, mlp
+from dnn import Ensemble, NeuralNetwork, graph, initializers, mlp
 from dnn.backend.device import cuda_problem
 from dnn.errors import (
     ConfigurationError,
@@ -93,31 +93,31 @@ def test_a_tensor_of_given_memory():
             Tensor.of_memory(memory, shape, offset, strides)
 
 
-# -- fillers --------------------------------------------------------------------------------------
+# -- initializers ---------------------------------------------------------------------------
 
 
-def test_fillers_that_are_not_random():
+def test_initializers_that_are_not_random():
     np.testing.assert_array_equal(Tensor((2, 3)), np.zeros((2, 3)))
     np.testing.assert_array_equal(Tensor((2, 3), "one"), np.ones((2, 3)))
     np.testing.assert_array_equal(Tensor((2, 3), 2.5), np.full((2, 3), 2.5))
-    np.testing.assert_array_equal(Tensor((2, 3), fillers.constant(4)), np.full((2, 3), 4))
+    np.testing.assert_array_equal(Tensor((2, 3), initializers.constant(4)), np.full((2, 3), 4))
     np.testing.assert_array_equal(Tensor((2, 3), "identity"), np.eye(2, 3))
     np.testing.assert_array_equal(Tensor((2, 3, 3), "diagonal"), [np.eye(3)] * 2)
-    filled = Tensor((3, 3), fillers.diagonal([1, 2, 3]))
+    filled = Tensor((3, 3), initializers.diagonal([1, 2, 3]))
     np.testing.assert_array_equal(filled, np.diag([1, 2, 3]))
     assert Tensor(5).shape == (5,)
     assert Tensor(()).item() == 0
 
 
-def test_random_fillers():
-    u = Tensor((200, 50), fillers.uniform(-3, -1)).numpy()
+def test_random_initializers():
+    u = Tensor((200, 50), initializers.uniform(-3, -1)).numpy()
     assert u.min() >= -3
     assert u.max() < -1
     assert abs(u.mean() + 2) < 0.05
     g = Tensor((300, 100), "glorot").numpy()
     assert np.abs(g).max() <= np.sqrt(6 / 400)
     assert g.std() == pytest.approx(np.sqrt(2 / 400), rel=0.05)
-    m = Tensor((200, 50), fillers.mask(0.2)).numpy()
+    m = Tensor((200, 50), initializers.mask(0.2)).numpy()
     assert set(np.unique(m)) == {0, 1}
     assert m.mean() == pytest.approx(0.2, abs=0.02)
     assert 0.4 < Tensor((100, 50), "mask").numpy().mean() < 0.6
@@ -141,21 +141,21 @@ def test_types_of_elements_that_there_are_not():
             MemoryManager(2, dtype)
 
 
-def test_fillers_that_do_not_fit():
+def test_initializers_that_do_not_fit():
     with pytest.raises(ConfigurationError, match="'unifrom'; did you mean 'uniform'"):
         Tensor((2,), "unifrom")
     with pytest.raises(ShapeError, match=r"\(2,\) are no diagonal of \(3, 3\)"):
-        Tensor((3, 3), fillers.diagonal([1, 2]))
+        Tensor((3, 3), initializers.diagonal([1, 2]))
     with pytest.raises(ShapeError, match="diagonal"):
         Tensor((3,), "identity")
     with pytest.raises(ShapeError, match=r"made \(1,\) for a tensor \(3,\)"):
         Tensor((3,), lambda generator, shape, dtype: np.zeros(1))
     with pytest.raises(ConfigurationError, match="probability"):
-        fillers.mask(1.5)
+        initializers.mask(1.5)
     with pytest.raises(ConfigurationError, match="normal: deviation must not be negative"):
-        fillers.normal(0.0, -1.0)
+        initializers.normal(0.0, -1.0)
     with pytest.raises(ConfigurationError, match="below"):
-        fillers.uniform(1, 1)
+        initializers.uniform(1, 1)
     with pytest.raises(ConfigurationError, match="seed"):
         Tensor((2,), seed=-1)
 

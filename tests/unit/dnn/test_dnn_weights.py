@@ -74,7 +74,9 @@ def test_a_sample_of_weight_2_counts_as_two_and_of_0_as_none(loss, outputs):
 def test_weights_travel_with_their_samples_and_last_partial_batch():
     x, y = samples(50)
     weights = np.random.default_rng(2).uniform(0, 2, 50)
-    model = NeuralNetwork([Input(5), FullyConnected(3, start="zeros")], optimizer=SGD(0.1), seed=4)
+    model = NeuralNetwork(
+        [Input(5), FullyConnected(3, initializer="zeros")], optimizer=SGD(0.1), seed=4
+    )
     model.fit(x, y, epochs=2, batch_size=16, sample_weight=weights)
     w, b = np.zeros((5, 3)), np.zeros(3)
     for epoch in range(2):

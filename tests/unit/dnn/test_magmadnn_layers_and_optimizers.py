@@ -1,11 +1,11 @@
-"""MagmaDNN's layers, losses, optimizers and fillers, and the defects there: a test for each.
+"""MagmaDNN's layers, losses, optimizers and initializers, and the defects there: a test for each.
 
 ::
 
     layers                               test_layers, test_custom_layers
     losses, optimizers                   test_losses_and_optimizers, test_optimizers_by_name,
                                          test_custom_losses_and_optimizers
-    Tensor: fillers                      test_fillers
+    Tensor: initializers                      test_initializers
 
     every tensor from the same seed      test_defect_every_tensor_filled_from_the_same_seed
     a bias per sample                    test_defect_a_bias_for_each_sample_instead_of_each_unit
@@ -138,16 +138,16 @@ def test_custom_layers():
 
 def test_custom_losses_and_optimizers():
     """Two steps by hand: the gradient's sign is that of the error."""
-    layers = [Input(1), FullyConnected(1, bias=False, start="zeros")]
+    layers = [Input(1), FullyConnected(1, bias=False, initializer="zeros")]
     model = NeuralNetwork(layers, MeanAbsoluteError(), SignDescent(0.25), device="numpy")
     history = model.fit(np.ones((4, 1)), np.ones(4), epochs=2, batch_size=4)
     assert history.loss == [1.0, 0.75]
     assert model.parameters["fully_connected_1.weight"].tolist() == [[0.5]]
 
 
-# -- row: fillers ---------------------------------------------------------------------------------
+# -- row: initializers ---------------------------------------------------------------------------
 
-FILLERS = {
+INITIALIZERS = {
     "uniform": fill.uniform(-2, 3),
     "normal": fill.normal(1, 0.5),
     "glorot_uniform": fill.glorot_uniform,
@@ -158,9 +158,9 @@ FILLERS = {
 }
 
 
-@pytest.mark.parametrize("name", FILLERS)
+@pytest.mark.parametrize("name", INITIALIZERS)
 def test_defect_every_tensor_filled_from_the_same_seed(name):
-    layers = [Input(30), *(FullyConnected(30, start=FILLERS[name]) for _ in range(3))]
+    layers = [Input(30), *(FullyConnected(30, initializer=INITIALIZERS[name]) for _ in range(3))]
     weights = [
         tensor.numpy()
         for name, tensor in NeuralNetwork(layers, seed=4).parameters.items()
@@ -172,7 +172,7 @@ def test_defect_every_tensor_filled_from_the_same_seed(name):
             assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.12
 
 
-def test_fillers():
+def test_initializers():
     def filled(initializer, shape=(400, 300), dtype=np.float32):
         array = initializer(stream(0, "x"), shape, dtype)
         assert array.dtype == dtype

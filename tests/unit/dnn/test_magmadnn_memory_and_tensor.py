@@ -3,7 +3,7 @@
 ::
 
     MemoryManager    test_memory_manager
-    Tensor           test_tensor, test_tensor_fillers, test_tensor_csv
+    Tensor           test_tensor, test_tensor_initializers, test_tensor_csv
 
 What needs a GPU is tested on a stand-in for CuPy by the tests of `dnn.memory`, and in tests/gpu.
 """
@@ -53,18 +53,18 @@ def test_tensor():
 
 
 @pytest.mark.parametrize(
-    "filler", ["uniform", "glorot", "mask", 2.5, "zero", "one", "diagonal", "identity"]
+    "initializer", ["uniform", "glorot", "mask", 2.5, "zero", "one", "diagonal", "identity"]
 )
-def test_tensor_fillers(filler):
-    first, second = (Tensor((6, 6), filler, seed=seed).numpy() for seed in (1, 2))
+def test_tensor_initializers(initializer):
+    first, second = (Tensor((6, 6), initializer, seed=seed).numpy() for seed in (1, 2))
     assert first.shape == (6, 6)
-    random = filler in ("uniform", "glorot", "mask")
+    random = initializer in ("uniform", "glorot", "mask")
     assert (first.tobytes() != second.tobytes()) == random
-    by_itself = [Tensor((6, 6), filler).numpy().tobytes() for _ in range(2)]
+    by_itself = [Tensor((6, 6), initializer).numpy().tobytes() for _ in range(2)]
     assert (by_itself[0] != by_itself[1]) == random  # not all from the same seed
     expected = {2.5: np.full((6, 6), 2.5), "zero": np.zeros((6, 6)), "one": np.ones((6, 6))}
-    if filler in expected or filler == "identity":
-        np.testing.assert_array_equal(first, expected.get(filler, np.eye(6)))
+    if initializer in expected or initializer == "identity":
+        np.testing.assert_array_equal(first, expected.get(initializer, np.eye(6)))
 
 
 def test_tensor_csv(tmp_path):

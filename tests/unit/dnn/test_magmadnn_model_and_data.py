@@ -155,7 +155,7 @@ class Watching(dnn.Optimizer):
 
 def batches_of(samples_, batch_size, epochs=1, seed=0):
     """Return which samples each batch held, by epoch: each sample has a weight of its own."""
-    layers = [Input(samples_), FullyConnected(1, bias=False, start="zeros")]
+    layers = [Input(samples_), FullyConnected(1, bias=False, initializer="zeros")]
     watching = Watching()
     model = NeuralNetwork(layers, "mean_squared_error", watching, seed=seed)
     x, y = np.eye(samples_), np.ones(samples_)
