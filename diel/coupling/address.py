@@ -83,12 +83,12 @@ class Peers:
                     yield world_rank, copy.serial, Address(module, index, rank)
 
     def resolve(self, to: To) -> Address:
-        """Return the address that somebody has written.
+        """Return the address that a module has written.
 
         Raises
         ------
         AddressError
-            If it is none, or nobody is there.
+            If it is not an address, or no rank has it.
         """
         address = _read(to)
         if address.module not in self.copies:

@@ -162,10 +162,10 @@ class SharedBoundary:
                 f'{me} has no part in boundary "{self.name}": name it among its owners or readers'
             )
         everything = pieces(boundary, peers)
-        self._outgoing = [self._send(one) for one in everything if one.owner == me]
-        self._incoming = [self._receive(one) for one in everything if one.reader == me]
-        self._lanes = [one.lane for one in self._outgoing if one.lane is not None]
-        self._readers = sorted({one.piece.reader for one in self._outgoing})
+        self._outgoing = [self._send(piece) for piece in everything if piece.owner == me]
+        self._incoming = [self._receive(piece) for piece in everything if piece.reader == me]
+        self._lanes = [sent.lane for sent in self._outgoing if sent.lane is not None]
+        self._readers = sorted({sent.piece.reader for sent in self._outgoing})
 
     def _send(self, piece: Piece) -> _Outgoing:
         view = self.array[slices(piece.box)]
@@ -199,8 +199,10 @@ class SharedBoundary:
         """
         if not self.owned:
             raise BoundaryError(f'{self._channel.address} owns nothing of boundary "{self.name}"')
-        transfers = [self._push_copy(one) for one in self._outgoing]
-        return Sending(self._channel, [one for one in transfers if one], self._readers)
+        transfers = [self._push_copy(sent) for sent in self._outgoing]
+        return Sending(
+            self._channel, [transfer for transfer in transfers if transfer], self._readers
+        )
 
     def pull(self, timeout: float | None = None) -> None:
         """Wait for the next push of every owner, and receive what this rank reads of it.
@@ -223,13 +225,13 @@ class SharedBoundary:
             raise BoundaryError(f'{self._channel.address} reads nothing of boundary "{self.name}"')
         wait = self._channel.await_arrival
         arrivals = [
-            (wait(one.piece.key, one.piece.owner, one.subject, timeout, "pull"), one.memory)
-            for one in self._incoming
+            (wait(read.piece.key, read.piece.owner, read.subject, timeout, "pull"), read.memory)
+            for read in self._incoming
         ]
         self._channel.receive(arrivals)
-        for one in self._incoming:
-            if one.landing is not one.view:
-                one.view[...] = one.landing
+        for read in self._incoming:
+            if read.landing is not read.view:
+                read.view[...] = read.landing
 
     def exchange(self, timeout: float | None = None) -> None:
         """Push what this rank owns and pull what it reads; the array may be changed afterwards.
@@ -250,23 +252,23 @@ class SharedBoundary:
         RunStopped
             If the run is stopping.
         """
-        for one in self._outgoing:
-            if one.lane is None:
-                self._push_copy(one)
+        for sent in self._outgoing:
+            if sent.lane is None:
+                self._push_copy(sent)
             else:
-                if not one.lane.is_idle():  # an exchange before this one ended early
+                if not sent.lane.is_idle():  # an exchange before this one ended early
                     self._await_lanes(timeout)
-                one.lane.send()
+                sent.lane.send()
         if self.read:
             self.pull(timeout)
         self._await_lanes(timeout)
 
-    def _push_copy(self, one: _Outgoing) -> Transfer | None:
-        buffer = one.buffer()
-        buffer[...] = one.view
-        encoded = codec.Encoded(codec.ARRAY, one.meta, codec.memory_of(buffer))
-        transfer = self._channel.post(one.piece.reader, one.piece.key, encoded)
-        one.packed.append((buffer, transfer))
+    def _push_copy(self, sent: _Outgoing) -> Transfer | None:
+        buffer = sent.buffer()
+        buffer[...] = sent.view
+        encoded = codec.Encoded(codec.ARRAY, sent.meta, codec.memory_of(buffer))
+        transfer = self._channel.post(sent.piece.reader, sent.piece.key, encoded)
+        sent.packed.append((buffer, transfer))
         return transfer
 
     def _await_lanes(self, timeout: float | None) -> None:

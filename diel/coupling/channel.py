@@ -203,7 +203,7 @@ class Channel:
         self.receive([(arrival, memory)])
         return codec.decode(head.kind, head.meta, memory)
 
-    # -- for whoever knows what is in the memory: boundaries too ------------------------------
+    # -- encoded memory: for boundaries too ---------------------------------------------------
 
     def post(
         self,
@@ -328,11 +328,11 @@ class Channel:
     # -- inside -------------------------------------------------------------------------------
 
     def poll(self, wanted: tuple[bytes, Address | None] | None = None) -> None:
-        """Take in what has come, and forget what has left; never waits; see `Inbox.poll`."""
+        """Look for messages that have come or have been received; never waits; see `Inbox.poll`."""
         news = self._inbox.poll(wanted)
         news |= self._outbox.forget_received()
         if news and self.waiting_for is not None:
-            # Another wait to whoever compares: the counts that were given are not true any more.
+            # A new object, so that who compares sees that the counts given are not true any more.
             operation, subject, timeout_s = self.waiting_for
             self.waiting_for = (operation, subject, timeout_s)
 

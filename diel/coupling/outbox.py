@@ -29,7 +29,7 @@ class _Offered(NamedTuple):
 
     transfer: Transfer
     ticket: int
-    kept: object
+    memory: object
     sender_serial: int
     recipient: Recipient
 
@@ -110,8 +110,8 @@ class Outbox:
         self.count((to, world_rank), apart=True)
         ticket = self._take_ticket()
         transfer = self._port.offer(world_rank, ticket, memory)
-        kept = (memory, owner)
-        self._offered.append(_Offered(transfer, ticket, kept, self._serial, recipient))
+        held = (memory, owner)  # until the payload has been received
+        self._offered.append(_Offered(transfer, ticket, held, self._serial, recipient))
         head = Head(to, self._serial, size, ticket, kind, key, meta, b"")
         self._port.send(world_rank, head.pack())
         return transfer
@@ -151,9 +151,9 @@ class Outbox:
         """Return who has yet to receive payloads of this copy, once for each of them."""
         return [
             *(
-                one.recipient
-                for one in self._offered
-                if one.sender_serial == self._serial and not one.transfer()
+                offered.recipient
+                for offered in self._offered
+                if offered.sender_serial == self._serial and not offered.transfer()
             ),
             *(lane.recipient for lane in self._lanes if not lane.is_idle()),
         ]
@@ -166,12 +166,12 @@ class Outbox:
     def close(self) -> None:
         """End with the copy."""
         lanes, self._lanes = self._lanes, []
-        for one in lanes:
-            if one.is_idle():
-                one.lane.close()
-                self._tickets.discard(one.ticket)
+        for lane in lanes:
+            if lane.is_idle():
+                lane.lane.close()
+                self._tickets.discard(lane.ticket)
             else:  # of a copy that failed: its recipient may still take it
-                offered = _Offered(one.is_idle, one.ticket, one, self._serial, one.recipient)
+                offered = _Offered(lane.is_idle, lane.ticket, lane, self._serial, lane.recipient)
                 self._offered.append(offered)
 
 

@@ -99,7 +99,9 @@ class WaitWatch:
         for a payload that its receiver has received.
         """
         ranks = set(running)
-        waiting = {(client, serial) for survey in surveys for client, serial in survey["waiting"]}
+        waiting = {
+            (client, request_id) for survey in surveys for client, request_id in survey["waiting"]
+        }
         for rank in ranks:
             report = self._waits[rank].report
             applied = [survey["puts_applied"].get(str(rank), 0) for survey in surveys]

@@ -105,7 +105,7 @@ class Teller:
                     at_server=waiting is self._tuples.waiting_for,
                     puts=tuple(self._tuples.puts),
                     waited_s=now_s - self._noticed_s,
-                    request=self._transport.latest_serial,
+                    request=self._transport.latest_request_id,
                     counts=self._channel.counts(),
                 )
             )

@@ -17,7 +17,7 @@ def as_number(value: Any) -> int | float:
     Raises
     ------
     ValueError
-        If it is none, or an integer beyond all floats.
+        If the value is not a real number, or is an integer beyond all floats.
     """
     if not isinstance(value, numbers.Real):
         raise ValueError(f"{value!r} is no number")
@@ -76,7 +76,7 @@ class Results:
         """
         if objective not in columns:
             raise ValueError(f"the objective {objective!r} is not among {', '.join(columns)}")
-        if len({*columns}) < len(columns) or not all(isinstance(one, str) for one in columns):
+        if len({*columns}) < len(columns) or not all(isinstance(name, str) for name in columns):
             raise ValueError(f"columns are names, each once: not {', '.join(map(repr, columns))}")
         if expected is not None and int(expected) < 0:
             raise ValueError(f"there cannot be {expected} rows")

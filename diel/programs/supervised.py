@@ -173,16 +173,18 @@ class Supervisor:
         """
         requests = [
             {
-                "command": [os.fsencode(word) for word in one.command],
-                "directory": os.fsencode(one.directory),
-                "added": {os.fsencode(key): os.fsencode(text) for key, text in one.added.items()},
+                "command": [os.fsencode(word) for word in program.command],
+                "directory": os.fsencode(program.directory),
+                "added": {
+                    os.fsencode(key): os.fsencode(text) for key, text in program.added.items()
+                },
                 "files": [
                     None if file is None else os.fsencode(os.path.abspath(file))
-                    for file in (one.stdin, one.stdout, one.stderr)
+                    for file in (program.stdin, program.stdout, program.stderr)
                 ],
                 "grace_s": grace_s,
             }
-            for one in programs
+            for program in programs
         ]
         data = marshal.dumps(requests)
         data = len(data).to_bytes(4, "little") + data

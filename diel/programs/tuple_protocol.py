@@ -80,7 +80,7 @@ class Unpacker:
         Raises
         ------
         NotUnderstood
-            If it is none.
+            If the head is not JSON with a size.
         """
         if self._head is None:
             end = self._buffer.find(b"\n", 0, LONGEST_HEAD_BYTES)
@@ -98,7 +98,7 @@ class Unpacker:
         Raises
         ------
         NotUnderstood
-            If its head is none.
+            If its head is not JSON with a size.
         """
         head = self.head()
         if head is None or len(self._buffer) < head["size"]:
@@ -132,7 +132,7 @@ def parse_tag(text: str) -> Fields:
     Raises
     ------
     TagError
-        If it is none; says how to write one.
+        If the text is not a tag; says how to write one.
     """
     if text.startswith("["):
         return _parse_list(text)
@@ -146,7 +146,7 @@ def spell_tag(fields: Fields) -> str:
     """Write a tag so that `parse_tag` reads it; as a JSON list only where it must be."""
     plain = "/".join("*" if field is None else str(field) for field in fields)
     is_readable = plain.isprintable() and not plain.startswith("[") and all(plain.split("/"))
-    if is_readable and [_field(one) for one in plain.split("/")] == fields:
+    if is_readable and [_field(field) for field in plain.split("/")] == fields:
         return plain
     return json.dumps(fields)
 
@@ -161,7 +161,7 @@ def _parse_list(text: str) -> Fields:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
-        raise TagError(f"{text}: begins as a JSON list and is none") from None
+        raise TagError(f"{text}: begins as a JSON list and is not one") from None
     for field in fields:
         if not (field is None or isinstance(field, str) or type(field) is int):
             raise TagError(f"{text}: {json.dumps(field)} is no string, integer or null")

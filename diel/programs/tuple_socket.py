@@ -369,7 +369,7 @@ class _Request:
     Raises
     ------
     TupleError
-        If that cannot be told, or its tag or its value is none.
+        If the operation, the tag or the value is invalid.
     """
 
     def __init__(self, parcel: Parcel, now_s: float) -> None:
@@ -399,10 +399,10 @@ def _tag(fields: object) -> tuple[Any, ...]:
         fields = parse_tag(fields)
     if not isinstance(fields, list):
         raise TupleError("a tag is a list, or a string such as job/3")
-    for one in fields:
-        if not (one is None or isinstance(one, str) or type(one) is int):
-            raise TagError(f"{one!r}: a field of a tag is a string, an integer, or null for any")
-    return tuple(ANY if one is None else one for one in fields)
+    for field in fields:
+        if not (field is None or isinstance(field, str) or type(field) is int):
+            raise TagError(f"{field!r}: a field of a tag is a string, an integer, or null for any")
+    return tuple(ANY if field is None else field for field in fields)
 
 
 def _private_folder() -> Path:

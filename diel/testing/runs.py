@@ -78,12 +78,14 @@ class ModuleRun:
     @property
     def results(self) -> list[dict[str, Any]]:
         """The rows that it added to its results."""
-        return [one["row"] for one in self.records if one["event"] == ResultAdded.__name__]
+        return [record["row"] for record in self.records if record["event"] == ResultAdded.__name__]
 
     @property
     def warnings(self) -> list[str]:
         """What it logged as a warning or an error."""
-        return [one["text"] for one in self.records if one["event"] == MessageLogged.__name__]
+        return [
+            record["text"] for record in self.records if record["event"] == MessageLogged.__name__
+        ]
 
     def _record(self, kind: type[Record], **fields: Any) -> None:
         who = {"event": kind.__name__, "module": self.module, "copy": self.copy_index}
@@ -204,19 +206,22 @@ def run_modules(
     Exception
         Whatever the first function that raised did raise; the others are stopped.
     """
-    given = {name: one if isinstance(one, Module) else Module(one) for name, one in modules.items()}
-    copies_of = {name: one.copies for name, one in given.items()}
-    declared = tuple(Boundary.model_validate(one) for one in boundaries)
+    given = {
+        name: module if isinstance(module, Module) else Module(module)
+        for name, module in modules.items()
+    }
+    copies_of = {name: module.copies for name, module in given.items()}
+    declared = tuple(Boundary.model_validate(boundary) for boundary in boundaries)
     with TupleSpace() if space is None else nullcontext(space) as there:
         exchange, peers = LocalExchange(), _peers(group, copies_of)
         copies = [
             _Copy(
                 there,
-                one.function,
-                one.options,
+                module.function,
+                module.options,
                 module=name,
                 group=group,
-                copies=one.copies,
+                copies=module.copies,
                 copy_index=index,
                 copies_of=copies_of,
                 run_dir=run_dir,
@@ -225,8 +230,8 @@ def run_modules(
                 peers=peers,
                 boundaries=declared,
             )
-            for name, one in given.items()
-            for index in range(one.copies)
+            for name, module in given.items()
+            for index in range(module.copies)
         ]
         _run_all(copies, timeout, there)
         left = there.tuples()

@@ -26,6 +26,6 @@ else:
 
 
 def is_array(value: object) -> TypeGuard[np.ndarray[Any, Any]]:
-    """Whether a value is an array of NumPy; whoever has one has imported it."""
+    """Whether a value is an array of NumPy; NumPy has been imported then."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, getattr(numpy, "ndarray", ()))

@@ -232,9 +232,9 @@ class TupleClient:
         if known is not None and timeout is None and out is None:
             # Fast path for a plain take under a tag that was used before.
             _, server, _, _, rest = known
-            serial, value = self._take_quickly(server, rest)
+            request_id, value = self._take_quickly(server, rest)
             if value is None:
-                value = self._striper.value_of(self._requests.await_take(serial, tag))
+                value = self._striper.value_of(self._requests.await_take(request_id, tag))
             return (tag, value) if with_tag else value
         return self._striper.get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
 
@@ -383,7 +383,7 @@ class TupleClient:
         )
 
     def survey(self, server: int) -> dict[str, Any]:
-        """Return what a server holds and who waits there, for whoever explains a deadlock."""
+        """Return what a server holds and which requests wait there: what explains a deadlock."""
         reply = self._requests.ask(server, Operation.SURVEY)
         survey: dict[str, Any] = json.loads(bytes(reply.payload))
         return survey

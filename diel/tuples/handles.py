@@ -130,9 +130,9 @@ class Subscription:
         self._tag = tag
         self._shown_as = format_tag(tag)
         self._names: dict[int, int] = {}  # server -> its name for this subscription
-        self._asked: dict[int, int] = {}  # serial of a request for the next tuple -> server
+        self._asked: dict[int, int] = {}  # request for the next tuple -> server
         for server in servers:
-            self._names[server] = requests.ask(server, Operation.SUBSCRIBE, key).serial
+            self._names[server] = requests.ask(server, Operation.SUBSCRIBE, key).request_id
 
     def next(self, timeout: float | None = None) -> tuple[Tag, Any]:
         """Return the next (tag, value).
@@ -165,9 +165,9 @@ class Subscription:
         unanswered = self._ask_idle_servers(deadline_s)
         while True:
             _, reply = self._transport.receive(list(self._asked), timeout_s)
-            del self._asked[reply.serial]
-            unanswered.discard(reply.serial)
-            self._transport.drop(reply.serial)
+            del self._asked[reply.request_id]
+            unanswered.discard(reply.request_id)
+            self._transport.drop(reply.request_id)
             if reply.status == Status.OK:
                 if reply.kind & STRIPED:
                     raise PayloadError(
@@ -188,18 +188,18 @@ class Subscription:
         for server, name in self._names.items():
             if server in self._asked.values():
                 continue
-            serial = self._transport.next_serial()
-            self._asked[serial] = server
-            asked.add(serial)
-            self._transport.keep(serial)
-            query = pack_query(Operation.NEXT, serial, argument=name, timeout_s=left_s)
+            request_id = self._transport.next_request_id()
+            self._asked[request_id] = server
+            asked.add(request_id)
+            self._transport.keep(request_id)
+            query = pack_query(Operation.NEXT, request_id, argument=name, timeout_s=left_s)
             self._transport.send(server, query)
         return asked
 
     def close(self) -> None:
         """End the subscription; what it has not given out is dropped."""
-        for serial in self._asked:
-            self._transport.drop(serial)
+        for request_id in self._asked:
+            self._transport.drop(request_id)
         self._asked.clear()
         for server, name in self._names.items():
             self._requests.ask(server, Operation.UNSUBSCRIBE, argument=name)
@@ -230,7 +230,7 @@ class Watch:
     def __init__(self, requests: Requests, servers: list[int], key: bytes) -> None:
         self._requests = requests
         self._transport = requests.transport
-        self._asked = {requests.watch(server, key): server for server in servers}  # by serial
+        self._asked = {requests.watch(server, key): server for server in servers}  # by request
         self._is_told = False
 
     def is_told(self) -> bool:
@@ -239,14 +239,14 @@ class Watch:
             found = self._transport.poll(self._asked)
             if found is not None:
                 self._is_told = True
-                self._transport.drop(found[1].serial)
-                del self._asked[found[1].serial]
+                self._transport.drop(found[1].request_id)
+                del self._asked[found[1].request_id]
         return self._is_told
 
     def close(self) -> None:
         """End the watch."""
-        for serial, server in self._asked.items():
-            self._requests.cancel(server, serial)
+        for request_id, server in self._asked.items():
+            self._requests.cancel(server, request_id)
         self._asked.clear()
 
     def __enter__(self) -> Watch:

@@ -66,43 +66,43 @@ class LocalTransport(Transport):
 
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
         """Ask for a tuple; the reply is to be had with `receive`."""
-        serial = self.next_serial()
-        self.send(server, take_head(serial) + rest)
-        return serial, None
+        request_id = self.next_request_id()
+        self.send(server, take_head(request_id) + rest)
+        return request_id, None
 
     def receive_all(
-        self, serials: Collection[int], targets: Targets = None
+        self, request_ids: Collection[int], targets: Targets = None
     ) -> list[tuple[int, Reply]]:
         """Wait for the replies to all of some requests."""
-        for serial in serials:
-            self.keep(serial)
-        missing = set(serials)
+        for request_id in request_ids:
+            self.keep(request_id)
+        missing = set(request_ids)
         found = []
         while missing:
             found.append(self.receive(missing, targets=targets))
-            missing.discard(found[-1][1].serial)
-            self.drop(found[-1][1].serial)
+            missing.discard(found[-1][1].request_id)
+            self.drop(found[-1][1].request_id)
         return found
 
     def receive(
-        self, serials: Collection[int], timeout_s: float = math.inf, targets: Targets = None
+        self, request_ids: Collection[int], timeout_s: float = math.inf, targets: Targets = None
     ) -> tuple[int, Reply]:
         """Wait for the reply to one of some requests; return (server, reply)."""
         with self._changed:
             while True:
                 mail = self._mail[self._client]
                 while mail:
-                    self._sort_any(*mail.popleft(), serials)
-                found = self._take_early(serials)
+                    self._sort_any(*mail.popleft(), request_ids)
+                found = self._take_early(request_ids)
                 if found is not None:
                     return found
                 try:
                     self._wait_for_change()
                 except BaseException:
-                    self._note_cut_short(serials)
+                    self._note_cut_short(request_ids)
                     raise
 
-    def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+    def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
         """Return the reply to one of some requests, as `receive`, if it is here."""
         with self._changed:
             now_s = time.monotonic()
@@ -110,12 +110,12 @@ class LocalTransport(Transport):
                 self._deliver(server, store.expire(now_s))
             mail = self._mail[self._client]
             while mail:
-                self._sort_any(*mail.popleft(), serials)
-            return self._take_early(serials)
+                self._sort_any(*mail.popleft(), request_ids)
+            return self._take_early(request_ids)
 
-    def _sort_any(self, server: int, reply: Reply, serials: Collection[int]) -> None:
-        if reply.serial in serials or reply.serial in self._kept:
-            self._early[reply.serial] = (server, reply)
+    def _sort_any(self, server: int, reply: Reply, request_ids: Collection[int]) -> None:
+        if reply.request_id in request_ids or reply.request_id in self._kept:
+            self._early[reply.request_id] = (server, reply)
 
     def _wait_for_change(self) -> None:
         self._safe_point()

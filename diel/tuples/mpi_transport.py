@@ -27,7 +27,7 @@ from diel.tuples.protocol import (
     unpack_prefix,
     unpack_reply,
 )
-from diel.tuples.transport import LARGEST_SERIAL, Targets, Transport
+from diel.tuples.transport import LARGEST_REQUEST_ID, Targets, Transport
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -161,8 +161,8 @@ class MpiTransport(Transport):
 
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
         """Ask for a tuple, and look for the reply for a short while; see `Transport`."""
-        self._serial = serial = self._serial % LARGEST_SERIAL + 1
-        message = take_head(serial) + rest
+        self._request_id = request_id = self._request_id % LARGEST_REQUEST_ID + 1
+        message = take_head(request_id) + rest
         if len(message) > _EAGER_BYTES:
             self.send(server, message)
         else:
@@ -173,51 +173,51 @@ class MpiTransport(Transport):
         for _ in _QUICK_POLLS:
             if test(status):
                 message = self._view[: status.Get_count(self._byte)].tobytes()
-                value = plain_value(message, serial)
+                value = plain_value(message, request_id)
                 if value is not None:
                     self._reply.Start()
-                    return serial, value
-                server, reply, pieces = self._take_reply((serial,), None)
+                    return request_id, value
+                server, reply, pieces = self._take_reply((request_id,), None)
                 if pieces is not None:
                     self._finish_receiving(pieces, reply)
-                if reply.serial == serial:
-                    self._early[serial] = (server, reply)
+                if reply.request_id == request_id:
+                    self._early[request_id] = (server, reply)
                     break
                 self._sort(server, reply)
-        return serial, None
+        return request_id, None
 
     def receive(
-        self, serials: Collection[int], timeout_s: float = math.inf, targets: Targets = None
+        self, request_ids: Collection[int], timeout_s: float = math.inf, targets: Targets = None
     ) -> tuple[int, Reply]:
         """Wait for the reply to one of some requests; return (server, reply)."""
-        early = self._take_early(serials) if self._early else None
+        early = self._take_early(request_ids) if self._early else None
         if early is not None:
             return early
         while True:
             try:
                 self._await_message(timeout_s)
             except BaseException:
-                self._note_cut_short(serials)
+                self._note_cut_short(request_ids)
                 raise
-            server, reply, pieces = self._take_reply(serials, targets)
+            server, reply, pieces = self._take_reply(request_ids, targets)
             if pieces is not None:
                 self._finish_receiving(pieces, reply)
-            if reply[1] in serials:
+            if reply[1] in request_ids:
                 return server, reply
             self._sort(server, reply)
 
     def receive_all(
-        self, serials: Collection[int], targets: Targets = None
+        self, request_ids: Collection[int], targets: Targets = None
     ) -> list[tuple[int, Reply]]:
         """Wait for the replies to all of some requests, whose payloads come at the same time."""
-        missing = set(serials)
+        missing = set(request_ids)
         found, under_way = [], []
         while missing:
             self._await_message(math.inf)
             server, reply, pieces = self._take_reply(missing, targets)
             under_way += pieces or []
-            if reply.serial in missing:
-                missing.discard(reply.serial)
+            if reply.request_id in missing:
+                missing.discard(reply.request_id)
                 found.append((server, reply))
             else:
                 self._finish(pieces or [])
@@ -229,14 +229,14 @@ class MpiTransport(Transport):
             self._meter.communicated(since_s, "receive pieces", None, size_bytes)
         return found
 
-    def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+    def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
         """Return the reply to one of some requests, as `receive`, if it is here."""
-        early = self._take_early(serials)
+        early = self._take_early(request_ids)
         while early is None and self._reply.Test(self._status):
-            server, reply, pieces = self._take_reply(serials, None)
+            server, reply, pieces = self._take_reply(request_ids, None)
             if pieces is not None:
                 self._finish_receiving(pieces, reply)
-            if reply.serial in serials:
+            if reply.request_id in request_ids:
                 early = server, reply
             else:
                 self._sort(server, reply)
@@ -263,7 +263,7 @@ class MpiTransport(Transport):
             self._meter.waited(since_s)
 
     def _take_reply(
-        self, serials: Collection[int], targets: Targets
+        self, request_ids: Collection[int], targets: Targets
     ) -> tuple[int, Reply, list[MPI.Request] | None]:
         """Return server, reply, and the requests of a payload that is still on its way."""
         status = self._status
@@ -273,8 +273,8 @@ class MpiTransport(Transport):
         if not message[APART]:
             return server, unpack_reply(message), None
         size = payload_to_come(message)
-        serial = unpack_prefix(message)[0]
-        target = targets.get(serial) if targets and serial in serials else None
+        request_id = unpack_prefix(message)[0]
+        target = targets.get(request_id) if targets and request_id in request_ids else None
         payload: Payload = target if target is not None and len(target) == size else _fresh(size)
         pieces = [
             self._comm.Irecv(

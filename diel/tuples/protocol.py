@@ -121,7 +121,7 @@ class Query(NamedTuple):
 
     client: int
     operation: int
-    serial: int
+    request_id: int
     argument: int
     timeout_s: float
     kind: int
@@ -133,7 +133,7 @@ class Reply(NamedTuple):
     """A server's answer, taken apart."""
 
     status: int
-    serial: int
+    request_id: int
     number: int
     kind: int = -1
     key: bytes = b""
@@ -171,12 +171,20 @@ class Credit:
 
 
 def pack_put(
-    operation: int, serial: int, argument: int, kind: int, key: bytes, meta: bytes, payload: Buffer
+    operation: int,
+    request_id: int,
+    argument: int,
+    kind: int,
+    key: bytes,
+    meta: bytes,
+    payload: Buffer,
 ) -> tuple[bytes, Buffer | None]:
     """Return the message of an operation that carries a tuple, and a payload that goes apart."""
     size = len(payload)
     apart = size > INLINE_BYTES
-    head = _PUT_HEAD.pack(operation, apart, 0, serial, argument, kind, len(key), len(meta), size)
+    head = _PUT_HEAD.pack(
+        operation, apart, 0, request_id, argument, kind, len(key), len(meta), size
+    )
     if apart:
         return b"".join((head, key, meta)), payload
     return b"".join((head, key, meta, payload)), None
@@ -184,7 +192,7 @@ def pack_put(
 
 def pack_query(
     operation: int,
-    serial: int,
+    request_id: int,
     key: bytes = b"",
     *,
     timeout_s: float = math.inf,
@@ -197,7 +205,7 @@ def pack_query(
     Parameters
     ----------
     operation : Operation
-    serial : int
+    request_id : int
         Numbers the requests of one client, so that it can tell the answers apart.
     key : bytes
         A tag or pattern.
@@ -210,7 +218,7 @@ def pack_query(
     """
     plain = PLAIN if kind < 0 and timeout_s == math.inf and b"*" not in key else 0
     head = _QUERY_HEAD.pack(
-        operation, 0, plain, serial, argument, timeout_s, kind, len(key), len(meta)
+        operation, 0, plain, request_id, argument, timeout_s, kind, len(key), len(meta)
     )
     return head + key + meta
 
@@ -227,26 +235,26 @@ def number_cost(key: bytes) -> int:
 
 def unpack_query(client: int, message: bytes) -> Query:
     """Take a question apart."""
-    operation, _, _, serial, argument, timeout_s, kind, key_bytes, meta_bytes = (
+    operation, _, _, request_id, argument, timeout_s, kind, key_bytes, meta_bytes = (
         _QUERY_HEAD.unpack_from(message)
     )
     meta_at = QUERY_KEY_AT + key_bytes
     key = message[QUERY_KEY_AT:meta_at]
     meta = message[meta_at : meta_at + meta_bytes]
-    return Query(client, operation, serial, argument, timeout_s, kind, key, meta)
+    return Query(client, operation, request_id, argument, timeout_s, kind, key, meta)
 
 
 # -- messages of a server -------------------------------------------------------------------------
 
 
-def answer(client: int, serial: int, status: int, number: int = 0) -> Out:
+def answer(client: int, request_id: int, status: int, number: int = 0) -> Out:
     """Return a reply without a tuple."""
-    return Out(client, PREFIX.pack(status, 0, 0, serial, number))
+    return Out(client, PREFIX.pack(status, 0, 0, request_id, number))
 
 
-def tuple_reply(client: int, serial: int, version: int, body: bytes, payload: Payload) -> Out:
+def tuple_reply(client: int, request_id: int, version: int, body: bytes, payload: Payload) -> Out:
     """Return a reply that carries a tuple, as it came."""
-    prefix = PREFIX.pack(Status.OK, payload is not None, 0, serial, version)
+    prefix = PREFIX.pack(Status.OK, payload is not None, 0, request_id, version)
     # A named tuple without the cost of its constructor: this is done for every tuple.
     return tuple.__new__(Out, (client, prefix + body, payload))
 
@@ -254,9 +262,11 @@ def tuple_reply(client: int, serial: int, version: int, body: bytes, payload: Pa
 def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
     """Take a reply apart; `payload` is the one that came after it, if any."""
     if len(message) < KEY_AT:
-        status, _, _, serial, number = PREFIX.unpack(message)
-        return Reply(status, serial, number)
-    status, _, _, serial, number, kind, key_bytes, meta_bytes, _ = _PUT_HEAD.unpack_from(message)
+        status, _, _, request_id, number = PREFIX.unpack(message)
+        return Reply(status, request_id, number)
+    status, _, _, request_id, number, kind, key_bytes, meta_bytes, _ = _PUT_HEAD.unpack_from(
+        message
+    )
     meta_at = KEY_AT + key_bytes
     payload_at = meta_at + meta_bytes
     # A named tuple without the cost of its constructor: this is done for every tuple.
@@ -264,7 +274,7 @@ def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
         Reply,
         (
             status,
-            serial,
+            request_id,
             number,
             kind,
             message[KEY_AT:meta_at],
@@ -292,9 +302,9 @@ def tag_bytes(message: bytes) -> bytes:
 
 
 def unpack_prefix(message: Buffer) -> tuple[int, int]:
-    """Return the serial of the request that a message is, or answers, and its argument."""
-    serial, argument = PREFIX.unpack_from(message)[3:]
-    return serial, argument
+    """Return the number of the request that a message is, or answers, and its argument."""
+    request_id, argument = PREFIX.unpack_from(message)[3:]
+    return request_id, argument
 
 
 def unpack_body(body: bytes) -> tuple[int, bytes, bytes, bytes]:
@@ -356,21 +366,21 @@ _QUESTION_HEAD: Final = struct.Struct("<BBHI")
 _PUT_SIZES: Final = 16
 
 take_head: Final = functools.partial(_QUESTION_HEAD.pack, int(Operation.TAKE), 0, PLAIN)
-"""``take_head(serial) + known.question_rest`` is a `PLAIN` question for a tuple."""
+"""``take_head(request_id) + known.question_rest`` is a `PLAIN` question for a tuple."""
 plain_question: Final = struct.Struct("<4xI8x8xxxH").unpack_from
-"""Of a `PLAIN` question, return its serial and how many bytes its key has."""
+"""Of a `PLAIN` question, return its number and how many bytes its key has."""
 ok_prefix: Final = functools.partial(PREFIX.pack, int(Status.OK), 0, 0)
-"""``ok_prefix(serial, version) + body`` is the reply with a tuple whose payload is small."""
+"""``ok_prefix(request_id, version) + body`` is the reply with a tuple whose payload is small."""
 _plain_reply: Final = struct.Struct("<xBxxI8xBxH").unpack_from
-"""Of a reply with a tuple: whether its payload comes apart, serial, kind, bytes of key."""
+"""Of a reply with a tuple: whether its payload comes apart, request, kind, bytes of key."""
 
 
-def plain_value(message: bytes, serial: int) -> bytes | None:
+def plain_value(message: bytes, request_id: int) -> bytes | None:
     """Return the bytes that answer a request, if that is all that a message holds."""
     if len(message) < KEY_AT:
         return None
     apart, found, kind, key_bytes = _plain_reply(message)
-    if found != serial or kind or apart:
+    if found != request_id or kind or apart:
         return None
     return message[KEY_AT + key_bytes :]
 
@@ -403,7 +413,7 @@ class KnownTag(NamedTuple):
     put_heads : mapping of int to bytes
         All of a put of bytes that stands before these, by how many they are.
     question_rest : bytes
-        All of a `PLAIN` question behind its serial.
+        All of a `PLAIN` question behind its number.
     """
 
     key: bytes

@@ -135,15 +135,15 @@ class Requests:
 
         What names a `target` is answered with a payload that fits it, received into its memory.
         """
-        serial = self.transport.next_serial()
+        request_id = self.transport.next_request_id()
         if target is not None:
             kind, meta = target.kind, target.meta
         message = pack_query(
-            operation, serial, key, timeout_s=timeout_s, argument=argument, kind=kind, meta=meta
+            operation, request_id, key, timeout_s=timeout_s, argument=argument, kind=kind, meta=meta
         )
         self.transport.send(server, message)
-        targets = None if target is None else {serial: target.buffer}
-        return self.transport.receive((serial,), timeout_s, targets)[1]
+        targets = None if target is None else {request_id: target.buffer}
+        return self.transport.receive((request_id,), timeout_s, targets)[1]
 
     def ask_all(
         self,
@@ -152,12 +152,14 @@ class Requests:
         cuts: Sequence[memoryview] | None = None,
     ) -> list[Reply]:
         """Ask several servers at the same time, without waiting there; replies in this order."""
-        serials = [self.transport.next_serial() for _ in places]
-        for serial, (server, key) in zip(serials, places, strict=True):
-            self.transport.send(server, pack_query(operation, serial, key, timeout_s=0))
-        targets = None if cuts is None else dict(zip(serials, cuts, strict=True))
-        found = {reply.serial: reply for _, reply in self.transport.receive_all(serials, targets)}
-        return [found[serial] for serial in serials]
+        request_ids = [self.transport.next_request_id() for _ in places]
+        for request_id, (server, key) in zip(request_ids, places, strict=True):
+            self.transport.send(server, pack_query(operation, request_id, key, timeout_s=0))
+        targets = None if cuts is None else dict(zip(request_ids, cuts, strict=True))
+        found = {
+            reply.request_id: reply for _, reply in self.transport.receive_all(request_ids, targets)
+        }
+        return [found[request_id] for request_id in request_ids]
 
     def match(
         self,
@@ -183,11 +185,11 @@ class Requests:
         finally:
             self.waiting_for = None
 
-    def await_take(self, serial: int, tag: object) -> Reply:
+    def await_take(self, request_id: int, tag: object) -> Reply:
         """Wait for the reply to a plain take that was sent already."""
         self.waiting_for = ("tget", tag, math.inf)
         try:
-            return self.transport.receive((serial,))[1]
+            return self.transport.receive((request_id,))[1]
         except BaseException:
             self._name_cut_short(Operation.TAKE)
             raise
@@ -196,15 +198,17 @@ class Requests:
 
     def watch(self, server: int, key: bytes, timeout_s: float = math.inf) -> int:
         """Let a server tell once that a tuple matches; return the request, whose reply is kept."""
-        serial = self.transport.next_serial()
-        self.transport.keep(serial)
-        self.transport.send(server, pack_query(Operation.WATCH, serial, key, timeout_s=timeout_s))
-        return serial
+        request_id = self.transport.next_request_id()
+        self.transport.keep(request_id)
+        self.transport.send(
+            server, pack_query(Operation.WATCH, request_id, key, timeout_s=timeout_s)
+        )
+        return request_id
 
-    def cancel(self, server: int, serial: int) -> None:
+    def cancel(self, server: int, request_id: int) -> None:
         """End a watch."""
-        self.transport.drop(serial)
-        self.transport.send(server, pack_query(Operation.CANCEL, 0, argument=serial))
+        self.transport.drop(request_id)
+        self.transport.send(server, pack_query(Operation.CANCEL, 0, argument=request_id))
 
     def _match_anywhere(
         self,
@@ -224,14 +228,14 @@ class Requests:
             if reply.status != Status.TIMEOUT or (timeout_s <= 0 and server == self.servers - 1):
                 return server, reply
         deadline_s = time.monotonic() + timeout_s
-        watches: dict[int, int] = {}  # serial -> server
+        watches: dict[int, int] = {}  # request_id -> server
         try:
             for server in range(self.servers):
                 watches[self.watch(server, key, timeout_s)] = server
             while True:
                 server, told = self.transport.receive(watches, timeout_s)
-                self.transport.drop(told.serial)
-                del watches[told.serial]
+                self.transport.drop(told.request_id)
+                del watches[told.request_id]
                 if told.status == Status.TIMEOUT:
                     if not watches:
                         return server, told
@@ -243,8 +247,8 @@ class Requests:
                 left_s = max(0.0, deadline_s - time.monotonic())
                 watches[self.watch(server, key, left_s)] = server
         finally:
-            for serial, server in watches.items():
-                self.cancel(server, serial)
+            for request_id, server in watches.items():
+                self.cancel(server, request_id)
 
     # -- tuples to put ------------------------------------------------------------------------
 
@@ -268,11 +272,11 @@ class Requests:
     def change(self, operation: int, tag: Tag, argument: int, value: object) -> Reply:
         """Put a tuple under a condition, and wait for the reply."""
         key, server = self.place(tag)
-        serial = self.transport.next_serial()
-        message, payload = pack_put(operation, serial, argument, *encode(value, key))
+        request_id = self.transport.next_request_id()
+        message, payload = pack_put(operation, request_id, argument, *encode(value, key))
         self._spend(server, message_cost(message, payload), tag, None)
         self.transport.send(server, message, payload)
-        return self.transport.receive((serial,))[1]
+        return self.transport.receive((request_id,))[1]
 
     def increment(self, tag: Tag, by: Any) -> int | float:
         """Add to the number under a tag; see `TupleClient.increment`."""
@@ -333,8 +337,8 @@ class Requests:
 
     def _name_cut_short(self, operation: int) -> None:
         """Note what the requests were whose wait was just cut short."""
-        for serial, known in self.transport.cut_short.items():
-            self.transport.cut_short[serial] = known or operation
+        for request_id, known in self.transport.cut_short.items():
+            self.transport.cut_short[request_id] = known or operation
 
     def start_over(self) -> None:
         """Forget all requests, at the servers too; see `TupleClient.start_over`."""
@@ -345,10 +349,10 @@ class Requests:
             self.ask(server, Operation.START_OVER, timeout_s=0)
             self._credits[server].credit_bytes = 0
         replies = [reply for _, reply in self.transport.kept(late)]
-        for serial in late:
-            self.transport.drop(serial)
+        for request_id in late:
+            self.transport.drop(request_id)
         for reply in replies:
-            is_taken = late[reply.serial] == Operation.TAKE and reply.status == Status.OK
+            is_taken = late[reply.request_id] == Operation.TAKE and reply.status == Status.OK
             if is_taken and reply.kind >= 0:
                 self.put_again(reply)
 

@@ -3,7 +3,7 @@
 A piece lies under a key of its own that no tag and no pattern can name; piece i of a tuple is on
 server i modulo the number of servers. The layout lies under the tag, on the server that the tag
 belongs to, and is put only when every server has confirmed its piece: a striped tuple is visible
-when it is whole. Whoever takes the layout owns the pieces.
+when it is whole. The client that takes the layout owns the pieces.
 """
 
 from __future__ import annotations
@@ -192,8 +192,8 @@ class Striper:
                     try:
                         value = self.value_of(item)
                     except PayloadError:
-                        for rest in items[index:]:  # taken, but not to be had: back they go
-                            self._requests.put_again(rest)
+                        for taken in items[index:]:  # no value can be made of this one
+                            self._requests.put_again(taken)
                         raise
                     found.append((decode_tag(item.key), value))
                 if not reply.meta:

@@ -1,4 +1,4 @@
-"""A client whose every call is kept for the trace; used only where somebody asked for that."""
+"""A tuple client that records each call for the trace; used only where a trace was asked for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRACED: Final = (
 
 
 class TracedClient(TupleClient):
-    """A `TupleClient` that keeps when each call began and ended, its tag and its bytes.
+    """A `TupleClient` that records when each call began and ended, its tag and its bytes.
 
     Parameters
     ----------

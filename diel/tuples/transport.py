@@ -12,10 +12,10 @@ from typing import Final, TypeAlias
 
 from diel.tuples.protocol import Payload, Reply
 
-LARGEST_SERIAL: Final = 2**32 - 1
+LARGEST_REQUEST_ID: Final = 2**32 - 1
 
 Targets: TypeAlias = "Mapping[int, memoryview] | None"
-"""Where large payloads shall land, by the serial of the request."""
+"""Where large payloads shall land, by request."""
 
 
 class Transport(ABC):
@@ -36,7 +36,7 @@ class Transport(ABC):
     def __init__(self, servers: int) -> None:
         self.servers = servers
         self.cut_short: dict[int, int] = {}
-        self._serial = 0
+        self._request_id = 0
         self._kept: set[int] = set()
         self._early: dict[int, tuple[int, Reply]] = {}
 
@@ -61,74 +61,74 @@ class Transport(ABC):
         ----------
         server : int
         rest : bytes
-            All of the `PLAIN` question behind its serial.
+            All of the `PLAIN` question behind its number.
 
         Returns
         -------
         int
-            The serial of the request.
+            The number of the request.
         bytes or None
             The tuple's value, if that is bytes; None if the reply is to be had with `receive`.
         """
 
     @abstractmethod
     def receive(
-        self, serials: Collection[int], timeout_s: float = math.inf, targets: Targets = None
+        self, request_ids: Collection[int], timeout_s: float = math.inf, targets: Targets = None
     ) -> tuple[int, Reply]:
         """Wait for the reply to one of some requests; return (server, reply).
 
-        A payload that travels apart lands in the memory that `targets` has for its serial, if that
+        A payload that travels apart lands in the memory that `targets` has for its request, if that
         has its size. Replies to other requests are kept if they were announced with `keep`, and
         dropped otherwise.
         """
 
     @abstractmethod
     def receive_all(
-        self, serials: Collection[int], targets: Targets = None
+        self, request_ids: Collection[int], targets: Targets = None
     ) -> list[tuple[int, Reply]]:
         """Wait for the replies to all of some requests, whose payloads come at the same time."""
 
     @abstractmethod
-    def poll(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+    def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
         """Return the reply to one of some requests, as `receive`, if it is here."""
 
     # -- requests and early replies -----------------------------------------------------------
 
-    def next_serial(self) -> int:
+    def next_request_id(self) -> int:
         """Return a number for a request, different from all that are under way."""
-        self._serial = self._serial % LARGEST_SERIAL + 1
-        return self._serial
+        self._request_id = self._request_id % LARGEST_REQUEST_ID + 1
+        return self._request_id
 
     @property
-    def latest_serial(self) -> int:
+    def latest_request_id(self) -> int:
         """The number of the latest request."""
-        return self._serial
+        return self._request_id
 
-    def keep(self, serial: int) -> None:
-        """Keep the reply to a request until somebody receives it."""
-        self._kept.add(serial)
+    def keep(self, request_id: int) -> None:
+        """Keep the reply to a request until it is received."""
+        self._kept.add(request_id)
 
-    def kept(self, serials: Collection[int]) -> list[tuple[int, Reply]]:
+    def kept(self, request_ids: Collection[int]) -> list[tuple[int, Reply]]:
         """Return the (server, reply) to kept requests that are here."""
-        return [self._early[serial] for serial in serials if serial in self._early]
+        return [self._early[request_id] for request_id in request_ids if request_id in self._early]
 
-    def drop(self, serial: int) -> None:
+    def drop(self, request_id: int) -> None:
         """Do not keep the reply to a request any longer."""
-        self._kept.discard(serial)
-        self._early.pop(serial, None)
+        self._kept.discard(request_id)
+        self._early.pop(request_id, None)
 
-    def _note_cut_short(self, serials: Collection[int], operation: int = 0) -> None:
+    def _note_cut_short(self, request_ids: Collection[int], operation: int = 0) -> None:
         """Remember that a wait was ended; a tuple that comes all the same must not be lost."""
-        self.cut_short.update(dict.fromkeys(serials, operation))
-        self._kept.update(serials)
+        self.cut_short.update(dict.fromkeys(request_ids, operation))
+        self._kept.update(request_ids)
 
-    def _take_early(self, serials: Collection[int]) -> tuple[int, Reply] | None:
+    def _take_early(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
         if self._early:
-            for serial in serials:
-                if serial in self._early:
-                    return self._early.pop(serial)
+            for request_id in request_ids:
+                if request_id in self._early:
+                    return self._early.pop(request_id)
         return None
 
     def _sort(self, server: int, reply: Reply) -> None:
-        if reply.serial in self._kept:
-            self._early[reply.serial] = (server, reply)
+        if reply.request_id in self._kept:
+            self._early[reply.request_id] = (server, reply)

@@ -35,7 +35,7 @@ class Bulk:
     def count(self, query: Query, now_s: float) -> Outs:
         """Say how many tuples match; claimed ones do not."""
         count = len(self._matching(query.key))
-        return (answer(query.client, query.serial, Status.OK, count),)
+        return (answer(query.client, query.request_id, Status.OK, count),)
 
     def collect(self, query: Query, now_s: float) -> Outs:
         """Take all tuples that match; `argument` limits them, 0 for no limit.
@@ -94,6 +94,6 @@ class Bulk:
 def _reply(query: Query, entries: Sequence[Entry], meta: bytes = b"") -> Out:
     frames = pack_frames([(body, loaded(payload)) for _, _, body, payload in entries])
     message, payload = pack_put(
-        Status.OK, query.serial, len(entries), codec.BYTES, b"", meta, frames
+        Status.OK, query.request_id, len(entries), codec.BYTES, b"", meta, frames
     )
     return Out(query.client, message, payload)

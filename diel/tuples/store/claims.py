@@ -63,25 +63,25 @@ class Claims:
         """End a claim, named by `argument`: its tuple is gone."""
         claim = self._claim_of(query)
         if claim is None:
-            return (answer(query.client, query.serial, Status.GONE),)
+            return (answer(query.client, query.request_id, Status.GONE),)
         del self.by_name[query.argument]
         released = self._memory.release(cost_of(claim.entry))
-        return [answer(query.client, query.serial, Status.OK), *released]
+        return [answer(query.client, query.request_id, Status.OK), *released]
 
     def give_back(self, query: Query, now_s: float) -> Outs:
         """End a claim, named by `argument`: its tuple is there again."""
         if self._claim_of(query) is None:
-            return (answer(query.client, query.serial, Status.GONE),)
+            return (answer(query.client, query.request_id, Status.GONE),)
         returned = self._return([query.argument])
-        return [answer(query.client, query.serial, Status.OK), *returned]
+        return [answer(query.client, query.request_id, Status.OK), *returned]
 
     def renew(self, query: Query, now_s: float) -> Outs:
         """Let the lease of a claim, named by `argument`, end `timeout_s` from now."""
         claim = self._claim_of(query)
         if claim is None:
-            return (answer(query.client, query.serial, Status.GONE),)
+            return (answer(query.client, query.request_id, Status.GONE),)
         claim.lease_ends_s = now_s + query.timeout_s
-        return (answer(query.client, query.serial, Status.OK),)
+        return (answer(query.client, query.request_id, Status.OK),)
 
     def expire(self, now_s: float) -> list[Out]:
         """Take back what has no lease any more."""
@@ -98,14 +98,16 @@ class Claims:
 
     def client_died(self, client: int) -> list[Out]:
         """Take back what a client held."""
-        return self._return([name for name, one in self.by_name.items() if one.client == client])
+        return self._return(
+            [name for name, claim in self.by_name.items() if claim.client == client]
+        )
 
     def _claim_of(self, query: Query) -> Claimed | None:
         claim = self.by_name.get(query.argument)
         return claim if claim is not None and claim.client == query.client else None
 
     def _return(self, names: list[int]) -> list[Out]:
-        """Return several, the oldest tuple first: whoever waits longest gets that."""
+        """Give several back, the oldest tuple first: the longest waiter gets that."""
         replies: list[Out] = []
         for name in sorted(names, key=lambda name: self.by_name[name].entry[0]):
             claim = self.by_name.pop(name)

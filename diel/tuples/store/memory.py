@@ -32,7 +32,7 @@ _FIRST_CHECK: Final = 1000
 
 class _Asker(NamedTuple):
     client: int
-    serial: int
+    request_id: int
     wanted_bytes: int
     deadline_s: float
 
@@ -87,7 +87,7 @@ class Memory:
         return self._serve_askers() if self.askers else []
 
     def asking(self) -> list[tuple[int, int]]:
-        """Return (client, serial) of each request that waits for room."""
+        """Return (client, request_id) of each request that waits for room."""
         return list(self.askers)
 
     def credit_of(self, client: int) -> Credit:
@@ -107,26 +107,26 @@ class Memory:
         return credit
 
     def ask(
-        self, client: int, serial: int, wanted_bytes: int, deadline_s: float, timeout_s: float
+        self, client: int, request_id: int, wanted_bytes: int, deadline_s: float, timeout_s: float
     ) -> list[Out]:
         """Grant credit for at least `wanted_bytes`, refuse, or let the client wait."""
-        asker = _Asker(client, serial, wanted_bytes, deadline_s)
+        asker = _Asker(client, request_id, wanted_bytes, deadline_s)
         if wanted_bytes > self.capacity_bytes:
-            return [answer(client, serial, Status.TOO_LARGE, self.capacity_bytes)]
+            return [answer(client, request_id, Status.TOO_LARGE, self.capacity_bytes)]
         if not self.askers and self._fits(asker):
             return [self._grant(asker)]
         if self._refuse_when_full:
             return [self._no_room(asker, Status.FULL)]
         if timeout_s <= 0:
             return [self._no_room(asker, Status.TIMEOUT)]
-        self.askers[client, serial] = asker
+        self.askers[client, request_id] = asker
         return []
 
     def expire(self, now_s: float) -> list[Out]:
         """Answer the clients that waited for room as long as they wanted to."""
         late = [asker for asker in self.askers.values() if asker.deadline_s <= now_s]
         for asker in late:
-            del self.askers[asker.client, asker.serial]
+            del self.askers[asker.client, asker.request_id]
         replies = [self._no_room(asker, Status.TIMEOUT) for asker in late]
         return replies + (self._serve_askers() if late else [])
 
@@ -156,7 +156,7 @@ class Memory:
     def _no_room(self, asker: _Asker, status: Status) -> Out:
         """Return the answer that there is no room: the bytes held, and what a full disk said."""
         reason = self.spill_error.encode()
-        message, _ = pack_put(status, asker.serial, self.held_bytes, 0, b"", b"", reason)
+        message, _ = pack_put(status, asker.request_id, self.held_bytes, 0, b"", b"", reason)
         return Out(asker.client, message)
 
     def _fits(self, asker: _Asker) -> bool:
@@ -181,7 +181,7 @@ class Memory:
             credit += plenty
         self.credit_of(asker.client).credit_bytes += credit
         self.granted_bytes += credit
-        return answer(asker.client, asker.serial, Status.OK, credit)
+        return answer(asker.client, asker.request_id, Status.OK, credit)
 
 
 # -- payloads in files ----------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Queues:
         else:
             if type(queue) is not deque:
                 self.by_key[key] = queue = deque((queue,))  # type: ignore[arg-type]
-            numbers = [other[0] for other in queue]
+            numbers = [queued[0] for queued in queue]
             queue.insert(bisect_left(numbers, entry[0]), entry)
         if is_piece(key):
             return

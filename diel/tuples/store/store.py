@@ -148,7 +148,7 @@ class TupleStore:
             return self._put_message(client, message, payload)
         if operation == _TAKE and message[FLAGS] == PLAIN:
             # Fast path for a plain take of the only tuple of its tag.
-            serial, key_bytes = plain_question(message)
+            request_id, key_bytes = plain_question(message)
             key = message[QUERY_KEY_AT : QUERY_KEY_AT + key_bytes]
             entry = self._by_key.get(key)
             if type(entry) is tuple and entry[3] is None and not self._buckets:
@@ -156,7 +156,7 @@ class TupleStore:
                 _, version, body, _ = entry
                 memory = self.memory
                 memory.released_bytes += FIXED_BYTES + len(body)
-                reply = client, ok_prefix(serial, version) + body, None
+                reply = client, ok_prefix(request_id, version) + body, None
                 return (reply, *memory.release(0)) if memory.askers else (reply,)
         if operation <= _LAST_WITH_A_TUPLE:
             return self._apply_tuple(client, message, payload)
@@ -168,7 +168,7 @@ class TupleStore:
         replies: list[Out] = []
         for waiter in self._waiters.overdue(now_s):
             self._waiters.remove(waiter)
-            replies.append(answer(waiter.client, waiter.serial, Status.TIMEOUT))
+            replies.append(answer(waiter.client, waiter.request_id, Status.TIMEOUT))
         replies += self.memory.expire(now_s)
         return replies + self.claims.expire(now_s)
 
@@ -225,13 +225,13 @@ class TupleStore:
         body = message[BODY_AT:]
         cost = cost_of((0, 0, body, payload))
         self.memory.arrived(client, cost)
-        serial, argument = unpack_prefix(message)
+        request_id, argument = unpack_prefix(message)
         if message[OPERATION] == Operation.REPLACE:
             status, gone_bytes = self._replace(key, argument, body, payload, cost)
-            return [answer(client, serial, status), *self.memory.release(gone_bytes)]
+            return [answer(client, request_id, status), *self.memory.release(gone_bytes)]
         present = self.queues.first(key) is not None or self.claims.has(key)
         put = self.memory.release(cost) if present else self._put(key, body, payload)
-        return [answer(client, serial, Status.OK, 0 if present else 1), *put]
+        return [answer(client, request_id, Status.OK, 0 if present else 1), *put]
 
     def _put(self, key: bytes, body: bytes, payload: Payload) -> Outs:
         self._numbers = number = self._numbers + 1
@@ -274,17 +274,17 @@ class TupleStore:
         _, version, body, payload = entry
         operation = asker.operation
         if operation == _WATCH:
-            return answer(asker.client, asker.serial, Status.OK), False
+            return answer(asker.client, asker.request_id, Status.OK), False
         if asker.kind >= 0:
             kind, _, meta, _ = unpack_body(body)
             if (asker.kind, asker.meta) != (kind & ~STRIPED, meta):
-                misfit = pack_put(Status.MISMATCH, asker.serial, 0, kind, key, meta, b"")[0]
+                misfit = pack_put(Status.MISMATCH, asker.request_id, 0, kind, key, meta, b"")[0]
                 return Out(asker.client, misfit), False
         if operation == _CLAIM:
             lease_ends_s = self._now_s + asker.argument / 1000 if asker.argument else math.inf
             self._numbers = version = self._numbers + 1  # the name of this claim
             self.claims.hold(version, asker.client, key, entry, lease_ends_s)
-        reply = tuple_reply(asker.client, asker.serial, version, body, loaded(payload))
+        reply = tuple_reply(asker.client, asker.request_id, version, body, loaded(payload))
         return reply, operation != _READ
 
     # -- getting ------------------------------------------------------------------------------
@@ -308,12 +308,12 @@ class TupleStore:
             released = self.memory.release(cost_of(entry))
             return (reply, *released) if released else (reply,)
         if query.timeout_s <= 0:
-            return (answer(query.client, query.serial, Status.TIMEOUT),)
+            return (answer(query.client, query.request_id, Status.TIMEOUT),)
         self._numbers += 1
         waiter = Waiter(
             self._numbers,
             query.client,
-            query.serial,
+            query.request_id,
             query.operation,
             key,
             pattern,
@@ -343,15 +343,15 @@ class TupleStore:
             number, _, body, _ = entry
             kind, _, _, data = unpack_body(body)
             if kind not in (codec.INTEGER, codec.FLOAT):
-                told = answer(query.client, query.serial, Status.NOT_A_NUMBER)
+                told = answer(query.client, query.request_id, Status.NOT_A_NUMBER)
                 return (told, *self.memory.release(cost))
             total = codec.decode_number(kind, data) + total
         try:
             kind, value = codec.encode_number(total)
         except OverflowError:
-            told = answer(query.client, query.serial, Status.TOO_LARGE)
+            told = answer(query.client, query.request_id, Status.TOO_LARGE)
             return (told, *self.memory.release(cost))
-        message, _ = pack_put(Status.OK, query.serial, 0, kind, query.key, b"", value)
+        message, _ = pack_put(Status.OK, query.request_id, 0, kind, query.key, b"", value)
         body = message[BODY_AT:]
         reply = Out(query.client, message)
         if entry is None:
@@ -382,7 +382,7 @@ class TupleStore:
         if self._spillable is not None:
             self._spillable.make_room(self.memory.missing_bytes(query.argument))
         return self.memory.ask(
-            query.client, query.serial, query.argument, now_s + query.timeout_s, query.timeout_s
+            query.client, query.request_id, query.argument, now_s + query.timeout_s, query.timeout_s
         )
 
     def _return_credit(self, query: Query, now_s: float) -> Outs:
@@ -390,26 +390,26 @@ class TupleStore:
         return self.memory.release(query.argument)
 
     def _flush(self, query: Query, now_s: float) -> Outs:
-        return (answer(query.client, query.serial, Status.OK),)
+        return (answer(query.client, query.request_id, Status.OK),)
 
     def _start_over(self, query: Query, now_s: float) -> Outs:
         """Forget what a client waits for, holds and has credit for; it lives and begins anew."""
         forgotten = self.client_died(query.client, now_s)
-        return [*forgotten, answer(query.client, query.serial, Status.OK)]
+        return [*forgotten, answer(query.client, query.request_id, Status.OK)]
 
     def _survey(self, query: Query, now_s: float) -> Outs:
-        """Tell what is here and who waits, for whoever explains a deadlock."""
+        """Tell what is here and which requests wait: what explains a deadlock."""
         survey = {
             "puts_applied": {client: credit.puts for client, credit in self.memory.credits.items()},
             "held_bytes": self.memory.held_bytes,
             "spill_error": self.memory.spill_error,
             "tags": [(key.hex(), len(self.queues.of(key))) for key in self.queues][:1000],
             "waiting": sorted(
-                {(waiter.client, waiter.serial) for waiter in self._waiters}
+                {(waiter.client, waiter.request_id) for waiter in self._waiters}
                 | set(self.memory.asking())
             ),
             "claims": [(claim.client, claim.key.hex()) for claim in self.claims.by_name.values()],
         }
         data = json.dumps(survey).encode()
-        message, payload = pack_put(Status.OK, query.serial, 0, codec.BYTES, b"", b"", data)
+        message, payload = pack_put(Status.OK, query.request_id, 0, codec.BYTES, b"", b"", data)
         return (Out(query.client, message, payload),)

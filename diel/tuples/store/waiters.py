@@ -40,7 +40,7 @@ class Waiter:
     ----------
     number : int
         Its place in order of arrival.
-    client, serial : int
+    client, request_id : int
         Whose request it is.
     operation : int
     key : bytes
@@ -55,7 +55,7 @@ class Waiter:
 
     number: int
     client: int
-    serial: int
+    request_id: int
     operation: int
     key: bytes
     pattern: Fields | None
@@ -121,10 +121,10 @@ class Waiters:
             numbers.sort()
         return [self.by_number[number] for number in numbers]
 
-    def find(self, client: int, serial: int) -> Waiter | None:
+    def find(self, client: int, request_id: int) -> Waiter | None:
         """Return the request of a client, if it waits."""
         for waiter in self.by_number.values():
-            if (waiter.client, waiter.serial) == (client, serial):
+            if (waiter.client, waiter.request_id) == (client, request_id):
                 return waiter
         return None
 
@@ -171,7 +171,7 @@ class Subscribers:
     Attributes
     ----------
     by_name : dict of (int, int) to subscription
-        By client and the serial of its request.
+        By client and the number of its request.
     """
 
     def __init__(self, memory: Memory, waiters: Waiters, next_number: Callable[[], int]) -> None:
@@ -181,27 +181,27 @@ class Subscribers:
         self._next_number = next_number
 
     def subscribe(self, query: Query, now_s: float) -> Outs:
-        """Begin a subscription, whose name is the serial of the request."""
+        """Begin a subscription, whose name is the number of the request."""
         fields = split_fields(query.key)
         pattern = fields if any(map(is_wildcard, fields)) else None
-        self.by_name[query.client, query.serial] = _Subscription(query.key, pattern)
-        return (answer(query.client, query.serial, Status.OK),)
+        self.by_name[query.client, query.request_id] = _Subscription(query.key, pattern)
+        return (answer(query.client, query.request_id, Status.OK),)
 
     def next(self, query: Query, now_s: float) -> Outs:
         """Give a subscription, named by `argument`, its next tuple."""
         subscription = self.by_name.get((query.client, query.argument))
         if subscription is None:
-            return (answer(query.client, query.serial, Status.GONE),)
+            return (answer(query.client, query.request_id, Status.GONE),)
         if subscription.backlog:
             entry = subscription.backlog.popleft()
             released = self._memory.release(cost_of(entry))
-            return [_copy_for(query.client, query.serial, entry), *released]
+            return [_copy_for(query.client, query.request_id, entry), *released]
         if query.timeout_s <= 0:
-            return (answer(query.client, query.serial, Status.TIMEOUT),)
+            return (answer(query.client, query.request_id, Status.TIMEOUT),)
         waiter = Waiter(
             self._next_number(),
             query.client,
-            query.serial,
+            query.request_id,
             Operation.NEXT,
             _next_key(query.client, query.argument),
             None,
@@ -218,15 +218,15 @@ class Subscribers:
         if is_piece(key):
             return replies
         fields = split_fields(key) if self.by_name else ()
-        for (client, serial), subscription in self.by_name.items():
+        for (client, request_id), subscription in self.by_name.items():
             if subscription.key != key and (
                 subscription.pattern is None or not fields_match(subscription.pattern, fields)
             ):
                 continue
-            waiter = self._waiters.first_on(_next_key(client, serial))
+            waiter = self._waiters.first_on(_next_key(client, request_id))
             if waiter is not None:
                 self._waiters.remove(waiter)
-                replies.append(_copy_for(client, waiter.serial, entry))
+                replies.append(_copy_for(client, waiter.request_id, entry))
             else:
                 subscription.backlog.append(entry)
                 self._memory.hold(cost_of(entry))
@@ -235,7 +235,7 @@ class Subscribers:
     def unsubscribe(self, query: Query, now_s: float) -> Outs:
         """End a subscription, named by `argument`."""
         released = self._drop((query.client, query.argument))
-        return [answer(query.client, query.serial, Status.OK), *released]
+        return [answer(query.client, query.request_id, Status.OK), *released]
 
     def client_died(self, client: int) -> list[Out]:
         """End all subscriptions of a client."""
@@ -255,11 +255,11 @@ class Subscribers:
         return released
 
 
-def _copy_for(client: int, serial: int, entry: Entry) -> Out:
+def _copy_for(client: int, request_id: int, entry: Entry) -> Out:
     number, _, body, payload = entry
-    return tuple_reply(client, serial, number, body, loaded(payload))
+    return tuple_reply(client, request_id, number, body, loaded(payload))
 
 
-def _next_key(client: int, serial: int) -> bytes:
+def _next_key(client: int, request_id: int) -> bytes:
     # No tag begins so: the requests of a subscription wait apart from those for tuples.
-    return b"#%d/%d" % (client, serial)
+    return b"#%d/%d" % (client, request_id)

@@ -22,7 +22,7 @@ class Rank:
         self.now_s = 100.0
         monkeypatch.setattr(telling.time, "monotonic", lambda: self.now_s)
         self.tuples = SimpleNamespace(waiting_for=None, puts=[3, 4])
-        transport: Any = SimpleNamespace(latest_serial=9)
+        transport: Any = SimpleNamespace(latest_request_id=9)
         self.channel = SimpleNamespace(waiting_for=None, counts=MessageCounts)
         self.told: list[Any] = []
         self.meter = Meter()

@@ -38,7 +38,7 @@ class Driver:
     def __init__(self, capacity_bytes: int = 2**30, refuse_when_full: bool = False) -> None:
         self.store = TupleStore(capacity_bytes, refuse_when_full)
         self.now_s = 0.0
-        self.serial = 0
+        self.request_id = 0
         self.credit: dict[int, int] = {}
         """As the clients count it."""
 
@@ -54,11 +54,13 @@ class Driver:
         client: int = 0,
         operation: Operation = Operation.PUT,
         argument: int = 0,
-        serial: int = 0,
+        request_id: int = 0,
         kind: int = codec.BYTES,
         meta: bytes = b"",
     ) -> list[tuple[int, Reply]]:
-        message, apart = pack_put(operation, serial, argument, kind, key_bytes(tag), meta, payload)
+        message, apart = pack_put(
+            operation, request_id, argument, kind, key_bytes(tag), meta, payload
+        )
         cost = TUPLE_OVERHEAD_BYTES + len(message) + (0 if apart is None else len(apart))
         self._spend(client, cost)
         return self._tell(self.store.handle(client, message, self.now_s, apart))
@@ -69,7 +71,7 @@ class Driver:
         tag: Any = None,
         *,
         client: int = 0,
-        serial: int = 0,
+        request_id: int = 0,
         timeout_s: float = math.inf,
         argument: int = 0,
         kind: int = -1,
@@ -77,7 +79,7 @@ class Driver:
     ) -> list[tuple[int, Reply]]:
         message = pack_query(
             operation,
-            serial,
+            request_id,
             key_bytes(tag),
             timeout_s=timeout_s,
             argument=argument,

@@ -148,8 +148,8 @@ class _Client:
 
     number: int
     operations_left: int
-    serial: int = 0
-    waits: set[tuple[int, int]] = field(default_factory=set)  # (server, serial)
+    request_id: int = 0
+    waits: set[tuple[int, int]] = field(default_factory=set)  # (server, request_id)
     current: Callable[[Reply], None] | None = None
     blocked_on: int | None = None  # a tag, if the wait may last for ever
     unconfirmed: list[tuple[int, int, int, int, list[float]]] = field(default_factory=list)
@@ -246,7 +246,7 @@ class Recording:
             del self.replies[number, server]
         client = self.clients[number]
         reply = unpack_reply(message, payload)
-        client.waits.remove((server, reply.serial))
+        client.waits.remove((server, reply.request_id))
         self._confirm(client, server)
         if client.current is not None:
             client.current(reply)
@@ -378,9 +378,9 @@ class Recording:
     def _do_flush(self, client: _Client, tag: int) -> None:
         client.current = None
         for server in range(len(self.stores)):
-            client.serial += 1
-            client.waits.add((server, client.serial))
-            self._send(client, server, pack_query(Operation.FLUSH, client.serial))
+            client.request_id += 1
+            client.waits.add((server, client.request_id))
+            self._send(client, server, pack_query(Operation.FLUSH, client.request_id))
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -408,11 +408,11 @@ class Recording:
         server = self._server(tag)
         kind, data = codec.encode_number(value)
         if finish is not None:
-            client.serial += 1
-            client.waits.add((server, client.serial))
+            client.request_id += 1
+            client.waits.add((server, client.request_id))
             client.current = finish
-        serial = client.serial if finish is not None else 0
-        packed = pack_put(operation, serial, argument, kind, self.keys[tag], b"", data)
+        request_id = client.request_id if finish is not None else 0
+        packed = pack_put(operation, request_id, argument, kind, self.keys[tag], b"", data)
         return self._send(client, server, *packed)
 
     def _ask(
@@ -425,11 +425,11 @@ class Recording:
         **fields: Any,
     ) -> None:
         server = self._server(tag)
-        client.serial += 1
-        client.waits.add((server, client.serial))
+        client.request_id += 1
+        client.waits.add((server, client.request_id))
         client.current = finish
         key = self.keys[tag] if key is None else key
-        self._send(client, server, pack_query(operation, client.serial, key, **fields))
+        self._send(client, server, pack_query(operation, client.request_id, key, **fields))
 
     def _note(self, tag: int, call: int, operation: str, argument: Any, result: Any) -> None:
         event = Event(call, self.now, operation, argument, result, self.applied)

@@ -55,13 +55,13 @@ class Racing(LocalTransport):
 
     def receive(
         self,
-        serials: Collection[int],
+        request_ids: Collection[int],
         timeout_s: float = float("inf"),
         out: memoryview | None = None,
     ) -> tuple[int, Reply]:
-        if isinstance(serials, dict) and self.act_before:  # what was asked to be told
+        if isinstance(request_ids, dict) and self.act_before:  # what was asked to be told
             self.act_before.pop(0)()
-        return super().receive(serials, timeout_s, out)
+        return super().receive(request_ids, timeout_s, out)
 
 
 @pytest.mark.parametrize("operation", ["tget", "tread", "claim"])

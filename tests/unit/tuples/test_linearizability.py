@@ -168,9 +168,9 @@ class ReadsOldValues(TupleStore):
         tag = message[-20:]
         body = self.seen.get(tag, replies[0].message)
         self.seen[tag] = replies[0].message
-        serial = PREFIX.unpack_from(message)[3]
+        request_id = PREFIX.unpack_from(message)[3]
         status, flags, empty, _, number = PREFIX.unpack_from(body)
-        prefix = PREFIX.pack(status, flags, empty, serial, number)
+        prefix = PREFIX.pack(status, flags, empty, request_id, number)
         return [Out(client, prefix + body[PREFIX.size :])]
 
 

@@ -20,10 +20,14 @@ OK = Status.OK
 
 
 def ask_credit(
-    store: Driver, client: int, wanted: int, timeout_s: float = math.inf, serial: int = 0
+    store: Driver, client: int, wanted: int, timeout_s: float = math.inf, request_id: int = 0
 ) -> list[tuple[int, Reply]]:
     return store.ask(
-        Operation.ASK_CREDIT, client=client, argument=wanted, timeout_s=timeout_s, serial=serial
+        Operation.ASK_CREDIT,
+        client=client,
+        argument=wanted,
+        timeout_s=timeout_s,
+        request_id=request_id,
     )
 
 
@@ -80,12 +84,12 @@ def test_who_is_refused_is_told_what_is_held() -> None:
 def test_who_waits_for_room_gives_up_in_time_and_lets_the_next_have_it() -> None:
     store = Driver(CAPACITY)
     fill(store, CAPACITY - 10_000)
-    assert ask_credit(store, 1, CAPACITY, timeout_s=2.0, serial=4) == []
+    assert ask_credit(store, 1, CAPACITY, timeout_s=2.0, request_id=4) == []
     assert ask_credit(store, 2, 10_000) == []
     assert store.store.next_deadline_s() == 2.0
     told = store.expire(2.0)
     assert [(client, reply.status) for client, reply in told] == [(1, Status.TIMEOUT), (2, OK)]
-    assert told[0][1].serial == 4
+    assert told[0][1].request_id == 4
     ((_, reply),) = ask_credit(store, 1, CAPACITY, timeout_s=0)
     assert reply.status == Status.TIMEOUT
 
@@ -172,7 +176,7 @@ def test_the_credit_of_the_dead_and_what_they_wait_for_is_free() -> None:
 
 def test_the_backlog_of_the_dead_makes_room_and_who_waits_is_told() -> None:
     store = Driver(CAPACITY)
-    store.ask(Operation.SUBSCRIBE, "a", client=1, serial=1)
+    store.ask(Operation.SUBSCRIBE, "a", client=1, request_id=1)
     fill(store, 100_000, "a")
     store.take("a")
     assert store.held_bytes == 100_000
@@ -205,7 +209,7 @@ class Accounting(RuleBasedStateMachine):
         self.waiting: dict[int, Any] = {}  # client -> the put for which it has no credit
         self.busy: set[int] = set()  # clients with a blocking request
         self.claims: list[tuple[int, int]] = []
-        self.serial = 0
+        self.request_id = 0
 
     def hear(self, told: list[tuple[int, Reply]]) -> None:
         """Do what clients do with their replies: who has got credit puts."""

@@ -76,8 +76,8 @@ def test_a_reader_leaves_the_tuple(store: Driver) -> None:
 
 def test_the_reply_names_the_tag_that_matched(store: Driver) -> None:
     store.put(("a", 7), b"1", meta=b"about it", kind=codec.PICKLE)
-    ((client, reply),) = store.ask(TAKE, ("a", ANY), client=3, serial=9)
-    found = (client, reply.serial, reply.status, reply.kind, reply.key, reply.meta)
+    ((client, reply),) = store.ask(TAKE, ("a", ANY), client=3, request_id=9)
+    found = (client, reply.request_id, reply.status, reply.kind, reply.key, reply.meta)
     assert found == (3, 9, OK, codec.PICKLE, key_bytes(("a", 7)), b"about it")
     assert bytes(reply.payload) == b"1"
 

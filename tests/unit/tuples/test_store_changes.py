@@ -18,9 +18,9 @@ OK = Status.OK
 
 
 def put_if_absent(store: Driver, tag: Any, payload: bytes = b"") -> bool:
-    told = store.put(tag, payload, operation=PUT_IF_ABSENT, client=5, serial=3)
+    told = store.put(tag, payload, operation=PUT_IF_ABSENT, client=5, request_id=3)
     client, reply = told[0]
-    assert (client, reply.serial, reply.status) == (5, 3, OK)
+    assert (client, reply.request_id, reply.status) == (5, 3, OK)
     return reply.number == 1
 
 

@@ -308,7 +308,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(client=CLIENT, pattern=PATTERN)
     def subscribe(self, client: int, pattern: Any) -> None:
         self.number += 1
-        self.driver.ask(Operation.SUBSCRIBE, pattern, client=client, serial=self.number)
+        self.driver.ask(Operation.SUBSCRIBE, pattern, client=client, request_id=self.number)
         self.model.following.append(Following(client, self.number, pattern))
 
     @precondition(lambda self: self.model.following)

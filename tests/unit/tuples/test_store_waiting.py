@@ -36,7 +36,7 @@ def test_a_waiter_is_served_once(store: Driver) -> None:
 
 def test_a_timeout_ends_a_wait_and_only_that(store: Driver) -> None:
     store.now_s = 100.0
-    store.ask(TAKE, "a", client=1, serial=5, timeout_s=2.0)
+    store.ask(TAKE, "a", client=1, request_id=5, timeout_s=2.0)
     store.ask(TAKE, "a", client=2, timeout_s=1.0)
     store.ask(TAKE, "a", client=3)
     assert store.store.next_deadline_s() == 101.0
@@ -44,7 +44,7 @@ def test_a_timeout_ends_a_wait_and_only_that(store: Driver) -> None:
     assert answers(store.expire(0.1)) == [(2, Status.TIMEOUT, b"")]
     assert store.store.next_deadline_s() == 102.0
     ((client, reply),) = store.expire(400.0)
-    assert (client, reply.serial, reply.status) == (1, 5, Status.TIMEOUT)
+    assert (client, reply.request_id, reply.status) == (1, 5, Status.TIMEOUT)
     assert store.store.next_deadline_s() == math.inf
     assert answers(store.put("a", b"1")) == [(3, OK, b"1")]
 
@@ -97,23 +97,23 @@ def test_watchers_are_told_and_take_nothing(store: Driver) -> None:
 
 
 def test_a_watch_can_be_cancelled(store: Driver) -> None:
-    store.ask(WATCH, ANY, client=1, serial=7)
-    store.ask(WATCH, ANY, client=2, serial=7)
+    store.ask(WATCH, ANY, client=1, request_id=7)
+    store.ask(WATCH, ANY, client=2, request_id=7)
     assert store.ask(Operation.CANCEL, argument=7, client=1) == []
     assert store.ask(Operation.CANCEL, argument=8, client=1) == []  # answered long ago
     assert answers(store.put("a", b"1")) == [(2, OK, b"")]
 
 
 def test_a_flush_is_answered_at_once(store: Driver) -> None:
-    ((client, reply),) = store.ask(FLUSH, client=4, serial=2)
-    assert (client, reply.serial, reply.status) == (4, 2, OK)
+    ((client, reply),) = store.ask(FLUSH, client=4, request_id=2)
+    assert (client, reply.request_id, reply.status) == (4, 2, OK)
 
 
 def test_a_survey_names_all_who_wait_for_a_tuple_or_for_room() -> None:
     store = Driver(capacity_bytes=20_000)
     store.put("a", bytes(15_000))
-    store.ask(Operation.TAKE, "b", client=1, serial=3)
-    store.ask(Operation.ASK_CREDIT, client=2, serial=4, argument=15_000)
+    store.ask(Operation.TAKE, "b", client=1, request_id=3)
+    store.ask(Operation.ASK_CREDIT, client=2, request_id=4, argument=15_000)
     told = json.loads(bytes(store.only(Operation.SURVEY, client=3).payload))
     assert told["waiting"] == [[1, 3], [2, 4]]
     assert [count for _, count in told["tags"]] == [1]
