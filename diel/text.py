@@ -47,7 +47,7 @@ def duration_s(duration: float | str) -> float:
 
 def format_duration(seconds: float) -> str:
     """Write a duration for people, in two units at most: ``2 h 5 min``, ``3.2 s``, ``40 ms``."""
-    if seconds < 0.9995:
+    if seconds < 0.0995:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"

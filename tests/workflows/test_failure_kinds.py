@@ -20,8 +20,8 @@ KINDS = {
     "exits": ('executable = ["sh", "-c", "exit 7"]', "exited with status 7"),
     "killed": ('executable = ["sh", "-c", "kill -9 $$"]', "was killed by SIGKILL"),
     "missing": ('executable = ["{run_dir}/no-such-program"]', "no-such-program"),
-    "late": ('executable = ["sleep", "60"]\ntime_limit = "500 ms"', "time limit of 500 ms"),
-    "waits": ('function = "./m.py:waits"\ntime_limit = "500 ms"', "time limit of 500 ms"),
+    "late": ('executable = ["sleep", "60"]\ntime_limit = "500 ms"', "time limit of 0.5 s"),
+    "waits": ('function = "./m.py:waits"\ntime_limit = "500 ms"', "time limit of 0.5 s"),
 }
 
 

@@ -175,9 +175,9 @@ def test_time_limits_end_what_waits_and_programs(tmp_path: Path) -> None:
         (one["module"], one["copy"]): one["error"] for one in records(tmp_path, "ModuleFailed")
     }
     assert errors == {
-        ("waiter", 0): "time limit of 500 ms exceeded",
-        ("waiter", 1): "time limit of 500 ms exceeded",
-        ("sleeper", 0): "time limit of 700 ms exceeded",
+        ("waiter", 0): "time limit of 0.5 s exceeded",
+        ("waiter", 1): "time limit of 0.5 s exceeded",
+        ("sleeper", 0): "time limit of 0.7 s exceeded",
     }
     assert returned(tmp_path) == {"fine.0": "fine"}
     assert len(records(tmp_path, "CopyGivenUp")) == 3
@@ -189,7 +189,7 @@ def test_a_time_limit_stops_the_run_by_default(tmp_path: Path) -> None:
     toml = entry("waiter", "waits", time_limit=0.5) + group("g", "waiter")
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 1, finished.output
-    assert "module 'waiter' failed: time limit of 500 ms exceeded" in finished.stderr
+    assert "module 'waiter' failed: time limit of 0.5 s exceeded" in finished.stderr
     assert finished.seconds < 15
 
 

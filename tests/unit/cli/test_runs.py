@@ -85,7 +85,7 @@ def test_a_folder_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (0.0, "0 ms"),
         (0.04, "40 ms"),
-        (0.9996, "1.0 s"),
+        (0.0996, "0.1 s"),
         (3.2, "3.2 s"),
         (59.94, "59.9 s"),
         (60, "1 min"),

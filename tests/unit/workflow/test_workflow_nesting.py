@@ -236,12 +236,12 @@ def test_the_largest_moment_of_a_nest(folder: Path) -> None:
     ("written", "seconds", "shown"),
     [
         (90, 90.0, "1 min 30 s"),
-        (0.5, 0.5, "500 ms"),
+        (0.5, 0.5, "0.5 s"),
         ("10 min", 600.0, "10 min"),
         ("90s", 90.0, "1 min 30 s"),
         ("1.5 h", 5400.0, "1 h 30 min"),
         ("2 d", 172800.0, "2 d"),
-        ("250 ms", 0.25, "250 ms"),
+        ("25 ms", 0.025, "25 ms"),
     ],
 )
 def test_durations(written: float | str, seconds: float, shown: str) -> None:
