@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from diel.loading.functions import load_plugin as load_plugin
     from diel.loading.reports import ResultsTable as ResultsTable
     from diel.plugins import installed_plugins as installed_plugins
+    from diel.run.json_lines import JsonLinesFile as JsonLinesFile
+    from diel.run.json_lines import whole_lines as whole_lines
     from diel.text import describe_error as describe_error
     from diel.text import duration_s as duration_s
     from diel.text import format_duration as format_duration
@@ -33,6 +35,7 @@ _HOME = {
     "Address": "diel.coupling.address",
     "Context": "diel.loading.context",
     "Executive": "diel.embedding",
+    "JsonLinesFile": "diel.run.json_lines",
     "ResultsTable": "diel.loading.reports",
     "child_environment": "diel.workflow.programs",
     "describe_error": "diel.text",
@@ -44,12 +47,14 @@ _HOME = {
     "load_plugin": "diel.loading.functions",
     "load_workflow": "diel.workflow.load",
     "locate_function": "diel.workflow.functions",
+    "whole_lines": "diel.run.json_lines",
 }
 __all__ = [
     "ANY",
     "Address",
     "Context",
     "Executive",
+    "JsonLinesFile",
     "ResultsTable",
     "__version__",
     "child_environment",
@@ -62,6 +67,7 @@ __all__ = [
     "load_plugin",
     "load_workflow",
     "locate_function",
+    "whole_lines",
 ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -11,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import open_regular
 from diel.run.fields import DEEPEST, DamagedRecord
+from diel.run.json_lines import JsonLinesFile
 from diel.run.records import (
     Record,
     ResultAdded,
@@ -36,9 +36,6 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
 # A record lays its fields around a value.
 _DEEPEST_VALUE: Final = DEEPEST - 10
-
-# Whoever only looks whether a journal is written holds the lock for a moment.
-_LOCK_S: Final = 0.5
 
 _LONGEST_LINE_BYTES: Final = 2**28
 
@@ -61,20 +58,8 @@ class JournalWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._file = open(path, "ab")  # noqa: SIM115
+        self._lines = JsonLinesFile(path, locked=True)
         self._in_batch = False
-        deadline_s = time.monotonic() + _LOCK_S
-        while not _lock(self._file):
-            if time.monotonic() > deadline_s:
-                self._file.close()
-                raise RunDirectoryError(
-                    f"{path} is being written: a run goes on there, or is about to end. "
-                    "Wait until it has ended"
-                )
-            time.sleep(0.02)
-        _drop_unfinished_line(self._path)
-        self._size_bytes = os.fstat(self._file.fileno()).st_size
 
     def write(self, record: Record) -> Record:
         """Append a record; it is in the file when this returns, but within a `batch`.
@@ -91,10 +76,7 @@ class JournalWriter:
         """
         time_s = round(time.time(), 6)
         line = as_json(plain(encoded(record, time_s))) + b"\n"
-        self._file.write(line)
-        self._size_bytes += len(line)
-        if not self._in_batch:
-            self._file.flush()
+        self._lines.append(line, flush=not self._in_batch)
         return record.at(time_s)
 
     @contextmanager
@@ -105,7 +87,7 @@ class JournalWriter:
             yield
         finally:
             self._in_batch = False
-            self._file.flush()
+            self._lines.flush()
 
     def __enter__(self) -> JournalWriter:
         return self
@@ -115,27 +97,15 @@ class JournalWriter:
 
     def sync(self) -> None:
         """Return when everything written so far has reached the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._lines.sync()
 
     def damage(self) -> str:
         """Return what somebody has done to the file meanwhile, in words; empty if nothing."""
-        self._file.flush()
-        own = os.fstat(self._file.fileno())
-        try:
-            there = os.stat(self._path)
-        except (FileNotFoundError, NotADirectoryError):
-            return "was removed"
-        except OSError:  # a file system that does not answer for a while
-            return ""
-        if not os.path.samestat(own, there):
-            return "was replaced by another file"
-        return "was cut short" if there.st_size < self._size_bytes else ""
+        return self._lines.damage()
 
     def close(self) -> None:
         """Write everything to the disk and close the file."""
-        self.sync()
-        self._file.close()
+        self._lines.close()
 
 
 @dataclass(frozen=True)
@@ -334,32 +304,6 @@ def _checked_groups(record: RunStarted) -> frozenset[str]:
 
 def _ends_with_line(file: BinaryIO, size_bytes: int) -> bool:
     return size_bytes > 0 and os.pread(file.fileno(), 1, size_bytes - 1) == b"\n"
-
-
-def _lock(file: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # a file system without locks
-    return True
-
-
-def _drop_unfinished_line(path: Path) -> None:
-    """Cut off what a process wrote last that was killed in the middle of a record."""
-    size_bytes = path.stat().st_size
-    with path.open("rb") as file:
-        keep_bytes = size_bytes
-        while keep_bytes:
-            start = max(0, keep_bytes - 65536)
-            file.seek(start)
-            newline = file.read(keep_bytes - start).rfind(b"\n")
-            keep_bytes = start + newline + 1
-            if newline >= 0:
-                break
-    if keep_bytes != size_bytes:
-        os.truncate(path, keep_bytes)
 
 
 def as_json(readable: Any) -> bytes:

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from datetime import time as clock_time
 from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
+from diel import JsonLinesFile, whole_lines
 from diel.errors import ModuleFailed
 
 FORMAT: Final = 1
@@ -37,7 +36,6 @@ DIVERGED: Final = "diverged"
 _SYNC_EVERY_S: Final = 1.0
 _SYNC_SHARE: Final = 0.05
 """Of the time of a sweep, at most so much is spent on bringing lines to the disk."""
-_CHUNK_BYTES: Final = 1 << 20
 _NEEDED: Final = ("state", "parameters", "metrics")
 _MOST_TRIALS: Final = 2**32
 """More than any sweep has: a bit is kept for each up to the last one."""
@@ -71,16 +69,13 @@ class Ledger:
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        self._next_sync_s = time.monotonic() + _SYNC_EVERY_S
-        size = _whole_bytes(self._file)
-        os.ftruncate(self._file, size)
-        if not size:
-            self._append(encode({"format": FORMAT, "sweep": about}) + "\n")
-        elif (there := about_of(path)) != json.loads(encode(about)):
-            os.close(self._file)
+        if has_begun(path) and (there := about_of(path)) != json.loads(encode(about)):
             odd = sorted(key for key in {*there, *about} if there.get(key) != about.get(key))
             raise LedgerError(f"{path} is of another sweep: see {', '.join(odd)}")
+        self._lines = JsonLinesFile(path)
+        self._next_sync_s = time.monotonic() + _SYNC_EVERY_S
+        if not self._lines.size_bytes:
+            self._append(encode({"format": FORMAT, "sweep": about}) + "\n")
 
     def write(self, records: Iterable[dict[str, Any]]) -> None:
         """Append records; they are in the file when this returns."""
@@ -91,26 +86,22 @@ class Ledger:
     def sync(self) -> None:
         """Return when everything written so far has reached the disk."""
         started_s = time.monotonic()
-        os.fdatasync(self._file)
+        self._lines.sync()
         ended_s = time.monotonic()
         self._next_sync_s = ended_s + max(_SYNC_EVERY_S, (ended_s - started_s) / _SYNC_SHARE)
 
     def close(self) -> None:
         """Bring everything to the disk."""
-        self.sync()
-        os.close(self._file)
+        self._lines.close()
 
     def _append(self, text: str) -> None:
-        rest = memoryview(text.encode("utf-8", "replace"))
-        while rest:
-            rest = rest[os.write(self._file, rest) :]
+        self._lines.append(text.encode("utf-8", "replace"))
 
 
 def has_begun(path: Path) -> bool:
     """Whether there is a ledger with a whole line; half of one says nothing of its sweep."""
     try:
-        with _open(path) as file:
-            return file.readline().endswith(b"\n")
+        return next(whole_lines(path), None) is not None
     except FileNotFoundError:
         return False
 
@@ -124,8 +115,7 @@ def about_of(path: Path) -> dict[str, Any]:
         If it is none.
     """
     try:
-        with _open(path) as file:
-            head = json.loads(file.readline())
+        head = json.loads(next(whole_lines(path), b""))
         if head["format"] == FORMAT and isinstance(head["sweep"], dict):
             about: dict[str, Any] = head["sweep"]
             return about
@@ -144,22 +134,20 @@ def records_of(path: Path) -> Iterator[dict[str, Any]]:
     LedgerError
         If a line is no record.
     """
-    with _open(path) as file:
-        file.readline()
-        for number, line in enumerate(file, start=2):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                record = json.loads(line)
-                is_sound = _is_sound(record)
-            except (ValueError, TypeError, KeyError, RecursionError):
-                is_sound = False
-            if not is_sound:
-                raise LedgerError(
-                    f"{path}, line {number}: no record of a trial. Remove the line: a run that is "
-                    "resumed tries that trial again"
-                )
-            yield record
+    for number, line in enumerate(whole_lines(path), start=1):
+        if number == 1:
+            continue  # what was asked for
+        try:
+            record = json.loads(line)
+            is_sound = _is_sound(record)
+        except (ValueError, TypeError, KeyError, RecursionError):
+            is_sound = False
+        if not is_sound:
+            raise LedgerError(
+                f"{path}, line {number}: no record of a trial. Remove the line: a run that is "
+                "resumed tries that trial again"
+            )
+        yield record
 
 
 def trials_of(path: Path) -> Iterator[dict[str, Any]]:
@@ -198,27 +186,6 @@ def _is_sound(record: dict[str, Any]) -> bool:
             for step, metrics in record.get("reports", ())
         )
     )
-
-
-def _open(path: Path) -> BinaryIO:
-    """Open a ledger to read it; a pipe, say, which would make its reader wait, is none."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise LedgerError(f"{path} is no regular file")
-    return os.fdopen(file, "rb")
-
-
-def _whole_bytes(file: int) -> int:
-    """Return up to where a file consists of whole lines."""
-    end = os.fstat(file).st_size
-    while end:
-        start = max(0, end - _CHUNK_BYTES)
-        newline = os.pread(file, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 # -- JSON -----------------------------------------------------------------------------------------

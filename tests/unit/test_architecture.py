@@ -373,6 +373,7 @@ def test_the_public_names_of_diel() -> None:
         "Address",
         "Context",
         "Executive",
+        "JsonLinesFile",
         "ResultsTable",
         "__version__",
         "child_environment",
@@ -385,6 +386,7 @@ def test_the_public_names_of_diel() -> None:
         "load_plugin",
         "load_workflow",
         "locate_function",
+        "whole_lines",
     ]
 
 

@@ -360,7 +360,7 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 def test_lines_reach_the_disk_now_and_then(tmp_path: Path, monkeypatch: Any) -> None:
     now_s, synced = [0.0], []
     monkeypatch.setattr(ledger.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(ledger.os, "fdatasync", lambda file: synced.append(now_s[0]))
+    monkeypatch.setattr("os.fdatasync", lambda file: synced.append(now_s[0]))
     file = Ledger(tmp_path / "trials.jsonl", {})
     for tenth in range(1, 41):
         now_s[0] = tenth / 10

@@ -1,0 +1,131 @@
+"""Files of JSON lines that are only ever appended to: the journal, and a module's own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from diel.errors import RunDirectoryError
+from diel.run.directory import open_regular
+
+_LOCK_S: Final = 0.5
+"""Whoever only looks whether a file is written holds the lock for a moment."""
+
+
+class JsonLinesFile:
+    """Appends lines to a file that this process alone writes.
+
+    Half a line at its end, left by a process that was killed, is cut off.
+
+    Parameters
+    ----------
+    path : path
+        Made if need be.
+    locked : bool, optional
+        Whether to keep other processes from writing it meanwhile. The system gives the lock back
+        when this process ends, however it ends.
+
+    Attributes
+    ----------
+    size_bytes : int
+        With all that was appended.
+
+    Raises
+    ------
+    RunDirectoryError
+        If another process has locked it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, locked: bool = False) -> None:
+        self._path = Path(path)
+        self._file = open(path, "ab")  # noqa: SIM115
+        deadline_s = time.monotonic() + _LOCK_S
+        while locked and not _lock(self._file):
+            if time.monotonic() > deadline_s:
+                self._file.close()
+                raise RunDirectoryError(
+                    f"{path} is being written: a run goes on there, or is about to end. "
+                    "Wait until it has ended"
+                )
+            time.sleep(0.02)
+        _cut_unfinished_line(self._path)
+        self.size_bytes = os.fstat(self._file.fileno()).st_size
+
+    def append(self, lines: bytes, *, flush: bool = True) -> None:
+        """Append whole lines; they are in the file when this returns, or after `flush`."""
+        self._file.write(lines)
+        self.size_bytes += len(lines)
+        if flush:
+            self._file.flush()
+
+    def flush(self) -> None:
+        """Return when everything appended so far is in the file."""
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Return when everything appended so far has reached the disk."""
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
+
+    def damage(self) -> str:
+        """Return what another process has done to the file, in words; empty if nothing."""
+        self._file.flush()
+        own = os.fstat(self._file.fileno())
+        try:
+            there = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return "was removed"
+        except OSError:  # a file system that does not answer for a while
+            return ""
+        if not os.path.samestat(own, there):
+            return "was replaced by another file"
+        return "was cut short" if there.st_size < self.size_bytes else ""
+
+    def close(self) -> None:
+        """Write everything to the disk and close the file."""
+        self.sync()
+        self._file.close()
+
+
+def whole_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """Yield the lines of a file, but for half a line at its end; it is never in memory as a whole.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened, or is no regular file.
+    """
+    with open_regular(path) as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            yield line
+
+
+def _lock(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks
+    return True
+
+
+def _cut_unfinished_line(path: Path) -> None:
+    size_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        keep_bytes = size_bytes
+        while keep_bytes:
+            start = max(0, keep_bytes - 65536)
+            file.seek(start)
+            newline = file.read(keep_bytes - start).rfind(b"\n")
+            keep_bytes = start + newline + 1
+            if newline >= 0:
+                break
+    if keep_bytes != size_bytes:
+        os.truncate(path, keep_bytes)
