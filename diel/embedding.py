@@ -113,13 +113,13 @@ class Executive:
         provided = register_functions(self._functions)
         try:
             if parent.rank != parent.EXECUTIVE_RANK:
-                from diel.executive.worker import follow
+                from diel.executive.worker import run_worker
 
-                return follow(parent)
+                return run_worker(parent)
             from diel.cli.display import observer_for_rank_0
-            from diel.executive.lead import lead
+            from diel.executive.rank0 import run_rank0
 
-            return lead(
+            return run_rank0(
                 parent,
                 self._file,
                 ranks=None,

@@ -36,7 +36,7 @@ from diel.run.view import RunView
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from diel.executive.lead import RunObserver
+    from diel.executive.rank0 import RunObserver
 
 _PLAIN_PROGRESS_EVERY_S: Final = 2.0
 _PLAIN_SILENCE_S: Final = 10.0

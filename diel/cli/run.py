@@ -18,7 +18,7 @@ from diel.run.directory import RunDirectory
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
-    from diel.executive.lead import RunObserver
+    from diel.executive.rank0 import RunObserver
     from diel.executive.signals import StopSignals
 
 _INTERNAL_ERROR = 70
@@ -181,11 +181,11 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
 
 def _run_rank(parent: Parent, options: argparse.Namespace, signals: StopSignals) -> int:
     if parent.rank != parent.EXECUTIVE_RANK:
-        from diel.executive.worker import follow
+        from diel.executive.worker import run_worker
 
-        return follow(parent)
+        return run_worker(parent)
     from diel.cli.display import observer_for_rank_0
-    from diel.executive.lead import lead
+    from diel.executive.rank0 import run_rank0
 
     def observer_for(directory: RunDirectory) -> RunObserver:
         signals.stop_with(directory.request_stop)
@@ -198,7 +198,7 @@ def _run_rank(parent: Parent, options: argparse.Namespace, signals: StopSignals)
         file = _file_to_resume(parent, RunDirectory(run_dir), launched_by_us)
         if file is None:
             return 0
-    return lead(
+    return run_rank0(
         parent,
         file,
         ranks=options.ranks,
@@ -213,7 +213,7 @@ def _run_rank(parent: Parent, options: argparse.Namespace, signals: StopSignals)
 
 def _file_to_resume(parent: Parent, directory: RunDirectory, launched_by_us: bool) -> str | None:
     """Return the workflow file of a run that goes on; None, and the others let go, if it cannot."""
-    from diel.executive.lead import dismiss_all
+    from diel.executive.rank0 import dismiss_all
     from diel.run.resuming import order_resumption, resumption
 
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from diel.comm import tags
 from diel.comm.mailbox import Mailbox
 from diel.comm.waiting import wait_for
 from diel.executive import messages
-from diel.executive.alarms import Alarms
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
@@ -38,9 +37,9 @@ from diel.executive.events import (
 )
 from diel.executive.listener import Listener
 from diel.executive.plans import CopyPlan, GroupPlan
+from diel.executive.rank_times import TimeTable
 from diel.executive.scheduler import Scheduler
-from diel.executive.status import Status
-from diel.executive.timesheet import Timesheet
+from diel.executive.status_writer import StatusWriter
 from diel.run import records
 from diel.run.records import (
     CopyFinished,
@@ -145,10 +144,10 @@ class Driver:
         self._next_housekeeping_s = 0.0
         self._next_look_for_loss_s = 0.0
         self._noticed: deque[Event] = deque()  # what no rank has reported
-        self._alarms: Alarms[Event] = Alarms()  # by what it is for, and the serial of a copy
+        self._alarms = Alarms()  # by what it is for, and the serial of a copy
         self._waits = WaitWatch()
-        self._status = Status(recorder.directory, self._waits)
-        self._timesheet = Timesheet(
+        self._status = StatusWriter(recorder.directory, self._waits)
+        self._time_table = TimeTable(
             self._server_ranks, self._pool, lambda rank: parent.roster[rank][0]
         )
         self._listener = Listener(
@@ -158,7 +157,7 @@ class Driver:
             modules=self._modules,
             waits=self._waits,
             status=self._status,
-            timesheet=self._timesheet,
+            time_table=self._time_table,
         )
         self._ended: dict[str, None] = {}  # copies, in order
         self._specs: Mapping[str, ModuleSpec] = {}
@@ -219,7 +218,7 @@ class Driver:
         if exit_code == 0 and (lost := self._look_for_loss()) is not None:
             self._write(records.JournalLost(explanation=lost.explanation))
             exit_code = FAILED
-        self._recorder.record(self._timesheet.record())
+        self._recorder.record(self._time_table.record())
         self._recorder.record(RunEnded(exit_code=exit_code, tuples_left=self._listener.tuples_left))
         self._recorder.close()
         return exit_code
@@ -242,11 +241,13 @@ class Driver:
 
     def _next_event(self) -> Event:
         while True:
-            self._keep_house()  # also where messages come so fast that no wait ever sleeps
+            self._do_housekeeping()  # also where messages come so fast that no wait ever sleeps
             if self._noticed:
                 return self._noticed.popleft()
             # One wait for as long as nothing happens, so that its pauses grow.
-            arrival = wait_for(self._poll, safe_point=self._keep_house, wakeup=self._parent.wakeup)
+            arrival = wait_for(
+                self._poll, safe_point=self._do_housekeeping, wakeup=self._parent.wakeup
+            )
             event = self._listener.hear(*arrival) if isinstance(arrival, tuple) else None
             if isinstance(event, CopyRankFailed):  # perhaps since the folder for its log is gone
                 return self._look_for_loss() or event
@@ -294,7 +295,7 @@ class Driver:
             self._tuples = TupleClient(transport)
         return self._tuples
 
-    def _keep_house(self) -> None:
+    def _do_housekeeping(self) -> None:
         now_s = time.monotonic()
         if now_s < self._next_housekeeping_s:
             return
@@ -381,7 +382,7 @@ class Driver:
 
     def _note_orders(self, copies: Sequence[CopyPlan]) -> None:
         for plan in copies:
-            self._timesheet.note_order(plan)
+            self._time_table.note_order(plan)
             limit_s = self._modules[plan.group, plan.module].time_limit_s
             if limit_s is not None:
                 error = f"time limit of {format_duration(limit_s)} exceeded"
@@ -443,6 +444,30 @@ class Driver:
             arrival = self._mailbox.wait(timeout_s=left_s)
             if arrival is not None:
                 self._listener.hear_late(*arrival)
+
+
+class Alarms:
+    """Events that happen at a certain time unless they are called off, each under a name.
+
+    There are never many more than copies that run, and most of these have none: so no heap.
+    """
+
+    def __init__(self) -> None:
+        self._alarms: dict[Hashable, tuple[float, Event]] = {}
+
+    def set(self, name: Hashable, at_s: float, event: Event) -> None:
+        """Let an event happen at `at_s`, in place of any other of this name."""
+        self._alarms[name] = (at_s, event)
+
+    def call_off(self, name: Hashable) -> None:
+        """Forget the event of this name, if there is one."""
+        self._alarms.pop(name, None)
+
+    def due(self, now_s: float) -> list[Event]:
+        """Return, and forget, the events whose time has come, earliest first."""
+        late = [name for name, (at_s, _) in self._alarms.items() if at_s <= now_s]
+        late.sort(key=lambda name: self._alarms[name][0])
+        return [self._alarms.pop(name)[1] for name in late]
 
 
 def _limit_of(copy: CopyPlan | CopyFinished | ModuleFailed) -> tuple[object, ...]:

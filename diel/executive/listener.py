@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from diel.executive.deadlock import WaitWatch
     from diel.executive.messages import Report
     from diel.executive.plans import CopyPlan, ModulePlan
-    from diel.executive.status import Status
-    from diel.executive.timesheet import Timesheet
+    from diel.executive.rank_times import TimeTable
+    from diel.executive.status_writer import StatusWriter
     from diel.run.recorder import Recorder
 
 
@@ -44,8 +44,8 @@ class Listener:
     modules : mapping of (str, str) to ModulePlan
         By group and name.
     waits : WaitWatch
-    status : Status
-    timesheet : Timesheet
+    status : StatusWriter
+    time_table : TimeTable
 
     Attributes
     ----------
@@ -63,15 +63,15 @@ class Listener:
         plan_of: Callable[[int], CopyPlan],
         modules: Mapping[tuple[str, str], ModulePlan],
         waits: WaitWatch,
-        status: Status,
-        timesheet: Timesheet,
+        status: StatusWriter,
+        time_table: TimeTable,
     ) -> None:
         self._recorder = recorder
         self._plan_of = plan_of
         self._modules = modules
         self._waits = waits
         self._status = status
-        self._timesheet = timesheet
+        self._time_table = time_table
         self._started_s = time.monotonic()
         self._due_s: dict[str, float] = {}
         self.present = set(ranks)
@@ -122,9 +122,9 @@ class Listener:
 
     def _note_times(self, rank: int, report: Report) -> None:
         if isinstance(report, messages.Goodbye):
-            self._timesheet.note_total(rank, report.times)
+            self._time_table.note_total(rank, report.times)
         elif isinstance(report, messages.COPY_ENDED):
-            self._timesheet.note_copy(rank, report.serial, report.times)
+            self._time_table.note_copy(rank, report.serial, report.times)
 
     def _is_due(self, progress: ProgressMade) -> bool:
         """Note how far a copy is; whether the journal is to have it as well.

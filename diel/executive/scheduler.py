@@ -6,7 +6,7 @@ and no clock here.
 ::
 
     scheduler.py    ready groups take their ranks from the pool and return them
-    nest.py         which iteration of which group is ready
+    group_tree.py   which iteration of which group is ready
     copies.py       the copies of one iteration, and what follows a failure
     plans.py        what there is to run          events.py   what goes in and out
 
@@ -43,7 +43,7 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
-from diel.executive.nest import Nest
+from diel.executive.group_tree import GroupTree
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.run import records
 from diel.run.records import Finished
@@ -103,7 +103,7 @@ class Scheduler:
                     f"group {group.name!r} needs {group.ranks} ranks of the pool, "
                     f"which has {len(self._free)}"
                 )
-        self._nest = Nest(groups, finished)
+        self._tree = GroupTree(groups, finished)
         self._running: dict[str, RunningGroup] = {}
         self._busy_modules: set[str] = set()
         self._copies: dict[int, RunningCopy] = {}  # those with ranks that work, by serial
@@ -137,12 +137,12 @@ class Scheduler:
     @property
     def groups_to_come(self) -> list[str]:
         """Groups that have not started, or have further iterations."""
-        return self._nest.to_come(self._running)
+        return self._tree.to_come(self._running)
 
     @property
     def finished(self) -> dict[str, Finished]:
         """What is behind: a later run that is given this goes on from here."""
-        return self._nest.finished
+        return self._tree.finished
 
     def plan_of(self, serial: int) -> CopyPlan:
         """Return the plan of a copy that is running."""
@@ -153,8 +153,8 @@ class Scheduler:
         return {
             "stopping": self.stopping,
             "free": list(self._free),
-            "ready": [(name, self._nest.iteration_of(name)) for name in self._nest.ready],
-            "looking": self._nest.looking,
+            "ready": [(name, self._tree.iteration_of(name)) for name in self._tree.ready],
+            "looking": self._tree.looking,
             "finished": self.finished,
             "running": {
                 name: [
@@ -170,7 +170,7 @@ class Scheduler:
 
     def start(self) -> list[Instruction]:
         """Begin; returns the first instructions."""
-        return [*self._nest.start(), *self._advance()]
+        return [*self._tree.start(), *self._advance()]
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take an event into account and return what is to be done about it.
@@ -190,11 +190,11 @@ class Scheduler:
 
     def _advance(self) -> list[Instruction]:
         """Start what can start now."""
-        ready = self._nest.ready
+        ready = self._tree.ready
         instructions: list[Instruction] = []
         while ready and (ranks := self._ranks_for(self._plans[ready[0]])) is not None:
             instructions += self._start_group(ready.popleft(), ranks)
-        if self._nest.is_finished:
+        if self._tree.is_finished:
             instructions.append(EndRun())
         return instructions
 
@@ -208,7 +208,7 @@ class Scheduler:
     def _start_group(self, name: str, taken: tuple[int, ...]) -> list[Instruction]:
         plan = self._plans[name]
         self._free = sorted(set(self._free).difference(taken))
-        group = RunningGroup(plan, self._nest.iteration_of(name), taken)
+        group = RunningGroup(plan, self._tree.iteration_of(name), taken)
         copies = group.place(self._serials)
         self._running[name] = group
         self._busy_modules.update(module.module for module in plan.modules)
@@ -234,7 +234,7 @@ class Scheduler:
         del self._running[name]
         self._busy_modules.difference_update(module.module for module in group.plan.modules)
         self._free = sorted([*self._free, *group.ranks])
-        return [*self._nest.iteration_done(name), *self._advance()]
+        return [*self._tree.iteration_done(name), *self._advance()]
 
     # -- ranks report -------------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ class Scheduler:
     # -- the rest -----------------------------------------------------------------------------
 
     def _tag_looked(self, event: TagLooked) -> list[Instruction]:
-        instructions = self._nest.tag_looked(event.group, event.iteration, event.is_there)
+        instructions = self._tree.tag_looked(event.group, event.iteration, event.is_there)
         return [*instructions, *self._advance()]
 
     def _stop_asked(self, event: StopAsked) -> list[Instruction]:

@@ -21,7 +21,6 @@ from diel.coupling.channel import Channel
 from diel.coupling.messages import MessageCounts
 from diel.errors import CopyStopped, RunStopped, TupleError
 from diel.executive.children import Children
-from diel.executive.failures import detail, noting_crashes
 from diel.executive.messages import (
     Goodbye,
     Leave,
@@ -41,11 +40,11 @@ from diel.executive.messages import (
     Welcome,
     starting_roster,
 )
+from diel.executive.outcome import detail, noting_crashes, recordable
 from diel.executive.plans import CopyPlan, place_modules
-from diel.executive.returned import recordable
-from diel.executive.serving import GOODBYE_TIMEOUT_S, serve_tuples
-from diel.executive.telling import Teller
-from diel.executive.timekeeping import Timekeeper
+from diel.executive.rank_times import SpanRecorder
+from diel.executive.tuple_server import GOODBYE_TIMEOUT_S, serve_tuples
+from diel.executive.wait_reporter import WaitReporter
 from diel.loading.context import Context, Place, running
 from diel.loading.environment import (
     OpenLog,
@@ -82,7 +81,7 @@ _ENDS = {
 }
 
 
-def follow(parent: Parent) -> int:
+def run_worker(parent: Parent) -> int:
     """Do what rank 0 orders, until it lets this rank leave or the run stops.
 
     Parameters
@@ -98,7 +97,7 @@ def follow(parent: Parent) -> int:
         parent.comm, sends=tags.WORKER_TO_EXECUTIVE, receives=tags.EXECUTIVE_TO_WORKER
     )
     goodbye = Goodbye()
-    keeper: Timekeeper | None = None
+    spans: SpanRecorder | None = None
     try:
         order = _next_order(mailbox, parent)
         if isinstance(order, Welcome):
@@ -109,9 +108,9 @@ def follow(parent: Parent) -> int:
                 return serve_tuples(parent, mailbox, order)
             meter = Meter(keeps_all=order.traces_all)
             directory = RunDirectory(order.run_dir)
-            keeper = Timekeeper(directory, parent.rank, meter)
+            spans = SpanRecorder(directory, parent.rank, meter)
             with noting_crashes(directory.crash_note(parent.rank)):
-                worker = _Worker(parent, mailbox, order, keeper)
+                worker = _Worker(parent, mailbox, order, spans)
                 try:
                     order = worker.work()
                 finally:
@@ -120,8 +119,8 @@ def follow(parent: Parent) -> int:
         exit_code = order.exit_code
     except RunStopped:
         exit_code = _exit_code_of_stop(parent)
-    if keeper is not None:
-        goodbye = Goodbye(times=keeper.close())
+    if spans is not None:
+        goodbye = Goodbye(times=spans.close())
     mailbox.send(goodbye, parent.EXECUTIVE_RANK)
     mailbox.flush(GOODBYE_TIMEOUT_S)
     return exit_code
@@ -147,9 +146,9 @@ class _Worker:
     """One rank of the pool."""
 
     def __init__(
-        self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome, keeper: Timekeeper
+        self, parent: Parent, mailbox: Mailbox[Order], welcome: Welcome, spans: SpanRecorder
     ) -> None:
-        self._keeper, self._meter = keeper, keeper.meter
+        self._spans, self._meter = spans, spans.meter
         self._parent = parent
         self._mailbox = mailbox
         self._specs = welcome.specs
@@ -184,7 +183,9 @@ class _Worker:
         self._boundaries = welcome.boundaries
         self._port = MpiPort(parent.comm)
         self._channel = Channel(self._port, self._safe_point, self._warn, self._meter)
-        self._teller = Teller(self._tuples, transport, self._channel, self._meter, self._report)
+        self._wait_reporter = WaitReporter(
+            self._tuples, transport, self._channel, self._meter, self._report
+        )
         self._session = welcome.session
         self._executables: ExecutableCopies | None = None
         self._serial = 0
@@ -202,12 +203,12 @@ class _Worker:
     def _safe_point(self) -> None:
         """End a wait if it shall end; tell rank 0 of one that has lasted a while."""
         self._channel.poll()
-        waiting = self._teller.current
+        waiting = self._wait_reporter.current
         if waiting is None:  # a server answers at once: only the end of everything is sooner
             self._parent.raise_if_stopped()
             return
         self._raise_if_told()
-        self._teller.tell_if_long(waiting)
+        self._wait_reporter.tell_if_long(waiting)
 
     def work(self) -> Leave:
         while True:
@@ -224,7 +225,7 @@ class _Worker:
                 before = self._meter.times()
                 report = self._perform(order)
                 self._report(replace(report, times=self._meter.times().minus(before)))
-                self._keeper.save_if_due()
+                self._spans.save_if_due()
             else:  # it came when this rank had left the copy
                 assert isinstance(order, MakeModuleComm)
 
@@ -255,15 +256,15 @@ class _Worker:
     def _between_copies(self) -> None:
         self._parent.raise_if_stopped()
         self._channel.poll()  # drops what comes late for a copy that has ended
-        self._keeper.save_if_due()
+        self._spans.save_if_due()
 
     def _report(self, report: Report) -> None:
         self._mailbox.send(report, self._parent.EXECUTIVE_RANK)
 
     def _perform(self, order: RunCopy) -> _Ended:
         self._serial, self._has_to_leave = order.plan.serial, False
-        self._teller.begin(self._serial)
-        with self._keeper.copy(order.plan) as about:
+        self._wait_reporter.begin(self._serial)
+        with self._spans.copy(order.plan) as about:
             report: _Ended
             try:
                 report = self._run_copy(order)
@@ -408,7 +409,7 @@ class _Worker:
         if len(plan.module_ranks) > 1:
             self._parent.let_module_block(True)
             self._report(ModuleCommAsked(plan.serial))
-            with self._teller.waiting("ctx.module_comm for the module's other ranks"):
+            with self._wait_reporter.waiting("ctx.module_comm for the module's other ranks"):
                 try:
                     self._mailbox.wait(safe_point=self._safe_point)
                 except CopyStopped:
@@ -422,7 +423,9 @@ class _Worker:
         if comm.Get_size() == 1:
             with self._meter.communicating("free a communicator"):
                 return self._parent.retire_communicator(comm, self._safe_point)
-        with self._teller.waiting("the end of the copy's other ranks", counts=not lends_core):
+        with self._wait_reporter.waiting(
+            "the end of the copy's other ranks", counts=not lends_core
+        ):
             return self._parent.retire_communicator(comm, self._safe_point)
 
     def _run_executable(self, order: RunCopy, _: object) -> tuple[None, int]:

@@ -21,7 +21,7 @@ from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory, open_anew, open_regular
 from diel.run.fields import COUNT, LATEST_S, ROW, TEXT, DamagedRecord, Kind, parsed
 from diel.run.journal import JournalReader, plain
-from diel.run.storyline import Storyline
+from diel.run.trace_builder import TraceBuilder
 
 Event: TypeAlias = "dict[str, Any]"
 
@@ -91,8 +91,8 @@ def merge_trace(directory: RunDirectory, warn: Callable[[str], None] = lambda _:
         If it cannot be written.
     """
     reader = JournalReader(directory.journal)
-    story = Storyline(reader.new_records())
-    if not story.has_started:
+    builder = TraceBuilder(reader.new_records())
+    if not builder.has_started:
         raise RunDirectoryError(
             reader.complaint or f"{directory.path} holds no run that has started"
         )
@@ -100,13 +100,13 @@ def merge_trace(directory: RunDirectory, warn: Callable[[str], None] = lambda _:
         warn(reader.complaint)
     unfinished = directory.trace.with_suffix(".json.part")
     with open_anew(unfinished) as file:
-        about = {"workflow": story.workflow, "runs": len(story.starts)}
+        about = {"workflow": builder.workflow, "runs": len(builder.starts)}
         file.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(about)}')
         file.write(', "traceEvents": [')
         between = "\n"
-        for event in _all_events(directory, story):
+        for event in _all_events(directory, builder):
             if "ts" in event:
-                event["ts"] = (event["ts"] - story.origin_ns) / 1000
+                event["ts"] = (event["ts"] - builder.origin_ns) / 1000
             if "dur" in event:
                 event["dur"] /= 1000
             file.write(between + _encoded({**event, "pid": _PID}))
@@ -123,17 +123,17 @@ def _encoded(event: Event) -> str:
         return _ENCODER.encode(plain(event))
 
 
-def _all_events(directory: RunDirectory, story: Storyline) -> Iterator[Event]:
+def _all_events(directory: RunDirectory, builder: TraceBuilder) -> Iterator[Event]:
     named = set()
-    for event in story.names():
+    for event in builder.names():
         named.add(event["tid"])
         yield event
     for part in sorted(directory.trace_parts.glob("rank-*.jsonl")):
         for event in _events_of(part):
             if event["tid"] in named:
-                story.note(event)
+                builder.note(event)
                 yield event
-    yield from story.events()
+    yield from builder.events()
 
 
 def _events_of(part: Path) -> Iterator[Event]:

@@ -89,7 +89,7 @@ class CrossEntropy:
             heapreplace(self._elite, entry)
         else:
             return
-        # Only once it is used: sorted, so that sums do not depend on the order of telling.
+        # Only once it is used: sorted, so that sums do not depend on the order of wait_reporter.
         if self._told >= self._startup or len(self._elite) == self._size:
             self._fit(sorted(self._elite, key=lambda one: one[:2]))
 

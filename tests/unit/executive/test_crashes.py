@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diel.errors import TagError
-from diel.executive.failures import detail, noting_crashes
+from diel.executive.outcome import detail, noting_crashes
 from diel.executive.worker import _call
 from diel.text import describe_error
 from diel.tuples.tags import encode_tag
@@ -102,7 +102,7 @@ def test_a_crash_leaves_the_line_of_python(what: str, tmp_path: Path) -> None:
     script = tmp_path / "module.py"
     script.write_text(
         "import ctypes, os, sys\nfrom pathlib import Path\n"
-        "from diel.executive.failures import noting_crashes\n"
+        "from diel.executive.outcome import noting_crashes\n"
         f"def run():\n    {what}\n"
         "with noting_crashes(Path(sys.argv[1])):\n    run()\n"
     )

@@ -16,8 +16,8 @@ from diel.executive.deadlock import WaitWatch
 from diel.executive.events import CopyRankFailed, CopyRankFinished, CopyRankLeft, ModuleCommAsked
 from diel.executive.listener import Listener
 from diel.executive.plans import CopyPlan, ModulePlan
-from diel.executive.status import Status
-from diel.executive.timesheet import Timesheet
+from diel.executive.rank_times import TimeTable
+from diel.executive.status_writer import StatusWriter
 from diel.run.directory import RunDirectory
 from diel.run.records import MessageLogged, ModuleTimes, ProgressMade, ResultAdded
 
@@ -32,10 +32,10 @@ class Heard:
     def __init__(self, folder: Path, **policy: Any) -> None:
         self.records: list[Any] = []
         self.waits = WaitWatch()
-        self.timesheet = Timesheet([SERVER], [FIRST, SECOND], lambda rank: "here")
-        self.timesheet.note_order(PLAN)
+        self.time_table = TimeTable([SERVER], [FIRST, SECOND], lambda rank: "here")
+        self.time_table.note_order(PLAN)
         recorder: Any = SimpleNamespace(record=self.records.append)
-        self.status = Status(RunDirectory(folder), self.waits)
+        self.status = StatusWriter(RunDirectory(folder), self.waits)
         self.listener = Listener(
             recorder,
             (SERVER, FIRST, SECOND),
@@ -43,7 +43,7 @@ class Heard:
             modules={("g", "a"): ModulePlan("a", 1, 2, **policy)},
             waits=self.waits,
             status=self.status,
-            timesheet=self.timesheet,
+            time_table=self.time_table,
         )
 
     def hear(self, report: Any, rank: int = FIRST) -> Any:
@@ -153,4 +153,4 @@ def test_late_reports_change_nothing_but_the_books(heard: Heard) -> None:
     heard.listener.hear_late(FIRST, messages.Goodbye())
     assert heard.records == [result]
     assert FIRST not in heard.listener.present
-    assert heard.timesheet.record().modules == [ModuleTimes("a", 1, *SPENT)]
+    assert heard.time_table.record().modules == [ModuleTimes("a", 1, *SPENT)]

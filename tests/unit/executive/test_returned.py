@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diel.executive.returned import recordable
+from diel.executive.outcome import recordable
 from diel.run.records import StoredValue
 
 LIMIT_BYTES = 1000

@@ -11,7 +11,7 @@ import numpy as np
 from diel.executive.deadlock import WaitWatch
 from diel.executive.messages import ServerStatus, Waiting
 from diel.executive.plans import CopyPlan
-from diel.executive.status import Status
+from diel.executive.status_writer import StatusWriter
 from diel.run.directory import RunDirectory
 from diel.run.records import ProgressMade
 from diel.run.status import ProgressView, ServerView, WaitView, read_status
@@ -30,7 +30,7 @@ WAITING = Waiting(
 
 def test_what_has_changed_is_written_now_and_then(tmp_path: Path) -> None:
     directory, waits = RunDirectory(tmp_path), WaitWatch()
-    status = Status(directory, waits)
+    status = StatusWriter(directory, waits)
     status.write_if_due(10.0, lambda: 1010.0)
     assert not directory.status.exists()  # there is nothing to say
     waits.note(4, PLAN, WAITING, 10.1)
@@ -51,7 +51,7 @@ def test_what_has_changed_is_written_now_and_then(tmp_path: Path) -> None:
 
 def test_progress_is_in_the_status_until_its_copy_ends(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    status = Status(directory, WaitWatch())
+    status = StatusWriter(directory, WaitWatch())
     first: Any = ProgressMade(
         module="m", copy=0, done=np.float32(120), total=200, text="18 networks"
     )
@@ -68,6 +68,6 @@ def test_progress_is_in_the_status_until_its_copy_ends(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone_does_not_end_a_run(tmp_path: Path) -> None:
-    status = Status(RunDirectory(tmp_path / "gone"), WaitWatch())
+    status = StatusWriter(RunDirectory(tmp_path / "gone"), WaitWatch())
     status.note_server(1, ServerStatus(3, 700, 1000))
     status.write_if_due(1.0)

@@ -12,7 +12,7 @@ import pytest
 from diel.comm import meter as metering
 from diel.comm.meter import Meter, Span
 from diel.executive.plans import CopyPlan
-from diel.executive.timekeeping import Timekeeper, clock_offset_s, event_of
+from diel.executive.rank_times import SpanRecorder, clock_offset_s, event_of
 from diel.run.directory import RunDirectory
 from diel.tuples.striping import Layout
 from diel.tuples.tags import ANY, encode_tag
@@ -26,12 +26,12 @@ def events(path: Path) -> list[dict[str, Any]]:
 
 def test_a_copy_and_how_it_ended(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    keeper = Timekeeper(directory, 3, Meter())
+    spans = SpanRecorder(directory, 3, Meter())
     before_ns = time.time_ns()
-    with keeper.copy(PLAN) as about:
+    with spans.copy(PLAN) as about:
         about["ended"] = "finished"
     after_ns = time.time_ns()
-    times = keeper.close()
+    times = spans.close()
     (event,) = events(directory.trace_part(3))
     assert (event["ph"], event["name"], event["cat"], event["tid"]) == ("X", "m.1", "module", 3)
     assert event["args"] == {
@@ -46,9 +46,9 @@ def test_a_copy_and_how_it_ended(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_where_nothing_happened(tmp_path: Path) -> None:
-    keeper = Timekeeper(RunDirectory(tmp_path), 3, Meter())
-    keeper.save_if_due()
-    keeper.close()
+    spans = SpanRecorder(RunDirectory(tmp_path), 3, Meter())
+    spans.save_if_due()
+    spans.close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -56,25 +56,25 @@ def test_events_are_written_now_and_then(tmp_path: Path) -> None:
     now_s = [10.0]
     meter = Meter(clock=lambda: now_s[0])
     directory = RunDirectory(tmp_path)
-    keeper = Timekeeper(directory, 3, meter)
-    keeper.save_if_due()
+    spans = SpanRecorder(directory, 3, meter)
+    spans.save_if_due()
     meter.keep(Span("transfer", 1.0, 2.0, "send"))
-    keeper.save_if_due()
+    spans.save_if_due()
     assert not directory.trace_part(3).exists()
     now_s[0] += 1.0
-    keeper.save_if_due()
+    spans.save_if_due()
     assert len(events(directory.trace_part(3))) == 1
-    keeper.close()
+    spans.close()
 
 
 def test_a_note_says_how_many_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metering, "SPANS_KEPT", 2)
     meter = Meter()
     directory = RunDirectory(tmp_path)
-    keeper = Timekeeper(directory, 3, meter)
+    spans = SpanRecorder(directory, 3, meter)
     for _ in range(1002):
         meter.keep(Span("transfer", 1.0, 2.0, "send"))
-    keeper.close()
+    spans.close()
     names = [event["name"] for event in events(directory.trace_part(3))]
     assert names == ["send", "send", "1,000 later events are left out"]
 
@@ -82,9 +82,9 @@ def test_a_note_says_how_many_are_missing(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_disk_that_cannot_be_written_costs_the_trace_alone(tmp_path: Path) -> None:
     (tmp_path / "trace").write_text("no folder")
     meter = Meter()
-    keeper = Timekeeper(RunDirectory(tmp_path), 3, meter)
+    spans = SpanRecorder(RunDirectory(tmp_path), 3, meter)
     meter.keep(Span("transfer", 1.0, 2.0, "send"))
-    assert keeper.close().total_s > 0
+    assert spans.close().total_s > 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from diel.comm.meter import ServerMeter
 from diel.executive.messages import Goodbye, Leave, Order, ServerStatus, Welcome
-from diel.executive.timekeeping import Timekeeper
+from diel.executive.rank_times import SpanRecorder
 from diel.run.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
     spill = SpillFolder(folder) if welcome.spill else None
     store = TupleStore(welcome.server_memory_bytes, welcome.refuse_when_full, spill)
     meter = ServerMeter(keeps_all=welcome.traces_all)
-    keeper = Timekeeper(directory, parent.rank, meter)
+    spans = SpanRecorder(directory, parent.rank, meter)
     server = TupleServer(parent.comm, store, meter=meter)
     last: list[Order] = []
     told, next_s = ServerStatus(0, 0, welcome.server_memory_bytes), 0.0
@@ -43,7 +43,7 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
         if status != told:
             told = status
             mailbox.send(status, parent.EXECUTIVE_RANK)
-        keeper.save_if_due()
+        spans.save_if_due()
 
     def should_leave() -> bool:
         # A stop is for the modules; the server serves until all of them are gone.
@@ -53,7 +53,7 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
         return arrival is not None
 
     server.serve(should_leave, now_and_then)
-    goodbye = Goodbye(tuples_left=store.tuples_held, times=keeper.close())
+    goodbye = Goodbye(tuples_left=store.tuples_held, times=spans.close())
     mailbox.send(goodbye, parent.EXECUTIVE_RANK)
     mailbox.flush(GOODBYE_TIMEOUT_S)
     return last[0].exit_code if isinstance(last[0], Leave) else 0

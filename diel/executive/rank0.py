@@ -53,7 +53,7 @@ class RunObserver(Protocol):
         """Show how the run ended; the journal is complete."""
 
 
-def lead(
+def run_rank0(
     parent: Parent,
     file: str,
     *,
@@ -66,7 +66,7 @@ def lead(
     merges_trace: bool = True,
     observer_for: Callable[[RunDirectory], RunObserver],
 ) -> int:
-    """Run a workflow file as rank 0; every other rank is in `diel.executive.worker.follow`.
+    """Run a workflow file as rank 0; every other rank is in `diel.executive.worker.run_worker`.
 
     Parameters
     ----------

@@ -102,7 +102,7 @@ class _Lane:
         return top.group == around and one.end_ns <= top.end_ns
 
 
-class Storyline:
+class TraceBuilder:
     """A journal as events of a trace, in nanoseconds since 1970.
 
     Parameters

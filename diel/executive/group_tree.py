@@ -1,6 +1,6 @@
 """Which iteration of which group comes next: groups in groups, ``depends`` and ``until``.
 
-Pure. A group of modules is a leaf: it waits in `Nest.ready` for its ranks and is done when the
+Pure. A group of modules is a leaf: it waits in `GroupTree.ready` for its ranks and is done when the
 scheduler says so. A group of groups is done with an iteration when all groups inside are finished.
 A group stands in one place and runs one iteration at a time, so all that is to be known of it is
 how many iterations of the present pass are behind it: a pass is an iteration of the group around.
@@ -35,7 +35,7 @@ class _Node:
         return (*self.around, self.done)
 
 
-class Nest:
+class GroupTree:
     """All groups of a workflow, and how far each is.
 
     Parameters

@@ -23,7 +23,7 @@ Wait: TypeAlias = "tuple[str, object, float]"
 """The call, the tag in it, and its timeout in seconds."""
 
 
-class Teller:
+class WaitReporter:
     """Knows what a rank waits for.
 
     Parameters

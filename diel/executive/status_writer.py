@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _EVERY_S: Final = 0.4
 
 
-class Status:
+class StatusWriter:
     """Writes who waits, what the servers hold and how far copies are, where that has changed.
 
     Parameters

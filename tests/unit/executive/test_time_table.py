@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diel.comm.meter import Times
 from diel.executive.plans import CopyPlan
-from diel.executive.timesheet import Timesheet
+from diel.executive.rank_times import TimeTable
 from diel.run.records import RankTimes
 
 
@@ -13,7 +13,7 @@ def plan(serial: int, module: str, *ranks: int) -> CopyPlan:
 
 
 def test_ranks_and_modules() -> None:
-    sheet = Timesheet([1], [2, 3], lambda rank: f"node{rank}")
+    sheet = TimeTable([1], [2, 3], lambda rank: f"node{rank}")
     sheet.note_order(plan(1, "a", 2, 3))
     sheet.note_copy(2, 1, Times(3.0, 1.0, 0.0))
     sheet.note_copy(3, 1, Times(1.0, 2.0, 1.0, 0.5))
@@ -33,7 +33,7 @@ def test_ranks_and_modules() -> None:
 
 
 def test_a_report_of_another_copy_is_nobodys() -> None:
-    sheet = Timesheet([], [2], str)
+    sheet = TimeTable([], [2], str)
     sheet.note_order(plan(1, "a", 2))
     sheet.note_order(plan(2, "b", 2))
     sheet.note_copy(2, 1, Times(3.0, 1.0, 0.0))

@@ -10,9 +10,9 @@ import pytest
 
 from diel.comm.meter import Meter
 from diel.coupling.messages import MessageCounts
-from diel.executive import telling
+from diel.executive import wait_reporter
 from diel.executive.messages import Waiting, WaitOver
-from diel.executive.telling import Teller
+from diel.executive.wait_reporter import WaitReporter
 
 
 class Rank:
@@ -20,7 +20,7 @@ class Rank:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 100.0
-        monkeypatch.setattr(telling.time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(wait_reporter.time, "monotonic", lambda: self.now_s)
         self.tuples = SimpleNamespace(waiting_for=None, puts=[3, 4])
         transport: Any = SimpleNamespace(latest_request_id=9)
         self.channel = SimpleNamespace(waiting_for=None, counts=MessageCounts)
@@ -28,14 +28,14 @@ class Rank:
         self.meter = Meter()
         tuples: Any = self.tuples
         channel: Any = self.channel
-        self.teller = Teller(tuples, transport, channel, self.meter, self.told.append)
-        self.teller.begin(7)
+        self.wait_reporter = WaitReporter(tuples, transport, channel, self.meter, self.told.append)
+        self.wait_reporter.begin(7)
 
     def look(self, seconds: float = 0.0) -> None:
         """Let time pass, and do what is done now and then while the rank waits."""
         self.now_s += seconds
-        if self.teller.current is not None:
-            self.teller.tell_if_long(self.teller.current)
+        if self.wait_reporter.current is not None:
+            self.wait_reporter.tell_if_long(self.wait_reporter.current)
 
 
 @pytest.fixture
@@ -73,11 +73,11 @@ def test_a_wait_for_a_message_is_at_no_server(rank: Rank) -> None:
 
 
 def test_a_wait_for_other_ranks_has_a_name_while_it_lasts(rank: Rank) -> None:
-    with rank.teller.waiting("the others"):
-        assert rank.teller.current == ("the others", "", math.inf)
+    with rank.wait_reporter.waiting("the others"):
+        assert rank.wait_reporter.current == ("the others", "", math.inf)
         rank.look()
         rank.look(2)
-    assert rank.teller.current is None
+    assert rank.wait_reporter.current is None
     assert [one.what for one in rank.told if isinstance(one, Waiting)] == ["the others"]
 
 
