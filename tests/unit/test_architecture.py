@@ -116,7 +116,7 @@ MPI_FILES = {
     "diel/comm/mpi.py",
     "diel/comm/parent.py",
     "diel/comm/wakeup.py",
-    "diel/executive/lead.py",
+    "diel/executive/rank0.py",
     "diel/tuples/server.py",
     "diel/tuples/mpi_transport.py",
 }
