@@ -50,7 +50,7 @@ def tuple_space(
         return
     transport = MpiTransport(parent.comm, range(servers), lambda: None)
     yield TupleClient(transport)
-    meeting = parent.create_communicator(clients, request_id=500)
+    meeting = parent.create_communicator(clients, serial=500)
     meeting.Barrier()
     meeting.Free()
     transport.close()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import ROOT
 
 from diel import ANY
 from diel.errors import CheckpointError, TupleError, TupleSpaceFull
@@ -409,3 +410,19 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         Space(1).client.restore(tmp_path / "nothing")
     with pytest.raises(IsADirectoryError):
         Space(1).client.restore(tmp_path)
+
+
+@pytest.mark.parametrize("servers", SERVERS)
+def test_a_checkpoint_of_an_earlier_version_is_restored(servers: int) -> None:
+    file = ROOT / "tests" / "fixtures" / "tuples" / "three-servers.checkpoint"
+    tuples = Space(servers).client
+    assert tuples.restore(file) == 9
+    assert tuples.tget("bytes") == b"some bytes"
+    assert tuples.tget(("job", 3, ANY), with_tag=True) == (("job", 3, "fine"), 7)
+    assert tuples.tget(("job", 4)) == 2.5
+    assert tuples.tget("object") == {"a": [1, 2, None]}
+    np.testing.assert_array_equal(tuples.tget("array"), np.arange(6, dtype="f4").reshape(2, 3))
+    assert [tuples.tget("queue"), tuples.tget("queue")] == [1, 2]
+    np.testing.assert_array_equal(tuples.tget("large"), np.arange(5000))
+    np.testing.assert_array_equal(tuples.tget("striped"), np.arange(3000, dtype="i2"))
+    assert tuples.is_empty()
