@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import ClassVar
 
 from operation_cases import FORMULAS
 
+from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp
 from dnn.backend.cuda import elementwise, kernels
 from dnn.backend.cuda.elementwise import of_formula
 from dnn.backend.cuda.kernels import REDUCTIONS
@@ -17,11 +19,21 @@ from dnn.backend.cuda.source import (
     elementwise_kernel,
     reduction_kernel,
 )
-from dnn.backend.formula import COPY
+from dnn.backend.formula import COPY, UpdateFormula
+from dnn.backend.ops import Ops
+from dnn.parameters import FlatBuffer, Segment
 
 ELEMENTWISE = {**elementwise.ELEMENTWISE, "copy": of_formula(COPY)}
 ELEMENTWISE |= {name: of_formula(formula) for name, formula in FORMULAS.items()}
 COMPARISONS = [name for name, formula in FORMULAS.items() if formula.is_bool]
+OPTIMIZERS = [
+    *(SGD(0.1, 0.0, x) for x in (0.0, 0.1)),
+    *(SGD(0.1, 0.9, x, nesterov=y) for x in (0.0, 0.1) for y in (False, True)),
+    *(AdaGrad(weight_decay=x) for x in (0.0, 0.1)),
+    *(RMSProp(momentum=x, weight_decay=y) for x in (0.0, 0.9) for y in (0.0, 0.1)),
+    *(Adam(weight_decay=x) for x in (0.0, 0.1)),
+    AdamW(),
+]
 FLOATS = ("f2", "f4", "f8")
 AXES = {"f2": (1,), "f4": (1, 3), "f8": (1,)}
 
@@ -40,15 +52,22 @@ def example_chain() -> Elementwise:
     return elementwise.chain(tuple(members), 2)
 
 
-def optimizer_steps() -> Iterator[Elementwise]:
-    """Yield every variant of every optimizer's step."""
-    for first, second in itertools.product((False, True), repeat=2):
-        yield elementwise.momentum_step(first, second)
-        yield elementwise.rmsprop_step(first, second)
-        yield elementwise.adam_step(first, second)
-        if not second:
-            yield elementwise.sgd_step(first)
-            yield elementwise.adagrad_step(first)
+def optimizer_updates() -> Iterator[Elementwise]:
+    """Yield every variant of every optimizer's update."""
+    for optimizer in OPTIMIZERS:
+        buffers = [FlatBuffer([Segment("w", (3,), 0)], "f4", Ops()) for _ in range(2)]
+        optimizer.bind(Recorder(), *buffers)
+    yield from {elementwise.of_update(formula): None for formula in Recorder.formulas}
+
+
+class Recorder(Ops):
+    """Keeps the formulas of updates."""
+
+    formulas: ClassVar[list[UpdateFormula]] = []
+
+    def update(self, formula, rows, scalars, workspace):
+        self.formulas.append(formula)
+        return super().update(formula, rows, scalars, workspace)
 
 
 def codes_of(spec: Elementwise, code: str) -> tuple[str, ...]:
@@ -65,7 +84,7 @@ def all_kernels() -> Iterator[Kernel]:
     Kernel
         Each name once.
     """
-    specs = [*ELEMENTWISE.values(), *optimizer_steps(), example_chain()]
+    specs = [*ELEMENTWISE.values(), *optimizer_updates(), example_chain()]
     for code, axes in ((key, axes) for key, counts in AXES.items() for axes in counts):
         for spec in specs:
             if spec.name != "count":

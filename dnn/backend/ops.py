@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend.arrays import Array
-from dnn.backend.formula import Formula
-from dnn.backend.optimizer_steps import OptimizerSteps
+from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.philox import uniform_noise
 from dnn.backend.routines import RoutineTable
 
 __all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "Step", "empty"]
+
+Array = npt.NDArray[Any]
+"""What the functions of a device work on."""
 
 ALIGNMENT_BYTES = 64
 """A cache line, and the widest vector registers."""
@@ -36,7 +37,7 @@ Step = tuple[Callable[..., object], tuple[Any, ...]]
 """A function and the arguments to call it with: what a plan is a list of."""
 
 
-class Ops(OptimizerSteps):
+class Ops:
     """Array functions on the CPU, in NumPy."""
 
     device = "cpu"
@@ -74,6 +75,27 @@ class Ops(OptimizerSteps):
             Of the types that `Formula.workspace` asks for.
         """
         return formula.numpy, (*inputs, *workspace, out)
+
+    def update(
+        self,
+        formula: UpdateFormula,
+        rows: Sequence[Array],
+        scalars: Sequence[Array],
+        workspace: Callable[[Sequence[np.dtype[Any]]], Sequence[Array]],
+    ) -> Step:
+        """Return the call that computes the statements of an update, in place.
+
+        Parameters
+        ----------
+        formula : UpdateFormula
+        rows : sequence of array, shape (n,) or (K, n)
+        scalars : sequence of array, shape () or (K, 1)
+        workspace : function
+            From types of elements to arrays of the shape of the rows; asked only where some are
+            needed.
+        """
+        spaces = workspace(formula.in_numpy.types(rows[0].dtype))
+        return formula.in_numpy.function, (*rows, *scalars, *spaces)
 
     def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
         """Return the calls of a chain in one piece; None where it has to be done one by one."""
@@ -229,6 +251,63 @@ class Ops(OptimizerSteps):
         np.multiply(log_probabilities, target, terms, where=mask)
         np.multiply(terms, -1.0 / terms.shape[-2], terms)
         np.add.reduce(terms, axis=(-2, -1), out=out, keepdims=False)
+
+    # Of optimizers, besides updates.
+
+    @staticmethod
+    def all_finite(x: Array, mask: Array) -> bool:
+        """Say whether no element is NaN or infinite; `mask` is workspace of bool."""
+        np.isfinite(x, mask)
+        return bool(mask.all())
+
+    @staticmethod
+    def sum_of_squares(g: Array, squares: Array, out: Array) -> None:
+        """Sum over the last axis, of length 1 in `out`; `squares` is workspace."""
+        np.multiply(g, g, squares)
+        np.add.reduce(squares, axis=-1, out=out, keepdims=True)
+
+    @staticmethod
+    def clip_factor(sums: Array, limit: Array, out: Array) -> None:
+        """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
+        np.add.reduce(sums, axis=-1, out=out, keepdims=True)
+        np.sqrt(out, out)
+        np.maximum(out, limit, out=out)
+        np.divide(limit, out, out)
+
+    @staticmethod
+    def adam_coefficients(
+        count: Array,
+        learning_rate: Array,
+        beta1: Array,
+        beta2: Array,
+        weight_decay: Array,
+        power: Array,
+        complement1: Array,
+        complement2: Array,
+        step_size: Array,
+        correction: Array,
+        keep: Array,
+    ) -> None:
+        """Count a step, and compute what depends on its number t alone.
+
+        `count` is an int64 of shape (), `power` workspace of float64. Written are
+        ``complement1 = 1 - beta1``, ``complement2 = 1 - beta2``,
+        ``step_size = learning_rate / (1 - beta1^t)``, ``correction = sqrt(1 - beta2^t)`` and
+        ``keep = 1 - learning_rate weight_decay``.
+        """
+        np.add(count, 1, count)
+        np.subtract(1.0, beta1, complement1)
+        np.subtract(1.0, beta2, complement2)
+        np.copyto(power, beta1)
+        np.power(power, count, power)
+        np.subtract(1.0, power, power)
+        np.divide(learning_rate, power, step_size, casting="same_kind")
+        np.copyto(power, beta2)
+        np.power(power, count, power)
+        np.subtract(1.0, power, power)
+        np.sqrt(power, correction, casting="same_kind")
+        np.multiply(learning_rate, weight_decay, keep)
+        np.subtract(1.0, keep, keep)
 
     # Linear algebra.
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dnn.backend import Array, Ops
-from dnn.graph.operation import Step
-from dnn.optimizers.optimizer import Block, Hyperparameter, Optimizer
+from dnn.graph.node import Node
+from dnn.graph.operations.powers import sqrt
+from dnn.optimizers.optimizer import Hyperparameter
+from dnn.optimizers.rule import Rule
 
 __all__ = ["AdaGrad"]
 
 
-class AdaGrad(Optimizer):
+class AdaGrad(Rule):
     """AdaGrad with weight decay.
 
     ::
@@ -36,7 +37,6 @@ class AdaGrad(Optimizer):
     """
 
     state_names = ("squares",)
-    workspaces = 2
 
     def __init__(
         self,
@@ -48,11 +48,10 @@ class AdaGrad(Optimizer):
         super().__init__(learning_rate, weight_decay, **options)
         self.hyperparameter("epsilon", epsilon, above=0.0)
 
-    def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
-        """Return `Ops.adagrad_step`."""
-        w, g, (s,), decay, workspace = block
-        return ops.adagrad_step, (
-            *(w, g, s),
-            *(scalars["learning_rate"], scalars["epsilon"], decay),
-            *workspace,
-        )
+    def rule(
+        self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
+    ) -> Mapping[str, Node]:
+        """Return the formula."""
+        s = state["squares"] + g * g
+        moved = g / (sqrt(s) + scalars["epsilon"])
+        return {"w": w - scalars["learning_rate"] * moved, "squares": s}

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Array, Ops
-from dnn.graph.operation import Step
-from dnn.optimizers.optimizer import Block, Hyperparameter, Optimizer
+from dnn.backend import Array, Ops, Step
+from dnn.graph.node import Node
+from dnn.graph.operations.powers import sqrt
+from dnn.optimizers.optimizer import Hyperparameter
+from dnn.optimizers.rule import Rule
 from dnn.parameters import FlatBuffer, Segment
 
 __all__ = ["Adam", "AdamW"]
 
 
-class Adam(Optimizer):
+class Adam(Rule):
     """Adam with weight decay.
 
     ::
@@ -42,8 +44,6 @@ class Adam(Optimizer):
     """
 
     state_names = ("mean", "squares")
-    workspaces = 2
-    decoupled = False
 
     def __init__(
         self,
@@ -76,19 +76,14 @@ class Adam(Optimizer):
         scalars.update(made)
         return [(ops.adam_coefficients, arguments)]
 
-    def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
-        """Return `Ops.adam_step`."""
-        w, g, (m, s), decay, workspace = block
-        names = ("beta1", "complement1", "beta2", "complement2", "step_size", "correction")
-        keep = None
-        if self.decoupled and decay is not None:
-            decay, keep = None, scalars["keep"]
-        return ops.adam_step, (
-            *(w, g, m, s),
-            *(scalars[name] for name in names),
-            *(scalars["epsilon"], decay, keep),
-            *workspace,
-        )
+    def rule(
+        self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
+    ) -> Mapping[str, Node]:
+        """Return the formula, with what `prepare` has computed from the number of the step."""
+        s = scalars["beta2"] * state["squares"] + scalars["complement2"] * (g * g)
+        m = scalars["beta1"] * state["mean"] + scalars["complement1"] * g
+        root = sqrt(s) / scalars["correction"] + scalars["epsilon"]
+        return {"squares": s, "mean": m, "w": w - scalars["step_size"] * (m / root)}
 
 
 class AdamW(Adam):
@@ -113,8 +108,6 @@ class AdamW(Adam):
        the learning rate as a factor of the decay.
     """
 
-    decoupled = True
-
     def __init__(
         self,
         learning_rate: Hyperparameter = 0.001,
@@ -125,6 +118,10 @@ class AdamW(Adam):
         **options: Any,
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, weight_decay, **options)
+
+    def decayed(self, w: Node, g: Node, scalars: Mapping[str, Node]) -> tuple[Node, Node]:
+        """Return smaller parameters, and the gradients as they are."""
+        return scalars["keep"] * w, g
 
     def _decays(self, segment: Segment) -> bool:
         # Even by 0, which other networks of an ensemble may not have: the compiled step contracts

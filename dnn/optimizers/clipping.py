@@ -8,7 +8,8 @@ import numpy as np
 
 from dnn.backend import Array, Ops, empty
 from dnn.graph.operation import Step
-from dnn.graph.operations.arithmetic import Multiply
+from dnn.graph.operations.arithmetic import Multiply, Negative
+from dnn.graph.operations.extremes import Clip
 
 __all__ = ["COLUMNS", "clip_steps"]
 
@@ -43,7 +44,8 @@ def clip_steps(ops: Ops, gradients: Array, scalars: Mapping[str, Array]) -> list
     if "clip_value" in scalars:
         limit = scalars["clip_value"]
         lowest = ops.asarray(np.zeros(limit.shape, dtype))
-        steps += [(ops.clip_value_step, (part, limit, lowest)) for part in parts]
+        steps.append(ops.elementwise(Negative.formula, (limit,), lowest))
+        steps += [ops.elementwise(Clip.formula, (part, lowest, limit), part) for part in parts]
     if "clip_norm" in scalars:
         leading = gradients.shape[:-1]
         squares = empty(ops, (*leading, min(columns, size)), dtype)

@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Array, Ops
-from dnn.graph.operation import Step
+from dnn.backend import Array, Ops, Step
+from dnn.graph.node import Node
 from dnn.graph.operations.arithmetic import Subtract
-from dnn.optimizers.optimizer import Block, Hyperparameter, Optimizer
+from dnn.graph.operations.powers import sqrt
+from dnn.optimizers.optimizer import Hyperparameter
+from dnn.optimizers.rule import Rule
 from dnn.parameters import FlatBuffer
 
 __all__ = ["RMSProp"]
 
 
-class RMSProp(Optimizer):
+class RMSProp(Rule):
     """RMSProp with momentum and weight decay.
 
     ::
@@ -55,7 +57,6 @@ class RMSProp(Optimizer):
         self.hyperparameter("epsilon", epsilon, above=0.0)
         self.hyperparameter("momentum", momentum, 0.0, below=1.0)
         self.state_names = ("squares", "velocity") if self.is_on("momentum") else ("squares",)
-        self.workspaces = 2
 
     def prepare(
         self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
@@ -66,13 +67,13 @@ class RMSProp(Optimizer):
         scalars["complement"] = ops.asarray(np.ones(smoothing.shape, smoothing.dtype))
         return [ops.elementwise(Subtract.formula, (one, smoothing), scalars["complement"])]
 
-    def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
-        """Return `Ops.rmsprop_step`."""
-        w, g, (s, *velocity), decay, workspace = block
-        v, momentum = (velocity[0], scalars["momentum"]) if velocity else (None, None)
-        return ops.rmsprop_step, (
-            *(w, g, s, v),
-            *(scalars["learning_rate"], scalars["smoothing"], scalars["complement"]),
-            *(scalars["epsilon"], momentum, decay),
-            *workspace,
-        )
+    def rule(
+        self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
+    ) -> Mapping[str, Node]:
+        """Return the formula."""
+        s = scalars["smoothing"] * state["squares"] + scalars["complement"] * (g * g)
+        moved = g / (sqrt(s) + scalars["epsilon"])
+        if "velocity" not in state:
+            return {"w": w - scalars["learning_rate"] * moved, "squares": s}
+        v = scalars["momentum"] * state["velocity"] + moved
+        return {"w": w - scalars["learning_rate"] * v, "squares": s, "velocity": v}

@@ -14,25 +14,33 @@
             step = v / (graph.abs(v) + 1.0)
             return {"w": w - scalars["learning_rate"] * step, "velocity": v}
 
-What the graph can do elementwise it can do here, and its passes fuse the formula.
+What the graph can do elementwise it can do here. On every device the formula becomes one loop
+over a block of the parameters.
 """
 
 from __future__ import annotations
 
+import ast
 import copy
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from dnn.backend import Array, Ops
+import numpy as np
+
+from dnn.backend import ALIGNMENT_BYTES, Array, Ops, Step
+from dnn.backend.formula import UpdateFormula, is_condition, number_text
 from dnn.errors import ConfigurationError
-from dnn.graph.node import Node, variable
-from dnn.graph.operation import Step
-from dnn.graph.operations.states import assign
-from dnn.graph.plan import Arena, Plan
+from dnn.graph.gradients import topological_order
+from dnn.graph.node import CONSTANT, Node, variable
+from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.plan import Arena
 from dnn.optimizers.optimizer import Block, Optimizer
 from dnn.optimizers.update import Update
 from dnn.parameters import FlatBuffer
 
-__all__ = ["Rule"]
+__all__ = ["Rule", "update_formula"]
 
 
 class Rule(Optimizer):
@@ -45,6 +53,7 @@ class Rule(Optimizer):
     """
 
     _arena: Arena
+    _formulas: dict[bool, UpdateFormula]
 
     def rule(
         self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
@@ -58,7 +67,7 @@ class Rule(Optimizer):
         state : mapping of str to Node
             What `state_names` names.
         scalars : mapping of str to Node
-            The hyperparameters, to be broadcast against `w`.
+            The hyperparameters and what `prepare` has added, to be broadcast against `w`.
 
         Returns
         -------
@@ -67,35 +76,174 @@ class Rule(Optimizer):
         """
         raise NotImplementedError
 
+    def decayed(self, w: Node, g: Node, scalars: Mapping[str, Node]) -> tuple[Node, Node]:
+        """Return parameters and gradients with weight decay, for `rule`.
+
+        Parameters
+        ----------
+        w, g : Node
+        scalars : mapping of str to Node
+
+        Returns
+        -------
+        (Node, Node)
+        """
+        return w, g + scalars["weight_decay"] * w
+
     def bind(self, ops: Ops, parameters: FlatBuffer, gradients: FlatBuffer) -> Update:
-        """Compile the update; the plans of all blocks share one arena."""
+        """Compile the update; all blocks share formulas and workspace."""
         bound = copy.copy(self)
         bound._arena = Arena(ops)
+        bound._formulas = {}
         return Optimizer.bind(bound, ops, parameters, gradients)
 
     def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
-        """Return the plan of the rule on one block."""
-        arrays: dict[Node, Array] = {}
+        """Return the formula's call on one block."""
+        decays = block.weight_decay is not None
+        if decays not in self._formulas:
+            self._formulas[decays] = self._formula(block, scalars)
+        formula = self._formulas[decays]
+        given = {f"scalar_{_identifier(name)}": array for name, array in scalars.items()}
+        rows = (block.w, block.g, *block.state)
+        arrays = [given[name] for name in formula.scalars]
 
-        def bound(name: str, array: Array) -> Node:
+        def workspace(types: Sequence[np.dtype[Any]]) -> list[Array]:
+            size = -(-block.w.size * 8 // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            self._arena.reserve(len(types) * size)
+            return [self._arena.array(i * size, block.w.shape, x) for i, x in enumerate(types)]
+
+        return ops.update(formula, rows, arrays, workspace)
+
+    def _formula(self, block: Block, scalars: Mapping[str, Array]) -> UpdateFormula:
+        """Write the rule down, for blocks with weight decay or without."""
+        names: dict[Node, str] = {}
+
+        def named(name: str, array: Array) -> Node:
             node = variable(array.shape, array.dtype, name)
-            arrays[node] = array
+            names[node] = name
             return node
 
-        w, g = bound("w", block.w), bound("g", block.g)
-        hyperparameters = {name: bound(name, array) for name, array in scalars.items()}
+        w, g = named("w", block.w), named("g", block.g)
         state = {
-            name: bound(name, array)
+            name: named(f"state_{_identifier(name)}", array)
             for name, array in zip(self.state_names, block.state, strict=True)
         }
-        if block.weight_decay is not None:
-            g = g + hyperparameters["weight_decay"] * w
+        numbers = {
+            name: named(f"scalar_{_identifier(name)}", array) for name, array in scalars.items()
+        }
         targets = {"w": w, **state}
-        new = self.rule(w, g, state, hyperparameters)
+        old, decayed = (w, g) if block.weight_decay is None else self.decayed(w, g, numbers)
+        new = self.rule(old, decayed, state, numbers)
         unknown = sorted(set(new) - set(targets))
+        kind = type(self).__name__
         if unknown or "w" not in new:
             message = f"returned {sorted(new)}, but there are {sorted(targets)}"
-            raise ConfigurationError(f"{type(self).__name__}.rule {message}")
-        assignments = [assign(targets[name], node) for name, node in new.items()]
-        plan = Plan(assignments, ops, arrays, arena=self._arena)
-        return plan.run, ()
+            raise ConfigurationError(f"{kind}.rule {message}")
+        return update_formula(
+            kind,
+            {names[targets[name]]: node for name, node in new.items()},
+            [names[node] for node in (w, g, *state.values())],
+            names,
+        )
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def update_formula(
+    name: str, new: Mapping[str, Node], rows: Sequence[str], names: Mapping[Node, str]
+) -> UpdateFormula:
+    """Write nodes down as the statements of an update.
+
+    Parameters
+    ----------
+    name : str
+    new : mapping of str to Node
+        What becomes of rows; all of it is computed from the old values.
+    rows : sequence of str
+    names : mapping of Node to str
+        Of rows and scalars.
+
+    Returns
+    -------
+    UpdateFormula
+
+    Raises
+    ------
+    ConfigurationError
+        If a node is not elementwise.
+    """
+    uses = Counter(new.values())
+    order = topological_order(list(dict.fromkeys(new.values())))
+    for node in order:
+        uses.update(node.inputs)
+    texts = dict(names)
+    statements: list[tuple[str, str]] = []
+
+    def keep(node: Node, text: str) -> None:
+        texts[node] = f"value{len(statements)}_"
+        statements.append((texts[node], text))
+
+    for node in order:
+        if node in names:
+            if node in new.values():
+                keep(node, names[node])
+            continue
+        texts[node] = _text(name, node, texts)
+        if uses[node] > 1 or node in new.values():
+            keep(node, texts[node])
+    # Straight into a row wherever nobody reads its old value afterwards; the others at the end.
+    last: list[tuple[str, str]] = []
+    for target, node in new.items():
+        value = texts[node]
+        at = next(i for i, (local, _) in enumerate(statements) if local == value)
+        reads = any(target in _words(text) for _, text in (*statements[at + 1 :], *last))
+        if reads or value in new:
+            last.append((target, value))
+            continue
+        texts[node] = target
+        for i, (local, text) in enumerate(statements):
+            renamed = re.sub(rf"\b{value}\b", target, text) if i > at else text
+            statements[i] = (target if i == at else local, renamed)
+        last = [(other, target if text == value else text) for other, text in last]
+    whole = (*statements, *last)
+    used = set().union(*(_words(text) for _, text in whole))
+    scalars = [text for text in names.values() if text not in rows and text in used]
+    return UpdateFormula(name, tuple(rows), tuple(scalars), whole)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
+
+
+def _text(name: str, node: Node, texts: Mapping[Node, str]) -> str:
+    """Return a node as an expression of what its inputs are called."""
+    if node.kind == CONSTANT and node.size == 1:
+        return number_text(node.attributes["value"].item())
+    operation = node.operation
+    if not isinstance(operation, Elementwise) or node.attributes:
+        raise ConfigurationError(f"{name}.rule: {node!r} is not elementwise")
+    formula = operation.formula
+    values = {
+        operand: ast.parse(texts[x], mode="eval").body
+        for operand, x in zip(formula.names, node.inputs, strict=True)
+    }
+    tree = _Substitution(values).visit(copy.deepcopy(formula.tree))
+    if is_condition(tree) and not formula.is_bool:
+        tree = ast.IfExp(tree, ast.Constant(1), ast.Constant(0))
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+class _Substitution(ast.NodeTransformer):
+    """Puts expressions in the place of names."""
+
+    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.values.get(node.id, node)
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        node.args = [self.visit(argument) for argument in node.args]
+        return node

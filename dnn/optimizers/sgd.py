@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError
-from dnn.graph.operation import Step
-from dnn.optimizers.optimizer import Block, Hyperparameter, Optimizer
+from dnn.graph.node import Node
+from dnn.optimizers.optimizer import Hyperparameter
+from dnn.optimizers.rule import Rule
 
 __all__ = ["SGD"]
 
 
-class SGD(Optimizer):
+class SGD(Rule):
     """Stochastic gradient descent with momentum and weight decay.
 
     ::
@@ -58,13 +58,13 @@ class SGD(Optimizer):
         if self.nesterov and not self.is_on("momentum"):
             raise ConfigurationError("SGD: nesterov needs a momentum above 0")
         self.state_names = ("velocity",) if self.is_on("momentum") else ()
-        self.workspaces = 1
 
-    def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
-        """Return `Ops.sgd_step`, or `Ops.momentum_step` where there is momentum."""
-        w, g, state, decay, (moved,) = block
-        rate = scalars["learning_rate"]
+    def rule(
+        self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
+    ) -> Mapping[str, Node]:
+        """Return the formula."""
+        rate, momentum = scalars["learning_rate"], scalars["momentum"]
         if not state:
-            return ops.sgd_step, (w, g, rate, decay, moved)
-        (v,) = state
-        return ops.momentum_step, (w, g, v, rate, scalars["momentum"], decay, self.nesterov, moved)
+            return {"w": w - rate * g}
+        v = momentum * state["velocity"] + g
+        return {"w": w - rate * (g + momentum * v if self.nesterov else v), "velocity": v}

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.kernel_wrappers import type_code
-from dnn.backend.cpu.program import Record, address_of
-from dnn.backend.formula import COPY, Formula, Language, Writer
+from dnn.backend.cpu.program import Record, address_of, type_code
+from dnn.backend.formula import COPY, Formula
+from dnn.backend.formula_writer import Language, Writer
 from dnn.backend.ops import Array, Chain
 
 __all__ = ["NUMBA", "Access", "chain_record", "chain_source"]

@@ -1,10 +1,10 @@
 """The update of each weight right behind its gradient, while that is in the cache.
 
 Where a step of training is known as a whole, the optimizer need not wait until the last gradient is
-there: what ``gemm x^T, dy -> g`` has left in the cache, the pieces of ``sgd_step w, g`` find
-there. Nothing but the order changes, so neither does any bit. It takes that nobody else looks at
-these pieces in between; the pass `products_last` sees to it that the weights are not needed then.
-All gradients of products share one piece of memory, small enough to stay in the cache.
+there: what ``gemm x^T, dy -> g`` has left in the cache, the pieces of the update find there.
+Nothing but the order changes, so neither does any bit. It takes that nobody else looks at these
+pieces in between; the pass `products_last` sees to it that the weights are not needed then. All
+gradients of products share one piece of memory, small enough to stay in the cache.
 
 Of K networks' buffers, of shape (K, P), the ranges of the first network stand for all.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnn.backend.cpu.kernel_wrappers import RowKernel
+from dnn.backend.cpu.kernel_wrappers import UpdateKernel
 from dnn.backend.cpu.program import Native
 from dnn.backend.ops import ALIGNMENT_BYTES, Array, Ops, Step
 
@@ -60,7 +60,7 @@ def fuse_update(steps: Sequence[Step], scratch: Array, gemm: Callable[..., objec
     result: list[Step] = []
     for i, (function, arguments) in enumerate(steps):
         if i in moved:
-            assert isinstance(function, RowKernel)
+            assert isinstance(function, UpdateKernel)
             rest = _rest(arguments[0].shape[-1], moved[i])
             result += [(function, function.piece(arguments, *interval)) for interval in rest]
         elif i in found:
@@ -77,7 +77,7 @@ def fuse_update(steps: Sequence[Step], scratch: Array, gemm: Callable[..., objec
 class _Pieces(NamedTuple):
     """What moves behind a product: an update of all of its result, in one."""
 
-    update: RowKernel
+    update: UpdateKernel
     arguments: tuple[Any, ...]
     elements: int
     intervals: list[tuple[int, Interval]]
@@ -96,7 +96,7 @@ def _pieces_of(
         update, given = steps[i]
         if not _any_overlap(touched[i], [wanted]):
             continue
-        if not isinstance(update, RowKernel):
+        if not isinstance(update, UpdateKernel):
             return None  # somebody else reads the gradient
         block = memory.range(given[1])
         part = _common(block, wanted)
@@ -131,11 +131,11 @@ def _disturbed(
     """Say whether a step between a product and an update touches anything of a piece of it."""
     mine = memory.ranges(piece)
     kernel = steps[update][0]
-    assert isinstance(kernel, RowKernel)
+    assert isinstance(kernel, UpdateKernel)
     rows = memory.ranges(kernel.rows(piece))
     for i in range(product + 1, update):
         function, arguments = steps[i]
-        if isinstance(function, RowKernel):  # hyperparameters are read only, workspace not used
+        if isinstance(function, UpdateKernel):  # hyperparameters are read only, workspace not used
             if _any_overlap(memory.ranges(function.rows(arguments)), rows):
                 return True
         elif _any_overlap(touched[i], mine):

@@ -1,17 +1,20 @@
-"""C functions around hand-written kernels: source that unpacks a record and calls a body.
+"""C functions around kernels: source that unpacks a record and calls a body, or is an update.
 
 Two kinds of arguments make up nearly all kernels. Contiguous arrays of a known number of axes::
 
     record:  | address | length | length | ...          one group for each array
 
-and, for optimizers, rows of K networks and one hyperparameter for each::
+and, for updates, rows of K networks and scalars, one for each of them::
 
     record:  | K | n | address | step | address | step | ...       a step of 0: the same for all
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import ast
+from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -19,18 +22,16 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.program import Native, Record, address_of
+from dnn.backend.cpu.chains import NUMBA
+from dnn.backend.cpu.program import Native, Record, address_of, type_code
+from dnn.backend.formula import UpdateFormula
+from dnn.backend.formula_writer import Writer
 from dnn.backend.ops import Array
 
-__all__ = ["RowKernel", "array_kernel", "type_code"]
+__all__ = ["UpdateKernel", "array_kernel", "update_kernel"]
 
 SPLIT_ELEMENTS = 16384
 """Below this a block is done before a helper has begun."""
-
-
-def type_code(dtype: np.dtype[Any]) -> str | None:
-    """Return the type of elements as kernels spell it, None for one that they do not take."""
-    return {"f4": "f4", "f8": "f8", "i8": "i8", "u8": "u8"}.get(dtype.str.lstrip("<=|"))
 
 
 def array_kernel(
@@ -94,37 +95,28 @@ def _array_source(
     return f"{HEADER}    kernels.{body}({', '.join(arrays)}{extra})\n"
 
 
-class RowKernel(Native):
-    """A kernel of an optimizer's step.
+class UpdateKernel(Native):
+    """The loop of an update over blocks: of one network, or of K networks one after the other.
 
-    Parameters
-    ----------
-    body : str
-        Name in `kernels`.
-    oracle : callable
-        The `Ops` method, whose arguments `pattern` and `flags` describe.
-    pattern : str
-        A letter for each argument: ``r`` rows of shape (n,) or (K, n), ``h`` a hyperparameter of
-        shape () or (K, 1), ``i`` one whose reciprocal is wanted, ``b`` a literal bool, ``-``
-        workspace that the kernel does not need. Rows and hyperparameters may be None.
-    flags : str
-        Indices of the arguments, as hexadecimal digits, for which a literal bool follows behind
-        all others: whether it is there, or what it is.
+    Its arguments are the rows and the scalars of the formula.
     """
 
-    def __init__(self, body: str, oracle: Callable[..., object], pattern: str, flags: str) -> None:
-        super().__init__(self._record, oracle, self._in_parts)
-        self._body = body
-        self._pattern = pattern
-        self._flags = [int(digit, 16) for digit in flags]
+    def __init__(self, formula: UpdateFormula) -> None:
+        super().__init__(self._record, self._in_numpy, self._in_parts)
+        self.formula = formula
+        self._rows = len(formula.rows)
 
-    def piece(self, arguments: Sequence[Any], start: int, stop: int) -> tuple[Any, ...]:
+    def _in_numpy(self, *arguments: Array) -> None:
+        raise AssertionError(f"{self.formula!r} was compiled for arrays that it does not take")
+
+    def rows(self, arguments: Sequence[Array]) -> Sequence[Array]:
+        """Return the arguments that are rows."""
+        return arguments[: self._rows]
+
+    def piece(self, arguments: Sequence[Array], start: int, stop: int) -> tuple[Array, ...]:
         """Return the arguments for a part of the rows."""
-        kinds = zip(self._pattern, arguments, strict=True)
-        # Workspace it does not need stays what it is.
-        return tuple(
-            x[..., start:stop] if kind == "r" and x is not None else x for kind, x in kinds
-        )
+        rows = (x[..., start:stop] for x in self.rows(arguments))
+        return (*rows, *arguments[self._rows :])
 
     def _in_parts(self, arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         """Split a large block, at a cache line."""
@@ -135,82 +127,91 @@ class RowKernel(Native):
         at = [n * part // parts // 16 * 16 for part in range(parts)] + [n]
         return [self.piece(arguments, a, b) for a, b in pairwise(at) if a < b]
 
-    def joined(self, pieces: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+    def joined(self, pieces: Sequence[tuple[Array, ...]]) -> tuple[Array, ...] | None:
         """Return the arguments for pieces that lie one behind the other, or None."""
         first = pieces[0]
         length = sum(piece[0].shape[-1] for piece in pieces)
         whole = []
-        for column, kind in enumerate(self._pattern):
-            x = first[column]
-            if kind == "r" and x is not None:
-                at = address_of(x)
-                for piece in pieces:
-                    if piece[column] is None or address_of(piece[column]) != at:
-                        return None
-                    at += piece[column].shape[-1] * x.itemsize
-                shape = (*x.shape[:-1], length)
-                whole.append(np.lib.stride_tricks.as_strided(x, shape, x.strides))
-            elif any(piece[column] is not x for piece in pieces) and kind not in "r-":
+        for column, x in enumerate(self.rows(first)):
+            at = address_of(x)
+            for piece in pieces:
+                if address_of(piece[column]) != at:
+                    return None
+                at += piece[column].shape[-1] * x.itemsize
+            shape = (*x.shape[:-1], length)
+            whole.append(np.lib.stride_tricks.as_strided(x, shape, x.strides))
+        scalars = first[self._rows :]
+        for piece in pieces:
+            if any(x is not y for x, y in zip(piece[self._rows :], scalars, strict=True)):
                 return None
-            else:
-                whole.append(x)
-        return tuple(whole)
+        return (*whole, *scalars)
 
-    def rows(self, arguments: Sequence[Any]) -> list[Array]:
-        """Return the arguments that are rows."""
-        kinds = zip(self._pattern, arguments, strict=True)
-        return [x for kind, x in kinds if kind == "r" and x is not None]
-
-    def _record(self, *arguments: Any) -> Record | None:
+    def _record(self, *arguments: Array) -> Record | None:
         w = arguments[0]
         code = type_code(w.dtype)
-        if code not in ("f4", "f8") or not w.size:
+        if code not in ("f4", "f8") or not w.size or any(x.dtype != w.dtype for x in arguments):
             return None
         fields = [w.shape[0] if w.ndim == 2 else 1, w.shape[-1]]
-        given = []
-        for kind, x in zip(self._pattern, arguments, strict=True):
-            if kind in "-b":
-                continue
-            given.append(x is not None)
-            if x is None:
-                continue
-            if x.dtype != w.dtype:
+        for x in self.rows(arguments):
+            if x.shape != w.shape or x.strides[-1] != x.itemsize:
                 return None
-            if kind == "r":
-                if x.shape != w.shape or x.strides[-1] != x.itemsize:
-                    return None
-            elif x.shape not in ((), (w.shape[0], 1)):
+        for x in arguments[self._rows :]:
+            if x.shape not in ((), (w.shape[0], 1)):
                 return None
+        for x in arguments:
             fields += [address_of(x), x.strides[0] if x.ndim == 2 else 0]
-        literals = tuple(
-            bool(arguments[i]) if self._pattern[i] == "b" else arguments[i] is not None
-            for i in self._flags
-        )
-        source = _row_source(self._body, self._pattern, tuple(given), literals, code)
-        return entry_of(source), fields
+        return entry_of(_update_source(self.formula, code)), fields
 
 
 @cache
-def _row_source(
-    body: str, pattern: str, given: tuple[bool, ...], literals: tuple[bool, ...], code: str
-) -> str:
-    kinds = [kind for kind in pattern if kind not in "-b"]
-    at = 2
-    values = []
-    for kind, there in zip(kinds, given, strict=True):
-        if not there:  # never read: a literal says so
-            values.append("w" if kind == "r" else f"{code}(0)")
-            continue
-        address = f"pointer(r[{at}] + k * r[{at + 1}])"
-        at += 2
-        if kind == "r":
-            values.append(f"carray({address}, (n,), {code})")
+def update_kernel(formula: UpdateFormula) -> UpdateKernel:
+    """Return the kernel of an update; equal formulas have one."""
+    return UpdateKernel(formula)
+
+
+@cache
+def _update_source(formula: UpdateFormula, code: str) -> str:
+    lines = []
+    for i, name in enumerate((*formula.rows, *formula.scalars)):
+        place = f"pointer(r[{2 + 2 * i}] + k * r[{3 + 2 * i}])"
+        if name in formula.rows:
+            lines.append(f"{name} = carray({place}, (n,), {code})")
         else:
-            number = f"carray({address}, (1,), {code})[0]"
-            values.append(f"{code}(1) / {number}" if kind == "i" else number)
-    values[0], w = "w", values[0]
-    arguments = ", ".join([*values, *map(str, literals)])
+            lines.append(f"{name} = carray({place}, (1,), {code})[0]")
+    writer = Writer(NUMBA, code)
+    statements = []
+    inverses = _Inverses(formula.scalars)
+    for target, part in formula.parts:
+        tree = inverses.visit(deepcopy(part.tree))
+        statements.append((target, ast.unparse(tree)))
+    lines += [f"inverse_{name} = {code}(1) / {name}" for name in sorted(inverses.found)]
+    scalars = (*formula.scalars, *(f"inverse_{name}" for name in sorted(inverses.found)))
+    whole = replace(formula, scalars=scalars, statements=tuple(statements))
+    # What is only read is loaded first: the order decides which product is contracted with a sum.
+    read = [name for name in formula.rows if name not in formula.written]
+    elements = {name: f"{name}[i]" for name in formula.written} | {
+        name: f"{name}_i" for name in read
+    }
+    writer.lines += [f"{name}_i = {name}[i]" for name in read]
+    writer.update(whole, elements, "{0} = {1}")
     return (
-        f"{HEADER}    n = r[1]\n    for k in range(r[0]):\n        w = {w}\n"
-        f"        kernels.{body}({arguments})\n"
+        f"{HEADER}    n = r[1]\n    for k in range(r[0]):\n"
+        + "".join(f"        {line}\n" for line in [*lines, "for i in range(n):"])
+        + "".join(f"            {line}\n" for line in writer.lines)
     )
+
+
+class _Inverses(ast.NodeTransformer):
+    """Multiplies by the inverse where a formula divides by a scalar, which is done once."""
+
+    def __init__(self, scalars: Collection[str]) -> None:
+        self.scalars = scalars
+        self.found: set[str] = set()
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
+        self.generic_visit(node)
+        by = node.right
+        if isinstance(node.op, ast.Div) and isinstance(by, ast.Name) and by.id in self.scalars:
+            self.found.add(by.id)
+            return ast.BinOp(node.left, ast.Mult(), ast.Name(f"inverse_{by.id}", ast.Load()))
+        return node

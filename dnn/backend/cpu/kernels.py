@@ -1,4 +1,4 @@
-"""Kernels written by hand: gathering, reductions, softmax, cross entropy, optimizers' steps.
+"""Kernels written by hand: gathering, reductions, softmax, cross entropy, clipping.
 
 Plain loops over arrays, one body for all types of elements; `entries` wraps each into a C function.
 Arrays are contiguous. What a body writes never overlaps what it only reads.
@@ -19,19 +19,13 @@ from dnn.backend.cpu.intrinsics import pointer
 from dnn.backend.cpu.vector_math import FLAGS
 
 __all__ = [
-    "adagrad_step",
     "adam_coefficients",
-    "adam_step",
     "clip_factor",
-    "clip_value_step",
     "column_sums",
     "end_batch",
     "log_softmax",
     "mean_cross_entropy",
-    "momentum_step",
-    "rmsprop_step",
     "row_sums",
-    "sgd_step",
     "sum_of_squares",
     "take_batch",
     "take_rows",
@@ -246,14 +240,6 @@ def uniform_noise(seed, step, out, stream):
 
 
 @njit(**FLAGS)
-def clip_value_step(g, limit):
-    """``g = min(max(g, -limit), limit)``; NaN stays NaN."""
-    for i in range(g.size):
-        low = -limit if g[i] < -limit else g[i]
-        g[i] = limit if low > limit else low
-
-
-@njit(**FLAGS)
 def sum_of_squares(x, out):
     """Sum the squares of x, of shape (rows, columns), over columns; as `row_sums`."""
     columns = x.shape[1]
@@ -283,55 +269,6 @@ def clip_factor(sums, limit, out):
         out[i] = limit[i] / (limit[i] if norm < limit[i] else norm)
 
 
-# Steps of optimizers, on one block of one network: arrays of shape (n,), hyperparameters numbers.
-# `decays` and the like are literals, so that what they exclude is not compiled.
-
-
-@njit(**FLAGS)
-def sgd_step(w, g, learning_rate, weight_decay, decays):
-    """``w -= learning_rate d``."""
-    for i in range(w.size):
-        d = g[i] + weight_decay * w[i] if decays else g[i]
-        w[i] = w[i] - learning_rate * d
-
-
-@njit(**FLAGS)
-def momentum_step(w, g, v, learning_rate, momentum, weight_decay, decays, nesterov):
-    """``v = momentum v + d``, ``w -= learning_rate v`` or ``(d + momentum v)``."""
-    for i in range(w.size):
-        d = g[i] + weight_decay * w[i] if decays else g[i]
-        moved = momentum * v[i] + d
-        v[i] = moved
-        step = d + momentum * moved if nesterov else moved
-        w[i] = w[i] - learning_rate * step
-
-
-@njit(**FLAGS)
-def adagrad_step(w, g, s, learning_rate, epsilon, weight_decay, decays):
-    """``s += d^2``, ``w -= learning_rate d / (sqrt(s) + epsilon)``."""
-    for i in range(w.size):
-        d = g[i] + weight_decay * w[i] if decays else g[i]
-        squares = s[i] + d * d
-        s[i] = squares
-        w[i] = w[i] - learning_rate * (d / (np.sqrt(squares) + epsilon))
-
-
-@njit(**FLAGS)
-def rmsprop_step(
-    w, g, s, v, learning_rate, smoothing, complement, epsilon, momentum, weight_decay, decays, moves
-):
-    """``s = smoothing s + complement d^2``, ``v = momentum v + d / (sqrt(s) + epsilon)``."""
-    for i in range(w.size):
-        d = g[i] + weight_decay * w[i] if decays else g[i]
-        squares = smoothing * s[i] + complement * (d * d)
-        s[i] = squares
-        step = d / (np.sqrt(squares) + epsilon)
-        if moves:
-            step = momentum * v[i] + step
-            v[i] = step
-        w[i] = w[i] - learning_rate * step
-
-
 @njit(**FLAGS)
 def adam_coefficients(
     count, learning_rate, beta1, beta2, weight_decay, complement1, complement2, step_size,
@@ -345,19 +282,3 @@ def adam_coefficients(
         step_size[k] = learning_rate[k] / (1.0 - np.float64(beta1[k]) ** np.float64(count[0]))
         correction[k] = math.sqrt(1.0 - np.float64(beta2[k]) ** np.float64(count[0]))
         keep[k] = 1 - learning_rate[k] * weight_decay[k]
-
-
-@njit(**FLAGS)
-def adam_step(
-    w, g, m, s, beta1, complement1, beta2, complement2, step_size, inverse_correction, epsilon,
-    weight_decay, keep, decays, keeps,
-):  # fmt: skip
-    """``w -= step_size m / (sqrt(s) / correction + epsilon)``, given ``1 / correction``."""
-    for i in range(w.size):
-        d = g[i] + weight_decay * w[i] if decays else g[i]
-        squares = beta2 * s[i] + complement2 * (d * d)
-        s[i] = squares
-        mean = beta1 * m[i] + complement1 * d
-        m[i] = mean
-        old = keep * w[i] if keeps else w[i]
-        w[i] = old - step_size * (mean / (np.sqrt(squares) * inverse_correction + epsilon))

@@ -11,10 +11,10 @@ import numpy as np
 
 from dnn.backend.cpu.chains import chain_record
 from dnn.backend.cpu.fused_update import fuse_update
-from dnn.backend.cpu.kernel_wrappers import RowKernel, array_kernel
+from dnn.backend.cpu.kernel_wrappers import array_kernel, update_kernel
 from dnn.backend.cpu.products import gemm_record
 from dnn.backend.cpu.program import Native, Record, link
-from dnn.backend.formula import COPY, Formula
+from dnn.backend.formula import COPY, Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step
 from dnn.backend.routines import CANDIDATES
 
@@ -266,26 +266,33 @@ class CpuOps(Ops):
     )
     gemm: Any = Native(gemm_record, Ops.gemm, _split_product)
 
-    clip_value_step: Any = RowKernel("clip_value_step", Ops.clip_value_step, "rh-", "")
     sum_of_squares: Any = array_kernel(
         "sum_of_squares", (2, 1), _sum_of_squares, Ops.sum_of_squares
     )
     clip_factor: Any = array_kernel("clip_factor", (2, 1, 1), _clip_factor, Ops.clip_factor)
 
-    sgd_step: Any = RowKernel("sgd_step", Ops.sgd_step, "rrhh-", "3")
-    momentum_step: Any = RowKernel("momentum_step", Ops.momentum_step, "rrrhhhb-", "56")
-    adagrad_step: Any = RowKernel("adagrad_step", Ops.adagrad_step, "rrrhhh--", "5")
-    rmsprop_step: Any = RowKernel("rmsprop_step", Ops.rmsprop_step, "rrrrhhhhhh--", "93")
     adam_coefficients: Any = array_kernel(
         "adam_coefficients", (1,) * 10, _coefficients, Ops.adam_coefficients
     )
-    adam_step: Any = RowKernel("adam_step", Ops.adam_step, "rrrrhhhhhihhh--", "bc")
 
     def elementwise(
         self, formula: Formula, inputs: Sequence[Any], out: Array, workspace: Sequence[Array] = ()
     ) -> Step:
         """Return the compiled loop of a formula; it takes workspace for what NumPy has to do."""
         return _elementwise(formula), (*inputs, *workspace, out)
+
+    def update(
+        self,
+        formula: UpdateFormula,
+        rows: Sequence[Array],
+        scalars: Sequence[Array],
+        workspace: Callable[[Sequence[np.dtype[Any]]], Sequence[Array]],
+    ) -> Step:
+        """Return the compiled loop of an update; for other types of elements it is NumPy's."""
+        kernel = update_kernel(formula)
+        if kernel.record(*rows, *scalars) is None:
+            return super().update(formula, rows, scalars, workspace)
+        return kernel, (*rows, *scalars)
 
     def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
         """Return a chain as one kernel."""

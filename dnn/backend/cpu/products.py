@@ -8,8 +8,7 @@ import numpy as np
 
 from dnn.backend.cpu.blas import TRANSPOSED, UNCHANGED, find_gemm
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.kernel_wrappers import type_code
-from dnn.backend.cpu.program import Record, address_of
+from dnn.backend.cpu.program import Record, address_of, type_code
 from dnn.backend.ops import Array
 
 __all__ = ["gemm_record"]

@@ -34,6 +34,7 @@ __all__ = [
     "laid_out",
     "link",
     "runner",
+    "type_code",
 ]
 
 Record = tuple[int, list[int]]
@@ -178,3 +179,8 @@ def _with_helpers(helpers: int) -> Callable[[Program], None]:
         run(program)
 
     return run_with_helpers
+
+
+def type_code(dtype: np.dtype[Any]) -> str | None:
+    """Return the type of elements as kernels spell it, None for one that they do not take."""
+    return {"f4": "f4", "f8": "f8", "i8": "i8", "u8": "u8"}.get(dtype.str.lstrip("<=|"))

@@ -6,20 +6,11 @@ import functools
 import hashlib
 
 from dnn.backend.cuda.source import Elementwise
-from dnn.backend.formula import Formula, Language, Writer
+from dnn.backend.formula import Formula, UpdateFormula
+from dnn.backend.formula_writer import Language, Writer
 from dnn.backend.ops import Chain
 
-__all__ = [
-    "CUDA",
-    "ELEMENTWISE",
-    "adagrad_step",
-    "adam_step",
-    "chain",
-    "momentum_step",
-    "of_formula",
-    "rmsprop_step",
-    "sgd_step",
-]
+__all__ = ["CUDA", "ELEMENTWISE", "chain", "of_formula", "of_update"]
 
 
 CUDA = Language(
@@ -75,14 +66,6 @@ def chain(members: Chain, inputs: int) -> Elementwise:
 ELEMENTWISE = {
     spec.name: spec
     for spec in (
-        # NaN stays NaN.
-        Elementwise(
-            "clip_value_step",
-            ("g", "limit"),
-            ("g",),
-            "g = g < -limit ? -limit : g > limit ? limit : g;",
-            only_written=(),
-        ),
         Elementwise(
             "clip_factor",
             ("sums", "limit", "out"),
@@ -152,70 +135,12 @@ for (long long j = 1; j < length; ++j) {
 }
 
 
-def _step(
-    name: str, parameters: tuple[str, ...], writes: tuple[str, ...], body: str
-) -> Elementwise:
-    return Elementwise(name, parameters, writes, body, only_written=())
-
-
-def _decayed(decays: bool) -> str:
-    return "const A d = g + weight_decay * w;" if decays else "const A d = g;"
-
-
 @functools.cache
-def sgd_step(decays: bool) -> Elementwise:
-    """Return `Ops.sgd_step`, with or without weight decay."""
-    decay = ("weight_decay",) if decays else ()
-    body = f"{_decayed(decays)}\nw = w - learning_rate * d;"
-    return _step(f"sgd_step_{decays:d}", ("w", "g", "learning_rate", *decay), ("w",), body)
-
-
-@functools.cache
-def momentum_step(decays: bool, nesterov: bool) -> Elementwise:
-    """Return `Ops.momentum_step`."""
-    decay = ("weight_decay",) if decays else ()
-    move = "(d + momentum * v)" if nesterov else "v"
-    body = f"{_decayed(decays)}\nv = momentum * v + d;\nw = w - learning_rate * {move};"
-    names = ("w", "g", "v", "learning_rate", "momentum", *decay)
-    return _step(f"momentum_step_{decays:d}{nesterov:d}", names, ("w", "v"), body)
-
-
-@functools.cache
-def adagrad_step(decays: bool) -> Elementwise:
-    """Return `Ops.adagrad_step`."""
-    decay = ("weight_decay",) if decays else ()
-    body = f"{_decayed(decays)}\ns = s + d * d;\nw = w - learning_rate * d / (sqrt(s) + epsilon);"
-    names = ("w", "g", "s", "learning_rate", "epsilon", *decay)
-    return _step(f"adagrad_step_{decays:d}", names, ("w", "s"), body)
-
-
-@functools.cache
-def rmsprop_step(decays: bool, moves: bool) -> Elementwise:
-    """Return `Ops.rmsprop_step`, with or without momentum."""
-    body = f"""{_decayed(decays)}
-s = smoothing * s + complement * (d * d);
-const A moved = d / (sqrt(s) + epsilon);
-"""
-    body += "v = momentum * v + moved;\nw = w - learning_rate * v;" if moves else ""
-    body += "" if moves else "w = w - learning_rate * moved;"
-    names: tuple[str, ...] = ("w", "g", "s", "learning_rate", "smoothing", "complement", "epsilon")
-    names += ("v", "momentum") if moves else ()
-    names += ("weight_decay",) if decays else ()
-    writes = ("w", "s", "v") if moves else ("w", "s")
-    return _step(f"rmsprop_step_{decays:d}{moves:d}", names, writes, body)
-
-
-@functools.cache
-def adam_step(decays: bool, keeps: bool) -> Elementwise:
-    """Return `Ops.adam_step`; `keeps`: the old parameters are multiplied by `keep`, as in AdamW."""
-    body = f"""{_decayed(decays)}
-m = beta1 * m + complement1 * d;
-s = beta2 * s + complement2 * (d * d);
-const A moved = m / (sqrt(s) / correction + epsilon) * step_size;
-w = {"keep * w" if keeps else "w"} - moved;
-"""
-    names: tuple[str, ...] = ("w", "g", "m", "s", "beta1", "complement1", "beta2", "complement2")
-    names += ("step_size", "correction", "epsilon")
-    names += ("weight_decay",) if decays else ()
-    names += ("keep",) if keeps else ()
-    return _step(f"adam_step_{decays:d}{keeps:d}", names, ("w", "m", "s"), body)
+def of_update(formula: UpdateFormula) -> Elementwise:
+    """Return an update as one kernel."""
+    writer = Writer(CUDA, "A")
+    writer.update(formula, {name: name for name in formula.rows}, "{0} = {1};")
+    body = "\n".join(writer.lines)
+    digest = hashlib.sha256(body.encode()).hexdigest()[:12]
+    parameters = (*formula.rows, *formula.scalars)
+    return Elementwise(f"update_{digest}", parameters, formula.written, body, only_written=())

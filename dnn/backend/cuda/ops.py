@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,15 @@ from dnn.backend.cuda.launch import Launcher
 from dnn.backend.cuda.layout import element_strides
 from dnn.backend.cuda.replay import Replay
 from dnn.backend.cuda.source import THREADS, Elementwise, code_of
-from dnn.backend.cuda.steps import CudaSteps
 from dnn.backend.device import Device, import_cupy
-from dnn.backend.formula import COPY, Formula
-from dnn.backend.ops import Array, Chain, Step
+from dnn.backend.formula import COPY, Formula, UpdateFormula
+from dnn.backend.ops import Array, Chain, Ops, Step
 from dnn.errors import DtypeError, ShapeError
 
 __all__ = ["CudaOps"]
 
 
-class CudaOps(CudaSteps):
+class CudaOps(Ops):
     """Array functions on a GPU; what they compute and how they are called is told in `Ops`.
 
     Parameters
@@ -75,8 +74,18 @@ class CudaOps(CudaSteps):
         """Return the call of a formula's kernel; it needs no workspace."""
         return self.run_elementwise, (elementwise.of_formula(formula), *inputs, out)
 
+    def update(
+        self,
+        formula: UpdateFormula,
+        rows: Sequence[Array],
+        scalars: Sequence[Array],
+        workspace: Callable[[Sequence[np.dtype[Any]]], Sequence[Array]],
+    ) -> Step:
+        """Return the call of an update's kernel; it needs no workspace."""
+        return self.run_elementwise, (elementwise.of_update(formula), *rows, *scalars)
+
     def run_elementwise(self, spec: Elementwise, *operands: Any) -> None:
-        """Launch the kernel of a formula or of a chain."""
+        """Launch the kernel of a formula, a chain or an update."""
         self.launcher.elementwise(spec, operands)
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
@@ -244,6 +253,43 @@ class CudaOps(CudaSteps):
         out = self.cupy.empty((1,) * x.ndim, x.dtype)
         self.launcher.reduce(REDUCTIONS["not_finite"], [x], axes, out)
         return not self.to_host(out).any()
+
+    # Of optimizers, besides updates.
+
+    def sum_of_squares(  # type: ignore[override]
+        self, g: Array, squares: Array, out: Array
+    ) -> None:
+        """Sum over the last axis, of length 1 in `out`; needs no workspace."""
+        self.launcher.reduce(REDUCTIONS["sum_of_products"], [g, g], (g.ndim - 1,), out)
+
+    def clip_factor(self, sums: Array, limit: Array, out: Array) -> None:  # type: ignore[override]
+        """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
+        integers = [sums.shape[-1], element_strides(sums)[-1]]
+        limits = limit.reshape(limit.shape[:-1])
+        operands = (sums, limits, out.reshape(out.shape[:-1]))
+        spec = ELEMENTWISE["clip_factor"]
+        self.launcher.elementwise(spec, operands, integers, hidden=sums.ndim - 1)
+
+    def adam_coefficients(  # type: ignore
+        self,
+        count,
+        learning_rate,
+        beta1,
+        beta2,
+        weight_decay,
+        power,
+        complement1,
+        complement2,
+        step_size,
+        correction,
+        keep,
+    ):
+        """See `Ops.adam_coefficients`."""
+        # Two kernels: no thread of the second may see a count that others still change.
+        self.launcher.elementwise(ELEMENTWISE["count"], (count,))
+        settings = (learning_rate, beta1, beta2, weight_decay, count)
+        found = (complement1, complement2, step_size, correction, keep)
+        self.launcher.elementwise(ELEMENTWISE["adam_coefficients"], (*settings, *found))
 
     # Linear algebra.
 

@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 import dnn
 from dnn import graph
 from dnn.backend import Ops, ops_for
+from dnn.backend.formula import UpdateFormula
 from dnn.data.batches import epoch_order
 from dnn.graph import Plan, evaluate
 from dnn.graph.layout import lay_out
@@ -32,6 +33,7 @@ from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.program import Native, Program
 
 TYPES = ["f4", "f8"]
+DESCENT = UpdateFormula("descent", ("w", "g"), ("rate",), (("w", "w - rate * g"),))
 ONE_TYPE = {name: formula for name, formula in FORMULAS.items() if formula.has_one_type}
 EXACT = {"add", "subtract", "multiply", "divide", "negative", "square", "sqrt", "abs", "sign"}
 EXACT |= {"relu", "positive", "maximum", "minimum", "cast", "clip", "where_greater", "where_equal"}
@@ -431,12 +433,12 @@ def test_an_update_does_not_move_before_a_step_that_reads_the_weight(ops, reads_
         steps = [
             (ops.gemm, (x, dy, g.reshape(16, 16))),
             (ops.gemm, (dy, w.reshape(16, 16) if reads_weight else x, back)),
-            (ops.sgd_step, (w, g, rate, None, np.empty_like(w))),
+            ops.update(DESCENT, (w, g), (rate,), None),
         ]
         order = fuse_update(steps, g, ops.gemm) if scratch else steps
         places = [function for function, _ in order]
         if scratch:  # right behind its gradient, unless that would change what is read
-            assert places.index(ops.sgd_step) == (2 if reads_weight else 1)
+            assert places.index(steps[2][0]) == (2 if reads_weight else 1)
         for function, arguments in order:
             function(*arguments)
         results.append((w, back))
@@ -476,7 +478,7 @@ def test_parts_on_helpers_are_the_whole(ops):
         steps = [
             formula_step(ops, "add", (a, b), total),
             (ops.gemm, (a, square, product)),
-            (ops.sgd_step, (w, g, rate, None, np.empty_like(w))),
+            ops.update(DESCENT, (w, g), (rate,), None),
         ]
         with threadpool_limits(threads, "blas"):
             calls = program.link(steps)

@@ -6,6 +6,7 @@ import cuda_emulator
 import fake_cupy
 import numpy as np
 import pytest
+from cuda_catalogue import OPTIMIZERS
 from operation_cases import FORMULAS, compute
 
 from dnn.backend.cuda.blas import product_of
@@ -13,6 +14,8 @@ from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.device import Device
 from dnn.backend.ops import Ops
 from dnn.errors import DeviceError, DtypeError, ShapeError
+from dnn.optimizers.clipping import clip_steps
+from dnn.parameters import FlatBuffer, Segment
 
 if cuda_emulator.COMPILER is None:
     pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)
@@ -323,54 +326,22 @@ def test_gemm_into_and_from_parts_of_larger_arrays(ops):
 
 
 @pytest.mark.parametrize("models", [None, 3])
-@pytest.mark.parametrize("decays", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    ["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "rmsprop with momentum", "adam", "adamw"],
-)
-def test_steps_of_optimizers(ops, name, decays, models):
-    shape = (37,) if models is None else (models, 37)
-    single = () if models is None else (models, 1)
-    w, g = normal(*shape), normal(*shape, seed=1)
-    s, m = normal(*shape, seed=2, positive=True), normal(*shape, seed=3)
-    rate, decay, epsilon = (np.full(single, x, "f4") for x in (0.1, 0.01, 1e-6))
-    beta, complement = np.full(single, 0.9, "f4"), np.full(single, 0.1, "f4")
-    decay = decay if decays else None
-    moved, root = np.empty_like(w), np.empty_like(w)
-    of_adam = [w, g, m, s, beta, complement, beta, complement, rate, beta, epsilon]
-    function, arguments, outputs = {
-        "sgd": ("sgd_step", [w, g, rate, decay, moved], [0]),
-        "momentum": ("momentum_step", [w, g, m, rate, beta, decay, False, moved], [0, 2]),
-        "nesterov": ("momentum_step", [w, g, m, rate, beta, decay, True, moved], [0, 2]),
-        "adagrad": ("adagrad_step", [w, g, s, rate, epsilon, decay, moved, root], [0, 2]),
-        "rmsprop": (
-            "rmsprop_step",
-            [w, g, s, None, rate, beta, complement, epsilon, None, decay, moved, root],
-            [0, 2],
-        ),
-        "rmsprop with momentum": (
-            "rmsprop_step",
-            [w, g, s, m, rate, beta, complement, epsilon, beta, decay, moved, root],
-            [0, 2, 3],
-        ),
-        "adam": (
-            "adam_step",
-            [*of_adam, decay, None, moved, root],
-            [0, 2, 3],
-        ),
-        "adamw": (
-            "adam_step",
-            [*of_adam, decay, beta, moved, root],
-            [0, 2, 3],
-        ),
-    }[name]
-    expected = [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
-    given = [ops.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
-    getattr(ORACLE, function)(*expected)
-    getattr(ops, function)(*given)
-    for at in outputs:
-        np.testing.assert_allclose(ops.to_host(given[at]), expected[at], rtol=2e-5, atol=1e-6)
-    np.testing.assert_array_equal(ops.to_host(given[1]), g)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+def test_updates_of_optimizers(ops, optimizer, models):
+    results = []
+    for device in (ORACLE, ops):
+        segments = [Segment("weight", (5, 7), 0)]
+        parameters, gradients = (FlatBuffer(segments, "f4", device, models) for _ in range(2))
+        device.load(normal(*parameters.flat.shape), parameters.flat)
+        update = optimizer.bind(device, parameters, gradients)
+        for seed in range(3):
+            device.load(normal(*gradients.flat.shape, seed=seed), gradients.flat)
+            update.run()
+        arrays = {"w": parameters.flat, "g": gradients.flat}
+        results.append({**update.snapshot(), **{k: device.to_host(x) for k, x in arrays.items()}})
+    expected, found = results
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=2e-5, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("models", [(), (3, 1)])
@@ -390,9 +361,10 @@ def test_coefficients_of_adam(ops, models):
 @pytest.mark.parametrize("models", [(), (3,)])
 def test_clipping(ops, models):
     g = normal(*models, 50)
-    limit = np.full((*models, 1) if models else (), 0.5, "f4")
+    limit = ops.asarray(np.full((*models, 1) if models else (), 0.5, "f4"))
     clipped = ops.asarray(g)
-    ops.clip_value_step(clipped, ops.asarray(limit), None)
+    for function, arguments in clip_steps(ops, clipped, {"clip_value": limit}):
+        function(*arguments)
     np.testing.assert_array_equal(ops.to_host(clipped), np.clip(g, -0.5, 0.5))
     both(ops, "sum_of_squares", [g, np.empty_like(g), np.empty((*models, 1), "f4")], [-1])
     sums, factor = normal(*models, 7, positive=True), np.empty((*models, 1), "f4")
