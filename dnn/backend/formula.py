@@ -322,7 +322,9 @@ class _NumpyCode:
             return first.ufunc
         spaces = [f"w{i}_" for i in range(len(self.workspace))]
         body = "\n    ".join(call.line for call in self._calls)
-        namespace: dict[str, Any] = {"np": np}
+        functions = [call.ufunc for call in self._calls if call.ufunc is not None]
+        namespace: dict[str, Any] = {f"np_{function.__name__}": function for function in functions}
+        namespace["np_copyto"] = np.copyto
         parameters = ", ".join([*operands, *spaces, *results])
         exec(f"def {name}({parameters}):\n    {body}\n", namespace)
         function: Callable[..., object] = namespace[name]
@@ -477,10 +479,11 @@ class _Call(NamedTuple):
     @property
     def line(self) -> str:
         if self.ufunc is not None:
-            return f"np.{self.ufunc.__name__}({', '.join(self.reads)}, out={self.target})"
+            target = f"out={self.target}" if self.ufunc in KEYWORD_ONLY else self.target
+            return f"np_{self.ufunc.__name__}({', '.join(self.reads)}, {target})"
         source, *where = self.reads
         only = "".join(f", where={mask}" for mask in where)
-        return f"np.copyto({self.target}, {source}{only})"
+        return f"np_copyto({self.target}, {source}{only})"
 
     def renamed(self, old: str, new: str) -> _Call:
         """Return the same call with another name for an array."""

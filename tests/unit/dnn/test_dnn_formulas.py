@@ -12,10 +12,13 @@ from operation_cases import FORMULAS
 
 from dnn import graph
 from dnn.backend import Formula, Ops, empty
-from dnn.errors import DtypeError
+from dnn.backend.formula import UpdateFormula
+from dnn.errors import ConfigurationError, DtypeError
 from dnn.graph.models import with_models
 from dnn.graph.operation import OPERATIONS, apply, register
 from dnn.graph.operations.elementwise import Elementwise
+from dnn.optimizers import Rule
+from dnn.parameters import FlatBuffer, Segment
 
 DEVICES = ["numpy", "compiled", "cuda"]
 
@@ -144,6 +147,76 @@ def test_a_single_call_of_numpy_is_its_own_function():
     assert FORMULAS["add"].numpy is np.add
     assert FORMULAS["square"].numpy is np.square
     assert FORMULAS["maximum"].numpy is not np.maximum  # it takes `out` by its name only
+
+
+UPDATES = [
+    # A state that is read after it was written, one that is read before, and a value between.
+    (("d", "g + rate * w"), ("s", "rate * s + d"), ("w", "w - d / (abs(s) + 1)")),
+    (("c", "w > g"), ("w", "w if c and g > 0 else rate"), ("s", "w if c else s * 2")),
+    (("s", "0 if s < 0 else s"), ("w", "max(min(w, 1e999), s) / rate")),
+    (("s", "w"), ("w", "g * s - (s - w) * (g - w)")),
+]
+
+
+@pytest.mark.parametrize("statements", UPDATES)
+@pytest.mark.parametrize("models", [(), (3,)])
+def test_an_update_is_the_same_everywhere(ops, models, statements):
+    generator = np.random.default_rng(4)
+    given = {name: generator.normal(size=(*models, 21)) for name in ("w", "g", "s")}
+    rate = generator.uniform(0.5, 1, (*models, 1) if models else ())
+    formula = UpdateFormula(f"update_{len(statements)}", ("w", "g", "s"), ("rate",), statements)
+    expected: dict[str, object] = {**given, "rate": rate}
+    elementwise = {"abs": np.abs, "max": np.maximum, "min": np.minimum}
+    chosen = [  # the choices by hand
+        (("w", lambda v: np.where(v["c"] & (v["g"] > 0), v["w"], v["rate"])),
+         ("s", lambda v: np.where(v["c"], v["w"], v["s"] * 2))),
+        (("s", lambda v: np.where(v["s"] < 0, 0, v["s"])),),
+    ]  # fmt: skip
+    by_hand = (
+        dict(chosen[UPDATES.index(statements) - 1]) if UPDATES.index(statements) in (1, 2) else {}
+    )
+    for target, text in statements:
+        if target in by_hand:
+            expected[target] = by_hand[target](expected)
+        else:
+            expected[target] = eval(text, elementwise, dict(expected))
+    rows = [ops.asarray(x.copy()) for x in given.values()]
+
+    def workspace(types):
+        return [empty(ops, (*models, 21), dtype) for dtype in types]
+
+    function, arguments = ops.update(formula, rows, [ops.asarray(rate)], workspace)
+    function(*arguments)
+    for name, row in zip(given, rows, strict=True):
+        np.testing.assert_allclose(ops.to_host(row), expected[name], rtol=1e-12, err_msg=name)
+
+
+def test_a_rule_computes_from_old_values_only_even_where_two_change_places():
+    class Exchanged(Rule):
+        state_names = ("other",)
+
+        def rule(self, w, g, state, scalars):
+            return {"w": state["other"], "other": graph.clip(w, low=0.0) + (g - g)}
+
+    segments = [Segment("w", (9,), 0)]
+    parameters, gradients = (FlatBuffer(segments, "f8", Ops()) for _ in range(2))
+    values = np.linspace(-1, 1, 9)
+    parameters.flat[...] = values
+    update = Exchanged(0.1).bind(Ops(), parameters, gradients)
+    update.run()
+    np.testing.assert_array_equal(parameters.flat, 0)
+    np.testing.assert_array_equal(update.state["other"].flat, np.maximum(values, 0))
+
+
+def test_a_rule_that_is_not_elementwise_is_refused():
+    class Mean(Rule):
+        def rule(self, w, g, state, scalars):
+            return {"w": w - graph.sum(g)}
+
+    segments = [Segment("w", (9,), 0)]
+    buffers = [FlatBuffer(segments, "f8", Ops()) for _ in range(2)]
+    with pytest.raises(ConfigurationError, match=r"Mean\.rule: <.*> is not elementwise"):
+        Mean(0.1).bind(Ops(), *buffers)
 
 
 @pytest.mark.parametrize(
