@@ -32,7 +32,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Piece:
-    """What one rank sends to another in each exchange."""
+    """A part of the array that one rank sends to another in each exchange."""
 
     owner: Address
     reader: Address
@@ -281,7 +281,7 @@ class SharedBoundary:
 
 
 class _Of:
-    """What a pull waits for; put into words only where somebody asks."""
+    """The owner that a pull waits for; formatted only where the wait is reported."""
 
     def __init__(self, name: str, piece: Piece) -> None:
         self._name = name

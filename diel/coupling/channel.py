@@ -383,7 +383,7 @@ def _all_of(transfers: list[Transfer]) -> Callable[[], Literal[True] | None]:
 
 
 class _From:
-    """Whose message is waited for; put into words only where somebody asks."""
+    """The sender that is waited for; formatted only where the wait is reported."""
 
     def __init__(self, source: Address | None, tag: object) -> None:
         self._source = source
@@ -395,7 +395,7 @@ class _From:
 
 
 class _By:
-    """Whose receipt is waited for."""
+    """The receivers that have yet to receive; formatted as `_From`."""
 
     def __init__(self, receivers: Sequence[Address]) -> None:
         self._receivers = receivers

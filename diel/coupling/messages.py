@@ -1,4 +1,4 @@
-"""What a message between modules says before its payload, and counts of messages.
+"""The head of a message between modules, before its payload; counts of messages.
 
 ::
 
@@ -80,7 +80,7 @@ def boundary_key(name: str, owner: int, reader: int) -> bytes:
 
 
 def describe_key(key: bytes) -> str:
-    """Say in words what a message was sent under."""
+    """Return in words the tag or the boundary that a message was sent under."""
     if key == _NO_TAG:
         return "no tag"
     if key.startswith(_BOUNDARY):

@@ -59,7 +59,7 @@ class Place:
 
 
 class Context:
-    """What ``run(ctx)`` receives.
+    """The argument of a module's function, ``run(ctx)``: all that diel offers to it.
 
     Attributes
     ----------

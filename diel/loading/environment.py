@@ -58,7 +58,7 @@ def _environment() -> dict[bytes, bytes]:
 
 @contextlib.contextmanager
 def output_to(file: TextIO) -> Iterator[None]:
-    """Let what is printed go to a file, and be there afterwards."""
+    """Redirect standard output and error to a file, which is flushed afterwards."""
     try:
         with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
             yield

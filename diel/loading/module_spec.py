@@ -1,4 +1,4 @@
-"""What a rank has to know of a module to run it: plain values that travel in an order."""
+"""The entry of a module in the workflow file, as plain values that are sent to ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExecutableSpec:
-    """What a module's entry says of its program; placeholders may stand in all texts.
+    """The program of a module; placeholders may stand in all texts.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ class Results:
         file: Path | None = None,
         parameters: Sequence[str] = (),
     ) -> None:
-        """Say what the table looks like, before the first row.
+        """Declare the columns of the table, before the first row.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class Results:
         notes: Sequence[str] = (),
         unranked: Mapping[str, int] | None = None,
     ) -> None:
-        """Say how a table stands that the module writes itself.
+        """Report the rows so far of a table that the module writes itself.
 
         Parameters
         ----------

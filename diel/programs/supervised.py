@@ -1,4 +1,4 @@
-"""A supervisor and the program under it, as the process that waits for them sees them."""
+"""Starting programs through a supervisor process, and waiting for their end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class Program:
-    """What a supervisor is to start; see `Supervisor.start`."""
+    """A program to be started by a supervisor; see `Supervisor.start`."""
 
     command: Sequence[str]
     directory: Path

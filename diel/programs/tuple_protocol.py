@@ -48,7 +48,7 @@ _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]*", re.ASCII)
 
 
 class NotUnderstood(Exception):
-    """What came over the socket is no parcel."""
+    """Raised for bytes on the socket that are not a message of this protocol."""
 
 
 class Parcel(NamedTuple):

@@ -93,7 +93,7 @@ class TupleSocket:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What a program has to find in its environment."""
+        """The environment variables by which a program finds the socket."""
         return {TUPLE_SOCKET: self.address, TOKEN: self._token}
 
     def serve(self) -> None:
@@ -364,7 +364,7 @@ class _Connection:
 
 
 class _Request:
-    """What a command asks for.
+    """A request of a command: operation, tag, form, timeout and value.
 
     Raises
     ------

@@ -54,7 +54,7 @@ class Module:
 
 @dataclass
 class ModuleRun:
-    """What one copy of a module did.
+    """The run of one copy of a module: what it returned, and said through its context.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class ModuleRun:
 
     @property
     def warnings(self) -> list[str]:
-        """What it logged as a warning or an error."""
+        """The messages that it logged as warnings or errors."""
         return [
             record["text"] for record in self.records if record["event"] == MessageLogged.__name__
         ]
@@ -311,7 +311,7 @@ class _Copy:
         self.result._record(MessageLogged, level="WARNING", text=text)
 
     def stop(self) -> None:
-        """Let what it waits for raise `RunStopped`, from any thread."""
+        """End its waits with `RunStopped`; may be called from any thread."""
         self._is_stopped = True
         self._space.wake()
 

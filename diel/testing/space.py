@@ -160,7 +160,7 @@ class TupleSpace:
             raise RunStopped("the test's tuple space was closed")
 
     def wake(self) -> None:
-        """Let every client that waits look at its safe point."""
+        """Make every client that waits call its safe point."""
         self._transport.wake()
 
     def _own_run_dir(self) -> Path:

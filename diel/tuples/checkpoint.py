@@ -63,7 +63,7 @@ _BLOCK_BYTES: Final = 2**20
 
 @dataclass
 class _Census:
-    """What a checkpoint holds, counted while it is written or read."""
+    """The tuples, pieces and layouts of a checkpoint, counted while it is written or read."""
 
     frames: int = 0
     tuples: int = 0

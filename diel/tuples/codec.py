@@ -160,7 +160,7 @@ def memory_of(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def describe(kind: int, meta: bytes) -> str:
-    """Say in words what an encoded value is."""
+    """Return in words what an encoded value is."""
     if kind == ARRAY:
         dtype, shape = _parse_array_meta(meta)
         return f"an array of dtype {dtype} and shape {shape}"

@@ -1,4 +1,4 @@
-"""What calls of a `TupleClient` return that lasts: claims, subscriptions and watches.
+"""Claims, subscriptions and watches: what `TupleClient` returns to be used and then ended.
 
 Each is a context manager, which ends it.
 """
@@ -52,7 +52,7 @@ class Claim:
         self.tag: Tag = decode_tag(reply.key)
 
     def acknowledge(self) -> None:
-        """Say that the work is done: the tuple is gone.
+        """Confirm that the work is done: the tuple is gone.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class Claim:
         self._end(Operation.GIVE_BACK)
 
     def renew(self, lease: float) -> None:
-        """Let the lease end `lease` seconds from now.
+        """Extend the lease to `lease` seconds from now.
 
         Raises
         ------

@@ -47,7 +47,7 @@ class LocalTransport(Transport):
             return other
 
     def wake(self) -> None:
-        """Let every client that waits ask its safe point."""
+        """Make every client that waits call its safe point."""
         with self._changed:
             self._changed.notify_all()
 

@@ -1,4 +1,4 @@
-"""What a client and a server say to each other.
+"""The messages between tuple clients and servers, byte by byte.
 
 ::
 
@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Payload: TypeAlias = Any
-"""What carries a large payload: anything with the buffer protocol and a length in bytes."""
+"""A large payload: anything with the buffer protocol and a length in bytes."""
 
 INLINE_BYTES: Final = 16 * 1024
 """Payloads up to this size travel in the message itself: copying them is cheaper than a second
@@ -64,9 +64,9 @@ QUERY_KEY_AT: Final = PREFIX.size + QUERY.size
 MESSAGE_BYTES: Final = KEY_AT + LONGEST_KEY_BYTES + LONGEST_META_BYTES + INLINE_BYTES
 """No message is longer."""
 TUPLE_OVERHEAD_BYTES: Final = 320
-"""What a server needs for a tuple beside its bytes: objects, a place in a queue and in indexes."""
+"""Memory of a server for a tuple beside its bytes: objects, a place in a queue and in indexes."""
 FIXED_BYTES: Final = TUPLE_OVERHEAD_BYTES + BODY_AT
-"""What a tuple counts for beside its body and payload."""
+"""Memory that a tuple counts for beside its body and payload."""
 
 STRIPED: Final = 0x40
 """Added to the kind of a value whose payload lies in pieces; in its place is their layout."""
@@ -75,7 +75,7 @@ PIECE: Final = b"p"
 
 
 class Operation(IntEnum):
-    """What a client asks for. PUT alone has no reply."""
+    """Operations that a client asks for. PUT alone has no reply."""
 
     PUT = 1
     PUT_IF_ABSENT = 2
@@ -103,7 +103,7 @@ class Operation(IntEnum):
 
 
 class Status(IntEnum):
-    """How a server answers."""
+    """The outcome of a request."""
 
     OK = 0
     TIMEOUT = 1
@@ -155,7 +155,7 @@ NOTHING: Final[tuple[Out, ...]] = ()
 
 
 class Credit:
-    """What a client may send to a server without asking, in bytes, and how many puts it has sent.
+    """The bytes that a client may send to a server without asking, and how many puts it has sent.
 
     Both ends count.
     """
@@ -402,7 +402,7 @@ class _PutHeads(dict[int, bytes]):
 
 
 class KnownTag(NamedTuple):
-    """What does not change from message to message about a tag: most of the next message.
+    """Prepared messages of a tag: all of a put and a take that stays the same.
 
     Attributes
     ----------

@@ -197,7 +197,7 @@ class Requests:
             self.waiting_for = None
 
     def watch(self, server: int, key: bytes, timeout_s: float = math.inf) -> int:
-        """Let a server tell once that a tuple matches; return the request, whose reply is kept."""
+        """Ask a server to reply once a tuple matches; return the request, whose reply is kept."""
         request_id = self.transport.next_request_id()
         self.transport.keep(request_id)
         self.transport.send(
@@ -417,7 +417,7 @@ def _no_room(tag: object, cost: int, reply: Reply) -> str:
 
 
 def _what_is_held(reply: Reply) -> str:
-    """Say what fills a tuple server, and why its disk did not help, if it has one."""
+    """Return in words what fills a tuple server, and why it could not use its disk."""
     held = f"the tuple server holds {reply.number:,} bytes"
     spill_error = bytes(reply.payload).decode(errors="replace")
     return f"{held} and cannot move any to the disk: {spill_error}" if spill_error else held

@@ -1,4 +1,4 @@
-"""How the requests of one client reach its servers.
+"""The base class of what carries the requests of a client to its servers.
 
 `mpi_transport` does it over MPI, `local_transport` within one process.
 """

@@ -214,8 +214,8 @@ def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) 
     )
     try:
         pids = [pid_in(tmp_path / "pid"), pid_in(tmp_path / "daemon")]
-        keeper = parent_of(pids[0])
-        rank = parent_of(keeper)
+        supervisor = parent_of(pids[0])
+        rank = parent_of(supervisor)
         assert b"diel" in Path(f"/proc/{rank}/cmdline").read_bytes()
         os.kill(rank, signal.SIGKILL)
         began_s = time.monotonic()
@@ -226,7 +226,7 @@ def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) 
     assert run.returncode == 1
     assert "ended without a word" in stderr
     assert time.monotonic() - began_s < 15
-    for pid in (*pids, keeper):
+    for pid in (*pids, supervisor):
         assert wait_for(lambda pid=pid: True if not is_alive(pid) else None, 10), pid
 
 

@@ -18,7 +18,7 @@ REPLY_BYTES: Final = 64 * 2**20
 
 
 class Bulk:
-    """What is done to all tuples of one store, or to many.
+    """Operations on many tuples of one store: count, collect, dump.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Bulk:
         self._dumps: dict[int, deque[Entry]] = {}
 
     def count(self, query: Query, now_s: float) -> Outs:
-        """Say how many tuples match; claimed ones do not."""
+        """Answer how many tuples match; claimed ones do not."""
         count = len(self._matching(query.key))
         return (answer(query.client, query.request_id, Status.OK, count),)
 

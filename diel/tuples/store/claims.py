@@ -52,7 +52,7 @@ class Claims:
         return len(self.by_name)
 
     def hold(self, name: int, client: int, key: bytes, entry: Entry, lease_ends_s: float) -> None:
-        """Let a client have a tuple, until a moment or for as long as it lives (infinity)."""
+        """Record that a client holds a tuple, until a moment or as long as it lives (infinity)."""
         self.by_name[name] = Claimed(client, key, entry, lease_ends_s)
 
     def has(self, key: bytes) -> bool:
@@ -76,7 +76,7 @@ class Claims:
         return [answer(query.client, query.request_id, Status.OK), *returned]
 
     def renew(self, query: Query, now_s: float) -> Outs:
-        """Let the lease of a claim, named by `argument`, end `timeout_s` from now."""
+        """Extend the lease of a claim, named by `argument`, to `timeout_s` from now."""
         claim = self._claim_of(query)
         if claim is None:
             return (answer(query.client, query.request_id, Status.GONE),)

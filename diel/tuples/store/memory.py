@@ -69,12 +69,12 @@ class Memory:
 
     @property
     def held_bytes(self) -> int:
-        """What lies here."""
+        """Bytes of the tuples that are here."""
         return self.arrived_bytes - self.released_bytes
 
     @property
     def credit_out_bytes(self) -> int:
-        """What clients may still send without asking."""
+        """Bytes that clients may still send without asking."""
         return self.granted_bytes - self.arrived_bytes
 
     def hold(self, cost_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Where tuples lie: a queue for each tag, first in, first out, and indexes for patterns."""
+"""The tuples of a store: a queue for each tag, first in, first out, and indexes for patterns."""
 
 from __future__ import annotations
 

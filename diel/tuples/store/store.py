@@ -398,7 +398,7 @@ class TupleStore:
         return [*forgotten, answer(query.client, query.request_id, Status.OK)]
 
     def _survey(self, query: Query, now_s: float) -> Outs:
-        """Tell what is here and which requests wait: what explains a deadlock."""
+        """Answer which tuples are here and which requests wait, as needed to explain a deadlock."""
         survey = {
             "puts_applied": {client: credit.puts for client, credit in self.memory.credits.items()},
             "held_bytes": self.memory.held_bytes,

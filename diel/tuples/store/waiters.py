@@ -80,7 +80,7 @@ class Waiters:
         return iter(self.by_number.values())
 
     def add(self, waiter: Waiter, deadline_s: float) -> None:
-        """Let a request wait, until a moment or for ever (infinity)."""
+        """Add a request that waits, until a moment or for ever (infinity)."""
         self.by_number[waiter.number] = waiter
         if waiter.pattern is None:
             self._on_key.setdefault(waiter.key, {})[waiter.number] = None
@@ -149,7 +149,7 @@ class Waiters:
 
 @dataclass(slots=True)
 class _Subscription:
-    """What a client wants copies of, and those that it has yet to ask for."""
+    """A pattern that a client wants copies for, and the copies that it has yet to ask for."""
 
     key: bytes
     pattern: Fields | None
