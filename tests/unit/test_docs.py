@@ -141,6 +141,29 @@ def test_boundaries_in_the_documentation_are_valid() -> None:
     assert [Boundary.model_validate(table).name for table in tables] == ["wall"]
 
 
+def test_the_page_on_architecture_names_files_that_are_there() -> None:
+    """All packages stand in its tables, beside their files; elsewhere it names whole paths."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:diel|dnn|modules)/[\w/]+\.py)`", text))
+    assert len(paths) > 50
+    named = set()
+    for root, table in re.findall(r"^### (diel|dnn|modules)\n(.*?)(?=^##)", text, re.M | re.S):
+        for row in re.findall(r"^\| `.*$", table, re.MULTILINE):
+            packages, _, files = row.strip("|").split("|")
+            folders = [
+                name.removeprefix(f"{root}/").rpartition("/")[0]
+                for name in re.findall(r"`([^`]+/[^`]*)`", packages)
+            ]
+            named |= {f"{root}/{folder}" for folder in folders if folder}
+            for file in re.findall(r"`([\w/]+\.py)`", files):
+                places = [ROOT / root / folder / file for folder in [*folders, ""]]
+                assert any(place.is_file() for place in places), f"{packages}: {file}"
+    assert [path for path in sorted(paths) if not (ROOT / path).is_file()] == []
+    there = {f"{root}/{path.parent.name}" for root in ("diel", "dnn", "modules")
+             for path in (ROOT / root).glob("*/__init__.py")}
+    assert named == there
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
