@@ -159,8 +159,11 @@ def test_the_page_on_architecture_names_files_that_are_there() -> None:
                 places = [ROOT / root / folder / file for folder in [*folders, ""]]
                 assert any(place.is_file() for place in places), f"{packages}: {file}"
     assert [path for path in sorted(paths) if not (ROOT / path).is_file()] == []
-    there = {f"{root}/{path.parent.name}" for root in ("diel", "dnn", "modules")
-             for path in (ROOT / root).glob("*/__init__.py")}
+    there = {
+        f"{root}/{path.parent.name}"
+        for root in ("diel", "dnn", "modules")
+        for path in (ROOT / root).glob("*/__init__.py")
+    }
     assert named == there
 
 
