@@ -43,7 +43,7 @@ def curve_epochs(epochs: int) -> frozenset[int]:
     end is evaluated anyway.
     """
     early = (1, 2, 4, 8)
-    return frozenset((*(one for one in early if one <= epochs), *range(16, epochs + 1, 16)))
+    return frozenset((*(epoch for epoch in early if epoch <= epochs), *range(16, epochs + 1, 16)))
 
 
 def undisturbed_s(history: History, epoch_s: float | None = None) -> float:
@@ -158,7 +158,7 @@ class FusedTrainings:
         offsets = [training.number * data.count for training in trainings]
         networks = self._networks((*key, len(trainings)), trainings, data, len(jobs[0].train))
         held_out = [job.test + offset for job, offset in zip(jobs, offsets, strict=True)]
-        most = max(one.epochs for one in wanted)
+        most = max(parameters.epochs for parameters in wanted)
         points = curve_epochs(most) if len(self._rounds) == 1 else frozenset()
 
         def on_epoch(
@@ -178,7 +178,7 @@ class FusedTrainings:
             data.x,
             data.y,
             rows=[job.train + offset for job, offset in zip(jobs, offsets, strict=True)],
-            epochs=[one.epochs for one in wanted],
+            epochs=[parameters.epochs for parameters in wanted],
             batch_size=wanted[0].batch_size,
             validation_rows=held_out if points else None,
             validation_epochs=points,
@@ -275,7 +275,7 @@ class _Versions:
         self.jobs = rounds.jobs
         prepared: list[tuple[Dataset, Dataset]] = list(rounds)
         first = prepared[0][0]
-        rows = 1 + max(int(one.max()) for job in self.jobs for one in (job.train, job.test))
+        rows = 1 + max(int(rows_of.max()) for job in self.jobs for rows_of in (job.train, job.test))
         self.count = rows
         self.x = np.zeros((len(prepared) * rows, *first.x.shape[1:]), np.float32)
         self.y = np.zeros(len(prepared) * rows, np.intp)

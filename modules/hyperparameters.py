@@ -113,7 +113,7 @@ def layers_of(wanted: Hyperparameters, features: int, classes: int) -> list[Laye
 def dropout_rates(wanted: Sequence[Hyperparameters]) -> dict[str, list[float]]:
     """Return the rates of K networks, for the states of an ensemble."""
     layers = len(wanted[0].hidden) if wanted[0].drops else 0
-    rates = [one.dropout for one in wanted]
+    rates = [parameters.dropout for parameters in wanted]
     return {f"dropout_{number}.rate": rates for number in range(1, layers + 1)}
 
 
@@ -141,7 +141,7 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
         if isinstance(wanted, Hyperparameters) or name == "nesterov":
             settings[name] = _setting(first, name)
         else:
-            settings[name] = [_setting(one, name) for one in wanted]
+            settings[name] = [_setting(parameters, name) for parameters in wanted]
     return kinds[first.optimizer](schedule=_schedule_of(first, rows), **settings)
 
 

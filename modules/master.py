@@ -1,4 +1,4 @@
-"""The master of a sweep: has the points of a space tried by trainers, and ranks them."""
+"""The master of a sweep: gives the points of a space to trainers, and ranks the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Options(SweepOptions):
 
 
 def run(ctx: Context) -> dict[str, Any]:
-    """Have trials tried until the sweep is over; return the row of the best one."""
+    """Run the sweep to its end; return the row of the best trial."""
     options: Options = ctx.options
     if options.trainer not in ctx.copies_of:
         raise ModuleFailed(

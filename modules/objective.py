@@ -102,7 +102,10 @@ def _check_depth(tree: ast.AST, text: str) -> None:
     """Check that a function built from a tree will not exhaust the stack."""
     level, depth = [tree], 0
     while level:
-        level, depth = [below for one in level for below in ast.iter_child_nodes(one)], depth + 1
+        level, depth = (
+            [below for inner in level for below in ast.iter_child_nodes(inner)],
+            depth + 1,
+        )
         if depth > _DEEPEST:
             raise ExpressionError(f"{text!r} is nested too deeply")
 
@@ -122,7 +125,7 @@ def _build(node: ast.expr, text: str, names: set[str]) -> Evaluate:
         return _both(_COMPARE[type(node.ops[0])], node.left, node.comparators[0], text, names)
     if isinstance(node, ast.IfExp):
         test, then, other = (
-            _build(one, text, names) for one in (node.test, node.body, node.orelse)
+            _build(part, text, names) for part in (node.test, node.body, node.orelse)
         )
         return lambda metrics: then(metrics) if test(metrics) else other(metrics)
     if isinstance(node, ast.Call):
@@ -162,13 +165,15 @@ def _both(
     text: str,
     names: set[str],
 ) -> Evaluate:
-    one, other = _build(left, text, names), _build(right, text, names)
-    return lambda metrics: apply(one(metrics), other(metrics))
+    first, other = _build(left, text, names), _build(right, text, names)
+    return lambda metrics: apply(first(metrics), other(metrics))
 
 
 def _call(node: ast.Call, text: str, names: set[str]) -> Evaluate:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    is_plain = not node.keywords and not any(isinstance(one, ast.Starred) for one in node.args)
+    is_plain = not node.keywords and not any(
+        isinstance(argument, ast.Starred) for argument in node.args
+    )
     if name not in _FUNCTIONS or not is_plain:
         called = ast.unparse(node.func)
         raise ExpressionError(
@@ -178,11 +183,11 @@ def _call(node: ast.Call, text: str, names: set[str]) -> Evaluate:
     if not fewest <= len(node.args) <= most:
         wanted = f"{fewest}" if fewest == most else f"{fewest} to {most}"
         raise ExpressionError(f"{name} takes {wanted} arguments, not {len(node.args)}, in {text!r}")
-    arguments = [_build(one, text, names) for one in node.args]
+    arguments = [_build(argument, text, names) for argument in node.args]
     if len(arguments) == 1:
         only = arguments[0]
         return lambda metrics: function(only(metrics))
-    return lambda metrics: function(*[one(metrics) for one in arguments])
+    return lambda metrics: function(*[argument(metrics) for argument in arguments])
 
 
 class ObjectiveError(ValueError):
@@ -310,7 +315,7 @@ class Objective:
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    by_lower = {str(one).lower(): str(one) for one in known}
+    by_lower = {str(name).lower(): str(name) for name in known}
     near = get_close_matches(name.lower(), by_lower, 1)
     listing = f"it reports {', '.join(by_lower.values())}" if by_lower else "it reports nothing"
     return f" (did you mean {by_lower[near[0]]!r}?); {listing}" if near else f"; {listing}"

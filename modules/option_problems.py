@@ -76,7 +76,7 @@ def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
 
 
 def _point_problems(space: Space) -> Iterator[InitErrorDetails]:
-    """Say once of each parameter that it does not go with others: drawn points show it."""
+    """Yield once for each parameter that it does not go with others: drawn points show it."""
     draw = Random(0)
     texts: dict[str, None] = {}
     for _ in range(_POINTS_CHECKED):
@@ -90,25 +90,25 @@ def _point_problems(space: Space) -> Iterator[InitErrorDetails]:
 
 
 def with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationError:
-    """Say of unknown keys which ones there are: the field's own type does not know them."""
+    """Return an error that lists the keys there are beside each unknown one."""
     problems = []
-    for one in error.errors(include_url=False):
-        place = tuple(str(step) for step in one["loc"])
-        if one["type"] == "extra_forbidden":
+    for entry in error.errors(include_url=False):
+        place = tuple(str(step) for step in entry["loc"])
+        if entry["type"] == "extra_forbidden":
             known = [key for key in model.model_fields if key not in ("name", "rule")]
             near = get_close_matches(place[-1], known, 1)
             remedy = f"there are {', '.join(known)}" if known else "it has no options: remove it"
             problems.append(
                 at(
                     place,
-                    one["input"],
+                    entry["input"],
                     f'unknown key "{place[-1]}"',
                     f'did you mean "{near[0]}"?' if near else remedy,
                 )
             )
         else:
-            text = f"{one['msg'][0].lower()}{one['msg'][1:]}, got {one['input']!r}"
-            problems.append(at(place, one["input"], text))
+            text = f"{entry['msg'][0].lower()}{entry['msg'][1:]}, got {entry['input']!r}"
+            problems.append(at(place, entry["input"], text))
     return ValidationError.from_exception_data("strategy", problems)
 
 

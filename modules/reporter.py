@@ -66,7 +66,7 @@ def conclude_report(report: Path, state: str, accounts: Sequence[Mapping[str, An
 
 
 def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:
-    """Say which trials were under way when a run was ended by the death of a rank."""
+    """Return which trials were under way when a run was ended by the death of a rank."""
     return in_flight.explain_lost_ranks(run_dir, copies)
 
 

@@ -249,13 +249,15 @@ class Search:
             if is_stopped:
                 self.bias.add_stopped()
             return Told((float("nan"),) * len(self.objectives), None, False)
-        values = tuple(one.value(metrics) for one in self.objectives)
-        scores = [one.score(value) for one, value in zip(self.objectives, values, strict=True)]
+        values = tuple(objective.value(metrics) for objective in self.objectives)
+        scores = [
+            objective.score(value) for objective, value in zip(self.objectives, values, strict=True)
+        ]
         score = scores[0]
         self.strategy.tell(trial, parameters, score)
         self._until.told(score)
         if len(scores) > 1:
-            known = [float("nan") if one is None else one for one in scores]
+            known = [float("nan") if score is None else score for score in scores]
             self._front.add(trial, known, (trial, parameters, values))
         if evaluated is not None:
             self.bias.add(trial, evaluated)

@@ -50,7 +50,7 @@ def train(parameters: dict[str, Any], report: Report) -> dict[str, float]:
     training, validation = load_split(report.options, report.folder)
     module, _, name = report.options.get("estimator", _DEFAULT).rpartition(".")
     kind = getattr(import_module(module), name)
-    given = {one: tuple(v) if isinstance(v, list) else v for one, v in parameters.items()}
+    given = {name: tuple(v) if isinstance(v, list) else v for name, v in parameters.items()}
     if "random_state" in inspect.signature(kind).parameters:
         given.setdefault("random_state", report.seed)
     estimator = kind(**given)

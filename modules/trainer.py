@@ -275,9 +275,11 @@ def _own_split(data: Dataset, options: Options) -> Job:
 
 @contextmanager
 def routines_of_run(ctx: Context, rank: int = 0, ranks: int = 1) -> Iterator[RoutineTable]:
-    """Have the table of routines of a run, the same one on every rank, for what is done with it.
+    """Give the table of routines of a run, the same one on every rank.
 
-    It is claimed for as long as that lasts: a copy that is started again finds it again.
+    The first rank measures them, or finds ``routines.json`` in the run directory; the others wait
+    for it in the tuple space. A run that is resumed finds the same file, so that a choice never
+    changes a result. The tuple is claimed meanwhile: a copy that is started again finds it again.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ class NetworkTrainer:
     Attributes
     ----------
     at_once : int
-        How many trials it likes to be given at once.
+        How many trials it runs together.
     save_model : function
         Only there if a trial has one network, and safetensors can write it.
     """
@@ -82,7 +82,7 @@ class NetworkTrainer:
             Of each trial what a call alone returns; None where it is better trained alone.
         """
         wanted = [Hyperparameters.model_validate(dict(parameters)) for parameters, _ in trials]
-        narrow = [place for place, one in enumerate(wanted) if not is_wide(one)]
+        narrow = [place for place, parameters in enumerate(wanted) if not is_wide(parameters)]
         if len(narrow) * len(self._rounds) < 2:
             return [None] * len(trials)
         given = []
@@ -130,8 +130,10 @@ class NetworkTrainer:
         return [trial_seed(seed, number) for number in range(len(self._rounds))]
 
     def _evaluated(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        evaluated = collect(self._rounds.jobs, [_numbers(one) for one in results])
-        metrics = marked(evaluated.metrics, is_diverged=any(DIVERGED in one for one in results))
+        evaluated = collect(self._rounds.jobs, [_numbers(result) for result in results])
+        metrics = marked(
+            evaluated.metrics, is_diverged=any(DIVERGED in result for result in results)
+        )
         return {**metrics, SPLITS: evaluated.splits()}
 
 
@@ -141,8 +143,8 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def _means(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the mean of each metric, and that one of the trainings diverged if it did."""
-    is_diverged = any(DIVERGED in one for one in results)
-    return marked(means([_numbers(one) for one in results]), is_diverged=is_diverged)
+    is_diverged = any(DIVERGED in result for result in results)
+    return marked(means([_numbers(result) for result in results]), is_diverged=is_diverged)
 
 
 def train(

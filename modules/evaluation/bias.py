@@ -115,7 +115,7 @@ class SelectionBias:
         ]
         if not self._chosen:
             self._chosen = chosen
-        self._chosen = [max(one, new) for one, new in zip(self._chosen, chosen, strict=True)]
+        self._chosen = [max(old, new) for old, new in zip(self._chosen, chosen, strict=True)]
 
     def add_stopped(self) -> None:
         """Take a trial that was stopped early: the best one was chosen before it too."""

@@ -130,11 +130,11 @@ def draw_curves(picture: Picture) -> Markup | None:
         drawn.append(tag("polyline", points=text, class_=style, data_i=row))
     # Where each ends: there it was stopped, or done.
     ends = [(row, *at) for row in picture.curves if (at := plot.at(*points[row][-1])) is not None]
-    stopped = [one for one in ends if one[0] not in top]
+    stopped = [end for end in ends if end[0] not in top]
     return plot.draw(
         tag("g", *drawn, class_="curves"),
         dots(stopped, "stopped-dots"),
-        dots([one for one in ends if one[0] in top], "end-dots"),
+        dots([end for end in ends if end[0] in top], "end-dots"),
         label=f"{words(picture.sweep.objective)} of the best and the stopped trials, step by step",
     )
 
@@ -150,7 +150,7 @@ def draw_parallel(picture: Picture) -> Markup | None:
     names, scales = [*names, picture.sweep.objective], [*scales, picture.axis]
     width, height = max(_FULL, _AXIS_ROOM * len(names)), 380.0
     top, bottom, left, right = 44.0, height - 18.0, 74.0, width - 64.0
-    across = [left + one * (right - left) / (len(names) - 1) for one in range(len(names))]
+    across = [left + lane * (right - left) / (len(names) - 1) for lane in range(len(names))]
 
     def down(where: float) -> float:
         return bottom - where * (bottom - top)
@@ -235,11 +235,11 @@ def draw_legend(picture: Picture) -> Markup:
     )
 
 
-def draw_effect(one: Effect, found: Importance, maximise: bool) -> Markup:
+def draw_effect(effect: Effect, found: Importance, maximise: bool) -> Markup:
     """Draw what the forest expects with each value of a parameter."""
     everything = [value for other in found.effects for value in other.mean]
-    longest = max(len(label) for label in one.labels[:: max(1, len(one.labels) // 4)])
-    scale = Named(one.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
+    longest = max(len(label) for label in effect.labels[:: max(1, len(effect.labels) // 4)])
+    scale = Named(effect.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
     low, high = min(everything), max(everything)
     room = 0.08 * (high - low) or 0.5
     plot = Plot(
@@ -248,20 +248,20 @@ def draw_effect(one: Effect, found: Importance, maximise: bool) -> Markup:
     )  # fmt: skip
     points = [
         (plot.across(scale.place_of(number)), plot.down(plot.y.place(value) or 0.0))
-        for number, value in enumerate(one.mean)
+        for number, value in enumerate(effect.mean)
     ]
     path = "M" + "L".join(f"{place(x)},{place(y)}" for x, y in points)
-    target = max(one.mean) if maximise else min(one.mean)
-    best = one.mean.index(target)
+    target = max(effect.mean) if maximise else min(effect.mean)
+    best = effect.mean.index(target)
     dot_list = [
         tag("path", tag("title", f"{label}: {show(value)}"), d=f"M{place(x)},{place(y)}h0",
             class_="dots effect" + (" chosen" if number == best else ""))
         for number, (label, value, (x, y)) in enumerate(
-            zip(one.labels, one.mean, points, strict=True))
+            zip(effect.labels, effect.mean, points, strict=True))
     ]  # fmt: skip
     return plot.draw(
         tag("path", d=path, class_="effect-line"),
         *dot_list,
-        label=f"what the objective is with each {words(one.name)}",
+        label=f"what the objective is with each {words(effect.name)}",
         kind="effect",
     )

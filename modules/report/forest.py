@@ -188,7 +188,7 @@ def bin_values(values: Sequence[Any], y: Floats) -> Binned:
     numbers = [as_number(value) for value in values]
     is_set = [value is not None for value in values]
     if all(number is not None for number, there in zip(numbers, is_set, strict=True) if there):
-        return _numbers(np.array([np.nan if one is None else one for one in numbers]))
+        return _numbers(np.array([np.nan if number is None else number for number in numbers]))
     return _words([NOT_SET if value is None else show(value) for value in values], y)
 
 
@@ -203,7 +203,9 @@ def _numbers(values: Floats) -> Binned:
         cuts = np.unique(np.quantile(values[there], inner, method="nearest"))
         cuts = cuts[cuts < distinct[-1]]
         bins = np.searchsorted(cuts, np.where(there, values, 0.0), side="left")
-        middles = [float(np.median(values[there & (bins == one)])) for one in range(len(cuts) + 1)]
+        middles = [
+            float(np.median(values[there & (bins == number)])) for number in range(len(cuts) + 1)
+        ]
         labels = [show(float(f"{middle:.2g}")) for middle in middles]
     if not there.all():
         bins = np.where(there, bins, len(labels))
@@ -219,7 +221,7 @@ def _words(words: Sequence[str], y: Floats) -> Binned:
     place[order] = np.arange(len(order))
     if len(order) > 4 * MOST_BINS:  # names, say: as many as trials
         place = place * (4 * MOST_BINS) // len(order)
-        labels = [f"group {one + 1}" for one in range(int(place.max()) + 1)]
+        labels = [f"group {group + 1}" for group in range(int(place.max()) + 1)]
     else:
-        labels = [str(distinct[one]) for one in order]
+        labels = [str(distinct[index]) for index in order]
     return Binned(place[bins].astype(np.int64), labels)

@@ -107,13 +107,15 @@ def importance(
         return None
     y = _bounded(np.asarray(objective, float), maximise)
     columns = [bin_values([point.get(name) for point in points], y) for name in names]
-    varying = [(name, one) for name, one in zip(names, columns, strict=True) if one.count > 1]
+    varying = [
+        (name, column) for name, column in zip(names, columns, strict=True) if column.count > 1
+    ]
     if not varying or np.ptp(y) <= 1e-12 * np.abs(y).max():
         return None
     names = [name for name, _ in varying]
-    columns = [one for _, one in varying]
-    bins = np.stack([one.bins for one in columns], axis=1)
-    bins_of = np.array([one.count for one in columns])
+    columns = [column for _, column in varying]
+    bins = np.stack([column.bins for column in columns], axis=1)
+    bins_of = np.array([column.count for column in columns])
     trees, whole, explained = _forest(bins, bins_of, y)
     if not whole:
         return None
@@ -164,7 +166,7 @@ def _analyse(
     explained: float,
     y: Floats,
 ) -> Importance:
-    shares = [np.bincount(one.bins, minlength=one.count) / len(y) for one in columns]
+    shares = [np.bincount(column.bins, minlength=column.count) / len(y) for column in columns]
     often = np.argsort(-sum(tree.gain for tree in trees), kind="stable")[:_IN_PAIRS]
     curves = [np.zeros(count) for count in bins_of]
     planes = {

@@ -94,12 +94,12 @@ class LiveReport:
             self._write_live()
 
     def resume(self) -> None:
-        """Take in that all rows so far are from an earlier run of the sweep, which goes on now."""
+        """Record that all rows so far are from an earlier session of the sweep."""
         self._earlier = self._gathered.count
         self._started_s = self._clock()
 
     def expect(self, trials: int | None) -> None:
-        """Take in how many trials there will be, where that was not known."""
+        """Set how many trials there will be, where that was not known."""
         self._gathered.sweep = replace(self._gathered.sweep, expected=trials)
 
     def close(self, state: str = "finished") -> None:
@@ -134,7 +134,7 @@ class LiveReport:
 
 
 def _describe(error: Exception) -> str:
-    """Say what went wrong, and where if it is a mistake of ours."""
+    """Return what went wrong, and in which line unless it is a failure of the system."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     at = "" if isinstance(error, OSError) else f" ({Path(where.filename).name}:{where.lineno})"
     return f"{type(error).__name__}: {error}{at}"

@@ -48,13 +48,13 @@ class Picture:
         steps, top = gathered.steps, gathered.top
         front, sampled = gathered.front.front, gathered.sampled
         by_order = dict(sampled)
-        by_order.update((one.order, one.row) for one in (*steps, *top))
+        by_order.update((kept.order, kept.row) for kept in (*steps, *top))
         by_order.update(front)
         orders = sorted(by_order)
         number = {order: place for place, order in enumerate(orders)}
 
         def places(kept: Iterable[Kept]) -> list[int]:
-            return [number[one.order] for one in kept]
+            return [number[row.order] for row in kept]
 
         return cls(
             gathered,

@@ -54,7 +54,7 @@ class Linear:
         if rough < _FINEST:
             return [(0.0, show(self.low)), (1.0, show(self.high))]
         power = 10.0 ** math.floor(math.log10(rough))
-        step = next(power * one for one in (1, 2, 5, 10) if power * one >= rough * 0.999)
+        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
@@ -84,11 +84,13 @@ class Log:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         every = max(1, -(-(last - first) // max(1, count)))
         factors = (1,) if last - first > 3 else (1, 2, 5) if last - first > 1 else range(1, 10)
-        values = [one * 10.0**power for power in range(first, last + 1, every) for one in factors]
-        inside = [one for one in values if self.low * 0.999 <= one <= self.high * 1.001]
+        values = [
+            factor * 10.0**power for power in range(first, last + 1, every) for factor in factors
+        ]
+        inside = [value for value in values if self.low * 0.999 <= value <= self.high * 1.001]
         if not inside:
             inside = [self.low, self.high]
-        return [(self.place(one) or 0.0, show(one)) for one in inside]
+        return [(self.place(value) or 0.0, show(value)) for value in inside]
 
 
 class Named:
@@ -116,12 +118,14 @@ class Named:
         """Return every value, or some where there are very many."""
         every = -(-len(self.labels) // self._most)
         return [
-            (self.place_of(one), label) for one, label in enumerate(self.labels) if one % every == 0
+            (self.place_of(number), label)
+            for number, label in enumerate(self.labels)
+            if number % every == 0
         ]
 
-    def place_of(self, one: int) -> float:
+    def place_of(self, number: int) -> float:
         """Return where the first, second, ... value lies."""
-        return one / (len(self.labels) - 1) if len(self.labels) > 1 else 0.5
+        return number / (len(self.labels) - 1) if len(self.labels) > 1 else 0.5
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ class OrNotSet:
     def ticks(self, count: int) -> list[tuple[float, str]]:
         """Return the scale's, and the place of what is not set."""
         above = [
-            (self._GAP + (1 - self._GAP) * one, label) for one, label in self.scale.ticks(count)
+            (self._GAP + (1 - self._GAP) * place, label) for place, label in self.scale.ticks(count)
         ]
         return [(0.0, NOT_SET), *above]
 

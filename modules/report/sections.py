@@ -25,7 +25,7 @@ _WEAK: Final = 0.3
 
 
 def headline(picture: Picture) -> Markup:
-    """Show the best, how many trials and how long: what one looks for first."""
+    """Show the best, how many trials and how long: the first thing to look for."""
     sweep, gathered, moment = picture.sweep, picture.gathered, picture.moment
     figures = []
     if picture.best is not None:
@@ -35,9 +35,11 @@ def headline(picture: Picture) -> Markup:
         figures.append(
             figure(f"{sweep.direction} {words(sweep.objective)}", value, which, "chosen")
         )
-    one, honest = moment.evaluation, Markup("")
-    if one is not None and one.honest is not None:
-        honest = figure(f"honest {words(one.metric)}", show(one.honest), one.protocol)
+    evaluation, honest = moment.evaluation, Markup("")
+    if evaluation is not None and evaluation.honest is not None:
+        honest = figure(
+            f"honest {words(evaluation.metric)}", show(evaluation.honest), evaluation.protocol
+        )
     figures.append(between("honest", honest))
     done = f"of {sweep.expected:,}" if sweep.expected else "so far"
     if sweep.expected == gathered.count:
@@ -78,7 +80,7 @@ def headline(picture: Picture) -> Markup:
 
 
 def _caution(evaluation: Evaluation | None) -> Markup:
-    """Say beside the best score why it is not to be reported as it is."""
+    """Return the warning beside the best score, why it is not to be reported as it is."""
     if evaluation is None or not evaluation.warnings:
         return Markup("")
     text = (
@@ -181,16 +183,16 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup:
     bars = [
         tag(
             "div",
-            tag("span", words(one.name), class_="label", title=one.name),
-            bar((one.alone, "alone"), (one.in_pairs / 2, "pairs")),
-            tag("span", f"{one.alone:.0%}", class_="share"),
+            tag("span", words(effect.name), class_="label", title=effect.name),
+            bar((effect.alone, "alone"), (effect.in_pairs / 2, "pairs")),
+            tag("span", f"{effect.alone:.0%}", class_="share"),
             class_="row",
         )
-        for one in found.effects
+        for effect in found.effects
     ]
     pairs = [
-        f"{words(one)} with {words(other)} {share:.0%}"
-        for one, other, share in found.pairs[:_PAIRS]
+        f"{words(first)} with {words(other)} {share:.0%}"
+        for first, other, share in found.pairs[:_PAIRS]
         if share >= 0.01
     ]
     told = f"Together, beyond what each does alone: {'; '.join(pairs)}." if pairs else None
@@ -204,9 +206,9 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup:
         else None
     )
     effects = [
-        tag("figure", tag("figcaption", words(one.name)),
-            draw_effect(one, found, picture.sweep.maximise))
-        for one in found.effects[:_EFFECTS]
+        tag("figure", tag("figcaption", words(effect.name)),
+            draw_effect(effect, found, picture.sweep.maximise))
+        for effect in found.effects[:_EFFECTS]
     ]  # fmt: skip
     method = (
         f"Functional ANOVA of {TREES} regression trees (Hutter, Hoos and Leyton-Brown, 2014), over "

@@ -152,16 +152,18 @@ def ranks_section(accounts: Sequence[RankAccount], picture: Picture | None = Non
     keys = [tag("span", tag("i", class_=part), part) for part in _PARTS]
     if len(accounts) > _RANKS_LISTED:
         cells = [
-            tag("i", title=f"{_who(one)}: {_share(one, 'working'):.0%} working",
-                style=f"--share:{_share(one, 'working'):.2f}")
-            for one in accounts
+            tag("i", title=f"{_who(account)}: {_share(account, 'working'):.0%} working",
+                style=f"--share:{_share(account, 'working'):.2f}")
+            for account in accounts
         ]  # fmt: skip
         body = [tag("div", *cells, class_="cells")]
         rows = _by_kind(accounts)
     else:
-        body, rows = [], [(_who(one), [one]) for one in accounts]
+        body, rows = [], [(_who(account), [account]) for account in accounts]
     for label, some in rows:
-        shares = [(sum(_share(one, part) for one in some) / len(some), part) for part in _PARTS]
+        shares = [
+            (sum(_share(account, part) for account in some) / len(some), part) for part in _PARTS
+        ]
         body.append(
             tag(
                 "div",
@@ -187,7 +189,7 @@ def _trainers(picture: Picture | None) -> list[Markup]:
     trainers = picture.gathered.trainers if picture is not None else {}
     if not trainers:
         return [nothing("The account of the ranks comes with the end of the run.")]
-    ranked = sorted(trainers.items(), key=lambda one: (str(type(one[0])), one[0]))
+    ranked = sorted(trainers.items(), key=lambda entry: (str(type(entry[0])), entry[0]))
     most = max(trainers.values())
     rows = [
         tag(
@@ -222,15 +224,17 @@ def _share(account: RankAccount, part: str) -> float:
 
 
 def _cpu(accounts: Sequence[RankAccount]) -> str:
-    wall_s = sum(one.working_s + one.waiting_s + one.communicating_s for one in accounts)
-    known_s = [one.cpu_s for one in accounts if one.cpu_s is not None]
+    wall_s = sum(
+        account.working_s + account.waiting_s + account.communicating_s for account in accounts
+    )
+    known_s = [account.cpu_s for account in accounts if account.cpu_s is not None]
     return f", CPU {sum(known_s) / wall_s:.0%}" if known_s and wall_s else ""
 
 
 def _by_kind(accounts: Sequence[RankAccount]) -> list[tuple[str, list[RankAccount]]]:
     """Put together ranks on which copies of the same modules ran."""
     kinds: dict[str, list[RankAccount]] = {}
-    for one in accounts:
-        names = sorted({copy.rpartition(".")[0] or copy for copy in one.copies})
-        kinds.setdefault(", ".join(names) or "nothing", []).append(one)
+    for account in accounts:
+        names = sorted({copy.rpartition(".")[0] or copy for copy in account.copies})
+        kinds.setdefault(", ".join(names) or "nothing", []).append(account)
     return [(f"{len(some):,} ranks: {kind}", some) for kind, some in kinds.items()]

@@ -32,7 +32,7 @@ class Condition:
     def holds(self, value: Any) -> bool:
         """Whether a value fulfils it."""
         if self.values is not None:
-            return any(same(one, value) for one in self.values)
+            return any(same(known, value) for known in self.values)
         return bool(self.at_least <= value <= self.at_most)
 
 
@@ -69,7 +69,7 @@ def _condition(
     if isinstance(what, Mapping) and not (
         isinstance(dimension, Choices) and _is_value(what, dimension)
     ):
-        unknown = ", ".join(str(one) for one in what if one not in _BOUNDS) or "{}"
+        unknown = ", ".join(str(key) for key in what if key not in _BOUNDS) or "{}"
         raise SpaceError(
             f"if: {other}: unknown condition {unknown}; write a value, a list of values, "
             "or { at_least = ..., at_most = ... }",
@@ -89,15 +89,15 @@ def _condition(
         raise SpaceError(f"if: {other} = [] never holds", name)
     for value in values:
         if not _is_value(value, dimension):
-            known = [str(one) for one in dimension] if isinstance(dimension, Choices) else []
+            known = [str(choice) for choice in dimension] if isinstance(dimension, Choices) else []
             raise SpaceError(f"if: {other} is never {value!r}{_meant(str(value), known)}", name)
     return Condition(tuple(_own(value, dimension) for value in values))
 
 
 def _bounds(name: str, other: str, what: Mapping[str, Any], dimension: Dimension) -> Condition:
     values = dimension if isinstance(dimension, Choices) else ()
-    for one in [*what.values(), *values]:
-        if isinstance(one, bool) or not isinstance(one, (int, float)) or one != one:
+    for bound in [*what.values(), *values]:
+        if isinstance(bound, bool) or not isinstance(bound, (int, float)) or bound != bound:
             raise SpaceError(f"if: {other} = {dict(what)}: at_least and at_most need numbers", name)
     at_least, at_most = what.get("at_least", -math.inf), what.get("at_most", math.inf)
     return Condition(None, _own(at_least, dimension), _own(at_most, dimension))
@@ -152,7 +152,7 @@ def parents_first(conditions: Conditions) -> list[str]:
 
 
 def _circle(conditions: Conditions, placed: Mapping[str, None]) -> str:
-    name = next(one for one in conditions if one not in placed)
+    name = next(name for name in conditions if name not in placed)
     way: list[str] = []
     while name not in way:
         way.append(name)
@@ -182,7 +182,7 @@ def breaks(dimension: Dimension, asked: Sequence[Condition]) -> Iterator[tuple[i
         runs = [(1, value) for value in _samples(dimension, asked)]
     length_before, bits_before = 0, -1
     for length, value in runs:
-        bits = sum(1 << index for index, one in enumerate(asked) if one.holds(value))
+        bits = sum(1 << index for index, condition in enumerate(asked) if condition.holds(value))
         if bits != bits_before and length_before:
             yield length_before, bits_before
             length_before = 0
@@ -195,12 +195,12 @@ def _changes(dimension: Finite, asked: Sequence[Condition]) -> set[int]:
     if isinstance(dimension, Choices):
         return set(range(len(dimension))) if asked else set()
     found = set()
-    for one in asked:
-        if one.values is not None:
-            at = [dimension.index_of(value) for value in one.values]
+    for condition in asked:
+        if condition.values is not None:
+            at = [dimension.index_of(value) for value in condition.values]
             found |= {*at, *(index + 1 for index in at)}
         else:
-            found |= {_first(dimension, one.at_least), _first(dimension, one.at_most)}
+            found |= {_first(dimension, condition.at_least), _first(dimension, condition.at_most)}
             # The bound itself belongs to the values that it admits.
             found |= {min(index + 1, len(dimension)) for index in list(found)}
     return found
@@ -222,9 +222,13 @@ def _samples(dimension: Dimension, asked: Sequence[Condition]) -> list[Any]:
     ends = [0.0, 1.0]
     assert isinstance(dimension, (Range, LogIntegers))
     low, high = sorted((dimension.start, dimension.stop))
-    for one in asked:
-        bounds = [one.at_least, one.at_most] if one.values is None else list(one.values)
+    for condition in asked:
+        bounds = (
+            [condition.at_least, condition.at_most]
+            if condition.values is None
+            else list(condition.values)
+        )
         ends += [dimension.share(bound) for bound in bounds if low <= bound <= high]
     ends = sorted(set(ends))
-    middles = [(one + other) / 2 for one, other in pairwise(ends)]
+    middles = [(below + other) / 2 for below, other in pairwise(ends)]
     return [dimension.at(min(share, 1 - 2**-53)) for share in sorted({*ends, *middles})]

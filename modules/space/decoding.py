@@ -139,7 +139,7 @@ class Tree:
             return [(0, (ruled_out | _bits(askers)) & later)]
         ways = []
         for length, holds in self._runs[position]:
-            denied = _bits(one for at, one in enumerate(askers) if not holds >> at & 1)
+            denied = _bits(asker for at, asker in enumerate(askers) if not holds >> at & 1)
             ways.append((length, (ruled_out | denied) & later))
         return ways
 

@@ -130,8 +130,8 @@ class Choices(Finite):
 
     def index_of(self, value: Any) -> int:
         """Return where a value stands."""
-        for index, one in enumerate(self.values):
-            if same(one, value):
+        for index, known in enumerate(self.values):
+            if same(known, value):
                 return index
         raise ValueError(f"{value!r} is not among {', '.join(map(repr, self.values))}")
 

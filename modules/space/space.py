@@ -85,11 +85,11 @@ def _table(table: Mapping[str, Any]) -> Dimension:
 def _choices(values: Sequence[Any]) -> Choices:
     if not values:
         raise SpaceError("an empty list, so the grid has no points")
-    for index, one in enumerate(values):
-        if one != one:
+    for index, value in enumerate(values):
+        if value != value:
             raise SpaceError("nan is a value that equals nothing, not even itself: leave it out")
-        if any(same(one, earlier) for earlier in values[:index]):
-            raise SpaceError(f"{one!r} stands there twice: its points would too")
+        if any(same(value, earlier) for earlier in values[:index]):
+            raise SpaceError(f"{value!r} stands there twice: its points would too")
     return Choices(tuple(values))
 
 
@@ -200,7 +200,7 @@ class Space:
         self._order = parents_first(self.conditions)
         self._is_in_order = self._order == list(self.dimensions)
         self.endless = [
-            name for name, one in self.dimensions.items() if not isinstance(one, Finite)
+            name for name, dimension in self.dimensions.items() if not isinstance(dimension, Finite)
         ]
         self._tree = Tree(self._order, self.dimensions, self.conditions)
 
@@ -306,7 +306,7 @@ class Space:
         SpaceError
             If a value is none of its parameter's, or one is missing or should be.
         """
-        for name in [*self._order, *(one for one in parameters if one not in self.dimensions)]:
+        for name in [*self._order, *(name for name in parameters if name not in self.dimensions)]:
             wanted = name in self.dimensions and self._is_there(name, parameters)
             if wanted != (name in parameters):
                 raise SpaceError("is missing" if wanted else "should not be there", name)

@@ -91,12 +91,12 @@ class CrossEntropy:
             return
         # Only once it is used: sorted, so that sums do not depend on the order of wait_reporter.
         if self._told >= self._startup or len(self._elite) == self._size:
-            self._fit(sorted(self._elite, key=lambda one: one[:2]))
+            self._fit(sorted(self._elite, key=lambda entry: entry[:2]))
 
     def _fit(self, elite: list[tuple[float, int, Parameters]]) -> None:
         self._fits = {}
         for name, dimension in self._space.dimensions.items():
-            values = [one[2][name] for one in elite if name in one[2]]
+            values = [entry[2][name] for entry in elite if name in entry[2]]
             if not values:
                 continue
             if dimension.is_ordered:

@@ -59,7 +59,7 @@ def export(ledger: Path, formats: list[str], folder: Path) -> list[Path]:
         If a format is unknown, or what it needs is not installed.
     """
     check_formats(formats)
-    return [path for one in formats for path in FORMATS[one](ledger, folder)]
+    return [path for name in formats for path in FORMATS[name](ledger, folder)]
 
 
 def check_formats(formats: list[str]) -> None:
@@ -70,12 +70,12 @@ def check_formats(formats: list[str]) -> None:
     ExportError
         As `export`.
     """
-    unknown = [one for one in formats if one not in FORMATS]
+    unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise ExportError(f"no such format: {', '.join(unknown)}; there are {', '.join(FORMATS)}")
-    for one in formats:
-        if one in _NEEDED and find_spec(_NEEDED[one]) is None:
-            raise ExportError(f"{one} needs {_NEEDED[one]}: pip install {_NEEDED[one]}")
+    for name in formats:
+        if name in _NEEDED and find_spec(_NEEDED[name]) is None:
+            raise ExportError(f"{name} needs {_NEEDED[name]}: pip install {_NEEDED[name]}")
 
 
 def rows_of(ledger: Path, folder: Path) -> Iterator[dict[str, Any]]:
@@ -127,7 +127,10 @@ def objectives_of(ledger: Path, folder: Path) -> list[Objective]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise LedgerError(f"{ledger} does not say what its sweep was for")
     directions = maximise if isinstance(maximise, list) else [maximise] * len(texts)
-    return [Objective.parse(text, one, folder) for text, one in zip(texts, directions, strict=True)]
+    return [
+        Objective.parse(text, larger, folder)
+        for text, larger in zip(texts, directions, strict=True)
+    ]
 
 
 def _columns(rows: Iterable[dict[str, Any]]) -> list[str]:
@@ -190,10 +193,13 @@ def _to_parquet(ledger: Path, folder: Path) -> list[Path]:
             while batch := list(islice(rows, _BATCH)):
                 arrays = [
                     arrow.array(
-                        [_as(kinds[one], row[one]) if one in row else None for row in batch],
-                        schema.field(one).type,
+                        [
+                            _as(kinds[column], row[column]) if column in row else None
+                            for row in batch
+                        ],
+                        schema.field(column).type,
                     )
-                    for one in columns
+                    for column in columns
                 ]
                 writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
     return paths
@@ -230,7 +236,7 @@ def _to_optuna(ledger: Path, folder: Path) -> list[Path]:
     study = optuna.create_study(
         storage=JournalStorage(JournalFileBackend(str(path))),
         study_name=ledger.parent.name,
-        directions=["maximize" if one.maximise else "minimize" for one in objectives],
+        directions=["maximize" if objective.maximise else "minimize" for objective in objectives],
     )
     states = {FINISHED: "COMPLETE", STOPPED: "PRUNED", FAILED: "FAIL", DIVERGED: "FAIL"}
     for record, (_, curve) in zip(trials_of(ledger), curves_of(ledger, folder), strict=True):
@@ -239,7 +245,7 @@ def _to_optuna(ledger: Path, folder: Path) -> list[Path]:
         state = states[record["state"]]
         values = None
         if state == "COMPLETE":
-            values = [one.value(metrics) for one in objectives]
+            values = [objective.value(metrics) for objective in objectives]
             if any(math.isnan(value) for value in values):
                 state, values = "FAIL", None  # Optuna has no NaN
         notes: dict[str, Any] = {**metrics, **{n: record[n] for n in _OWN if n in record}}
@@ -277,7 +283,9 @@ def _distributions(ledger: Path, kinds: Any) -> dict[str, Any]:
     for name in words:
         if name in numbers:  # numbers and words: all of them are choices
             values = {record["parameters"].get(name) for record in trials_of(ledger)}
-            words[name] = dict.fromkeys(_categorical(one) for one in values if one is not None)
+            words[name] = dict.fromkeys(
+                _categorical(value) for value in values if value is not None
+            )
         found[name] = kinds.CategoricalDistribution(list(words[name]))
     return found
 

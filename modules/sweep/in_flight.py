@@ -67,7 +67,7 @@ class InFlightTrials:
         self._page: mmap.mmap | None = None
 
     def note(self, start: int, stop: int) -> None:
-        """Say that the trials from `start` to before `stop` are under way; none if both are 0."""
+        """Note that the trials from `start` to before `stop` are under way; none if both are 0."""
         if self._page is None:
             self._page = self._open()
         _BOUNDS.pack_into(self._page, 0, start, stop)
@@ -115,7 +115,7 @@ def take_in_flight(run_dir: Path, tags: Tags) -> list[LeftInFlight]:
 
 
 def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:
-    """Say which trials were under way when a run was ended by the death of a rank.
+    """Return which trials were under way when a run was ended by the death of a rank.
 
     Parameters
     ----------

@@ -225,7 +225,7 @@ class Pace:
     Attributes
     ----------
     at_once : int
-        How many trials a trainer likes to be given at once, since together they take less time.
+        How many trials a trainer runs together, which takes less time.
     """
 
     def __init__(self) -> None:
@@ -239,7 +239,7 @@ class Pace:
         return self._trial_s
 
     def observe(self, trials: int, seconds: float) -> None:
-        """Take into account what a lease took."""
+        """Record how long the trials of a lease took."""
         if trials < 1:
             return
         each_s = seconds / trials

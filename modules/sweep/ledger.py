@@ -47,7 +47,7 @@ class LedgerError(ModuleFailed, ValueError):
 
 def ledger_path(run_dir: Path, group: str, module: str, iteration: Sequence[int]) -> Path:
     """Return where the ledger of a sweep lies; each iteration of its group has one."""
-    again = f"-{'.'.join(str(one + 1) for one in iteration)}" if any(iteration) else ""
+    again = f"-{'.'.join(str(number + 1) for number in iteration)}" if any(iteration) else ""
     return run_dir / "sweeps" / f"{group}.{module}{again}" / "trials.jsonl"
 
 
@@ -229,9 +229,9 @@ def plain(value: Any) -> Any:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     if not isinstance(value, (float, int, str, type(None))):
         value = _plain(value)
         if isinstance(value, list):

@@ -119,7 +119,7 @@ class _MasterLoop:
         self._pace = Pace()
         self._saves_models: bool | None = None
         self._model = ""
-        self._suspects: frozenset[int] = frozenset()
+        self._quarantined: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
         self._started_s = time.monotonic()
         self._path = ledger_path(ctx.run_dir, ctx.group, ctx.module, ctx.iteration)
@@ -141,7 +141,7 @@ class _MasterLoop:
         left_over = take_in_flight(self._ctx.run_dir, self._tags)
         for left in left_over:
             self._ctx.log.warning("%s when the run was ended: it is tried with care", left)
-        self._suspects = frozenset(trial for left in left_over for trial in left.trials)
+        self._quarantined = frozenset(trial for left in left_over for trial in left.trials)
         if len(self._book.recorded):
             self._output.resume()
             self._ctx.log.info("%d trials are recorded already", len(self._book.recorded))
@@ -153,7 +153,7 @@ class _MasterLoop:
             self._plan.seed,
             None if self._asks_here else self._search.strategy,
             wants_reports=self._wants_reports,
-            quarantined=self._suspects,
+            quarantined=self._quarantined,
         )
         self._output.declare()
         tuples, tag = self._ctx.tuples, self._tags.outcome
@@ -309,7 +309,8 @@ class _MasterLoop:
             unranked = self._results.unranked
             counts = ", ".join(f"{count} {why}" for why, count in unranked.items())
             reason = next(
-                (one["reason"] for one in trials_of(self._path) if "reason" in one), "none was run"
+                (record["reason"] for record in trials_of(self._path) if "reason" in record),
+                "none was run",
             )
             raise SweepFailed(f"no trial has succeeded ({counts or 'none'}); the first: {reason}")
         return self._results.best_rows.best[0]

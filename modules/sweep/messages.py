@@ -139,7 +139,7 @@ class Outcome:
     stopped : set of int
         Trials that the master had stopped early.
     at_once : int
-        How many trials this trainer likes to be given at once.
+        How many trials this trainer runs together.
     saves_models : bool
         Whether it can write the model of a trial.
     reports : dict of int to list of (int, dict)

@@ -122,7 +122,7 @@ class SweepOutput:
         self._ctx.results.show(count, best=best, constants=constants, unranked=unranked)
 
     def show_notes(self, more: Sequence[str] = ()) -> None:
-        """Say which trials none other beats, how far to believe the best score, and `more`."""
+        """Show the Pareto front, how far to believe the best score, and `more`."""
         notes = self._search.front_lines()
         report = self._search.bias.report()
         if report is not None:

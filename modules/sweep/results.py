@@ -73,7 +73,7 @@ class SweepResults:
     def _restored(self, record: dict[str, Any]) -> dict[str, Any]:
         if "reports" in record:
             self._curves += 1
-            record["reports"] = [(step, as_numbers(one)) for step, one in record["reports"]]
+            record["reports"] = [(step, as_numbers(metrics)) for step, metrics in record["reports"]]
         for step, metrics in record.get("reports", ()):
             with suppress(ObjectiveError):  # of a curve that was reported to no rule
                 self._search.report(record["trial"], step, metrics)
@@ -212,9 +212,9 @@ def _choices_as_text(space: Space) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, dimension in space.dimensions.items():
         if isinstance(dimension, Choices):
-            values = {repr(plain(one)): one for one in dimension.values}
-            known = {repr(one) for one in dimension.values}
-            odd = {text: one for text, one in values.items() if text not in known}
+            values = {repr(plain(value)): value for value in dimension.values}
+            known = {repr(value) for value in dimension.values}
+            odd = {text: value for text, value in values.items() if text not in known}
             if odd:
                 found[name] = odd
     return found
@@ -274,7 +274,9 @@ class BestRows:
             ``trial``, the objective and any other columns.
         """
         if self._constants is None:
-            self._constants = {name: one for name, one in row.items() if name != self._objective}
+            self._constants = {
+                name: value for name, value in row.items() if name != self._objective
+            }
         elif self._constants:
             varies = [
                 name
@@ -288,7 +290,7 @@ class BestRows:
         badness = (value != value, self._sign * value if value == value else 0.0, row["trial"])
         if self._worst_kept is not None and badness > self._worst_kept:
             return False
-        insort(self._best, (badness, dict(row)), key=lambda one: one[0])
+        insort(self._best, (badness, dict(row)), key=lambda entry: entry[0])
         del self._best[self._kept :]
         if len(self._best) == self._kept:
             self._worst_kept = self._best[-1][0]

@@ -137,7 +137,7 @@ class InProcessRunner:
     Attributes
     ----------
     at_once : int
-        How many trials the task likes to be given at once.
+        How many trials the task runs together.
     saves_models : bool
         Whether it can write the model of a trial.
     """
@@ -185,7 +185,7 @@ class InProcessRunner:
         )
 
     def save_model(self, trial: int, parameters: dict[str, Any], seed: int, path: Path) -> Path:
-        """Have the model of a trial written; return its file.
+        """Write the model of a trial; return its file.
 
         Raises
         ------
@@ -295,7 +295,7 @@ def follow_rank0(ctx: Context, tags: Tags, runner: TrialRunner) -> int:
 
 
 def _verdict_of_rank0(ctx: Context, on_report: OnReport | None) -> OnReport:
-    """Have all ranks report at the same places, and go on or stop as rank 0 is told."""
+    """Return an `on_report` by which all ranks go on or stop as the master has told rank 0."""
 
     def report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         verdict = on_report(trial, step, metrics) if on_report is not None else True

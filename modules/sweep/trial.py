@@ -1,4 +1,4 @@
-"""One trial: its parameters, what it may say meanwhile, and what it gives.
+"""One trial: its parameters, what its function reports, and what it returns.
 
 A trainer is a function ``train(parameters, report) -> metrics``. It may come from a function
 ``prepare(options, folder)`` that loads the data once for all trials, say.
@@ -92,7 +92,7 @@ class Report:
     trial : int
         Its number.
     seed : int
-        Its own: the same whoever tries it, on whatever number of ranks.
+        Its own: the same on whichever trainer, and on any number of ranks.
     attempt : int
         From 1.
     options : mapping
@@ -140,7 +140,7 @@ class Report:
         self._is_stopped = False
 
     def __call__(self, step: int, **metrics: Any) -> bool:
-        """Say how far the trial is, and how good.
+        """Report how far the trial is, and how good.
 
         Parameters
         ----------
@@ -269,10 +269,10 @@ class _Parameters(dict[str, Any]):
 def _abbreviated(name: str, names: Iterable[str]) -> list[str]:
     """Return the names of which one is an abbreviation, such as ``lr`` of ``learning_rate``."""
     found = []
-    for one in names:
-        letters = iter(one)
-        if one[:1] == name[:1] and all(letter in letters for letter in name):
-            found.append(one)
+    for known in names:
+        letters = iter(known)
+        if known[:1] == name[:1] and all(letter in letters for letter in name):
+            found.append(known)
     return found
 
 

@@ -45,7 +45,6 @@ INSTEAD = {
 ALLOWED: dict[str, set[str]] = {
     "roster": {"diel/comm", "diel/executive"},
     "slopes": {"dnn/graph"},
-    "suspects": {"modules/sweep"},
 }
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
