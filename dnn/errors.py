@@ -205,7 +205,7 @@ def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
             if function.__name__ == "__init__":  # of a base class, perhaps
                 where = type(args[0]).__name__
                 own = inspect.signature(type(args[0])).parameters.values()
-                there = [one.name for one in own if one.kind is not one.VAR_KEYWORD]
+                there = [option.name for option in own if option.kind is not option.VAR_KEYWORD]
                 there += [name for name in names if name not in there]
             hint = suggestion("argument", wrong, there)
             message = f"{where} has no argument {wrong!r}{hint}"

@@ -197,6 +197,6 @@ def of_sums(right: Array, of_class: Array, of_guess: Array) -> list[dict[str, fl
             else 0.0,
         }
         for samples, right, covariance, spread_class, spread_guess in zip(
-            *(one.tolist() for one in sums), strict=True
+            *(numbers.tolist() for numbers in sums), strict=True
         )
     ]

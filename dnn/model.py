@@ -178,6 +178,7 @@ class NeuralNetwork(Networks):
         fit = Fit(self, samples, [epochs], batch_size, held_out, inspect=inspect)
         (history,) = fit.histories
         with ExitStack() as stack:
+            stack.callback(setattr, self, "_trainer", None)  # which would hold the data
             watch = None
             # Imported here: most of a sweep's networks are trained without anybody watching.
             if callbacks or progress is not False:
@@ -187,7 +188,6 @@ class NeuralNetwork(Networks):
             for _ in fit:
                 if watch is not None and (reason := watch()):
                     fit.stop(0, reason)
-        self._trainer = None  # or it would hold the data
         if history.diverged and network.keeps_half:
             message = (
                 f"the loss is {history.loss[-1]} in epoch {len(self.history)}: "

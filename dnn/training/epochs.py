@@ -153,8 +153,8 @@ class Trainer:
             function(*arguments)
         self._update.steps_done += self.steps
         # Contiguous rows, so that the losses of K networks are summed up as those of one are.
-        losses = self._ops.to_host(self._losses).reshape(self.steps, -1).T * self._shares
-        means: list[float] = np.ascontiguousarray(losses).sum(axis=1).tolist()
+        losses = np.ascontiguousarray(self._ops.to_host(self._losses).T * self._shares)
+        means: list[float] = np.add.reduce(losses, axis=-1).reshape(-1).tolist()
         return means
 
 

@@ -147,8 +147,8 @@ class Network:
         self.output_shape = self.summaries[-1].shape
         self._declared = [parameter for layer in self.layers for parameter in layer.parameters]
         self._variables = [parameter.node for parameter in self._declared]
-        self._kept = [state for layer in self.layers for state in layer.states]
-        self._state_nodes = [state.node for state in self._kept]
+        self._declared_states = [state for layer in self.layers for state in layer.states]
+        self._state_nodes = [state.node for state in self._declared_states]
         self._noise = NoiseSource(
             variable((), np.uint64, "noise.seed"), variable((), np.uint64, self.step_name)
         )
@@ -164,7 +164,7 @@ class Network:
             One, or one for each of the K networks.
         """
         self._start(self.parameters, self._declared, seeds)
-        self._start(self.state_buffer, self._kept, seeds)
+        self._start(self.state_buffer, self._declared_states, seeds)
         noise_seeds = [stream(each, "noise").integers(2**64, dtype=np.uint64) for each in seeds]
         there = self.states[self._noise.seed.name]
         self.ops.load(np.array(noise_seeds, np.uint64).reshape(there.shape), there)
@@ -306,8 +306,8 @@ class Network:
             ]
             wanted += [node for layer in self.layers for node in layer.assignments]
             if self._noise.step in topological_order([loss]):
-                one = np.array(1, np.uint64)
-                wanted.append(operations.assign(self._noise.step, self._noise.step + one))
+                next_step = self._noise.step + np.array(1, np.uint64)
+                wanted.append(operations.assign(self._noise.step, next_step))
         else:
             wanted.append(outputs)
         now = self._for_models([*wanted, *(node for node, _ in into)])
