@@ -42,11 +42,11 @@ class WaitWatch:
         self._is_suspected = False
 
     def note(self, rank: int, plan: CopyPlan, report: Waiting, now_s: float) -> None:
-        """Take in that a rank has waited for a while."""
+        """Record that a rank has waited for a while."""
         self._waits[rank] = Waits(plan, report, now_s)
 
     def forget(self, rank: int) -> None:
-        """Take in that a rank goes on, or shall."""
+        """Record that a rank no longer waits, or is told not to."""
         self._waits.pop(rank, None)
 
     @property
@@ -55,7 +55,7 @@ class WaitWatch:
         return self._waits
 
     def note_end(self, rank: int, serial: int, counts: MessageCounts) -> None:
-        """Take in that a rank's part of a copy has ended, with the messages that it has sent."""
+        """Record that a rank's part of a copy has ended, with the messages that it has sent."""
         self.forget(rank)
         self._sent_by_ended.pop((serial, rank), None)  # nobody waits for these any more
         self._sent_by_ended.update(counts.sent)
@@ -117,7 +117,7 @@ class WaitWatch:
         counts = report.counts
         if counts.waits_for == "message":
             me = (report.serial, rank)
-            sent = [self._waits[other].report.counts.sent.get(me, 0) for other in running]
+            sent = [self._waits[rank].report.counts.sent.get(me, 0) for rank in running]
             return sum(sent) + self._sent_by_ended[me] == counts.arrived
         if counts.waits_for == "receipt":
             me = (report.serial, rank)

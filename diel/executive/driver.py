@@ -284,7 +284,7 @@ class Driver:
 
     def _survey(self) -> list[dict[str, Any]]:
         """Ask every tuple server what it holds."""
-        return [self._tuple_client().survey(one) for one in range(len(self._server_ranks))]
+        return [self._tuple_client().survey(server) for server in range(len(self._server_ranks))]
 
     def _tuple_client(self) -> TupleClient:
         if self._tuples is None:
@@ -321,7 +321,7 @@ class Driver:
     def _perform(self, instructions: Sequence[Instruction]) -> None:
         # Orders first: ranks work while it is written down why. A crash in between only means that
         # a resumed run does something again. But a checkpoint is of the moment before the orders.
-        kinds = {type(one) for one in instructions}
+        kinds = {type(instruction) for instruction in instructions}
         if GroupFinished in kinds and EndRun not in kinds and self._checkpoints.is_due():
             self._write_down(instructions)
             self._save_checkpoint()
@@ -364,7 +364,7 @@ class Driver:
             instruction.iteration,
             tuple(rank for plan in copies for rank in plan.ranks),
             copies[0].module_serial,
-            tuple(gpus) if any(one is not None for one in gpus) else None,
+            tuple(gpus) if any(each is not None for each in gpus) else None,
         )
         self._mailbox.send_to_all(order, order.ranks)
         self._present_copies[instruction.group] = {plan.name: plan for plan in copies}

@@ -1,6 +1,6 @@
-"""Which iteration of which group comes next: groups in groups, ``depends`` and ``until``.
+"""Which iteration of which group comes next: groups inside groups, ``depends`` and ``until``.
 
-Pure. A group of modules is a leaf: it waits in `GroupTree.ready` for its ranks and is done when the
+A group of modules is a leaf: it waits in `GroupTree.ready` for its ranks and is done when the
 scheduler says so. A group of groups is done with an iteration when all groups inside are finished.
 A group stands in one place and runs one iteration at a time, so all that is to be known of it is
 how many iterations of the present pass are behind it: a pass is an iteration of the group around.
@@ -91,7 +91,7 @@ class GroupTree:
         while startable:
             node = startable.pop()
             started.add(node.plan.name)
-            startable += [one for one in node.inside if not unmet[one.plan.name]]
+            startable += [inner for inner in node.inside if not unmet[inner.plan.name]]
             for dependant in node.dependants:
                 unmet[dependant.plan.name] -= 1
                 if not unmet[dependant.plan.name]:
@@ -109,11 +109,6 @@ class GroupTree:
     def finished(self) -> dict[str, Finished]:
         """What is behind: enough to go on from there."""
         return dict(self._finished)
-
-    @property
-    def looking(self) -> list[str]:
-        """Groups that wait for an answer to `LookForTag`."""
-        return [name for name, node in self._nodes.items() if node.is_looking]
 
     def iteration_of(self, group: str) -> Iteration:
         """Return the iteration that a group is in, or that it would begin with."""
@@ -141,11 +136,11 @@ class GroupTree:
         return self._begin_startable(self._outermost)
 
     def iteration_done(self, group: str) -> list[Instruction]:
-        """Take in that the modules of a group are done with its iteration."""
+        """Record that the modules of a group are done with its iteration."""
         return self._done(self._nodes[group])
 
     def tag_looked(self, group: str, iteration: Iteration, is_there: bool) -> list[Instruction]:
-        """Take in whether the tag that ends a group is there."""
+        """Record whether the tag that ends a group is there."""
         node = self._nodes[group]
         if not node.is_looking or node.iteration != iteration:
             return []
@@ -181,9 +176,9 @@ class GroupTree:
         return unfinished
 
     def _begin_startable(self, nodes: Sequence[_Node]) -> list[Instruction]:
-        # Chosen first: where one turns out to be finished, others follow from that.
+        # Chosen first: where a group turns out to be finished, its dependants follow from that.
         startable = [node for node in nodes if not node.unmet and not node.is_finished]
-        return [one for node in startable for one in self._begin_iteration(node)]
+        return [order for node in startable for order in self._begin_iteration(node)]
 
     def _begin_iteration(self, node: _Node) -> list[Instruction]:
         if not node.inside:

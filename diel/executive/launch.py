@@ -258,7 +258,9 @@ class Launched:
             asked_to_stop = True
 
         # Whoever ignores one wants us to: nohup SIGHUP, a shell SIGINT for what it starts with "&".
-        heeded = [one for one in _STOP_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+        heeded = [
+            number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+        ]
         previous = {number: signal.signal(number, ask_to_stop) for number in heeded}
         end_at_s: float | None = None
         after_end = False

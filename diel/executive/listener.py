@@ -78,7 +78,7 @@ class Listener:
         self.tuples_left = 0
 
     def hear(self, rank: int, report: Report) -> Event | None:
-        """Take in a report; return what the scheduler has to be told, if anything."""
+        """Note a report where it belongs; return what the scheduler has to be told, if anything."""
         self._note_times(rank, report)
         if isinstance(report, messages.Recorded):
             record = report.record
@@ -114,7 +114,7 @@ class Listener:
         return None
 
     def hear_late(self, rank: int, report: Report) -> None:
-        """Take in a report after the last decision: what happens to copies counts no more."""
+        """Note a report after the last decision: what happens to copies counts no more."""
         if isinstance(report, (messages.Recorded, messages.Goodbye)):
             self.hear(rank, report)
         else:

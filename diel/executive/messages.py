@@ -284,7 +284,7 @@ class ServerStatus:
     capacity_bytes: int
 
 
-def starting_roster(
+def starting_peers(
     group: str, modules: Sequence[ModulePlacement], specs: Mapping[str, ModuleSpec]
 ) -> Peers:
     """Return the peers in a group that starts."""
@@ -304,7 +304,7 @@ def starting_roster(
 def peers_of(group: str, copies: Sequence[CopyPlan], specs: Mapping[str, ModuleSpec]) -> Peers:
     """Return the peers in a group, of which some copies have been started again."""
     found: dict[str, list[CopyRanks]] = {}
-    for plan in sorted(copies, key=lambda one: one.copy_index):
+    for plan in sorted(copies, key=lambda plan: plan.copy_index):
         found.setdefault(plan.module, []).append(CopyRanks(plan.serial, plan.ranks))
     return Peers(
         group,

@@ -50,7 +50,7 @@ class SpanRecorder:
 
     @contextlib.contextmanager
     def copy(self, plan: CopyPlan) -> Iterator[dict[str, Any]]:
-        """Keep the run of a module on this rank; how it ended is to be put into the dictionary."""
+        """Record how long a block runs a copy; the caller puts how it ended into the dictionary."""
         about: dict[str, Any] = {
             "group": plan.group,
             "iteration": plan.iteration,
@@ -164,12 +164,12 @@ class TimeTable:
         self._ranks_of: dict[str, set[int]] = {}
 
     def note_order(self, plan: CopyPlan) -> None:
-        """Take in that the ranks of a copy are told to run it."""
+        """Record that the ranks of a copy are told to run it."""
         for rank in plan.ranks:
             self._current[rank] = plan
 
     def note_copy(self, rank: int, serial: int, times: Times) -> None:
-        """Take in what a rank has spent on the copy that it was told to run."""
+        """Record what a rank has spent on the copy that it was told to run."""
         plan = self._current[rank]
         if plan.serial != serial:
             return
@@ -179,7 +179,7 @@ class TimeTable:
         self._ranks_of.setdefault(plan.module, set()).add(rank)
 
     def note_total(self, rank: int, times: Times) -> None:
-        """Take in what a rank says when it leaves."""
+        """Record the times of a whole rank, which it reports when it leaves."""
         self._total[rank] = times
 
     def record(self) -> TimeAccounted:

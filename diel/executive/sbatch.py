@@ -185,12 +185,12 @@ def time_limit_s(limit: str) -> int:
         If it is none.
     """
     found = _TIME_LIMIT.fullmatch(limit)
-    if found is None or not any(int(one or 0) for one in found.groups()):
+    if found is None or not any(int(part or 0) for part in found.groups()):
         raise LaunchError(
             f"{limit!r} is no time limit: write minutes, H:M:S, D-H or D-H:M:S, as in 1:30:00"
         )
     days, *parts = found.groups()
-    numbers = [int(one) for one in parts if one is not None]
+    numbers = [int(part) for part in parts if part is not None]
     if days is not None:  # hours, minutes, seconds
         hours, minutes, seconds = [*numbers, 0, 0][:3]
     elif len(numbers) == 3:

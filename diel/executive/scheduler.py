@@ -44,7 +44,7 @@ from diel.executive.events import (
     TimeLimitPassed,
 )
 from diel.executive.group_tree import GroupTree
-from diel.executive.plans import CopyPlan, GroupPlan
+from diel.executive.plans import CopyPlan, GroupPlan, Iteration
 from diel.run import records
 from diel.run.records import Finished
 
@@ -122,7 +122,7 @@ class Scheduler:
         }
         self.stopping = False
 
-    # -- what others may know -----------------------------------------------------------------
+    # -- its state ----------------------------------------------------------------------------
 
     @property
     def free_ranks(self) -> tuple[int, ...]:
@@ -148,25 +148,12 @@ class Scheduler:
         """Return the plan of a copy that is running."""
         return self._copies[serial].plan
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return all that decides what comes next, in plain values, down to whole copies."""
-        return {
-            "stopping": self.stopping,
-            "free": list(self._free),
-            "ready": [(name, self._tree.iteration_of(name)) for name in self._tree.ready],
-            "looking": self._tree.looking,
-            "finished": self.finished,
-            "running": {
-                name: [
-                    (copy.plan, copy.policy, copy.is_settled)
-                    for module in group.modules
-                    for copy in module.copies
-                ]
-                for name, group in self._running.items()
-            },
-        }
+    @property
+    def ready(self) -> list[tuple[str, Iteration]]:
+        """Groups whose next iteration waits for ranks, in the order in which they start."""
+        return [(name, self._tree.iteration_of(name)) for name in self._tree.ready]
 
-    # -- the machine --------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------
 
     def start(self) -> list[Instruction]:
         """Begin; returns the first instructions."""
@@ -306,32 +293,32 @@ class Scheduler:
         if policy == "stop":
             return [noted, *self._stop(f"{plan.name} failed")]
         told: list[Instruction] = []
-        for one in module.fail(copy, policy, error):
-            self._copies[one.plan.serial] = one  # until it is left, also where all have finished
-            ranks = tuple(sorted(one.working - ({rank} if one is copy else set())))
+        for left in module.fail(copy, policy, error):
+            self._copies[left.plan.serial] = left  # until all ranks are out, if they had finished
+            ranks = tuple(sorted(left.working - ({rank} if left is copy else set())))
             if ranks:
-                told.append(LeaveCopy(one.plan, ranks))
+                told.append(LeaveCopy(left.plan, ranks))
         return [noted, *told]
 
     def _rank_out(self, copy: RunningCopy, rank: int) -> list[Instruction]:
-        """Take in that a rank is done with a copy that has failed."""
+        """Record that a rank is done with a copy that has failed."""
         copy.working.discard(rank)
         if not copy.is_left:
             return []
         together = copy.leaving_with
-        for one in together:
-            del self._copies[one.plan.serial]
+        for left in together:
+            del self._copies[left.plan.serial]
         if copy.policy == "retry":
             return self._restart(copy, together)
-        given_up = [one for one in together if not one.is_settled]
-        notes = [records.CopyGivenUp(**one.plan.place, error=one.error) for one in given_up]
+        given_up = [left for left in together if not left.is_settled]
+        notes = [records.CopyGivenUp(**left.plan.place, error=left.error) for left in given_up]
         return [*notes, *self._settle(given_up)]
 
     def _restart(self, copy: RunningCopy, together: Sequence[RunningCopy]) -> list[Instruction]:
         group = self._running[copy.plan.group]
-        group.unsettled += sum(one.is_settled for one in together)
+        group.unsettled += sum(again.is_settled for again in together)
         plans = copy.module.restart(together, self._serials)
-        self._copies.update((one.plan.serial, one) for one in together)
+        self._copies.update((again.plan.serial, again) for again in together)
         note = records.CopiesRestarted(
             group=group.plan.name,
             iteration=group.iteration,

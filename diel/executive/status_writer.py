@@ -37,7 +37,7 @@ class StatusWriter:
         self._next_s = 0.0
 
     def note_server(self, rank: int, status: ServerStatus) -> None:
-        """Take in what a tuple server holds."""
+        """Record what a tuple server holds."""
         self._servers[rank] = status
 
     def note_progress(self, progress: ProgressMade) -> None:

@@ -1,4 +1,7 @@
-"""Telling rank 0 what this rank waits for, once that has lasted: the other end of `deadlock`."""
+"""Reports to rank 0 what this rank waits for, once a wait has lasted a second.
+
+Rank 0 finds deadlocks from these reports, see `deadlock`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ Wait: TypeAlias = "tuple[str, object, float]"
 
 
 class WaitReporter:
-    """Knows what a rank waits for.
+    """Knows what a rank waits for, and reports waits that last.
 
     Parameters
     ----------
@@ -60,7 +63,7 @@ class WaitReporter:
         meter.after_wait = self._after_wait
 
     def begin(self, serial: int) -> None:
-        """Take in that a copy begins."""
+        """Record that a copy begins."""
         self._serial = serial
         self._for_others = self._told_of = None
 

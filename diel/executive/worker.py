@@ -38,7 +38,7 @@ from diel.executive.messages import (
     RunGroup,
     Stop,
     Welcome,
-    starting_roster,
+    starting_peers,
 )
 from diel.executive.outcome import detail, noting_crashes, recordable
 from diel.executive.plans import CopyPlan, place_modules
@@ -240,16 +240,16 @@ class _Worker:
         """Return the copy of an iteration of a group that this rank is in."""
         group = self._groups[order.group]
         modules = list(place_modules(group, order.ranks, order.first_serial))
-        mine = next(one for one in modules if self._parent.rank in one.ranks)
+        mine = next(module for module in modules if self._parent.rank in module.ranks)
         index = mine.ranks.index(self._parent.rank) // mine.plan.processes
         gpus = None
         if order.gpus is not None:
             before = modules[: modules.index(mine)]
-            gpus = order.gpus[sum(one.plan.copies for one in before) + index]
+            gpus = order.gpus[sum(module.plan.copies for module in before) + index]
         return RunCopy(
             mine.copy(index, group.name, order.iteration),
             {module.module: module.copies for module in group.modules},
-            starting_roster(group.name, modules, self._specs),
+            starting_peers(group.name, modules, self._specs),
             gpus,
         )
 

@@ -122,7 +122,7 @@ class RunDirectory:
 
     def reports(self) -> list[Path]:
         """Return the reports that are there, that of the first table first."""
-        found = (one for one in self.path.glob("report*.html") if one.is_file())
+        found = (file for file in self.path.glob("report*.html") if file.is_file())
         return sorted(found, key=lambda path: (len(path.name), path.name))
 
     def module_log(self, module: str, copy_index: int, copy_rank: int) -> Path:

@@ -93,14 +93,14 @@ def list_runs(folder: Path, now_s: float | None = None) -> list[RunSummary]:
     if is_run(folder):
         return [summarize(folder, now_s)]
     try:
-        places = [one for one in folder.iterdir() if _may_be_run(one)]
+        places = [place for place in folder.iterdir() if _may_be_run(place)]
     except OSError as error:
         raise RunDirectoryError(
             f"{folder} cannot be read: {error.strerror}; runs are in the folder that diel run was "
             "given by --runs, or else in runs"
         ) from error
     summaries = [summarize(place, now_s) for place in places]
-    return sorted(summaries, key=lambda one: (-one.started_s, one.path.name))
+    return sorted(summaries, key=lambda run: (-run.started_s, run.path.name))
 
 
 def is_run(folder: Path) -> bool:

@@ -75,13 +75,13 @@ class _Copy:
     iteration: tuple[int, ...]
     ranks: Sequence[int]
     start_ns: int
-    life_ns: int
+    session_ns: int
     attempt: int = 1
     end_ns: int = 0
-    told_ns: dict[int, int] = field(default_factory=dict)
-    """By rank: up to when that has told what it did in this life of the run."""
-    told_of: set[int] = field(default_factory=set)
-    """Ranks that have told how the copy ended."""
+    written_ns: dict[int, int] = field(default_factory=dict)
+    """By rank: up to when its own events cover what it did since the run began or was resumed."""
+    ends_written_by: set[int] = field(default_factory=set)
+    """Ranks that have written how the copy ended."""
 
     def about(self) -> dict[str, Any]:
         return {"group": self.group, "iteration": list(self.iteration), "attempt": self.attempt}
@@ -89,17 +89,17 @@ class _Copy:
 
 @dataclass
 class _Lane:
-    """A line of the executive: iterations on it lie in one another, or one after the other."""
+    """A line of the executive: iterations on it are nested, or follow each other."""
 
     open: list[_Iteration] = field(default_factory=list)
 
-    def takes(self, one: _Iteration, around: str) -> bool:
-        while self.open and self.open[-1].end_ns <= one.start_ns:
+    def takes(self, iteration: _Iteration, around: str) -> bool:
+        while self.open and self.open[-1].end_ns <= iteration.start_ns:
             self.open.pop()
         if not self.open:
             return True
         top = self.open[-1]
-        return top.group == around and one.end_ns <= top.end_ns
+        return top.group == around and iteration.end_ns <= top.end_ns
 
 
 class TraceBuilder:
@@ -122,7 +122,7 @@ class TraceBuilder:
         self._copies: dict[tuple[str, str], _Copy] = {}
         self._cut_short: list[_Copy] = []
         self._notes: list[Event] = []
-        self._life_ns = 0  # when the run began or was resumed
+        self._session_ns = 0  # when the run began or was resumed
         last_ns = 0
         for record in records:
             if isinstance(record, (RunResumed, RunEnded)):
@@ -160,37 +160,39 @@ class TraceBuilder:
             yield {"ph": "M", "name": "thread_sort_index", "tid": line, "args": order}
 
     def note(self, event: Event) -> None:
-        """Take in an event that a rank has written."""
+        """Record an event that a rank has written: what it covers is not drawn again."""
         rank, start_ns = event["tid"], event.get("ts", 0)
         for copy in self._cut_on.get(rank, ()):
-            if not copy.life_ns <= start_ns <= copy.end_ns:
+            if not copy.session_ns <= start_ns <= copy.end_ns:
                 continue
             end_ns = start_ns + event.get("dur", 0)
-            copy.told_ns[rank] = max(end_ns, copy.told_ns.get(rank, 0))
+            copy.written_ns[rank] = max(end_ns, copy.written_ns.get(rank, 0))
             about = event.get("args", {})
             if event["name"] == copy.name and copy.about().items() <= about.items():
-                copy.told_of.add(rank)
+                copy.ends_written_by.add(rank)
 
     def events(self) -> Iterator[Event]:
-        """Yield what no rank has told: groups, what happened to copies, what was cut short."""
+        """Yield what no rank has written: groups, what happened to copies, what was cut short."""
         for lane, iterations in enumerate(self._lanes):
-            for one in iterations:
-                number = f" {'.'.join(map(str, one.iteration))}" if one.iteration else ""
-                about = {"iteration": one.iteration, "ended_by": one.ended_by}
+            for iteration in iterations:
+                number = (
+                    f" {'.'.join(map(str, iteration.iteration))}" if iteration.iteration else ""
+                )
+                about = {"iteration": iteration.iteration, "ended_by": iteration.ended_by}
                 yield span_event(
-                    f"group {one.group}{number}",
+                    f"group {iteration.group}{number}",
                     "group",
-                    one.start_ns,
-                    one.end_ns,
+                    iteration.start_ns,
+                    iteration.end_ns,
                     self._line_of(lane),
                     about,
                 )
         yield from self._notes
         for copy in self._cut_short:
             for rank in copy.ranks:
-                if rank in copy.told_of:
+                if rank in copy.ends_written_by:
                     continue
-                start_ns = max(copy.start_ns, copy.told_ns.get(rank, 0))
+                start_ns = max(copy.start_ns, copy.written_ns.get(rank, 0))
                 end_ns = max(start_ns, copy.end_ns)
                 about = copy.about() | {"ended": "cut short"}
                 yield span_event(copy.name, "module", start_ns, end_ns, rank, about)
@@ -204,7 +206,7 @@ class TraceBuilder:
             group, iteration = record.group, record.iteration
             self._running[group] = _Iteration(group, iteration, now_ns)
             for name, ranks in record.placement.items():
-                copy = _Copy(name, group, iteration, ranks, now_ns, self._life_ns)
+                copy = _Copy(name, group, iteration, ranks, now_ns, self._session_ns)
                 self._copies[group, name] = copy
         elif isinstance(record, GroupFinished):
             self._finish(record.group, now_ns, record.ended_by or "")
@@ -231,7 +233,7 @@ class TraceBuilder:
 
     def _start(self, record: RunStarted) -> None:
         self.starts.append(record.time_s)
-        self._life_ns = _nanoseconds(record.time_s)
+        self._session_ns = _nanoseconds(record.time_s)
         self.workflow = record.workflow
         self._ranks = max(self._ranks, record.ranks)
         self._inside = record.inside
@@ -242,10 +244,10 @@ class TraceBuilder:
                 self._names[rank] = f"rank {rank} on {node.host}"
 
     def _finish(self, group: str, now_ns: int, ended_by: str) -> None:
-        one = self._running.pop(group, None)
-        if one is not None:
-            one.end_ns, one.ended_by = now_ns, ended_by
-            self._iterations.append(one)
+        iteration = self._running.pop(group, None)
+        if iteration is not None:
+            iteration.end_ns, iteration.ended_by = now_ns, ended_by
+            self._iterations.append(iteration)
 
     def _cut(self, now_ns: int) -> None:
         """Everything that runs ends here: the run was stopped or killed."""
@@ -262,18 +264,22 @@ class TraceBuilder:
         return EXECUTIVE if lane == 0 else self._ranks + lane - 1
 
     def _arrange(self) -> list[list[_Iteration]]:
-        """Deal the iterations out to as few lines as keep those apart that ran side by side."""
+        """Distribute iterations over as few lines as keep apart those that ran side by side."""
         lanes: list[_Lane] = []
-        dealt: list[list[_Iteration]] = []
-        for one in sorted(self._iterations, key=lambda it: (it.start_ns, -it.end_ns)):
-            around = self._inside.get(one.group, "")
-            place = next((i for i, lane in enumerate(lanes) if lane.takes(one, around)), len(lanes))
+        on_lanes: list[list[_Iteration]] = []
+        for iteration in sorted(
+            self._iterations, key=lambda iteration: (iteration.start_ns, -iteration.end_ns)
+        ):
+            around = self._inside.get(iteration.group, "")
+            place = next(
+                (i for i, lane in enumerate(lanes) if lane.takes(iteration, around)), len(lanes)
+            )
             if place == len(lanes):
                 lanes.append(_Lane())
-                dealt.append([])
-            lanes[place].open.append(one)
-            dealt[place].append(one)
-        return dealt
+                on_lanes.append([])
+            lanes[place].open.append(iteration)
+            on_lanes[place].append(iteration)
+        return on_lanes
 
 
 def _nanoseconds(time_s: float) -> int:

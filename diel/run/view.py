@@ -47,10 +47,12 @@ class GroupView:
         return self.iterations != 1
 
     def describe_iteration(self, iteration: Sequence[int]) -> str:
-        """Say which iteration one is, as people count: ``iteration 3 of 5, in iteration 1``."""
+        """Say which iteration it is, counted from 1: ``iteration 3 of 5, in iteration 1``."""
         *around, own = iteration
         of = "" if self.iterations is None else f" of {self.iterations}"
-        within = f", in iteration {'.'.join(str(one + 1) for one in around)}" if around else ""
+        within = (
+            f", in iteration {'.'.join(str(number + 1) for number in around)}" if around else ""
+        )
         return f"iteration {own + 1}{of}{within}"
 
 
@@ -95,7 +97,7 @@ class ResultsView:
 
     @property
     def unranked_text(self) -> str:
-        """The others in words: ``2 diverged, 1 failed``."""
+        """The other rows in words: ``2 diverged, 1 failed``."""
         return ", ".join(f"{count:,} {why}" for why, count in self.unranked.items())
 
 

@@ -391,7 +391,7 @@ class Simulation:
 
     def check_queue(self, starts: list[Any]) -> None:
         """First come, first served; and the first that waits waits for something."""
-        queue = list(self.scheduler.snapshot()["ready"])
+        queue = self.scheduler.ready
         known = [*self.queue, *starts[len(self.queue) :]]
         assert starts == known[: len(starts)]
         left = self.queue[len(starts) :]
