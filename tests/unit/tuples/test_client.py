@@ -213,6 +213,15 @@ def test_tuples_of_a_tag_are_first_in_first_out(tuples: TupleClient) -> None:
         assert [tuples.tget(tag) for _ in range(3)] == [index, index + 4, index + 8]
 
 
+def test_tuples_of_a_long_tag_are_of_one_tag(tuples: TupleClient) -> None:
+    tag = "long" * 200
+    for value in (1, "two", 3.0):
+        tuples.tput(tag, value)
+    tuples.tput(tag[:-1], "shorter")
+    assert [tuples.tget(tag, timeout=0) for _ in range(3)] == [1, "two", 3.0]
+    assert tuples.tread((ANY,), timeout=0) == "shorter"
+
+
 def test_a_string_and_a_tuple_of_it_are_one_tag(tuples: TupleClient) -> None:
     for tag in [f"tag {number}" for number in range(20)]:
         tuples.tput(tag, 1)
