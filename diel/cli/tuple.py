@@ -84,7 +84,7 @@ def use_tuples(options: argparse.Namespace) -> int:
 
 def _use(options: argparse.Namespace) -> int:
     head, body = _request(options)
-    with _Connection() as connection:
+    with _SocketConnection() as connection:
         answer = connection.ask(head, body)
         if answer.head.get("status") == LATE:
             print(f"diel: {_why_late(options)}", file=sys.stderr)
@@ -129,7 +129,7 @@ class _LineParser(argparse.ArgumentParser):
 def _serve_lines() -> int:
     parser = _LineParser(add_help=False)
     _add_operations(parser, add_help=False)
-    with _Connection() as connection:
+    with _SocketConnection() as connection:
         for line in sys.stdin.buffer if sys.stdin is not None else ():
             if not line.strip():
                 continue
@@ -146,7 +146,9 @@ def _serve_lines() -> int:
     return 0
 
 
-def _answer_line(options: argparse.Namespace, connection: _Connection) -> tuple[int, str, bool]:
+def _answer_line(
+    options: argparse.Namespace, connection: _SocketConnection
+) -> tuple[int, str, bool]:
     """Return the exit code, what is printed, and whether a tuple is taken once it is printed."""
     if options.operation == "put" and options.value == "-":
         raise ValueError("standard input is the session's: diel tuple put TAG - reads its own")
@@ -174,7 +176,7 @@ def _without_spaces(fields: Fields) -> str:
 # -- the socket -----------------------------------------------------------------------------------
 
 
-class _Connection:
+class _SocketConnection:
     """A connection to the rank that has started this program, or its ancestor.
 
     Raises
@@ -239,7 +241,7 @@ class _Connection:
         self.has_ended = True
         raise TupleSocketError("the run has ended, or is ending: it has not answered")
 
-    def __enter__(self) -> _Connection:
+    def __enter__(self) -> _SocketConnection:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -26,7 +26,7 @@ from diel.executive.plans import GroupPlan
 from diel.executive.sbatch import job_for, sbatch_script
 from diel.loading.environment import set_thread_environment
 from diel.loading.options import finish
-from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, tree_of
+from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, drawing_of
 from diel.workflow.load import load_workflow, read_draft
 from diel.workflow.model import Module, Workflow
 
@@ -201,7 +201,7 @@ def graph(options: argparse.Namespace) -> int:
     WorkflowError
         With every problem of the file.
     """
-    text = _DRAWINGS[options.format](tree_of(load_workflow(options.file)))
+    text = _DRAWINGS[options.format](drawing_of(load_workflow(options.file)))
     if options.format == "text" and not _can_be_shown(text):
         text = text.translate(ASCII)
     print(text)

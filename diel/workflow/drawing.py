@@ -2,12 +2,12 @@
 
 ::
 
-    tree_of(workflow)       Workflow -> Tree: groups inside groups, neighbours in steps
-    draw_text(tree)         steps below each other with arrows between them
-    draw_dot(tree)          a cluster for each group of groups, a box for each group of modules
-    draw_mermaid(tree)      the same as a flowchart
+    drawing_of(workflow)     Workflow -> Drawing: groups inside groups, neighbours in steps
+    draw_text(drawing)       steps below each other with arrows between them
+    draw_dot(drawing)        a cluster for each group of groups, a box for each group of modules
+    draw_mermaid(drawing)    the same as a flowchart
 
-The three draw the tree alone, so they agree.
+The three write what the drawing says and nothing else, so they agree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from diel.workflow.model import Group, Module, Workflow
 
 
 @dataclass(frozen=True)
-class Box:
+class GroupBox:
     """One group: what it is called, what is in it, and what comes before it.
 
     Attributes
@@ -33,7 +33,7 @@ class Box:
         Its neighbours that come first.
     modules : tuple of (str, str)
         Each with its copies and what else is worth saying.
-    inside : tuple of tuple of Box
+    inside : tuple of tuple of GroupBox
         Groups in it, in steps: those of one step depend on none of the same or a later one.
     """
 
@@ -41,7 +41,7 @@ class Box:
     again: str
     depends: tuple[str, ...]
     modules: tuple[tuple[str, str], ...]
-    inside: tuple[tuple[Box, ...], ...]
+    inside: tuple[tuple[GroupBox, ...], ...]
 
     @property
     def title(self) -> str:
@@ -50,22 +50,22 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Tree:
+class Drawing:
     """A whole workflow: the outermost groups in steps."""
 
     name: str
-    steps: tuple[tuple[Box, ...], ...]
+    steps: tuple[tuple[GroupBox, ...], ...]
 
 
-def tree_of(workflow: Workflow) -> Tree:
+def drawing_of(workflow: Workflow) -> Drawing:
     """Return what there is to draw."""
     groups = {group.name: group for group in workflow.groups}
     modules = {module.name: module for module in workflow.modules}
     inner = {child for group in workflow.groups for child in group.groups}
     outermost = [group for group in workflow.groups if group.name not in inner]
 
-    def box(group: Group) -> Box:
-        return Box(
+    def box(group: Group) -> GroupBox:
+        return GroupBox(
             name=group.name,
             again=_again(group),
             depends=group.depends,
@@ -73,11 +73,11 @@ def tree_of(workflow: Workflow) -> Tree:
             inside=steps([groups[name] for name in group.groups]),
         )
 
-    def steps(neighbours: Sequence[Group]) -> tuple[tuple[Box, ...], ...]:
+    def steps(neighbours: Sequence[Group]) -> tuple[tuple[GroupBox, ...], ...]:
         levels = _levels({group.name: group.depends for group in neighbours})
         return tuple(tuple(box(groups[name]) for name in level) for level in levels)
 
-    return Tree(workflow.name, steps(outermost))
+    return Drawing(workflow.name, steps(outermost))
 
 
 def _levels(depends: Mapping[str, Sequence[str]]) -> list[list[str]]:
@@ -121,12 +121,12 @@ ASCII = str.maketrans({"├": "|", "└": "`", "─": "-", "│": "|", "▼": "v
 """What the drawing becomes where its characters cannot be shown."""
 
 
-def draw_text(tree: Tree) -> str:
+def draw_text(drawing: Drawing) -> str:
     """Return the drawing as text, without a line break at its end."""
-    return "\n".join([tree.name, "", *(f"  {line}".rstrip() for line in _text(tree.steps))])
+    return "\n".join([drawing.name, "", *(f"  {line}".rstrip() for line in _text(drawing.steps))])
 
 
-def _text(steps: Sequence[Sequence[Box]]) -> Iterator[str]:
+def _text(steps: Sequence[Sequence[GroupBox]]) -> Iterator[str]:
     for number, step in enumerate(steps):
         if number:
             yield "  ▼"
@@ -134,7 +134,7 @@ def _text(steps: Sequence[Sequence[Box]]) -> Iterator[str]:
             yield from _text_of(box, is_first=number == 0)
 
 
-def _text_of(box: Box, *, is_first: bool) -> Iterator[str]:
+def _text_of(box: GroupBox, *, is_first: bool) -> Iterator[str]:
     head = f"{box.name}  ↻ {box.again}" if box.again else box.name
     yield head if is_first else f"{head}  after {', '.join(box.depends)}"
     if box.inside:
@@ -151,16 +151,16 @@ def _text_of(box: Box, *, is_first: bool) -> Iterator[str]:
 # -- Graphviz and Mermaid -------------------------------------------------------------------------
 
 
-def draw_dot(tree: Tree) -> str:
+def draw_dot(drawing: Drawing) -> str:
     """Return the drawing in the language of Graphviz."""
     lines = [
-        f"digraph {_dot(tree.name)} {{",
-        f'  label={_dot(tree.name)}; labelloc="t"; compound=true; rankdir="TB";',
+        f"digraph {_dot(drawing.name)} {{",
+        f'  label={_dot(drawing.name)}; labelloc="t"; compound=true; rankdir="TB";',
         '  node [shape="box", style="rounded"];',
     ]
-    ids = _ids(tree)
-    lines += [f"  {line}" for line in _dot_boxes(tree.steps, ids)]
-    for box, before in _edges(tree.steps):
+    ids = _ids(drawing)
+    lines += [f"  {line}" for line in _dot_boxes(drawing.steps, ids)]
+    for box, before in _edges(drawing.steps):
         # An edge ends at nodes: where a cluster is meant, it is cut off at its border.
         tail, head = _last(before), _first(box)
         borders = [
@@ -173,7 +173,7 @@ def draw_dot(tree: Tree) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _dot_boxes(steps: Sequence[Sequence[Box]], ids: Mapping[str, str]) -> Iterator[str]:
+def _dot_boxes(steps: Sequence[Sequence[GroupBox]], ids: Mapping[str, str]) -> Iterator[str]:
     for box in _flat(steps):
         if box.inside:
             yield f"subgraph {_dot('cluster_' + ids[box.name])} {{"
@@ -195,16 +195,16 @@ def _dot_text(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
 
 
-def draw_mermaid(tree: Tree) -> str:
+def draw_mermaid(drawing: Drawing) -> str:
     """Return the drawing as a Mermaid flowchart, which GitHub and GitLab show in Markdown."""
-    ids = _ids(tree)
-    lines = ["---", f"title: {show(tree.name)}", "---", "flowchart TB"]
-    lines += [f"  {line}" for line in _mermaid_boxes(tree.steps, ids)]
-    lines += [f"  {ids[before.name]} --> {ids[box.name]}" for box, before in _edges(tree.steps)]
+    ids = _ids(drawing)
+    lines = ["---", f"title: {show(drawing.name)}", "---", "flowchart TB"]
+    lines += [f"  {line}" for line in _mermaid_boxes(drawing.steps, ids)]
+    lines += [f"  {ids[before.name]} --> {ids[box.name]}" for box, before in _edges(drawing.steps)]
     return "\n".join(lines)
 
 
-def _mermaid_boxes(steps: Sequence[Sequence[Box]], ids: Mapping[str, str]) -> Iterator[str]:
+def _mermaid_boxes(steps: Sequence[Sequence[GroupBox]], ids: Mapping[str, str]) -> Iterator[str]:
     for box in _flat(steps):
         if box.inside:
             yield f"subgraph {ids[box.name]}[{_mermaid([box.title])}]"
@@ -220,16 +220,16 @@ def _mermaid(lines: Sequence[str]) -> str:
     return f'"{"<br/>".join(line.translate(special) for line in lines)}"'
 
 
-def _module_lines(box: Box) -> list[str]:
+def _module_lines(box: GroupBox) -> list[str]:
     return [f"{name}: {resources}" if resources else name for name, resources in box.modules]
 
 
-def _flat(steps: Sequence[Sequence[Box]]) -> Iterator[Box]:
+def _flat(steps: Sequence[Sequence[GroupBox]]) -> Iterator[GroupBox]:
     for step in steps:
         yield from step
 
 
-def _edges(steps: Sequence[Sequence[Box]]) -> Iterator[tuple[Box, Box]]:
+def _edges(steps: Sequence[Sequence[GroupBox]]) -> Iterator[tuple[GroupBox, GroupBox]]:
     """Yield each group with each of those before it."""
     boxes = {box.name: box for box in _flat(steps)}
     for box in boxes.values():
@@ -237,20 +237,20 @@ def _edges(steps: Sequence[Sequence[Box]]) -> Iterator[tuple[Box, Box]]:
         yield from _edges(box.inside)
 
 
-def _first(box: Box) -> Box:
+def _first(box: GroupBox) -> GroupBox:
     return _first(box.inside[0][0]) if box.inside else box
 
 
-def _last(box: Box) -> Box:
+def _last(box: GroupBox) -> GroupBox:
     return _last(box.inside[-1][-1]) if box.inside else box
 
 
-def _ids(tree: Tree) -> dict[str, str]:
+def _ids(drawing: Drawing) -> dict[str, str]:
     """Return a plain word for each group: names may be keywords or hold dashes."""
 
-    def names(steps: Sequence[Sequence[Box]]) -> Iterator[str]:
+    def names(steps: Sequence[Sequence[GroupBox]]) -> Iterator[str]:
         for box in _flat(steps):
             yield box.name
             yield from names(box.inside)
 
-    return {name: f"g{number}" for number, name in enumerate(names(tree.steps), start=1)}
+    return {name: f"g{number}" for number, name in enumerate(names(drawing.steps), start=1)}

@@ -23,7 +23,7 @@ from diel.workflow.problems import keys_of
 
 
 @dataclass(frozen=True)
-class Table:
+class TableModel:
     """One table of a workflow file.
 
     Attributes
@@ -48,7 +48,7 @@ class Table:
         return f"[[{self.key}]]" if self.is_list else f"[{self.key}]"
 
 
-def tables() -> list[Table]:
+def tables() -> list[TableModel]:
     """Return every table in the order in which a file commonly has them.
 
     Notes
@@ -59,9 +59,9 @@ def tables() -> list[Table]:
     return [_table(key) for key in TABLES]
 
 
-def _table(key: str) -> Table:
+def _table(key: str) -> TableModel:
     if key == "workflow":
-        return Table(key, WorkflowTable, is_list=False, is_required=False)
+        return TableModel(key, WorkflowTable, is_list=False, is_required=False)
     for field in (key, f"{key}s", f"{key[:-1]}ies"):
         info = Workflow.model_fields.get(field)
         if info is None:
@@ -69,7 +69,7 @@ def _table(key: str) -> Table:
         field_type = FieldType.of(info)
         model = item_of(field_type, 0).model if field_type.is_list else field_type.model
         if model is not None:
-            return Table(key, model, field_type.is_list, info.is_required())
+            return TableModel(key, model, field_type.is_list, info.is_required())
     raise LookupError(f"no field of Workflow holds [[{key}]]")  # a test looks at every table
 
 
@@ -97,7 +97,7 @@ def workflow_schema() -> dict[str, Any]:
     return head | schema
 
 
-def _field(table: Table) -> tuple[Any, Any]:
+def _field(table: TableModel) -> tuple[Any, Any]:
     kind: Any = list[table.model] if table.is_list else table.model  # type: ignore[name-defined]
     description = (table.model.__doc__ or "").partition("\n")[0]
     default: Any = ... if table.is_required else None

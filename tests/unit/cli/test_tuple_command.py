@@ -91,7 +91,7 @@ def test_outside_of_a_run(
         (["get", "a", "--timeout", "1", "--nowait"], "not allowed with"),
         (["get", "a", "--json", "--npy"], "not allowed with"),
         (["get", "a//b"], '"a//b": a field of a tag cannot be empty'),
-        (["get", "[1"], "begins as a JSON list and is none"),
+        (["get", "[1"], "begins as a JSON list and is not one"),
     ],
 )
 def test_a_mistake_is_told(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import ROOT
 
 from diel.cli.main import main
-from diel.workflow.drawing import draw_dot, draw_mermaid, draw_text, tree_of
+from diel.workflow.drawing import draw_dot, draw_mermaid, draw_text, drawing_of
 from diel.workflow.load import load_workflow
 from diel.workflow.model import Group, Module, Workflow
 
@@ -40,7 +40,7 @@ STUDY = Workflow(
 
 
 def test_text_shows_steps_groups_and_modules() -> None:
-    assert draw_text(tree_of(STUDY)) == textwrap.dedent(
+    assert draw_text(drawing_of(STUDY)) == textwrap.dedent(
         """\
         study
 
@@ -61,7 +61,7 @@ def test_text_shows_steps_groups_and_modules() -> None:
 
 
 def test_dot_has_a_cluster_for_a_group_of_groups() -> None:
-    text = draw_dot(tree_of(STUDY))
+    text = draw_dot(drawing_of(STUDY))
     assert 'subgraph "cluster_g1" {' in text
     # Keywords of the language are names of groups like any others.
     assert 'g3 [label="node  until [\\"c\\", 1]\\lsolver: 4 copies x 2 ranks x 3 threads\\l"];' in (
@@ -87,7 +87,7 @@ def graphviz(text: str) -> Any:
 
 
 def test_graphviz_reads_it() -> None:
-    read = graphviz(draw_dot(tree_of(STUDY)))
+    read = graphviz(draw_dot(drawing_of(STUDY)))
     assert read["name"] == "study"
     labels = {one["name"]: one["label"] for one in read["objects"]}
     assert labels["cluster_g1"] == 'round  3 times, until "a \\"b\\"\\\\"'.replace("\\", "\\\\")
@@ -96,7 +96,7 @@ def test_graphviz_reads_it() -> None:
 
 
 def test_mermaid_has_a_subgraph_for_a_group_of_groups() -> None:
-    assert draw_mermaid(tree_of(STUDY)) == textwrap.dedent(
+    assert draw_mermaid(drawing_of(STUDY)) == textwrap.dedent(
         """\
         ---
         title: "study"
@@ -118,10 +118,10 @@ def test_mermaid_has_a_subgraph_for_a_group_of_groups() -> None:
 def test_no_tag_ends_a_label(tag: str) -> None:
     group = Group(name="g", modules=["master"], until=tag)
     work = STUDY.model_copy(update={"groups": (group,)})
-    labels = re.findall(r'\[("[^\n]*)\]$', draw_mermaid(tree_of(work)), re.MULTILINE)
+    labels = re.findall(r'\[("[^\n]*)\]$', draw_mermaid(drawing_of(work)), re.MULTILINE)
     assert len(labels) == 1
     assert re.fullmatch(r'"[^"\n]*"', labels[0])
-    (node,) = [line for line in draw_dot(tree_of(work)).split("\n") if " [label=" in line]
+    (node,) = [line for line in draw_dot(drawing_of(work)).split("\n") if " [label=" in line]
     assert re.fullmatch(r'  g1 \[label="(?:[^"\\]|\\.)*"\];', node)
 
 
