@@ -16,7 +16,7 @@ from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
 from dnn.graph.inputs import nodes_of
-from dnn.graph.node import Node, fed
+from dnn.graph.node import Node, called_by_nodes, fed
 from dnn.graph.operation import Arrays
 
 __all__ = ["compute", "run_eagerly"]
@@ -51,6 +51,7 @@ def _new(ops: Ops, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
     return ops.memory(size).view(dtype).reshape(shape)
 
 
+@called_by_nodes
 def run_eagerly(
     outputs: Sequence[Node],
     feeds: Mapping[Node, npt.ArrayLike],

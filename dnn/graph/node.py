@@ -8,8 +8,8 @@ constant brings its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,34 @@ from dnn.graph.arguments import numbers_of, shape_of
 if TYPE_CHECKING:
     from dnn.graph.operation import Operation
 
-__all__ = ["Node", "Shape", "constant", "fed", "placeholder", "variable"]
+__all__ = ["Node", "Shape", "called_by_nodes", "constant", "fed", "placeholder", "variable"]
 
 Shape = tuple[int, ...]
 
 PLACEHOLDER = "placeholder"
 VARIABLE = "variable"
 CONSTANT = "constant"
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def called_by_nodes(function: _Function) -> _Function:
+    """Let the methods of `Node` call a function by its name.
+
+    What they call is written with nodes, and so stands in modules that import this one.
+
+    Parameters
+    ----------
+    function : callable
+
+    Returns
+    -------
+    callable
+        The same one: it is a decorator.
+    """
+    _FUNCTIONS[function.__name__] = function
+    return function
 
 
 class Node:
@@ -120,9 +141,7 @@ class Node:
         return _apply("negative", self)
 
     def __pow__(self, exponent: Operand) -> Node:
-        from dnn.graph.operations.powers import power
-
-        return power(self, exponent)
+        return _called("power", self, exponent)
 
     def __rpow__(self, base: Operand) -> Node:
         return _apply("power", base, self)
@@ -149,9 +168,7 @@ class Node:
         raise DtypeError(f"{self!r} has no truth value before it is computed: see where(...)")
 
     def __getitem__(self, key: Any) -> Node:
-        from dnn.graph.operations.slices import part
-
-        return part(self, key)
+        return _called("part", self, key)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -182,17 +199,15 @@ class Node:
         ConfigurationError, ShapeError, DtypeError, DataError
             As for `evaluate`.
         """
-        from dnn.graph.eager import run_eagerly
-        from dnn.graph.plan import evaluate
-
-        return (run_eagerly if eager else evaluate)([self], feeds or {})[0]
+        function = _FUNCTIONS["run_eagerly" if eager else "evaluate"]
+        (value,) = function([self], feeds or {})
+        found: Array = value
+        return found
 
     @property
     def T(self) -> Node:
         """The last two axes exchanged."""
-        from dnn.graph.operations.shapes import transpose
-
-        return transpose(self)
+        return _called("transpose", self)
 
 
 def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:
@@ -233,9 +248,12 @@ Operand = Node | float | Array
 
 
 def _apply(kind: str, *operands: Operand) -> Node:
-    from dnn.graph.operation import apply  # an operation makes nodes: the two need each other
+    return _called("apply", kind, *as_nodes(kind, *operands))
 
-    return apply(kind, *as_nodes(kind, *operands))
+
+def _called(function: str, *arguments: Any) -> Node:
+    node: Node = _FUNCTIONS[function](*arguments)
+    return node
 
 
 def as_nodes(kind: str, *operands: Operand) -> tuple[Node, ...]:

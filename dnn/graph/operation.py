@@ -13,7 +13,7 @@ import numpy as np
 
 from dnn.backend import Array, Ops, Step
 from dnn.graph.inputs import check_nodes
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import Node, Shape, called_by_nodes
 
 __all__ = [
     "OPERATIONS",
@@ -265,6 +265,7 @@ def register(kind: _Kind) -> _Kind:
     return kind
 
 
+@called_by_nodes
 def apply(kind: str, *inputs: Node, **attributes: Any) -> Node:
     """Make the node of an operation.
 

@@ -15,7 +15,7 @@ from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
 from dnn.graph.inputs import nodes_of
 from dnn.graph.layout import Layout, lay_out
-from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, fed
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, called_by_nodes, fed
 from dnn.graph.operation import Arrays, Step
 from dnn.graph.passes import optimise
 
@@ -224,6 +224,7 @@ class Plan:
             function(*arguments)
 
 
+@called_by_nodes
 def evaluate(
     outputs: Sequence[Node],
     feeds: Mapping[Node, npt.ArrayLike],

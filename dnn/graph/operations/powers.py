@@ -10,7 +10,7 @@ import numpy as np
 from dnn.backend import Formula
 from dnn.errors import DtypeError
 from dnn.graph.arguments import describe
-from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes, constant
+from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes, called_by_nodes, constant
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.comparisons import equal, greater_equal, where
 from dnn.graph.operations.elementwise import Elementwise
@@ -232,6 +232,7 @@ def sqrt(x: Node) -> Node:
     return apply("sqrt", x)
 
 
+@called_by_nodes
 def power(a: Operand, b: Operand) -> Node:
     """Return ``a^b``, also written ``a ** b``.
 

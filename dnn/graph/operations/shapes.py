@@ -12,7 +12,7 @@ from dnn.backend import Array, Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import axes_of, axis_of, describe, integers_of
 from dnn.graph.inputs import check_nodes
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import Node, Shape, called_by_nodes
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped
 
 __all__ = ["expand_dims", "flatten", "reshape", "squeeze", "transpose"]
@@ -186,6 +186,7 @@ def expand_dims(x: Node, axis: int) -> Node:
     return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))
 
 
+@called_by_nodes
 def transpose(x: Node, axes: Sequence[int] | None = None) -> Node:
     """Return `x` with its axes in another order; ``x.T`` exchanges the last two.
 

@@ -11,7 +11,7 @@ from dnn.backend import Array, Ops
 from dnn.errors import DtypeError, ShapeError
 from dnn.graph.arguments import axis_of, describe
 from dnn.graph.inputs import nodes_of
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import Node, Shape, called_by_nodes
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
 
 __all__ = ["concat", "stack"]
@@ -137,6 +137,7 @@ def _parts(node: Node, axis: int) -> list[Index]:
     return parts
 
 
+@called_by_nodes
 def part(x: Node, key: Any) -> Node:
     """Return ``x[key]`` of integers, slices, None and ``...``.
 
