@@ -1,22 +1,14 @@
 """Optimizers: from gradients to the next parameters, from simple to hard.
 
-| module | optimizers |
-|---|---|
-| `sgd` | SGD: plain, with momentum, Nesterov's |
-| `adagrad` | AdaGrad |
-| `rmsprop` | RMSProp |
-| `adam` | Adam, AdamW |
-
+`descent` has SGD (plain, with momentum, Nesterov's), AdaGrad, RMSProp, Adam and AdamW.
 `optimizer` and `rule` say how to write another one; `schedules` and `clipping` go with any.
 """
 
 from typing import Any
 
 from dnn.errors import ConfigurationError, unknown_name
-from dnn.optimizers.adagrad import AdaGrad
-from dnn.optimizers.adam import Adam, AdamW
+from dnn.optimizers.descent import SGD, AdaGrad, Adam, AdamW, RMSProp
 from dnn.optimizers.optimizer import BLOCK, Block, Optimizer
-from dnn.optimizers.rmsprop import RMSProp
 from dnn.optimizers.rule import Rule
 from dnn.optimizers.schedules import (
     SCHEDULES,
@@ -27,7 +19,6 @@ from dnn.optimizers.schedules import (
     WarmUp,
     schedule_of,
 )
-from dnn.optimizers.sgd import SGD
 from dnn.optimizers.update import Update
 
 __all__ = [

@@ -13,9 +13,8 @@ from dnn.backend.cuda import elementwise, kernels
 from dnn.backend.cuda.blas import Cublas, product_of
 from dnn.backend.cuda.elementwise import ELEMENTWISE
 from dnn.backend.cuda.kernels import REDUCTIONS
-from dnn.backend.cuda.launch import Launcher
+from dnn.backend.cuda.launch import Launcher, Replay
 from dnn.backend.cuda.layout import element_strides
-from dnn.backend.cuda.replay import Replay
 from dnn.backend.cuda.source import THREADS, Elementwise, code_of
 from dnn.backend.device import Device, import_cupy
 from dnn.backend.formula import COPY, Formula, UpdateFormula

@@ -2,20 +2,13 @@
 
 | module | passes |
 |---|---|
-| `constants` | constant_folding |
-| `common` | common_subexpressions |
+| `simplification` | constant_folding, common_subexpressions, softmax_cross_entropy |
 | `mixed_precision` | mixed_precision |
 | `structure` | dead_code, products_last, buffer_reuse |
-| `fusion` | elementwise_fusion |
-| `classification` | softmax_cross_entropy |
-| `epilogue` | matmul_bias_activation |
+| `fusion` | elementwise_fusion, matmul_bias_activation |
 """
 
-from dnn.graph.passes.classification import softmax_cross_entropy
-from dnn.graph.passes.common import common_subexpressions
-from dnn.graph.passes.constants import constant_folding
-from dnn.graph.passes.epilogue import matmul_bias_activation
-from dnn.graph.passes.fusion import elementwise_fusion
+from dnn.graph.passes.fusion import elementwise_fusion, matmul_bias_activation
 from dnn.graph.passes.graph import Graph, graph_of, rewrite
 from dnn.graph.passes.mixed_precision import mixed_precision
 from dnn.graph.passes.registry import (
@@ -27,6 +20,11 @@ from dnn.graph.passes.registry import (
     mixed_precision_passes,
     optimise,
     register_pass,
+)
+from dnn.graph.passes.simplification import (
+    common_subexpressions,
+    constant_folding,
+    softmax_cross_entropy,
 )
 from dnn.graph.passes.structure import buffer_reuse, dead_code, products_last
 

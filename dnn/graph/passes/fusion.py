@@ -1,15 +1,18 @@
-"""Fusing elementwise operations, so that what is between them is never written to memory."""
+"""Fusing elementwise operations with each other and with the product that they read.
+
+What is between them is never written to memory.
+"""
 
 from __future__ import annotations
 
-from dnn.graph.fused import fused
+from dnn.graph.fused import fused, product_chain
 from dnn.graph.node import Node
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.passes.graph import Graph, rewrite
 from dnn.graph.passes.registry import register_pass
 from dnn.graph.passes.structure import dead_code
 
-__all__ = ["elementwise_fusion", "is_fusible"]
+__all__ = ["elementwise_fusion", "matmul_bias_activation"]
 
 CALLED_FOR_EACH_ELEMENT = {"log1p", "**"}
 """They have no routine of vectors."""
@@ -51,7 +54,7 @@ def _groups(graph: Graph) -> dict[Node, list[Node]]:
     group_of: dict[Node, Node] = {}
     groups: dict[Node, list[Node]] = {}
     for node in reversed(graph.order):
-        if not is_fusible(node):
+        if not _is_fusible(node):
             continue
         roots = {group_of.get(reader) for reader in readers.get(node, ())}
         root = next(iter(roots)) if len(roots) == 1 and node not in wanted else None
@@ -66,7 +69,7 @@ def _groups(graph: Graph) -> dict[Node, list[Node]]:
     return {root: members for root, members in groups.items() if len(members) > 1}
 
 
-def is_fusible(node: Node) -> bool:
+def _is_fusible(node: Node) -> bool:
     """Say whether a node may be part of a chain: elementwise, of floats of one type.
 
     A function that is called for each element would keep the rest of a chain out of vector
@@ -85,3 +88,28 @@ def _outside(members: list[Node]) -> list[Node]:
     """Return what members need besides each other, each once."""
     inside = set(members)
     return list(dict.fromkeys(x for node in members for x in node.inputs if x not in inside))
+
+
+@register_pass("matmul_bias_activation")
+def matmul_bias_activation(graph: Graph) -> Graph:
+    """Join a matrix product with the elementwise operations that alone read it.
+
+    They work in place on what the product has written, right behind it. It takes
+    `elementwise_fusion` before it to join more than the first of them.
+    """
+    readers = graph.readers()
+
+    def join(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        operation = node.operation
+        if operation is None or not (node.kind == "fused" or _is_fusible(node)):
+            return None
+        for place, (was, x) in enumerate(zip(node.inputs, inputs, strict=True)):
+            fits = x.kind == "matmul" and x.shape == node.shape and x.dtype == node.dtype
+            if fits and readers[was] == 1 and place in operation.overwrites:
+                chain = Node(
+                    node.kind, node.shape, node.dtype, inputs, node.attributes, node.name, operation
+                )
+                return product_chain(x, chain)
+        return None
+
+    return dead_code(rewrite(graph, join))

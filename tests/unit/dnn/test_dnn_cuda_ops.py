@@ -327,7 +327,8 @@ def test_gemm_into_and_from_parts_of_larger_arrays(ops):
 
 @pytest.mark.parametrize("models", [None, 3])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
-def test_updates_of_optimizers(ops, optimizer, models):
+def test_updates_of_optimizers(ops, optimizer, models, monkeypatch):
+    fake_cupy.install(monkeypatch)
     results = []
     for device in (ORACLE, ops):
         segments = [Segment("weight", (5, 7), 0)]
