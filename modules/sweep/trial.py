@@ -17,6 +17,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from diel import describe_error
+
 Metrics: TypeAlias = "dict[str, Any]"
 Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
 OnReport: TypeAlias = "Callable[[int, int, Metrics], bool]"
@@ -222,7 +224,6 @@ def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> Trial
     RunStopped, KeyboardInterrupt
         What concerns the whole run. `sys.exit` in a function of the trial's does not.
     """
-    from diel import describe_error
     from diel.errors import RunStopped
 
     try:
