@@ -77,11 +77,6 @@ GROUND = {"diel.errors", "diel.text"}
 # In no layer: they import what is asked of them, when it is asked.
 ROOTS = {"diel/__init__.py", "diel/__main__.py", "dnn/__init__.py", "modules/__init__.py"}
 
-# What is known to break a rule. These lists only get shorter: what no longer stands in the code
-# has to leave them.
-KNOWN_UPWARD: set[tuple[str, str]] = set()
-KNOWN_CIRCLES = {}
-
 # Who starts or speaks MPI. Others name its types at most, in TYPE_CHECKING blocks.
 MPI_FILES = {
     "diel/comm/direct.py",
@@ -251,16 +246,14 @@ def test_every_file_is_in_a_layer(root: str) -> None:
 @pytest.mark.parametrize("root", LAYERS)
 def test_no_import_runs_up(root: str) -> None:
     """Imports for types alone are exempt: they leave no trace when the program runs."""
-    wrong = {}
+    wrong = []
     for found in all_imports(root):
         package, here = package_of(found.module), package_of_file(found.file)
         if found.file in ROOTS or found.for_types or package in {None, here} | GROUND:
             continue
         if package.startswith(f"{root}.") and LAYER_OF[package] >= LAYER_OF[here]:
-            wrong[found.file, package] = str(found)
-    known = {(file, name) for file, name in KNOWN_UPWARD if file.startswith(f"{root}/")}
-    assert [text for key, text in wrong.items() if key not in known] == []
-    assert known <= wrong.keys(), "remove what is mended from KNOWN_UPWARD"
+            wrong.append(str(found))
+    assert wrong == []
 
 
 @pytest.mark.parametrize("root", LAYERS)
@@ -271,10 +264,7 @@ def test_no_files_import_each_other_in_a_circle(root: str) -> None:
         file = file_of(found.module)
         if file not in (None, found.file) and not found.for_types and found.file not in ROOTS:
             graph[found.file].add(file)
-    circles = in_circles(graph)
-    known = {file for file in KNOWN_CIRCLES if file.startswith(f"{root}/")}
-    assert circles - known == set()
-    assert known - circles == set(), "remove what is mended from KNOWN_CIRCLES"
+    assert in_circles(graph) == set()
 
 
 def test_import_diel_costs_nothing() -> None:
