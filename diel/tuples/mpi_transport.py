@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 # silent for this much longer, which means that it is gone.
 _SERVER_GRACE_S: Final = 30.0
 _QUICK_POLLS: Final = range(50)
-_POLLS_WITHOUT_YIELD: Final = 20
 _TO_SERVER: Final = tags.CLIENT_TO_SERVER
 _EAGER_BYTES: Final = 256
 """Messages up to this size leave at once. Open MPI's sends of larger ones in shared memory end only
@@ -291,14 +290,13 @@ class MpiTransport(Transport):
 
     def _finish(self, pieces: list[MPI.Request]) -> None:
         # Without sleeping: MPI moves a payload only while it is called. But the server may be on
-        # the same core.
+        # the same core, and on its neighbour a tight loop slows the copying.
         polls = 0
         while not self._mpi.Request.Testall(pieces):
+            os.sched_yield()
             polls += 1
-            if polls > _POLLS_WITHOUT_YIELD:
-                os.sched_yield()
-                if polls % 1000 == 0:
-                    self._transfer_safe_point()
+            if polls % 1000 == 0:
+                self._transfer_safe_point()
 
 
 def _fresh(size_bytes: int) -> memoryview:

@@ -34,8 +34,9 @@ _SIZES_AN_OCTAVE: Final = 8
 # So many polls in a row, about 50 us, and nothing else: what is done between two polls makes the
 # next message wait.
 _POLLS: Final = range(400)
-# Where nothing came in these, or payloads are on their way, the rest gets its turn sooner.
-_FEW_POLLS: Final = range(4)
+# Where nothing came in these, or payloads are on their way, the rest gets its turn sooner. Not much
+# sooner: MPI moves a payload in these polls, and what is between them holds it up.
+_FEW_POLLS: Final = range(60)
 # After so many messages timeouts and large payloads get their turn, however many more wait.
 _MESSAGES_IN_A_ROW: Final = 64
 
@@ -138,7 +139,7 @@ class TupleServer:
                         if payload is not None:
                             self._send_payload(receiver, payload)
                             del payload  # its block is free when it has been sent
-                if transfers:
+                if transfers or self._sending:
                     polls = _FEW_POLLS
                 elif polls is _FEW_POLLS:
                     polls = _POLLS
