@@ -165,7 +165,7 @@ def is_gpu_aware() -> bool:
 _yield_flag: list[tuple[ctypes.c_bool, bool]] = []
 
 
-def yield_when_idle(yields: bool) -> None:
+def yield_when_idle(yields: bool) -> bool:
     """Say whether MPI gives the core to other processes when a poll finds nothing.
 
     Open MPI does so where ranks share cores, whatever ``OMPI_MCA_mpi_yield_when_idle`` says. While
@@ -177,6 +177,11 @@ def yield_when_idle(yields: bool) -> None:
     ----------
     yields : bool
         Whether as MPI chose at its start; else never.
+
+    Returns
+    -------
+    bool
+        What held before.
     """
     if not _yield_flag:
         try:
@@ -186,7 +191,8 @@ def yield_when_idle(yields: bool) -> None:
             flag = ctypes.c_bool(False)
         _yield_flag.append((flag, flag.value))
     flag, chosen = _yield_flag[0]
-    flag.value = yields and chosen
+    before, flag.value = flag.value, yields and chosen
+    return bool(before)
 
 
 @contextlib.contextmanager

@@ -96,9 +96,11 @@ class Parent:
             return self._mpi.COMM_SELF.Dup()
         group = self.comm.Get_group()
         members = group.Incl(list(ranks))
+        yielded = yield_when_idle(True)  # it blocks until all of them are here
         try:
             return self.comm.Create_group(members, tag=tags.for_group(serial))
         finally:
+            yield_when_idle(yielded)
             members.Free()
             group.Free()
 

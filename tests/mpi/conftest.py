@@ -36,6 +36,7 @@ def parent() -> Iterator[object]:
 
     parent = Parent(MPI.COMM_WORLD)
     yield parent
+    parent.let_module_block(True)
     MPI.COMM_WORLD.Barrier()
     parent.close()
     parent.comm.Free()
