@@ -6,7 +6,9 @@ To add one: subclass `Operation`, write forward and gradient side by side, decor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import cleandoc
+from textwrap import indent
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,6 +24,7 @@ __all__ = [
     "Step",
     "aligned",
     "apply",
+    "documented",
     "register",
     "reshaped",
     "stack_all",
@@ -263,6 +266,42 @@ def register(kind: _Kind) -> _Kind:
     """
     OPERATIONS[kind.name] = kind()
     return kind
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Node])
+
+
+def documented(
+    function: _Function, operation: type[Operation], parameters: str, returns: str, raises: str
+) -> _Function:
+    """Give a function the name and the documentation of the operation that it applies.
+
+    Parameters
+    ----------
+    function : callable
+    operation : class
+        The first line of its docstring says what the function returns; the paragraphs after that
+        say more of the result.
+    parameters, returns, raises : str
+        Sections of the docstring, in NumPy style.
+
+    Returns
+    -------
+    callable
+        The same one.
+    """
+    summary, _, more = cleandoc(operation.__doc__ or "").partition("\n\n")
+    sections = {
+        "Parameters": parameters,
+        "Returns": f"{returns}\n{indent(more, '    ')}".rstrip(),
+        "Raises": raises,
+    }
+    text = [f"Return {summary[:1].lower()}{summary[1:]}"]
+    text += [f"{name}\n{'-' * len(name)}\n{body}" for name, body in sections.items() if body]
+    function.__doc__ = "\n\n".join(text) + "\n"
+    function.__name__ = function.__qualname__ = operation.name
+    function.__module__ = operation.__module__
+    return function
 
 
 @called_by_nodes

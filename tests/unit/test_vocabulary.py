@@ -44,7 +44,6 @@ INSTEAD = {
 # to leave it.
 ALLOWED: dict[str, set[str]] = {
     "roster": {"diel/comm", "diel/executive"},
-    "slopes": {"dnn/graph"},
 }
 
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")

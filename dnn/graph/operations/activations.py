@@ -13,7 +13,7 @@ from typing import TypeVar
 from dnn.backend import Formula
 from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply, register
-from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.elementwise import Elementwise, unary
 from dnn.graph.operations.extremes import abs, clip, maximum
 from dnn.graph.operations.powers import exp, expm1, log1p
 
@@ -46,9 +46,10 @@ GELU_FLAT = 25.0
 
 @register
 class Relu(Elementwise):
-    """``y = max(x, 0)``, ``dx = dy [y > 0]``: the derivative at 0 is taken to be 0.
+    """``max(x, 0)``.
 
-    As in PyTorch; most units that are 0 are below it, where 0 is the derivative.
+    NaN stays NaN; the derivative at 0 is taken to be 0, as in PyTorch: most units that are 0 are
+    below it, where 0 is the derivative.
     """
 
     formula = Formula("relu", "x", "max(x, 0)")
@@ -60,7 +61,10 @@ class Relu(Elementwise):
 
 @register
 class Positive(Elementwise):
-    """``y = [x > 0]``, 1 or 0; its derivative is 0 wherever there is one."""
+    """1 where `x` is above 0, else 0; what the derivative of `relu` is.
+
+    0 where `x` is NaN. It has no gradient: its derivative is 0 wherever there is one.
+    """
 
     formula = Formula("positive", "x", "x > 0")
 
@@ -70,9 +74,9 @@ class Positive(Elementwise):
 
 @register
 class Sigmoid(Elementwise):
-    """``y = 1 / (1 + exp(-x))``, ``dx = dy y (1 - y)``.
+    """The logistic function, ``1 / (1 + e^-x)``.
 
-    Nothing overflows and nothing cancels: small values are as exact as those near 1.
+    In 0 .. 1. Nothing overflows and nothing cancels: small values are as exact as those near 1.
     """
 
     formula = Formula("sigmoid", "x", "exp(min(x, 0)) / (1 + exp(-abs(x)))")
@@ -85,7 +89,10 @@ class Sigmoid(Elementwise):
 
 @register
 class Tanh(Elementwise):
-    """``y = tanh(x)``, ``dx = dy (1 - y^2)``."""
+    """The hyperbolic tangent.
+
+    In -1 .. 1.
+    """
 
     formula = Formula("tanh", "x", "tanh(x)")
     kinds = "f"
@@ -94,82 +101,10 @@ class Tanh(Elementwise):
         return (dy - dy * node * node,)
 
 
-def positive(x: Node) -> Node:
-    """Return 1 where `x` is above 0, else 0; what the derivative of `relu` is.
-
-    Parameters
-    ----------
-    x : Node
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        0 where `x` is NaN. It has no gradient.
-    """
-    return apply("positive", x)
-
-
-@rectifier
-def relu(x: Node) -> Node:
-    """Return ``max(x, 0)``.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        NaN stays NaN; the derivative at 0 is taken to be 0.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-    """
-    return apply("relu", x)
-
-
-@activation
-def sigmoid(x: Node) -> Node:
-    """Return the logistic function, ``1 / (1 + e^-x)``.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        In 0 .. 1; it does not overflow, and small values are not rounded to 0.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-    """
-    return apply("sigmoid", x)
-
-
-@activation
-def tanh(x: Node) -> Node:
-    """Return the hyperbolic tangent.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        In -1 .. 1.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-    """
-    return apply("tanh", x)
+relu = rectifier(unary(Relu))
+positive = unary(Positive)
+sigmoid = activation(unary(Sigmoid))
+tanh = activation(unary(Tanh))
 
 
 @rectifier

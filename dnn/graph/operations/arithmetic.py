@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dnn.backend import Formula
-from dnn.graph.node import Node, Operand, as_nodes
-from dnn.graph.operation import apply, register
-from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.node import Node
+from dnn.graph.operation import register
+from dnn.graph.operations.elementwise import Elementwise, binary, unary
 
 __all__ = ["add", "divide", "multiply", "negative", "subtract"]
 
 
 @register
 class Add(Elementwise):
-    """``y = a + b``."""
+    """``a + b``.
+
+    Of bools it is "or".
+    """
 
     formula = Formula("add", "a b", "a + b")
 
@@ -27,7 +30,7 @@ class Add(Elementwise):
 
 @register
 class Subtract(Elementwise):
-    """``y = a - b``."""
+    """``a - b``."""
 
     formula = Formula("subtract", "a b", "a - b")
     kinds = "fiu"
@@ -38,7 +41,10 @@ class Subtract(Elementwise):
 
 @register
 class Multiply(Elementwise):
-    """``y = a b``, element by element."""
+    """The product element by element; of a number and a node, the scalar product.
+
+    Of bools it is "and".
+    """
 
     formula = Formula("multiply", "a b", "a * b")
 
@@ -49,7 +55,7 @@ class Multiply(Elementwise):
 
 @register
 class Divide(Elementwise):
-    """``y = a / b``."""
+    """``a / b``."""
 
     formula = Formula("divide", "a b", "a / b")
     kinds = "f"
@@ -62,7 +68,7 @@ class Divide(Elementwise):
 
 @register
 class Negative(Elementwise):
-    """``y = -x``."""
+    """``-x``."""
 
     formula = Formula("negative", "x", "-x")
     kinds = "fiu"
@@ -71,110 +77,8 @@ class Negative(Elementwise):
         return (-dy,)
 
 
-def add(a: Operand, b: Operand) -> Node:
-    """Return ``a + b``.
-
-    Parameters
-    ----------
-    a, b : Node, number or array
-        At least one is a node; what is none becomes a constant of its type.
-
-    Returns
-    -------
-    Node, of the shape that both broadcast to and of their type
-        Of bools it is "or".
-
-    Raises
-    ------
-    ShapeError
-        If they do not broadcast.
-    DtypeError
-        If their types differ, none is a node, or the node's type cannot hold the other one.
-    """
-    return apply("add", *as_nodes("add", a, b))
-
-
-def subtract(a: Operand, b: Operand) -> Node:
-    """Return ``a - b``.
-
-    Parameters
-    ----------
-    a, b : Node, number or array, not of bools
-        At least one is a node; what is none becomes a constant of its type.
-
-    Returns
-    -------
-    Node, of the shape that both broadcast to and of their type
-
-    Raises
-    ------
-    ShapeError
-        If they do not broadcast.
-    DtypeError
-        As for `add`, or if they are of bools.
-    """
-    return apply("subtract", *as_nodes("subtract", a, b))
-
-
-def multiply(a: Operand, b: Operand) -> Node:
-    """Return the product element by element; of a number and a node, the scalar product.
-
-    Parameters
-    ----------
-    a, b : Node, number or array
-        At least one is a node; what is none becomes a constant of its type.
-
-    Returns
-    -------
-    Node, of the shape that both broadcast to and of their type
-        Of bools it is "and".
-
-    Raises
-    ------
-    ShapeError
-        If they do not broadcast.
-    DtypeError
-        As for `add`.
-    """
-    return apply("multiply", *as_nodes("multiply", a, b))
-
-
-def divide(a: Operand, b: Operand) -> Node:
-    """Return ``a / b``.
-
-    Parameters
-    ----------
-    a, b : Node of floats, number or array
-        At least one is a node; what is none becomes a constant of its type.
-
-    Returns
-    -------
-    Node, of the shape that both broadcast to and of their type
-
-    Raises
-    ------
-    ShapeError
-        If they do not broadcast.
-    DtypeError
-        As for `add`, or if they are not of floats.
-    """
-    return apply("divide", *as_nodes("divide", a, b))
-
-
-def negative(x: Node) -> Node:
-    """Return ``-x``.
-
-    Parameters
-    ----------
-    x : Node, not of bools
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-
-    Raises
-    ------
-    DtypeError
-        If `x` is of bools.
-    """
-    return apply("negative", x)
+add = binary(Add)
+subtract = binary(Subtract)
+multiply = binary(Multiply)
+divide = binary(Divide)
+negative = unary(Negative)

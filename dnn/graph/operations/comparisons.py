@@ -15,7 +15,7 @@ from dnn.graph.arguments import describe
 from dnn.graph.inputs import broadcast, check_nodes
 from dnn.graph.node import Node, Operand, Shape, as_nodes, constant
 from dnn.graph.operation import Arrays, Step, apply, register
-from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.elementwise import Elementwise, binary
 
 __all__ = ["cast", "equal", "greater", "greater_equal", "where"]
 
@@ -29,21 +29,30 @@ class Comparison(Elementwise):
 
 @register
 class Greater(Comparison):
-    """``y = a > b``."""
+    """``a > b``, also written so.
+
+    False where one is NaN. It has no gradient.
+    """
 
     formula = Formula("greater", "a b", "a > b", is_bool=True)
 
 
 @register
 class GreaterEqual(Comparison):
-    """``y = a >= b``."""
+    """``a >= b``, also written so.
+
+    False where one is NaN. It has no gradient.
+    """
 
     formula = Formula("greater_equal", "a b", "a >= b", is_bool=True)
 
 
 @register
 class Equal(Comparison):
-    """``y = a == b``."""
+    """Where `a` equals `b`; the operator ``==`` compares nodes and not their values.
+
+    False where one is NaN. It has no gradient.
+    """
 
     formula = Formula("equal", "a b", "a == b", is_bool=True)
 
@@ -114,73 +123,9 @@ class Where(Elementwise):
         return None, where(condition, dy, zero), where(condition, zero, dy)
 
 
-def greater(a: Operand, b: Operand) -> Node:
-    """Return ``a > b``, also written so.
-
-    Parameters
-    ----------
-    a, b : Node, number or array
-        At least one is a node; what is none becomes a constant of its type.
-
-    Returns
-    -------
-    Node of bool, of the shape that both broadcast to
-        False where one is NaN. It has no gradient.
-
-    Raises
-    ------
-    ShapeError
-        If they do not broadcast.
-    DtypeError
-        As for `add`.
-    """
-    return apply("greater", *as_nodes("greater", a, b))
-
-
-def greater_equal(a: Operand, b: Operand) -> Node:
-    """Return ``a >= b``, also written so.
-
-    Parameters
-    ----------
-    a, b : Node, number or array
-        At least one is a node; what is none becomes a constant of its type.
-
-    Returns
-    -------
-    Node of bool, of the shape that both broadcast to
-        False where one is NaN. It has no gradient.
-
-    Raises
-    ------
-    ShapeError
-        If they do not broadcast.
-    DtypeError
-        As for `add`.
-    """
-    return apply("greater_equal", *as_nodes("greater_equal", a, b))
-
-
-def equal(a: Operand, b: Operand) -> Node:
-    """Return where `a` equals `b`; the operator ``==`` compares nodes and not their values.
-
-    Parameters
-    ----------
-    a, b : Node, number or array
-        At least one is a node; what is none becomes a constant of its type.
-
-    Returns
-    -------
-    Node of bool, of the shape that both broadcast to
-        False where one is NaN. It has no gradient.
-
-    Raises
-    ------
-    ShapeError
-        If they do not broadcast.
-    DtypeError
-        As for `add`.
-    """
-    return apply("equal", *as_nodes("equal", a, b))
+greater = binary(Greater)
+greater_equal = binary(GreaterEqual)
+equal = binary(Equal)
 
 
 def cast(x: Node, dtype: npt.DTypeLike) -> Node:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from dnn.backend import Formula, Ops
 from dnn.graph.inputs import broadcast, check_kind
-from dnn.graph.node import Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, aligned, apply
+from dnn.graph.node import Node, Operand, Shape, as_nodes
+from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, documented
 
-__all__ = ["Elementwise", "formula_of"]
+__all__ = ["Elementwise", "binary", "formula_of", "unary"]
 
 ANY = "fiub"
 
@@ -21,7 +21,8 @@ class Elementwise(Operation):
     """An operation that is a formula of the elements of its inputs.
 
     NumPy's calls, compiled loops, CUDA kernels and fused chains all come from the formula. Its name
-    is that of the operation.
+    is that of the operation. The function that users call comes from `unary` or `binary`, with the
+    docstring of the operation: what it returns in the first line, more of the result after that.
 
     Attributes
     ----------
@@ -67,3 +68,57 @@ def formula_of(node: Node) -> Formula:
     """Return the formula of an elementwise node."""
     assert isinstance(node.operation, Elementwise)
     return node.operation.formula
+
+
+_KINDS = {
+    # kinds: which nodes are taken, which are refused
+    ANY: ("", ""),
+    "fiu": (", not of bools", "of bools"),
+    "f": (" of floats", "not of floats"),
+}
+
+
+class Unary(Protocol):
+    """A function of one node."""
+
+    def __call__(self, x: Node) -> Node: ...
+
+
+class Binary(Protocol):
+    """A function of two nodes, or of a node and a number or array."""
+
+    def __call__(self, a: Operand, b: Operand) -> Node: ...
+
+
+def unary(operation: type[Elementwise]) -> Unary:
+    """Return the public function of an operation of one operand, with its documentation."""
+
+    def function(x: Node) -> Node:
+        return apply(operation.name, x)
+
+    taken, refused = _KINDS[operation.kinds]
+    raises = f"DtypeError\n    If `x` is {refused}." if refused else ""
+    returns = "Node, of the shape and type of `x`"
+    return documented(function, operation, f"x : Node{taken}", returns, raises)
+
+
+def binary(operation: type[Elementwise]) -> Binary:
+    """Return the public function of an operation of two operands, with its documentation."""
+
+    def function(a: Operand, b: Operand) -> Node:
+        return apply(operation.name, *as_nodes(operation.name, a, b))
+
+    taken, refused = _KINDS[operation.kinds]
+    parameters = f"""\
+a, b : Node{taken}, number or array
+    At least one is a node; what is none becomes a constant of its type."""
+    shape = "of the shape that both broadcast to"
+    is_bool = operation.formula.is_bool
+    returns = f"Node of bool, {shape}" if is_bool else f"Node, {shape} and of their type"
+    of_kind = f",\n    or they are {refused}" if refused else ""
+    raises = f"""\
+ShapeError
+    If they do not broadcast.
+DtypeError
+    If their types differ, none is a node, or the node's type cannot hold the other one{of_kind}."""
+    return documented(function, operation, parameters, returns, raises)

@@ -1,12 +1,12 @@
 """Functions with a kink: the larger and the smaller one, clipping, and the absolute value.
 
-At a kink any number between the slopes on either side is a subgradient. Which one is taken is
+At a kink any number between the derivatives on either side is a subgradient. Which one is taken is
 PyTorch's choice, so that a network that is brought over trains as it did:
 
 | function | where | derivative |
 |---|---|---|
 | `maximum`, `minimum` | both are equal | half for each: neither is preferred, and the sum is 1 |
-| `clip` | at a limit | 1: `x` is still itself there; the slope on the inner side |
+| `clip` | at a limit | 1: `x` is still itself there; the derivative on the inner side |
 | `abs` | 0 | 0 |
 | `relu` | 0 | 0 |
 """
@@ -22,14 +22,17 @@ from dnn.backend import Formula
 from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Operand, as_nodes
 from dnn.graph.operation import apply, register
-from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.elementwise import Elementwise, binary, unary
 
 __all__ = ["abs", "clip", "maximum", "minimum"]
 
 
 @register
 class Maximum(Elementwise):
-    """``y = max(a, b)``; where they are equal, each gets half of the gradient."""
+    """The larger one, element by element.
+
+    NaN where one is NaN. Where they are equal, each gets half of the gradient.
+    """
 
     formula = Formula("maximum", "a b", "a if a > b or a != a else b", np.maximum)
 
@@ -40,7 +43,10 @@ class Maximum(Elementwise):
 
 @register
 class Minimum(Elementwise):
-    """``y = min(a, b)``; where they are equal, each gets half of the gradient."""
+    """The smaller one, element by element.
+
+    NaN where one is NaN. Where they are equal, each gets half of the gradient.
+    """
 
     formula = Formula("minimum", "a b", "a if a < b or a != a else b", np.minimum)
 
@@ -61,7 +67,10 @@ class Clip(Elementwise):
 
 @register
 class Abs(Elementwise):
-    """``y = |x|``, ``dx = dy sign(x)``: the derivative at 0 is taken to be 0."""
+    """The absolute value, also written ``abs(x)`` of Python.
+
+    The derivative at 0 is taken to be 0.
+    """
 
     formula = Formula("abs", "x", "abs(x)")
 
@@ -85,50 +94,9 @@ def _share(dy: Node, a: Node, b: Node) -> Node:
     return apply("where_greater", dy, a, b) + apply("where_equal", dy * 0.5, a, b)
 
 
-def maximum(a: Operand, b: Operand) -> Node:
-    """Return the larger one, element by element.
-
-    Parameters
-    ----------
-    a, b : Node, number or array
-        At least one is a node; what is none becomes a constant of its type.
-
-    Returns
-    -------
-    Node, of the shape that both broadcast to and of their type
-        NaN where one is NaN. Where they are equal, each gets half of the gradient.
-
-    Raises
-    ------
-    ShapeError
-        If they do not broadcast.
-    DtypeError
-        As for `add`.
-    """
-    return apply("maximum", *as_nodes("maximum", a, b))
-
-
-def minimum(a: Operand, b: Operand) -> Node:
-    """Return the smaller one, element by element.
-
-    Parameters
-    ----------
-    a, b : Node, number or array
-        At least one is a node; what is none becomes a constant of its type.
-
-    Returns
-    -------
-    Node, of the shape that both broadcast to and of their type
-        NaN where one is NaN. Where they are equal, each gets half of the gradient.
-
-    Raises
-    ------
-    ShapeError
-        If they do not broadcast.
-    DtypeError
-        As for `add`.
-    """
-    return apply("minimum", *as_nodes("minimum", a, b))
+maximum = binary(Maximum)
+minimum = binary(Minimum)
+abs = unary(Abs)
 
 
 def clip(x: Node, low: Operand | None = None, high: Operand | None = None) -> Node:
@@ -169,18 +137,3 @@ def _ends(dtype: np.dtype[Any]) -> tuple[int, int]:
     if dtype.kind == "b":
         return 0, 1
     return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-
-
-def abs(x: Node) -> Node:
-    """Return the absolute value, also written ``abs(x)`` of Python.
-
-    Parameters
-    ----------
-    x : Node
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        The derivative at 0 is taken to be 0.
-    """
-    return apply("abs", x)

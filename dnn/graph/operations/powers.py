@@ -13,14 +13,14 @@ from dnn.graph.arguments import describe
 from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes, called_by_nodes, constant
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.comparisons import equal, greater_equal, where
-from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.elementwise import Elementwise, unary
 
 __all__ = ["exp", "expm1", "log", "log1p", "power", "sqrt", "square"]
 
 
 @register
 class Exp(Elementwise):
-    """``y = e^x``."""
+    """``e^x``."""
 
     formula = Formula("exp", "x", "exp(x)")
     kinds = "f"
@@ -31,18 +31,24 @@ class Exp(Elementwise):
 
 @register
 class Expm1(Elementwise):
-    """``y = e^x - 1``, exact for small x; ``dx = dy e^x``, which ``y + 1`` would round to 0."""
+    """``e^x - 1``, without the rounding of ``e^x`` for small `x`.
+
+    -1 at -infinity.
+    """
 
     formula = Formula("expm1", "x", "expm1(x)")
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return (dy * exp(node.inputs[0]),)
+        return (dy * exp(node.inputs[0]),)  # `node + 1` would be rounded to 0
 
 
 @register
 class Log(Elementwise):
-    """``y = ln x``."""
+    """The natural logarithm.
+
+    -inf at 0, NaN below.
+    """
 
     formula = Formula("log", "x", "log(x)")
     kinds = "f"
@@ -53,7 +59,10 @@ class Log(Elementwise):
 
 @register
 class Log1p(Elementwise):
-    """``y = ln(1 + x)``, exact for small x."""
+    """``ln(1 + x)``, without the rounding of ``1 + x`` for small `x`.
+
+    -inf at -1, NaN below.
+    """
 
     formula = Formula("log1p", "x", "log1p(x)")
     kinds = "f"
@@ -64,7 +73,7 @@ class Log1p(Elementwise):
 
 @register
 class Square(Elementwise):
-    """``y = x^2``."""
+    """``x^2``."""
 
     formula = Formula("square", "x", "x * x", np.square)
     kinds = "fiu"
@@ -75,7 +84,10 @@ class Square(Elementwise):
 
 @register
 class Sqrt(Elementwise):
-    """``y = sqrt(x)``, ``dx = dy / (2 y)``."""
+    """The square root.
+
+    NaN below 0; the gradient at 0 is infinite.
+    """
 
     formula = Formula("sqrt", "x", "sqrt(x)")
     kinds = "f"
@@ -114,122 +126,12 @@ class Power(Elementwise):
         return dy * b * apply("power", a, below), dy * node * log(base)
 
 
-def exp(x: Node) -> Node:
-    """Return ``e^x``.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-    """
-    return apply("exp", x)
-
-
-def expm1(x: Node) -> Node:
-    """Return ``e^x - 1``, without the rounding of ``e^x`` for small `x`.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        -1 at -infinity.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-    """
-    return apply("expm1", x)
-
-
-def log(x: Node) -> Node:
-    """Return the natural logarithm.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        -inf at 0, NaN below.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-    """
-    return apply("log", x)
-
-
-def log1p(x: Node) -> Node:
-    """Return ``ln(1 + x)``, without the rounding of ``1 + x`` for small `x`.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        -inf at -1, NaN below.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-    """
-    return apply("log1p", x)
-
-
-def square(x: Node) -> Node:
-    """Return ``x^2``.
-
-    Parameters
-    ----------
-    x : Node, not of bools
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-
-    Raises
-    ------
-    DtypeError
-        If `x` is of bools.
-    """
-    return apply("square", x)
-
-
-def sqrt(x: Node) -> Node:
-    """Return the square root.
-
-    Parameters
-    ----------
-    x : Node of floats
-
-    Returns
-    -------
-    Node, of the shape and type of `x`
-        NaN below 0; the gradient at 0 is infinite.
-
-    Raises
-    ------
-    DtypeError
-        If `x` is not of floats.
-    """
-    return apply("sqrt", x)
+exp = unary(Exp)
+expm1 = unary(Expm1)
+log = unary(Log)
+log1p = unary(Log1p)
+square = unary(Square)
+sqrt = unary(Sqrt)
 
 
 @called_by_nodes

@@ -6,7 +6,7 @@ Sums and means are in `sums`, as the transpose of broadcasting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from dnn.errors import ShapeError
 from dnn.graph.arguments import axes_of, axis_of, describe
 from dnn.graph.inputs import check_nodes
 from dnn.graph.node import Node, Shape, constant
-from dnn.graph.operation import Arrays, Operation, Step, apply, register
+from dnn.graph.operation import Arrays, Operation, Step, apply, documented, register
 from dnn.graph.operations.comparisons import cast, equal, where
 from dnn.graph.operations.shapes import reshape
 from dnn.graph.operations.sums import sum
@@ -45,7 +45,10 @@ class Reduction(Operation):
 
 @register
 class Max(Reduction):
-    """Largest element; those that are equally large share the gradient."""
+    """The largest element over axes.
+
+    Those that are equally large share the gradient.
+    """
 
     name = "max"
 
@@ -55,7 +58,10 @@ class Max(Reduction):
 
 @register
 class Min(Reduction):
-    """Smallest element; those that are equally small share the gradient."""
+    """The smallest element over axes.
+
+    Those that are equally small share the gradient.
+    """
 
     name = "min"
 
@@ -65,7 +71,10 @@ class Min(Reduction):
 
 @register
 class Prod(Reduction):
-    """Product, ``dx = dy y / x``: of all the others, where x is 0."""
+    """The product over axes.
+
+    Its gradient, ``dy y / x``, is the product of all other elements where `x` is 0.
+    """
 
     name = "prod"
 
@@ -113,83 +122,42 @@ def _shares(node: Node) -> Node:
     return is_extreme / sum(is_extreme, axes, keepdims=True)
 
 
-def _reduce(name: str, x: Node, axis: int | Sequence[int] | None, keepdims: bool) -> Node:
-    check_nodes(name, x)
-    axes = tuple(sorted(axes_of(name, x, axis)))
-    y = apply(name, x, axes=axes)
-    return y if keepdims else reshape(y, tuple(n for i, n in enumerate(x.shape) if i not in axes))
+class Reducer(Protocol):
+    """A function of a node and of the axes to reduce it over."""
+
+    def __call__(
+        self, x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False
+    ) -> Node: ...
 
 
-def max(x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
-    """Return the largest element over axes.
+def reducer(operation: type[Reduction]) -> Reducer:
+    """Return the public function of a reduction, with its documentation."""
+    name = operation.name
 
-    Parameters
-    ----------
-    x : Node
-    axis : int, sequence of int or None
-        The axes, negative ones from the end; None for all.
-    keepdims : bool
-        Keep the axes, with length 1.
+    def function(
+        x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False
+    ) -> Node:
+        check_nodes(name, x)
+        axes = tuple(sorted(axes_of(name, x, axis)))
+        y = apply(name, x, axes=axes)
+        if keepdims:
+            return y
+        return reshape(y, tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
-    Returns
-    -------
-    Node, of the type of `x` and its shape without `axis`
-        Those that are equally large share the gradient.
-
-    Raises
-    ------
-    ShapeError
-        If there is no such axis, or there are no elements along it.
-    """
-    return _reduce("max", x, axis, keepdims)
-
-
-def min(x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
-    """Return the smallest element over axes.
-
-    Parameters
-    ----------
-    x : Node
-    axis : int, sequence of int or None
-        The axes, negative ones from the end; None for all.
-    keepdims : bool
-        Keep the axes, with length 1.
-
-    Returns
-    -------
-    Node, of the type of `x` and its shape without `axis`
-        Those that are equally small share the gradient.
-
-    Raises
-    ------
-    ShapeError
-        If there is no such axis, or there are no elements along it.
-    """
-    return _reduce("min", x, axis, keepdims)
+    parameters = """\
+x : Node
+axis : int, sequence of int or None
+    The axes, negative ones from the end; None for all.
+keepdims : bool
+    Keep the axes, with length 1."""
+    returns = "Node, of the type of `x` and its shape without `axis`"
+    raises = "ShapeError\n    If there is no such axis, or there are no elements along it."
+    return documented(function, operation, parameters, returns, raises)
 
 
-def prod(x: Node, axis: int | Sequence[int] | None = None, *, keepdims: bool = False) -> Node:
-    """Return the product over axes.
-
-    Parameters
-    ----------
-    x : Node
-    axis : int, sequence of int or None
-        The axes, negative ones from the end; None for all.
-    keepdims : bool
-        Keep the axes, with length 1.
-
-    Returns
-    -------
-    Node, of the type of `x` and its shape without `axis`
-        Its gradient holds where elements are 0, too.
-
-    Raises
-    ------
-    ShapeError
-        If there is no such axis, or there are no elements along it.
-    """
-    return _reduce("prod", x, axis, keepdims)
+max = reducer(Max)
+min = reducer(Min)
+prod = reducer(Prod)
 
 
 def argmax(x: Node, axis: int = -1) -> Node:
