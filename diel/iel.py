@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from diel.coupling.address import To
-    from diel.coupling.outbox import Sending
+    from diel.coupling.messages import Sending
     from diel.loading.context import Context
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Pattern, Tag

@@ -75,12 +75,12 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     from diel.executive import launch
     from diel.executive.leftovers import remove_leftovers
     from diel.executive.placement import planning
-    from diel.loading.options import finish
+    from diel.loading.functions import check_options
     from diel.loading.reports import conclude_reports
     from diel.run.trace import save_trace
     from diel.workflow.load import read_draft
 
-    workflow = finish(read_draft(options.file))
+    workflow = check_options(read_draft(options.file))
     cores = launch.available_cores()
     ranks = options.ranks or planning.needs(workflow, cores).moment
     plans = planning.plan_groups(workflow, ranks, options.file)

@@ -22,8 +22,7 @@ from diel.cli.conclusion import FAILED, TABLE_ROWS, print_rankings
 from diel.cli.output import aligned, warn
 from diel.errors import LaunchError
 from diel.loading.environment import set_thread_environment
-from diel.loading.functions import import_code
-from diel.loading.options import OPTIONS_CLASS, finish, parse_options
+from diel.loading.functions import OPTIONS_CLASS, check_options, import_code, parse_options
 from diel.run.directory import RunDirectory
 from diel.run.history import is_run
 from diel.run.journal import JournalReader
@@ -90,7 +89,7 @@ def _preview(options: argparse.Namespace) -> int:
 
     set_thread_environment(1)
     draft = read_draft(str(options.file))
-    workflow = finish(draft)
+    workflow = check_options(draft)
     parts = {part.module.name: part for part in _parts(draft, workflow)}
     ranks = options.ranks or needs(workflow, available_cores()).moment
     plans = plan_groups(workflow, ranks, str(options.file))
@@ -176,7 +175,7 @@ def _check_export(file: Path, formats: list[str]) -> None:
 def _exporters(file: Path) -> tuple[Draft, list[Any]]:
     """Return the code of the sweeps in a file, each once."""
     draft = read_draft(str(file))
-    workflow = finish(draft)
+    workflow = check_options(draft)
     found = {
         part.code.__name__: part.code
         for part in _parts(draft, workflow)

@@ -25,7 +25,7 @@ from diel.executive.placement.preview import SchedulePreview
 from diel.executive.plans import GroupPlan
 from diel.executive.sbatch import job_for, sbatch_script
 from diel.loading.environment import set_thread_environment
-from diel.loading.options import finish
+from diel.loading.functions import check_options
 from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, drawing_of
 from diel.workflow.load import load_workflow, read_draft
 from diel.workflow.model import Module, Workflow
@@ -45,7 +45,7 @@ def check(options: argparse.Namespace) -> int:
     if options.per_node is None and (options.gpus_per_node or options.cores_per_node):
         raise LaunchError("--gpus-per-node and --cores-per-node go with --per-node M")
     set_thread_environment(1)
-    workflow = finish(read_draft(file))
+    workflow = check_options(read_draft(file))
     cores = available_cores()
     plans = plan_groups(workflow, ranks, file) if ranks is not None else []
     need = needs(workflow, cores)
@@ -239,7 +239,7 @@ def sbatch(options: argparse.Namespace) -> int:
         If the workflow is wrong, or what is asked for is.
     """
     set_thread_environment(1)
-    workflow = finish(read_draft(options.file))
+    workflow = check_options(read_draft(options.file))
     job = job_for(
         workflow,
         options.file,

@@ -4,9 +4,7 @@
 
     address   Address, and the Peers that a rank of a group can send to
     channel   one rank's messages: send, recv, move
-    messages  the head of a message; how many messages a copy has sent and received
-    inbox     messages that have reached this rank
-    outbox    messages that it has sent, and the handle that `send` returns
+    messages  the head of a message; messages that a rank has sent and that have reached it
     values    values as memory to send, arrays as memory to receive into, on GPUs too
     boundary  an array of which modules own and read sections
 """

@@ -15,8 +15,7 @@ import numpy as np
 
 from diel.coupling.address import Address, Peers
 from diel.coupling.channel import Channel
-from diel.coupling.messages import INLINE_BYTES, boundary_key
-from diel.coupling.outbox import Sending
+from diel.coupling.messages import INLINE_BYTES, Sending, boundary_key
 from diel.errors import BoundaryError
 from diel.tuples import codec
 from diel.workflow.boundary import Part
@@ -24,7 +23,7 @@ from diel.workflow.sections import Box, intersection, is_empty, slices
 
 if TYPE_CHECKING:
     from diel.comm.direct import Transfer
-    from diel.coupling.outbox import OutboxLane
+    from diel.coupling.messages import OutboxLane
     from diel.workflow.boundary import Boundary
 
 Array = np.ndarray[Any, Any]

@@ -11,12 +11,19 @@ from diel.comm.meter import Meter
 from diel.comm.waiting import wait_for
 from diel.coupling import values
 from diel.coupling.address import Address, Peers, To
-from diel.coupling.inbox import Arrival, Inbox
-from diel.coupling.messages import MessageCounts, key_of
-from diel.coupling.outbox import Outbox, OutboxLane, Recipient, Sending
+from diel.coupling.messages import (
+    Arrival,
+    Inbox,
+    MessageCounts,
+    Outbox,
+    OutboxLane,
+    Recipient,
+    Sending,
+    key_of,
+)
 from diel.errors import AddressError, CouplingTimeout, PayloadError
 from diel.tuples import codec
-from diel.tuples.arrays import np
+from diel.tuples.codec import np
 from diel.tuples.tags import Tag, format_tag
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""The head of a message between modules, before its payload; counts of messages.
+"""The messages of one rank: their heads, those that have reached it, those that it has sent.
+
+The head of a message comes before its payload:
 
 ::
 
@@ -13,16 +15,27 @@ an earlier one, and is dropped.
 from __future__ import annotations
 
 import struct
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from diel.comm.tags import DIRECT_PAYLOADS
+from diel.coupling.address import Address, Peers
 from diel.tuples.tags import Tag, decode_tag, encode_tag, format_tag
+
+if TYPE_CHECKING:
+    from diel.comm.direct import Lane, Memory, Port, Transfer
+    from diel.coupling.channel import Channel
+    from diel.tuples.codec import Encoded
 
 INLINE_BYTES: Final = 2048
 """Payloads up to this size travel in the head: by default both MPIs then let it leave at once."""
 NO_TICKET: Final = -1
 
 _FIXED: Final = struct.Struct("<QQQhBHH")
+_RECENT_COPIES: Final = 8
+"""Copies that ran on this rank and whose names a late message may still be told by."""
 
 
 class Head(NamedTuple):
@@ -114,3 +127,360 @@ class MessageCounts:
     received: dict[tuple[int, int], int] = field(default_factory=dict)
     waits_for: Literal["message", "receipt", ""] = ""
     receivers: tuple[tuple[int, int], ...] = ()
+
+
+# -- messages that have reached this rank ----------------------------------------------------------
+
+
+class Arrival(NamedTuple):
+    """A message whose head is here."""
+
+    source: Address
+    world_rank: int
+    head: Head
+
+
+class _Copy(NamedTuple):
+    """A copy that runs, or ran, on this rank, and everybody around it."""
+
+    me: Address
+    peers: Peers
+
+
+class Inbox:
+    """Messages that have reached one rank.
+
+    Parameters
+    ----------
+    port : Port
+    warn : callable
+        Told (module, copy, text) of messages that nobody received.
+
+    Attributes
+    ----------
+    arrived : int
+        Messages that have reached this copy, received by it or not.
+    received : Counter of (int, int)
+        Payloads that it has received, by serial and world rank of their senders.
+    """
+
+    def __init__(self, port: Port, warn: Callable[[str, int, str], None]) -> None:
+        self._port = port
+        self._warn = warn
+        self._serial = 0
+        self._is_open = False
+        self._peers = Peers("", {})
+        self._recent: dict[int, _Copy] = {}
+        self._arrivals: dict[bytes, deque[Arrival]] = {}
+        self._early: list[tuple[int, Head]] = []
+        self._dropping: deque[tuple[Transfer, Memory]] = deque()
+        self._dropped: Counter[tuple[int, int, str]] = Counter()
+        self.arrived = 0
+        self.received: Counter[tuple[int, int]] = Counter()
+
+    def open(self, me: Address, peers: Peers) -> None:
+        """Begin with a copy: from now on its messages are kept, and no others."""
+        self._serial = peers.place(me)[0]
+        self._peers = peers
+        self._recent[self._serial] = _Copy(me, peers)
+        while len(self._recent) > _RECENT_COPIES:
+            del self._recent[next(iter(self._recent))]
+        self.arrived, self.received = 0, Counter()
+        self._is_open = True
+        early, self._early = self._early, []
+        for world_rank, head in early:
+            self._sort(world_rank, head)
+
+    def close(self) -> None:
+        """End with the copy: what it has not received is dropped, and what comes from now on."""
+        self._is_open = False
+        arrived, self._arrivals = self._arrivals, {}
+        for queue in arrived.values():
+            for arrival in queue:
+                self._drop(arrival.world_rank, arrival.head)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages are kept."""
+        return self._is_open
+
+    @property
+    def is_dropping(self) -> bool:
+        """Whether payloads that nobody wants are under way."""
+        return bool(self._dropping)
+
+    def poll(self, wanted: tuple[bytes, Address | None] | None = None) -> bool:
+        """Look for messages that have come; return whether there are some for this copy.
+
+        Parameters
+        ----------
+        wanted : (bytes, Address or None), optional
+            As for `find`: what comes after such a message is left for the next time.
+        """
+        before = self.arrived
+        found = self._port.poll()
+        while found is not None:
+            self._sort(found[0], Head.unpack(found[1]))
+            if wanted is not None and self.find(*wanted) is not None:
+                break
+            found = self._port.poll()
+        while self._dropping and self._dropping[0][0]():
+            self._dropping.popleft()
+        if self._dropped and not self._is_open:
+            self.tell_of_dropped()
+        return self.arrived > before
+
+    def find(self, key: bytes, source: Address | None) -> Arrival | None:
+        """Return the oldest message with this key, from this sender or from anybody."""
+        queue = self._arrivals.get(key)
+        if not queue:
+            return None
+        if source is None or queue[0].source == source:
+            return queue[0]
+        return next((arrival for arrival in queue if arrival.source == source), None)
+
+    def receive(self, arrival: Arrival, memory: Memory) -> Transfer | None:
+        """Receive a message into memory of its size; return whether it is there, None if it is."""
+        head = arrival.head
+        queue = self._arrivals[head.key]
+        queue.remove(arrival)
+        if not queue:
+            del self._arrivals[head.key]
+        if not head.has_payload:
+            memoryview(memory)[:] = head.inline
+            return None
+        self.received[head.from_serial, arrival.world_rank] += 1
+        transfer = self._port.receive(arrival.world_rank, head.ticket, memory)
+        return None if transfer() else transfer
+
+    def _sort(self, world_rank: int, head: Head) -> None:
+        if head.to_serial > self._serial:  # the order to start that copy is still on its way
+            self._early.append((world_rank, head))
+            return
+        serial, sender = self._peers.by_world_rank.get(world_rank, (-1, None))
+        is_wanted = self._is_open and (head.to_serial, head.from_serial) == (self._serial, serial)
+        if sender is None or not is_wanted:
+            self._drop(world_rank, head)
+            return
+        self.arrived += 1
+        arrival = Arrival(sender, world_rank, head)
+        self._arrivals.setdefault(head.key, deque()).append(arrival)
+
+    def _drop(self, world_rank: int, head: Head) -> None:
+        """Receive a message that nobody wants, since its sender waits for that."""
+        self._dropped[head.to_serial, world_rank, describe_key(head.key)] += 1
+        if head.has_payload:
+            memory = bytearray(head.size_bytes)
+            transfer = self._port.receive(world_rank, head.ticket, memory)
+            self._dropping.append((transfer, memory))
+
+    def tell_of_dropped(self) -> None:
+        """Warn of what has been dropped."""
+        dropped, self._dropped = self._dropped, Counter()
+        for (serial, world_rank, what), count in dropped.items():
+            long_ago = _Copy(Address("a copy of long ago"), Peers("", {}))
+            me, peers = self._recent.get(serial, long_ago)
+            _, sender = peers.by_world_rank.get(world_rank, (0, f"rank {world_rank} of the run"))
+            messages, were = ("a message", "was") if count == 1 else (f"{count} messages", "were")
+            text = f"{messages} from {sender} to rank {me.rank} ({what}) {were} never received"
+            self._warn(me.module, me.copy, text)
+
+
+# -- messages that this rank has sent --------------------------------------------------------------
+
+
+class Recipient(NamedTuple):
+    """Whom a message is for: the address, the serial of the copy, and the world rank."""
+
+    address: Address
+    serial: int
+    world_rank: int
+
+
+class _Offered(NamedTuple):
+    """A payload that has not been received yet."""
+
+    transfer: Transfer
+    ticket: int
+    memory: object
+    sender_serial: int
+    recipient: Recipient
+
+
+class OutboxLane:
+    """Sends the same memory to the same recipient, from `Outbox.lane`."""
+
+    def __init__(self, outbox: Outbox, lane: Lane, recipient: Recipient, ticket: int) -> None:
+        self._count = outbox.count
+        self._start = lane.start
+        self._place = recipient[1:]
+        self.lane = lane
+        self.recipient = recipient
+        self.ticket = ticket
+        self.is_idle: Transfer = lane.test
+
+    def send(self) -> None:
+        """Send the memory as it is; the message before has been received: `is_idle`."""
+        self._count(self._place, apart=True)
+        self._start()
+
+
+class Outbox:
+    """Messages on their way from one rank.
+
+    A payload that does not fit into a head has a ticket until it has been received. So nothing
+    that is under way can be taken for anything else.
+
+    Parameters
+    ----------
+    port : Port
+
+    Attributes
+    ----------
+    sent, apart : Counter of (int, int)
+        Messages of this copy, all and those with a payload apart, by serial and world rank of
+        their recipients.
+    """
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._serial = 0
+        self._offered: deque[_Offered] = deque()
+        self._lanes: list[OutboxLane] = []
+        self._tickets: set[int] = set()
+        self._next_ticket = 0
+        self.sent: Counter[tuple[int, int]] = Counter()
+        self.apart: Counter[tuple[int, int]] = Counter()
+
+    def open(self, serial: int) -> None:
+        """Begin with a copy."""
+        self._serial = serial
+        self.sent, self.apart = Counter(), Counter()
+
+    def count(self, place: tuple[int, int], *, apart: bool) -> None:
+        """Count a message."""
+        self.sent[place] += 1
+        if apart:
+            self.apart[place] += 1
+
+    @property
+    def has_ticket(self) -> bool:
+        """Whether one more payload can be sent."""
+        return len(self._tickets) < DIRECT_PAYLOADS
+
+    def send(
+        self, recipient: Recipient, key: bytes, encoded: Encoded, owner: object, *, apart: bool
+    ) -> Transfer | None:
+        """Send a message; return whether it has been received, None if all of it has left."""
+        kind, meta, memory = encoded
+        size = len(memory)
+        to, world_rank = recipient[1:]
+        if size <= INLINE_BYTES and not apart:
+            self.count((to, world_rank), apart=False)
+            head = Head(to, self._serial, size, NO_TICKET, kind, key, meta, bytes(memory))
+            self._port.send(world_rank, head.pack())
+            return None
+        self.count((to, world_rank), apart=True)
+        ticket = self._take_ticket()
+        transfer = self._port.offer(world_rank, ticket, memory)
+        held = (memory, owner)  # until the payload has been received
+        self._offered.append(_Offered(transfer, ticket, held, self._serial, recipient))
+        head = Head(to, self._serial, size, ticket, kind, key, meta, b"")
+        self._port.send(world_rank, head.pack())
+        return transfer
+
+    def lane(self, recipient: Recipient, key: bytes, encoded: Encoded) -> OutboxLane:
+        """Return what sends the same memory again and again, until the copy ends."""
+        kind, meta, memory = encoded
+        ticket = self._take_ticket()
+        head = Head(recipient.serial, self._serial, len(memory), ticket, kind, key, meta, b"")
+        lane = self._port.lane(recipient.world_rank, head.pack(), ticket, memory)
+        self._lanes.append(OutboxLane(self, lane, recipient, ticket))
+        return self._lanes[-1]
+
+    def _take_ticket(self) -> int:
+        while self._next_ticket in self._tickets:
+            self._next_ticket = (self._next_ticket + 1) % DIRECT_PAYLOADS
+        ticket = self._next_ticket
+        self._next_ticket = (ticket + 1) % DIRECT_PAYLOADS
+        self._tickets.add(ticket)
+        return ticket
+
+    def forget_received(self) -> bool:
+        """Forget payloads that have been received; return whether there were any."""
+        offered, before = self._offered, len(self._offered)
+        while offered and offered[0].transfer():
+            self._tickets.discard(offered.popleft().ticket)
+        if offered:  # look at another one first, next time
+            offered.rotate(-1)
+        return len(offered) < before
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a payload has yet to be received."""
+        return bool(self._offered) or not all(lane.is_idle() for lane in self._lanes)
+
+    def pending(self) -> list[Recipient]:
+        """Return who has yet to receive payloads of this copy, once for each of them."""
+        return [
+            *(
+                offered.recipient
+                for offered in self._offered
+                if offered.sender_serial == self._serial and not offered.transfer()
+            ),
+            *(lane.recipient for lane in self._lanes if not lane.is_idle()),
+        ]
+
+    def delivered(self) -> dict[tuple[int, int], int]:
+        """Return how many payloads have been received, by serial and world rank."""
+        pending = Counter(recipient[1:] for recipient in self.pending())
+        return {place: count - pending[place] for place, count in self.apart.items()}
+
+    def close(self) -> None:
+        """End with the copy."""
+        lanes, self._lanes = self._lanes, []
+        for lane in lanes:
+            if lane.is_idle():
+                lane.lane.close()
+                self._tickets.discard(lane.ticket)
+            else:  # of a copy that failed: its recipient may still take it
+                offered = _Offered(lane.is_idle, lane.ticket, lane, self._serial, lane.recipient)
+                self._offered.append(offered)
+
+
+class Sending:
+    """A message on its way, from `Channel.send`."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        transfers: Sequence[Transfer],
+        receivers: Sequence[Address],
+    ) -> None:
+        self._channel = channel
+        self._transfers = list(transfers)
+        self._receivers = tuple(receivers)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has left: from then on nothing of the value is needed."""
+        self._channel.poll()
+        while self._transfers and self._transfers[-1]():
+            self._transfers.pop()
+        return not self._transfers
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until it has left.
+
+        Parameters
+        ----------
+        timeout : float, seconds, optional
+
+        Raises
+        ------
+        CouplingTimeout
+            If it has not been received in time; it still can be.
+        RunStopped
+            If the run is stopping.
+        """
+        self._channel.await_receipt(lambda: self.done or None, self._receivers, timeout)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from diel.coupling.messages import INLINE_BYTES
 from diel.errors import PayloadError
 from diel.tuples import codec
-from diel.tuples.arrays import is_array, np
+from diel.tuples.codec import is_array, np
 from diel.tuples.protocol import LONGEST_META_BYTES
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from diel.executive.messages import Goodbye, Leave, Report, Welcome
 from diel.executive.placement.gpus import nodes_of
 from diel.executive.placement.planning import assign_ranks, plan_groups, pool_ranks, server_ranks
 from diel.loading.environment import set_thread_environment
+from diel.loading.functions import check_options
 from diel.loading.module_spec import ModuleSpec
-from diel.loading.options import finish
 from diel.loading.reports import conclude_reports
 from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
@@ -175,7 +175,7 @@ def run_rank0(
 def _load(draft: Draft) -> tuple[Workflow, dict[str, FunctionLocation]]:
     # Before any code of a module is imported, which may import NumPy.
     set_thread_environment(max((module.threads for _, module in draft.modules), default=1))
-    return finish(draft), draft.locations
+    return check_options(draft), draft.locations
 
 
 def _run_started(

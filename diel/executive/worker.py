@@ -54,8 +54,7 @@ from diel.loading.environment import (
     set_thread_environment,
     shorten,
 )
-from diel.loading.functions import find_function, import_code
-from diel.loading.options import parse_options
+from diel.loading.functions import find_function, import_code, parse_options
 from diel.run.directory import RunDirectory
 from diel.run.journal import plain
 from diel.run.records import MessageLogged, Record, StoredValue

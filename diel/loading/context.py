@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from diel.coupling.address import Address, To
     from diel.coupling.boundary import SharedBoundary
     from diel.coupling.channel import Channel
-    from diel.coupling.outbox import Sending
+    from diel.coupling.messages import Sending
     from diel.tuples.client import TupleClient
     from diel.tuples.tags import Tag
     from diel.workflow.boundary import Boundary

@@ -18,8 +18,7 @@ from diel.coupling.address import Address, CopyRanks, Peers
 from diel.coupling.channel import Channel
 from diel.errors import RunStopped
 from diel.loading.context import Context, running
-from diel.loading.functions import find_function, import_code
-from diel.loading.options import OPTIONS_CLASS, parse_options
+from diel.loading.functions import OPTIONS_CLASS, find_function, import_code, parse_options
 from diel.run.journal import plain
 from diel.run.records import MessageLogged, Record, ResultAdded
 from diel.testing.space import TupleSpace

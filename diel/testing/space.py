@@ -14,7 +14,6 @@ from diel.errors import RunStopped
 from diel.loading.context import Context, Place
 from diel.tuples import codec
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.protocol import (
     STRIPED,
     Operation,
@@ -26,6 +25,7 @@ from diel.tuples.requests import Requests
 from diel.tuples.store import TupleStore
 from diel.tuples.striping import Layout
 from diel.tuples.tags import Tag, decode_tag
+from diel.tuples.transport import LocalTransport
 from diel.workflow import model
 from diel.workflow.boundary import Boundary
 

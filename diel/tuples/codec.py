@@ -1,7 +1,8 @@
 """Values as (kind, meta, buffer): what clients make of a value, and servers never look into.
 
 Arrays and bytes travel as their own memory. Only other Python objects are pickled, by the
-client that puts them and the client that gets them.
+client that puts them and the client that gets them. NumPy is imported when the first array comes: a
+rank that sees none starts sooner without it.
 """
 
 from __future__ import annotations
@@ -12,10 +13,29 @@ import functools
 import math
 import pickle
 import struct
-from typing import Any, Final, NamedTuple, cast
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, cast
 
 from diel.errors import PayloadError
-from diel.tuples.arrays import is_array, np
+
+
+class _Numpy:
+    """Stands for NumPy; each of its names is looked up there once."""
+
+    def __getattr__(self, name: str) -> Any:
+        import numpy
+
+        value = getattr(numpy, name)
+        setattr(self, name, value)
+        return value
+
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = _Numpy()
+
+__all__ = ["np"]  # taken from here by others: a checker of types wants that said
 
 BYTES: Final = 0
 ARRAY: Final = 1
@@ -24,6 +44,12 @@ INTEGER: Final = 3
 FLOAT: Final = 4
 
 _FLOAT: Final = struct.Struct("<d")
+
+
+def is_array(value: object) -> TypeGuard[np.ndarray[Any, Any]]:
+    """Whether a value is an array of NumPy; NumPy has been imported then."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, getattr(numpy, "ndarray", ()))
 
 
 class Encoded(NamedTuple):

@@ -18,7 +18,7 @@ from diel.comm import tags
 from diel.comm.meter import ServerMeter
 from diel.comm.waiting import Backoff
 from diel.comm.wakeup import LINE, wakeup_of
-from diel.tuples.arrays import np
+from diel.tuples.codec import np
 from diel.tuples.protocol import APART, MESSAGE_BYTES, Outs, Payload, chunks, payload_to_come
 from diel.tuples.store import TupleStore
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from diel.errors import PayloadError
 from diel.tuples import codec
-from diel.tuples.arrays import np
+from diel.tuples.codec import np
 from diel.tuples.protocol import (
     LONGEST_META_BYTES,
     PIECE,

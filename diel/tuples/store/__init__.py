@@ -9,8 +9,7 @@ transport within a process and the server run the same code.
 
     store       TupleStore: what follows from a put, a take, a change
     ├── queues   where tuples lie
-    ├── waiters  requests that wait for one, and subscriptions, which get a copy of each
-    ├── claims   tuples that clients have claimed
+    ├── pending  requests that wait for one, subscriptions, which get a copy of each, claims
     ├── bulk     many tuples at once: counted, collected, dumped
     └── memory   what they take, the credit of clients, and payloads moved to files
 

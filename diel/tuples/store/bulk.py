@@ -8,8 +8,8 @@ from typing import Final
 
 from diel.tuples import codec
 from diel.tuples.protocol import Out, Outs, Query, Status, answer, pack_frames, pack_put
-from diel.tuples.store.claims import Claims
 from diel.tuples.store.memory import Memory, cost_of, loaded
+from diel.tuples.store.pending import Claims
 from diel.tuples.store.queues import Entry, Queues
 from diel.tuples.tags import is_wildcard, split_fields
 

@@ -38,10 +38,9 @@ from diel.tuples.protocol import (
     unpack_query,
 )
 from diel.tuples.store.bulk import Bulk
-from diel.tuples.store.claims import Claims
 from diel.tuples.store.memory import Memory, Spillable, SpillFolder, cost_of, loaded
+from diel.tuples.store.pending import Claims, Subscribers, Waiter, Waiters
 from diel.tuples.store.queues import Entry, Queues
-from diel.tuples.store.waiters import Subscribers, Waiter, Waiters
 from diel.tuples.tags import is_wildcard, split_fields
 
 # Members of an IntEnum are slow to reach and to compare: these are for what every tuple passes.

@@ -202,7 +202,7 @@ def test_a_rank_without_mpi_says_what_to_install(python: list[str], tmp_path: Pa
             "import diel.cli.workflow_file",
             ["numpy", "mpi4py", "rich"],
         ),
-        ("import diel.workflow.load, diel.loading.options", ["numpy", "mpi4py"]),
+        ("import diel.workflow.load, diel.loading.functions", ["numpy", "mpi4py"]),
         ("import diel.run.view, diel.run.recorder", ["numpy", "mpi4py", "pydantic", "rich"]),
         ("import diel.executive.worker, diel.executive.rank0", ["numpy", "mpi4py"]),
         ("import diel.executive.worker", ["pydantic", "rich", "subprocess", "socket"]),

@@ -11,7 +11,7 @@ from diel.run.journal import JournalReader
 from diel.run.recorder import Recorder
 from diel.run.records import CheckpointSaved, RunCreated
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
+from diel.tuples.transport import LocalTransport
 
 
 class Clock:

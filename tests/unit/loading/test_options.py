@@ -17,11 +17,11 @@ Check: TypeAlias = "Callable[[str, str], tuple[list[list[str]], str]]"
 CHECK = """
 import json, sys
 from diel.errors import WorkflowError
-from diel.loading.options import finish
+from diel.loading.functions import check_options
 from diel.workflow.load import read_draft
 
 try:
-    workflow = finish(read_draft(sys.argv[1] + "/w.toml"))
+    workflow = check_options(read_draft(sys.argv[1] + "/w.toml"))
     print("fine", workflow.modules[0].options)
 except WorkflowError as error:
     for one in error.problems:

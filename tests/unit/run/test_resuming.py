@@ -171,7 +171,7 @@ def test_checkpoints_do_not_repeat_what_was_finished_before(directory: RunDirect
     """A journal that did grew with the square of the groups."""
     from diel.executive.checkpoints import Checkpoints
     from diel.tuples.client import TupleClient
-    from diel.tuples.local_transport import LocalTransport
+    from diel.tuples.transport import LocalTransport
 
     recorder, tuples = Recorder(directory), TupleClient(LocalTransport())
     checkpoints = Checkpoints(recorder, lambda: tuples)

@@ -9,8 +9,8 @@ import pytest
 from unit.tuples.driving import Driver
 
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore
+from diel.tuples.transport import LocalTransport
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from diel import ANY
 from diel.errors import CheckpointError, TupleError, TupleSpaceFull
 from diel.tuples import checkpoint, codec
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.protocol import BODY, STRIPED, Operation, is_piece, pack_put, server_of_piece
 from diel.tuples.store import TupleStore, bulk
 from diel.tuples.striping import Layout
 from diel.tuples.tags import decode_tag, encode_tag
+from diel.tuples.transport import LocalTransport
 
 SERVERS = [1, 3]
 VALUES: list[tuple[Any, Any]] = [

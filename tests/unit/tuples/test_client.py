@@ -13,8 +13,8 @@ from unit.tuples.driving import Unreadable, held
 from diel import ANY
 from diel.errors import PayloadError, TagError, TupleTimeout
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore
+from diel.tuples.transport import LocalTransport
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from unit.tuples.driving import PATIENCE_S, held
 from diel import ANY
 from diel.errors import PayloadError, TupleTimeout
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore
+from diel.tuples.transport import LocalTransport
 
 
 def test_put_if_absent_puts_what_is_not_there(tuples: TupleClient, other: TupleClient) -> None:

@@ -12,8 +12,8 @@ from unit.tuples.driving import PATIENCE_S, Unreadable, held
 from diel import ANY
 from diel.errors import ClaimLost, PayloadError, TupleTimeout
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore
+from diel.tuples.transport import LocalTransport
 
 
 def test_a_claim_ends_with_its_block(tuples: TupleClient, stores: list[TupleStore]) -> None:

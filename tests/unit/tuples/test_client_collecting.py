@@ -9,8 +9,8 @@ from unit.tuples.driving import Unreadable, held
 from diel import ANY
 from diel.errors import PayloadError
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore, bulk
+from diel.tuples.transport import LocalTransport
 
 
 def test_count_and_collect(tuples: TupleClient, stores: list[TupleStore]) -> None:

@@ -11,8 +11,8 @@ from unit.tuples.driving import PATIENCE_S
 
 from diel.errors import TupleSpaceFull, TupleTimeout
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore
+from diel.tuples.transport import LocalTransport
 
 
 def full_space(*, refuse: bool) -> tuple[LocalTransport, TupleStore]:

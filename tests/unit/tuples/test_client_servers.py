@@ -14,9 +14,9 @@ from unit.tuples.driving import PATIENCE_S, held
 from diel import ANY
 from diel.errors import PayloadError, TupleTimeout
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.protocol import Reply
 from diel.tuples.store import TupleStore
+from diel.tuples.transport import LocalTransport
 
 
 def test_tags_are_spread_over_the_servers(tuples: TupleClient, stores: list[TupleStore]) -> None:

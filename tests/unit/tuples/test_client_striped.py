@@ -11,8 +11,8 @@ import pytest
 
 from diel.errors import TupleSpaceFull, TupleTimeout
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore
+from diel.tuples.transport import LocalTransport
 
 SERVERS = 3
 CAPACITY = 2**17

@@ -15,8 +15,8 @@ from diel import ANY
 from diel.errors import TupleError, TupleTimeout
 from diel.tuples.client import TupleClient
 from diel.tuples.handles import Subscription
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore
+from diel.tuples.transport import LocalTransport
 
 
 def test_a_subscription_misses_nothing(tuples: TupleClient, other: TupleClient) -> None:

@@ -11,7 +11,7 @@ from unit.tuples.driving import PATIENCE_S
 from diel import ANY
 from diel.errors import TupleTimeout
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
+from diel.tuples.transport import LocalTransport
 
 
 def test_a_taker_that_waits_gets_what_another_thread_puts(

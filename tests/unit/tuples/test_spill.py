@@ -11,10 +11,10 @@ import pytest
 
 from diel.errors import TupleSpaceFull, TupleTimeout
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.store import TupleStore, memory
 from diel.tuples.store.memory import Spilled, SpillFolder
 from diel.tuples.tags import ANY
+from diel.tuples.transport import LocalTransport
 
 CAPACITY = 2**20
 

@@ -10,8 +10,8 @@ import pytest
 from diel.comm.meter import Meter, Span
 from diel.errors import TupleTimeout
 from diel.tuples.client import TupleClient
-from diel.tuples.local_transport import LocalTransport
 from diel.tuples.traced import TRACED, TracedClient
+from diel.tuples.transport import LocalTransport
 
 
 def kept(meter: Meter) -> list[tuple[str, object, int | None]]:

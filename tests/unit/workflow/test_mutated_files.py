@@ -20,7 +20,7 @@ from diel.cli.main import main
 from diel.errors import WorkflowError
 from diel.executive.placement.planning import needs, plan_groups
 from diel.executive.sbatch import job_for
-from diel.loading.options import finish
+from diel.loading.functions import check_options
 from diel.workflow.load import Draft, read_draft
 from diel.workflow.model import Workflow
 from diel.workflow.problems import keys_of
@@ -142,7 +142,7 @@ def load(file: Path) -> Workflow | WorkflowError:
 
 def finished(draft: Draft) -> Workflow | WorkflowError:
     try:
-        return finish(draft)
+        return check_options(draft)
     except WorkflowError as error:
         return error
 
