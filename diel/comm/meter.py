@@ -8,6 +8,7 @@ microseconds, two looks at the clock would be a part of that, and it counts as w
 from __future__ import annotations
 
 import contextlib
+import operator
 import time
 from collections.abc import Callable, Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -44,11 +45,11 @@ class Times(NamedTuple):
 
     def plus(self, other: Times) -> Times:
         """Return the sum of two."""
-        return Times(*(mine + more for mine, more in zip(self, other, strict=True)))
+        return Times(*map(operator.add, self, other))
 
     def minus(self, earlier: Times) -> Times:
         """Return what has been spent since `earlier`."""
-        return Times(*(now - then for now, then in zip(self, earlier, strict=True)))
+        return Times(*map(operator.sub, self, earlier))
 
 
 NO_TIMES: Final = Times()

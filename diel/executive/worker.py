@@ -341,7 +341,6 @@ class _Worker:
         self._channel.open(address, order.peers)
         log = self._directory.module_log(plan.module, plan.copy_index, copy_rank)
         with output_to(self._logs.open(log)):
-            set_thread_environment(spec.threads)
             code, function = self._find_function(spec)
             self._limiter.apply(spec.threads)
             context = Context(
@@ -396,6 +395,7 @@ class _Worker:
         assert spec.function is not None
         found = self._found.get(spec.name)
         if found is None or sys.modules.get(found[0].__name__) is not found[0]:
+            set_thread_environment(spec.threads)  # before it imports NumPy
             code = import_code(spec.function, self._folder)
             found = self._found[spec.name] = code, find_function(spec.function, code)
         return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -33,6 +33,7 @@ from diel.run.results import is_score
 _LONGEST_INTEGER_BITS: Final = 10_000
 
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
+_STRICT_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 # A record lays its fields around a value.
 _DEEPEST_VALUE: Final = DEEPEST - 10
@@ -75,11 +76,10 @@ class JournalWriter:
             The same, with the time at which it was written.
         """
         time_s = round(time.time(), 6)
-        line = as_json(plain(encoded(record, time_s))) + b"\n"
-        self._lines.append(line, flush=not self._in_batch)
+        self._lines.append(_line_of(record, time_s), flush=not self._in_batch)
         return record.at(time_s)
 
-    @contextmanager
+    @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
         """Write several records at once: all are in the file at the end of the block."""
         self._in_batch = True
@@ -304,6 +304,14 @@ def _checked_groups(record: RunStarted) -> frozenset[str]:
 
 def _ends_with_line(file: BinaryIO, size_bytes: int) -> bool:
     return size_bytes > 0 and os.pread(file.fileno(), 1, size_bytes - 1) == b"\n"
+
+
+def _line_of(record: Record, time_s: float) -> bytes:
+    table = encoded(record, time_s)
+    if getattr(record, "returned", None) is None:  # all else is of diel's own types
+        with contextlib.suppress(TypeError, ValueError, RecursionError):
+            return _STRICT_ENCODER.encode(table).encode("utf-8", "replace") + b"\n"
+    return as_json(plain(table)) + b"\n"
 
 
 def as_json(readable: Any) -> bytes:
