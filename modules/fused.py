@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .evaluation import Job, Rounds
 from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimizer_of
-from .sweep.trial import Report
-from .trial import marked
+from .trial import Report, marked
 
 if TYPE_CHECKING:
     from dnn import Dataset, Ensemble, History, RoutineTable

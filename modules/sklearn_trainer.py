@@ -17,8 +17,8 @@ import time
 from importlib import import_module
 from typing import Any
 
-from .sweep.trial import Report
 from .tabular import load_split
+from .trial import Report
 
 _DEFAULT = "sklearn.linear_model.LogisticRegression"
 

@@ -13,9 +13,8 @@ import math
 import time
 from typing import Any
 
-from .sweep.trial import Report
 from .tabular import load_split
-from .trial import marked
+from .trial import Report, marked
 
 
 def train(parameters: dict[str, Any], report: Report) -> dict[str, Any]:

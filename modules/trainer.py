@@ -2,7 +2,7 @@
 
 By itself it trains a multilayer perceptron on a data set. With ``train = "./file.py:function"`` it
 calls that function, which may use any framework: ``train(parameters, report) -> metrics``, see
-`modules.sweep.trial.Report`.
+`modules.trial.Report`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from pydantic import (
 from .evaluation import Evaluation, Job, Rounds, jobs_of
 from .option_problems import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
-from .sweep.trial import Report, run_trial
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import place_of_data
 from .training import NetworkTrainer, train
-from .trial import trial_seed
+from .trial import Report, run_trial, trial_seed
 
 if TYPE_CHECKING:
     from diel import Context

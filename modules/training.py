@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .evaluation import Rounds, collect, means
 from .fused import FusedTrainings, curve_epochs, is_wide, trials_at_once, undisturbed_s
 from .hyperparameters import Hyperparameters, layers_of, optimizer_of
-from .sweep.trial import SPLITS, Report
-from .trial import DIVERGED, METRICS, marked, trial_seed
+from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
 
 if TYPE_CHECKING:
     from dnn import Callback, Dataset, Epoch, NeuralNetwork, RoutineTable

@@ -1,25 +1,47 @@
-"""What every trial of a sweep has: a seed of its own, metrics, and a mark if it diverged."""
+"""One trial of a sweep: its parameters and seed, what its function reports, and what it returns.
+
+A trainer is a function ``train(parameters, report) -> metrics``. It may come from a function
+``prepare(options, folder)`` that loads the data once for all trials, say.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import numbers
+import operator
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from hashlib import blake2b
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from diel import describe_error
+
+Metrics: TypeAlias = "dict[str, Any]"
+Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
+OnReport: TypeAlias = "Callable[[int, int, Metrics], bool]"
+"""Takes a trial, a step and metrics; returns whether the trial shall go on."""
+ShowProgress: TypeAlias = "Callable[[float, float | None, str], None]"
+"""Takes how far something is, of how much, and what is being done; as `Context.progress` does."""
+Reports: TypeAlias = "list[tuple[int, Metrics]]"
+"""Steps and what was reported at each."""
+
+MOST_REPORTS: Final = 64
+"""A trial's learning curve has at most so many points."""
+
+SPLITS: Final = "splits"
+"""Among metrics: what an evaluation on several splits gave in each, see `modules.evaluation`."""
+_LARGEST: Final = 2**1023
+"""Whole numbers beyond this are no floats, and those of some thousand digits no text either."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of a metric.
-
-    Attributes
-    ----------
-    maximise : bool
-        Whether a larger value is better.
-    lowest, highest : float
-        Between which bounds it lies.
-    """
+    """Whether a larger value of a metric is better, and between which bounds it lies."""
 
     maximise: bool
     lowest: float
@@ -39,17 +61,7 @@ DIVERGED: Final = "diverged"
 
 
 def trial_seed(sweep_seed: int, index: int) -> int:
-    """Return the seed of a trial: the same whoever trains it, in whatever order.
-
-    Parameters
-    ----------
-    sweep_seed, index : int
-
-    Returns
-    -------
-    int
-        From 0 to 2**32 - 1, all equally likely.
-    """
+    """Return the seed of a trial, below 2**32: the same whoever trains it, in whatever order."""
     digest = blake2b(f"{sweep_seed}/{index}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little")
 
@@ -60,3 +72,329 @@ def marked(metrics: Mapping[str, Any], *, is_diverged: bool = False) -> dict[str
     if is_diverged or not all(map(math.isfinite, numbers)):
         return {**metrics, DIVERGED: True}
     return dict(metrics)
+
+
+class Trial(NamedTuple):
+    """What is to be run.
+
+    Attributes
+    ----------
+    number : int
+        Within its sweep, from 0.
+    parameters : dict
+    seed : int
+        As `trial_seed` gives it.
+    attempt : int
+        From 1: how often it has been run, this time included.
+    """
+
+    number: int
+    parameters: dict[str, Any]
+    seed: int
+    attempt: int = 1
+
+
+class LearningCurve:
+    """The reports of a trial, of very many some at equal distances, and the last one.
+
+    Attributes
+    ----------
+    last : tuple of (int, dict) or None
+        Step and metrics that were reported last.
+    """
+
+    def __init__(self) -> None:
+        self.last: tuple[int, Metrics] | None = None
+        self._kept: Reports = []
+        self._every = 1
+        self._count = 0
+
+    def add(self, step: int, metrics: Metrics) -> None:
+        """Take a report: of the same step again, the later one counts."""
+        is_again = self.last is not None and self.last[0] == step
+        self.last = (step, metrics)
+        if is_again:
+            if self._kept[-1][0] == step:
+                self._kept[-1] = (step, _sound_metrics(metrics))
+            return
+        if self._count % self._every == 0:
+            # As numbers: a tensor of PyTorch's may hold all that it was computed from.
+            self._kept.append((step, _sound_metrics(metrics)))
+            if len(self._kept) == MOST_REPORTS:
+                del self._kept[1::2]
+                self._every *= 2
+        self._count += 1
+
+    @property
+    def points(self) -> Reports:
+        """Steps and what was reported there, in order, as plain numbers and text."""
+        points = list(self._kept)
+        if self.last is not None and points[-1][0] != self.last[0]:
+            step, metrics = self.last
+            points.append((step, _sound_metrics(metrics)))
+        return points
+
+
+def thinned(reports: Iterable[tuple[int, Metrics]]) -> Reports:
+    """Return some of very many reports, as a `LearningCurve` keeps them."""
+    curve = LearningCurve()
+    for step, metrics in reports:
+        curve.add(step, metrics)
+    return curve.points
+
+
+class Report:
+    """What a trial's function finds out about itself, and says of itself.
+
+    Attributes
+    ----------
+    trial : int
+        Its number.
+    seed : int
+        Its own: the same on whichever trainer, and on any number of ranks.
+    attempt : int
+        From 1.
+    options : mapping
+        What the workflow file gives to the function.
+    folder : Path
+        Of the workflow file.
+    comm : MPI.Intracomm or None
+        The communicator of the trainer's copy; None in a process of the trial's own.
+    metrics : dict
+        What was reported last.
+    curve : LearningCurve
+        What was reported at which step.
+    progress : function
+        Shows how far something is that takes long: ``progress(done, total, text)``.
+    total : int or None
+        How many steps there will be, where the function says so: for those who watch.
+    """
+
+    __slots__ = ("_is_stopped", "_on_report", "attempt", "comm", "curve", "folder", "metrics",
+                 "options", "progress", "seed", "total", "trial")  # fmt: skip
+
+    def __init__(
+        self,
+        trial: int,
+        seed: int,
+        attempt: int = 1,
+        *,
+        options: Mapping[str, Any],
+        folder: Path,
+        comm: Any = None,
+        on_report: OnReport | None = None,
+        progress: ShowProgress | None = None,
+    ) -> None:
+        self.trial = trial
+        self.seed = seed
+        self.attempt = attempt
+        self.options = options
+        self.folder = folder
+        self.comm = comm
+        self.metrics: Metrics = {}
+        self.curve = LearningCurve()
+        self.progress: ShowProgress = progress or _show_nothing
+        self.total: int | None = None
+        self._on_report = on_report
+        self._is_stopped = False
+
+    def __call__(self, step: int, **metrics: Any) -> bool:
+        """Report how far the trial is, and how good.
+
+        Parameters
+        ----------
+        step : int
+            Epochs, say; grows from call to call.
+        **metrics
+            As the function will return them.
+
+        Returns
+        -------
+        bool
+            Whether to go on. If not, the function should return what it has.
+
+        Raises
+        ------
+        TypeError
+            If the step is no whole number.
+        """
+        if type(step) is not int:
+            step = _whole(step)
+        self.metrics = metrics
+        self.curve.add(step, metrics)
+        self.show(step)
+        if self._on_report is not None and not self._is_stopped:
+            self._is_stopped = not self._on_report(self.trial, step, metrics)
+        return not self._is_stopped
+
+    def show(self, step: int) -> None:
+        """Show how far the trial is, without a report."""
+        of = "" if self.total is None else f" of {self.total}"
+        self.progress(step, self.total, f"trial {self.trial}, step {step}{of}")
+
+    @property
+    def may_be_stopped(self) -> bool:
+        """Whether the trial may be stopped early: if not, some reports will do for its curve."""
+        return self._on_report is not None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the trial was told to stop early."""
+        return self._is_stopped
+
+
+@dataclass
+class TrialResult:
+    """What a trial gave.
+
+    Attributes
+    ----------
+    metrics : dict
+        Of a trial that failed, what it reported last.
+    reason : str
+        Why it failed; empty if it did not.
+    detail : str
+        A traceback, where there is one.
+    is_stopped : bool
+        Whether it was stopped early.
+    has_died : bool
+        Whether the process that tried it is no more.
+    reports : list of (int, dict)
+        Its learning curve.
+    """
+
+    metrics: Metrics = field(default_factory=dict)
+    reason: str = ""
+    detail: str = ""
+    is_stopped: bool = False
+    has_died: bool = False
+    reports: Reports = field(default_factory=list)
+
+
+def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> TrialResult:
+    """Try in this process; what the function raises is the trial's failure.
+
+    The function may do with its parameters what it likes: they are its own.
+
+    Raises
+    ------
+    RunStopped, KeyboardInterrupt
+        What concerns the whole run. `sys.exit` in a function of the trial's does not.
+    """
+    from diel.errors import RunStopped
+
+    try:
+        given = train(_copy_of(parameters), report)
+        metrics = check_metrics(given)
+        return TrialResult(metrics, is_stopped=report.is_stopped, reports=report.curve.points)
+    except RunStopped:
+        raise
+    except (Exception, SystemExit) as error:
+        return TrialResult(
+            _sound_metrics(report.metrics),
+            describe_error(error),
+            "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+            reports=report.curve.points,
+        )
+
+
+def _show_nothing(done: float, total: float | None, text: str) -> None:
+    """Stand in where nobody looks."""
+
+
+class NoSuchParameter(KeyError):
+    """A trial's function asks for a parameter that its point does not have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _Parameters(dict[str, Any]):
+    """The parameters of a trial: of one that is missing it says which ones there are."""
+
+    def __missing__(self, name: Any) -> Any:
+        near = get_close_matches(str(name), self, 1) or _abbreviated(str(name), self)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        there = ", ".join(self) or "none"
+        raise NoSuchParameter(f"{name!r} is no parameter of this trial{meant}: there are {there}")
+
+    def pop(self, name: Any, *default: Any) -> Any:
+        if name not in self and not default:
+            self.__missing__(name)
+        return super().pop(name, *default)
+
+
+def _abbreviated(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names of which one is an abbreviation, such as ``lr`` of ``learning_rate``."""
+    found = []
+    for known in names:
+        letters = iter(known)
+        if known[:1] == name[:1] and all(letter in letters for letter in name):
+            found.append(known)
+    return found
+
+
+def _copy_of(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters that share nothing with those that are recorded, or tried next."""
+    own = _Parameters(parameters)
+    for name, value in own.items():
+        kind = type(value)
+        if kind is list or kind is dict:
+            own[name] = copy.deepcopy(value)
+    return own
+
+
+def check_metrics(given: Any) -> Metrics:
+    """Return metrics as plain numbers and text; a TypeError if they are no dictionary by name."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"train returned {given!r:.100}, and not a dictionary of metrics")
+    for name, value in given.items():
+        kind = type(value)
+        if kind is int:
+            if not -_LARGEST <= value <= _LARGEST:
+                return _plain_metrics(given)
+        elif kind is not float:
+            return _plain_metrics(given)
+        if type(name) is not str:
+            return _plain_metrics(given)
+    return given if type(given) is dict else dict(given)
+
+
+def _whole(step: Any) -> int:
+    """Return a step that is a whole number of any kind, as NumPy's are."""
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise TypeError(f"a step is a whole number, not {step!r:.100}") from None
+
+
+def _plain_metrics(given: Mapping[Any, Any]) -> Metrics:
+    return {name: _plain_metric(name, value) for name, value in given.items()}
+
+
+def _plain_metric(name: Any, value: Any) -> Any:
+    if not isinstance(name, str):
+        raise TypeError(f"a metric is called {name!r}, which is no string")
+    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
+        value = value.item()  # NumPy's and PyTorch's numbers
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if name == SPLITS and isinstance(value, dict) and "rows" in value:
+        return value  # as an evaluation has them
+    if isinstance(value, numbers.Integral):
+        whole = int(value)
+        if abs(whole) > _LARGEST:
+            raise TypeError(f"metric {name!r} is too large a number")
+        return whole
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(f"metric {name!r} is a {type(value).__name__}, and no number")
+
+
+def _sound_metrics(given: Mapping[str, Any]) -> Metrics:
+    """Return those that are metrics: of a trial that has failed anyway."""
+    sound: Metrics = {}
+    for name, value in given.items():
+        with contextlib.suppress(Exception):
+            sound[name] = _plain_metric(name, value)
+    return sound

@@ -13,7 +13,6 @@
     export                  what was recorded, for other programs
 
     worker_loop             a trainer: claims leases, runs their trials
-    trial                   one trial: what its function gets, reports and returns
     runners                 where it runs: here, or on all ranks of a copy
     subprocess_runner       or in a process of its own, which may die
 """

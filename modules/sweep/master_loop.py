@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from diel.errors import ModuleFailed
 
 from ..strategies import Wait
-from ..trial import trial_seed
+from ..trial import Trial, trial_seed
 from .in_flight import take_in_flight
 from .leases import LeaseBook, Pace
 from .ledger import FAILED, Ledger, about_of, has_begun, ledger_path, trials_of
@@ -183,17 +183,18 @@ class _MasterLoop:
         not be written.
         """
         best = self._results.best_rows.best[0]
-        parameters = self._results.parameters_of(best)
-        path = self._path.with_name("best")
-        seed = trial_seed(self._plan.seed, best["trial"])
-        wanted = SaveModel(self._session, best["trial"], parameters, seed, path)
+        number = best["trial"]
+        trial = Trial(
+            number, self._results.parameters_of(best), trial_seed(self._plan.seed, number)
+        )
+        wanted = SaveModel(self._session, trial, self._path.with_name("best"))
         self._ctx.tuples.tput(self._tags.lease, wanted)
         while True:
             saved = self._ctx.tuples.tget(self._tags.outcome)
             if isinstance(saved, ModelSaved) and saved.session == self._session:
                 break
         if saved.path is not None:
-            self._model = f"the model of trial {best['trial']}: {saved.path}"
+            self._model = f"the model of trial {number}: {saved.path}"
         elif self._saves_models:
             self._ctx.log.warning("the best model was not kept: %s", saved.reason)
 

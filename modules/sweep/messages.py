@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..trial import Trial
+
 Tag: TypeAlias = "tuple[str | int, ...]"
 
 
@@ -166,9 +168,7 @@ class SaveModel:
     """The best trial: its model is to be written to a file whose name begins with `path`."""
 
     session: str
-    trial: int
-    parameters: dict[str, Any]
-    seed: int
+    trial: Trial
     path: Path
 
 

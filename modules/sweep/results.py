@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from ..evaluation import Evaluated
 from ..objective import ObjectiveError
 from ..space import Choices
-from ..trial import trial_seed
+from ..trial import SPLITS, Reports, thinned, trial_seed
 from .leases import Bitmap
 from .ledger import DIVERGED, FAILED, FINISHED, STOPPED, as_numbers, plain, trials_of
 from .messages import IntermediateReport, Outcome
-from .trial import SPLITS, Reports, thinned
 
 if TYPE_CHECKING:
     from ..search import Search

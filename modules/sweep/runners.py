@@ -1,7 +1,4 @@
-"""Where a trial runs: in this process, or on all ranks of a copy.
-
-In a process of its own: see `subprocess_runner`.
-"""
+"""Where a trial runs: in this process or on all ranks of a copy; `subprocess_runner`: beside it."""
 
 from __future__ import annotations
 
@@ -12,8 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ..trial import (
+    OnReport,
+    Report,
+    ShowProgress,
+    Train,
+    Trial,
+    TrialResult,
+    check_metrics,
+    run_trial,
+)
 from .messages import Tags
-from .trial import OnReport, Report, ShowProgress, Train, TrialResult, check_metrics, run_trial
 
 if TYPE_CHECKING:
     from diel import Context
@@ -44,13 +50,7 @@ class Task:
     folder: Path
 
     def load(self) -> Train:
-        """Import the function; prepare what it needs.
-
-        Raises
-        ------
-        Exception
-            Whatever its code raises.
-        """
+        """Import the function; prepare what it needs."""
         if not isinstance(self.function, str):
             return self.function(self.options, self.folder)
         from diel import import_function
@@ -61,21 +61,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one trial; if there are any, it runs in a process of its own.
-
-    Attributes
-    ----------
-    isolated : bool
-        Whether to use a process of its own in any case.
-    time_s : float or None
-        Seconds.
-    memory_bytes : int or None
-        Of the process as the system counts them (resident).
-    """
+    """Limits of one trial; if there are any, it runs in a process of its own."""
 
     isolated: bool = False
+    """Whether to use a process of its own in any case."""
     time_s: float | None = None
     memory_bytes: int | None = None
+    """Of the process as the system counts them (resident)."""
 
     @property
     def needs_process(self) -> bool:
@@ -84,13 +76,7 @@ class Limits:
 
 
 def parse_memory(text: str | int | None) -> int | None:
-    """Return the bytes of ``"4 GiB"``, say.
-
-    Raises
-    ------
-    ValueError
-        If it is no amount of memory.
-    """
+    """Return the bytes of ``"4 GiB"``, say; a ValueError if it is no amount of memory."""
     if text is None:
         return None
     if isinstance(text, int):
@@ -108,14 +94,7 @@ def parse_memory(text: str | int | None) -> int | None:
 class TrialRunner(Protocol):
     """Runs one trial."""
 
-    def __call__(
-        self,
-        trial: int,
-        parameters: dict[str, Any],
-        seed: int,
-        attempt: int,
-        on_report: OnReport | None,
-    ) -> TrialResult:
+    def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run it; `on_report` takes what the trial reports meanwhile."""
         ...
 
@@ -129,8 +108,7 @@ class InProcessRunner:
     comm : MPI.Intracomm or None
         That the function finds in its report.
     note : function, optional
-        Is told of the trials that begin, from which to before which, and of none, as 0 and 0:
-        a trial may be the last thing that this process does.
+        As `InFlightTrials.note`: a trial may be the last thing that this process does.
     progress : function, optional
         Shows how far they are.
 
@@ -156,27 +134,18 @@ class InProcessRunner:
         self.saves_models: bool = hasattr(self._train, "save_model")
         self._options, self._folder, self._comm = task.options, task.folder, comm
 
-    def __call__(
-        self,
-        trial: int,
-        parameters: dict[str, Any],
-        seed: int,
-        attempt: int,
-        on_report: OnReport | None,
-    ) -> TrialResult:
-        """Run a trial; `on_report` takes what it reports meanwhile."""
-        self._note(trial, trial + 1)
-        result = run_trial(self._train, parameters, self._report(trial, seed, attempt, on_report))
+    def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
+        """Run a trial."""
+        self._note(trial.number, trial.number + 1)
+        result = run_trial(self._train, trial.parameters, self._report(trial, on_report))
         self._note(0, 0)
         return result
 
-    def _report(
-        self, trial: int, seed: int, attempt: int = 1, on_report: OnReport | None = None
-    ) -> Report:
+    def _report(self, trial: Trial, on_report: OnReport | None = None) -> Report:
         return Report(
-            trial,
-            seed,
-            attempt,
+            trial.number,
+            trial.seed,
+            trial.attempt,
             options=self._options,
             folder=self._folder,
             comm=self._comm,
@@ -184,39 +153,24 @@ class InProcessRunner:
             progress=self._progress,
         )
 
-    def save_model(self, trial: int, parameters: dict[str, Any], seed: int, path: Path) -> Path:
-        """Write the model of a trial; return its file.
-
-        Raises
-        ------
-        Exception
-            Whatever the code of the task raises.
-        """
-        report = self._report(trial, seed)
-        file: Path = self._train.save_model(parameters, report, path)  # type: ignore[attr-defined]
+    def save_model(self, trial: Trial, path: Path) -> Path:
+        """Write the model of a trial; return its file."""
+        report = self._report(trial)
+        file: Path = self._train.save_model(trial.parameters, report, path)  # type: ignore[attr-defined]
         return file
 
-    def run_together(
-        self, first: int, trials: Sequence[tuple[dict[str, Any], int]]
-    ) -> list[TrialResult | None]:
-        """Run several trials at once; None for those that have to be run alone.
+    def run_together(self, trials: Sequence[Trial]) -> list[TrialResult | None]:
+        """Run neighbouring trials at once; None for those that have to be run alone.
 
-        An error of all may be that of one, which is found when each runs alone.
-
-        Parameters
-        ----------
-        first : int
-            The number of the first trial.
-        trials : sequence of (dict, int)
-            The parameters and the seed of each.
+        An error of all may be that of a single trial, which is found when each runs alone.
         """
         from diel.errors import RunStopped
 
-        self._note(first, first + len(trials))
-        reports = [self._report(first + place, seed) for place, (_, seed) in enumerate(trials)]
+        self._note(trials[0].number, trials[-1].number + 1)
+        reports = [self._report(trial) for trial in trials]
         try:
             found = self._train.train_together(  # type: ignore[attr-defined]
-                [(point, report) for (point, _), report in zip(trials, reports, strict=True)]
+                [(trial.parameters, report) for trial, report in zip(trials, reports, strict=True)]
             )
         except RunStopped:
             raise
@@ -242,7 +196,7 @@ class SeveralRanksFailed(RuntimeError):
 class RankGroupRunner:
     """Runs trials on all ranks of the copy; for its rank 0, which takes the leases.
 
-    The other ranks wait for their points in the tuple space, and not in a collective call of MPI,
+    The other ranks wait for their trials in the tuple space, and not in a collective call of MPI,
     which would take a core from those who work, and where nobody could tell them that the run ends.
 
     Parameters
@@ -259,19 +213,11 @@ class RankGroupRunner:
         self._tags = [tags.point(ctx.copy_index, session, rank) for rank in range(1, ctx.comm.size)]
         self._runner = runner
 
-    def __call__(
-        self,
-        trial: int,
-        parameters: dict[str, Any],
-        seed: int,
-        attempt: int,
-        on_report: OnReport | None,
-    ) -> TrialResult:
-        """Run a trial; `on_report` takes what it reports meanwhile."""
+    def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
+        """Run a trial on every rank."""
         for tag in self._tags:
-            self._ctx.tuples.tput(tag, (trial, parameters, seed, attempt))
-        verdict = _verdict_of_rank0(self._ctx, on_report)
-        result = self._runner(trial, parameters, seed, attempt, verdict)
+            self._ctx.tuples.tput(tag, trial)
+        result = self._runner(trial, _verdict_of_rank0(self._ctx, on_report))
         _raise_if_failed(result, trial)
         return result
 
@@ -285,11 +231,10 @@ def follow_rank0(ctx: Context, tags: Tags, runner: TrialRunner) -> int:
     """Run the trials that rank 0 of the copy runs; return how many it was."""
     trials, session = 0, ctx.comm.bcast(None)
     while True:
-        given = ctx.tuples.tget(tags.point(ctx.copy_index, session, ctx.comm.rank))
-        if given is None:
+        trial = ctx.tuples.tget(tags.point(ctx.copy_index, session, ctx.comm.rank))
+        if trial is None:
             return trials
-        trial, parameters, seed, attempt = given
-        result = runner(trial, parameters, seed, attempt, _verdict_of_rank0(ctx, None))
+        result = runner(trial, _verdict_of_rank0(ctx, None))
         _raise_if_failed(result, trial)
         trials += 1
 
@@ -305,7 +250,7 @@ def _verdict_of_rank0(ctx: Context, on_report: OnReport | None) -> OnReport:
     return report
 
 
-def _raise_if_failed(result: TrialResult, trial: int) -> None:
-    # The others may wait for this rank in a collective call: only a new start helps.
+def _raise_if_failed(result: TrialResult, trial: Trial) -> None:
+    # The other ranks may wait for this rank in a collective call: only a new start helps.
     if result.reason:
-        raise SeveralRanksFailed(f"trial {trial} failed: {result.reason}\n{result.detail}")
+        raise SeveralRanksFailed(f"trial {trial.number} failed: {result.reason}\n{result.detail}")

@@ -1,13 +1,13 @@
 """Trials in a process beside the rank, which may die, hang or use up memory without harm.
 
-The process prepares once and then takes point after point, so a trial costs a message more. One
+The process prepares once and then takes trial after trial, so a trial costs a message more. One
 that breaks a limit is killed with all that it has started, and the next trial gets a new process.
 
 ::
 
     trainer ── Task ──>                 process
             <── "ready" or an error ──
-            ── point ──>
+            ── Trial ──>
             <── "report" ──             any number of times
             ── verdict ──>
             <── "result" ──
@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
 
+from ..trial import LearningCurve, OnReport, Report, ShowProgress, Trial, TrialResult, run_trial
 from .messages import Tags
-from .trial import LearningCurve, OnReport, Report, ShowProgress, TrialResult, run_trial
 
 if TYPE_CHECKING:
     from diel import Context
@@ -58,16 +58,7 @@ importlib.import_module(name + ".sweep.subprocess_runner").work(int(descriptor))
 
 
 class SubprocessRunner:
-    """Runs trials in a process of their own.
-
-    Parameters
-    ----------
-    ctx : Context
-    task : Task
-    limits : Limits
-    progress : function
-        Shows how far a trial is.
-    """
+    """Runs trials in a process of their own; `progress` shows how far each is."""
 
     def __init__(self, ctx: Context, task: Task, limits: Limits, progress: ShowProgress) -> None:
         self._ctx = ctx
@@ -77,15 +68,8 @@ class SubprocessRunner:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Connection | None = None
 
-    def __call__(
-        self,
-        trial: int,
-        parameters: dict[str, Any],
-        seed: int,
-        attempt: int,
-        on_report: OnReport | None,
-    ) -> TrialResult:
-        """Run a trial; `on_report` takes what it reports meanwhile."""
+    def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
+        """Run a trial."""
         if self._process is None:
             self._start()
         curve = LearningCurve()
@@ -93,7 +77,7 @@ class SubprocessRunner:
         if self._limits.time_s is not None:
             deadline_s = time.monotonic() + self._limits.time_s
         try:
-            self._send((trial, parameters, seed, attempt))
+            self._send(trial)
             while True:
                 kind, *rest = self._receive(deadline_s)
                 if kind == "result":
@@ -101,8 +85,9 @@ class SubprocessRunner:
                     return result
                 step, metrics = rest
                 curve.add(step, metrics)
-                self._progress(step, None, f"trial {trial}, step {step}")
-                self._send(on_report(trial, step, metrics) if on_report is not None else True)
+                self._progress(step, None, f"trial {trial.number}, step {step}")
+                goes_on = on_report is None or on_report(trial.number, step, metrics)
+                self._send(goes_on)
         except _Died as death:
             _, last = curve.last or (0, {})
             return TrialResult(last, str(death), has_died=True, reports=curve.points)
@@ -263,13 +248,18 @@ def work(descriptor: int) -> None:
 
     while True:
         try:
-            trial, parameters, seed, attempt = link.recv()
+            trial: Trial = link.recv()
         except EOFError:
             return
         report = Report(
-            trial, seed, attempt, options=task.options, folder=task.folder, on_report=on_report
+            trial.number,
+            trial.seed,
+            trial.attempt,
+            options=task.options,
+            folder=task.folder,
+            on_report=on_report,
         )
-        link.send(("result", run_trial(train, parameters, report)))
+        link.send(("result", run_trial(train, trial.parameters, report)))
 
 
 def _descriptor(stream: Any) -> int | None:

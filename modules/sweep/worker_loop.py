@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
 
-from ..trial import trial_seed
+from ..trial import OnReport, ShowProgress, Trial, TrialResult, trial_seed
 from .in_flight import InFlightTrials
 from .leases import TARGET_S
 from .messages import (
@@ -25,7 +25,6 @@ from .messages import (
     Tags,
 )
 from .runners import InProcessRunner, Limits, RankGroupRunner, Task, TrialRunner, follow_rank0
-from .trial import OnReport, ShowProgress, TrialResult
 
 if TYPE_CHECKING:
     from diel import Context
@@ -124,46 +123,46 @@ def _run_lease(
     together: bool,
 ) -> tuple[Outcome, list[tuple[int, str]]]:
     """Return what the trials of a lease gave, and of those that failed the details."""
-    trials = range(lease.start, lease.stop)
-    points = lease.points if lease.points is not None else points_of(order.strategy, trials)
+    numbers = range(lease.start, lease.stop)
+    points = lease.points if lease.points is not None else points_of(order.strategy, numbers)
+    trials = [
+        Trial(number, point, trial_seed(order.seed, number), lease.attempt)
+        for number, point in zip(numbers, points, strict=True)
+    ]
     outcome = Outcome(lease.session, lease.number, lease.start, copy_index, points)
     details: list[tuple[int, str]] = []
     add_metrics, add_start = outcome.metrics.append, outcome.started_s.append
     add_seconds, clock = outcome.seconds.append, time.perf_counter
-    seed, attempt = order.seed, lease.attempt
     ended_s = clock()
     since_1970_s = time.time() - ended_s
     done_together: list[TrialResult | None] = []
     share_s = 0.0
     if together:
         began_s = ended_s
-        done_together = runner.run_together(
-            lease.start,
-            [(point, trial_seed(seed, trial)) for trial, point in zip(trials, points, strict=True)],
-        )
+        done_together = runner.run_together(trials)
         # Each has an equal part of what all took together, one after the other.
         done = sum(result is not None for result in done_together)
         share_s = (clock() - began_s) / max(1, done)
     give_back_s = clock() + GIVE_BACK_AFTER_S
-    for place, (trial, point) in enumerate(zip(trials, points, strict=True)):
+    for place, trial in enumerate(trials):
         started_s = ended_s
         result = done_together[place] if done_together else None
         if result is not None:
             ended_s += share_s
         else:
             began_s = clock()
-            result = runner(trial, point, trial_seed(seed, trial), attempt, on_report)
+            result = runner(trial, on_report)
             ended_s += clock() - began_s
         add_metrics(result.metrics)
         add_start(since_1970_s + started_s)
         add_seconds(ended_s - started_s)
         if result.reports and on_report is None:  # else the master has them
-            outcome.reports[trial] = result.reports
+            outcome.reports[trial.number] = result.reports
         if result.reason:
-            outcome.reasons[trial] = result.reason
-            details.append((trial, result.detail))
+            outcome.reasons[trial.number] = result.reason
+            details.append((trial.number, result.detail))
         elif result.is_stopped:
-            outcome.stopped.add(trial)
+            outcome.stopped.add(trial.number)
         if ended_s > give_back_s and not done_together:
             break
     del points[len(outcome.metrics) :]
@@ -172,7 +171,7 @@ def _run_lease(
 
 def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
     try:
-        path: Path = runner.save_model(wanted.trial, wanted.parameters, wanted.seed, wanted.path)
+        path: Path = runner.save_model(wanted.trial, wanted.path)
     except Exception as error:  # the sweep is good all the same
         return ModelSaved(wanted.session, None, describe_error(error))
     return ModelSaved(wanted.session, path)
@@ -218,21 +217,15 @@ def _quarantine(
     """
     from .subprocess_runner import NotReady, SubprocessRunner
 
-    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress)) as apart:
+    with closing(SubprocessRunner(ctx, task, Limits(isolated=True), progress)) as beside:
 
-        def run(
-            trial: int,
-            parameters: dict[str, Any],
-            seed: int,
-            attempt: int,
-            on_report: OnReport | None,
-        ) -> TrialResult:
-            if trial in quarantined:
+        def run(trial: Trial, on_report: OnReport | None) -> TrialResult:
+            if trial.number in quarantined:
                 with suppress(NotReady):
-                    result = apart(trial, parameters, seed, attempt, on_report)
+                    result = beside(trial, on_report)
                     if result.has_died or not result.reason:
                         return result
-            return here(trial, parameters, seed, attempt, on_report)
+            return here(trial, on_report)
 
         yield run
 

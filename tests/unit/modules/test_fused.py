@@ -14,8 +14,7 @@ from modules import master, trainer, training
 from modules.fused import MOST_NETWORKS, undisturbed_s
 from modules.sweep import worker_loop
 from modules.sweep.ledger import ledger_path, records_of
-from modules.sweep.trial import SPLITS, Report, TrialResult, run_trial
-from modules.trial import trial_seed
+from modules.trial import SPLITS, Report, Trial, TrialResult, run_trial, trial_seed
 
 pytest.importorskip("sklearn", reason="the data come with scikit-learn")
 
@@ -266,8 +265,8 @@ def test_what_fails_together_is_found_out_alone(monkeypatch: pytest.MonkeyPatch)
     here = InProcessRunner(Task(trainer.prepare, {"dataset": "breast_cancer"}, Path()))
     assert here.at_once == 2 * MOST_NETWORKS
     fine, wrong = {"epochs": 1}, {"epochs": 0}
-    assert here.run_together(0, [(fine, 1), (wrong, 2)]) == [None, None]
-    alone: TrialResult = here(0, wrong, 2, 1, None)
+    assert here.run_together([Trial(0, fine, 1), Trial(1, wrong, 2)]) == [None, None]
+    alone: TrialResult = here(Trial(0, wrong, 2), None)
     assert "epochs" in alone.detail
 
 

@@ -17,8 +17,7 @@ from dnn import Dataset
 from modules import trainer
 from modules.options import SweepOptions
 from modules.search import Search
-from modules.sweep.trial import Report
-from modules.trial import trial_seed
+from modules.trial import Report, trial_seed
 
 
 def made(name: str, path: object = None) -> Dataset:

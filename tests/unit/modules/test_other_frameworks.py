@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from modules.sweep.trial import Report, TrialResult, run_trial
 from modules.tabular import load_split
+from modules.trial import Report, TrialResult, run_trial
 
 
 def tried(train: Any, parameters: dict[str, Any], seed: int = 1, **options: Any) -> TrialResult:

@@ -22,8 +22,7 @@ from modules.sweep import results as recording
 from modules.sweep.ledger import LedgerError, ledger_path, records_of
 from modules.sweep.master_loop import SweepFailed
 from modules.sweep.messages import End, Lease, Tags
-from modules.sweep.trial import MOST_REPORTS, LearningCurve
-from modules.trial import trial_seed
+from modules.trial import MOST_REPORTS, LearningCurve, trial_seed
 
 MINE = """
 import os, time

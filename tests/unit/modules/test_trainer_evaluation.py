@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from modules import trainer, training
-from modules.sweep.trial import Report
+from modules.trial import Report
 
 
 def trainer_options(folder: Path, **options: Any) -> trainer.Options:
