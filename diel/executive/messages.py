@@ -54,6 +54,8 @@ class Welcome:
         What a log file may grow to.
     returned_size_bytes : int
         What a returned value may take in the journal.
+    returned_total_bytes : int
+        What the files of all larger ones may take.
     """
 
     run_dir: str
@@ -61,6 +63,7 @@ class Welcome:
     max_threads: int
     log_size_bytes: int
     returned_size_bytes: int
+    returned_total_bytes: int
     server_ranks: tuple[int, ...]
     server_memory_bytes: int
     refuse_when_full: bool

@@ -1,6 +1,7 @@
 """What comes of a copy: the value that it returns, or the exception or crash that ends it.
 
-A returned value is in the journal if it is small, else in a file of its own.
+A returned value is in the journal if it is small, else in a file of its own, as long as all of
+these together do not outgrow their limit.
 
 ::
 
@@ -8,6 +9,7 @@ A returned value is in the journal if it is small, else in a file of its own.
                                                 .bin     bytes
                                                 .json    numbers, lists and tables
                                                 .txt     text; of anything else the repr, in part
+             left_out.txt     there if values did not fit
 
 None of them needs pickle to be read: ``numpy.load``, ``Path.read_bytes``, ``json.load``.
 """
@@ -16,10 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -30,17 +34,97 @@ from diel.run.records import StoredValue
 
 _OURS: Final = (f"{Path(diel.__file__).parent}{os.sep}", "<frozen importlib")
 _LONGEST_REPR: Final = 2**20
+_NPY_HEAD_BYTES: Final = 128  # nearly always
+_DEEPEST: Final = 100
+"""Lists may hold themselves: what is nested deeper is not counted."""
 
 
-def recordable(value: Any, folder: Path, stem: str, limit_bytes: int) -> Any:
+class ReturnedFolder:
+    """The folder of returned values that the journal does not hold, and the limit on their sum.
+
+    Parameters
+    ----------
+    path : Path
+        Made with the first value.
+    limit_bytes : int
+        What its files may take together, whichever ranks write them.
+    ranks : int
+        How many may write there.
+    """
+
+    def __init__(self, path: Path, limit_bytes: int, ranks: int) -> None:
+        self.path = path
+        self._limit_bytes = limit_bytes
+        self._ranks = ranks
+        self._share_bytes = 0  # what this rank may still write without looking at the folder
+
+    def store(
+        self, value: Any, name: str, size_bytes: int, write: Callable[[BinaryIO], object]
+    ) -> StoredValue:
+        """Write a value to a file of this size if there is room; one of its name is replaced."""
+        part = self.path / f"{name}.part"
+        try:
+            self.path.mkdir(exist_ok=True)
+            part.unlink(missing_ok=True)
+            with part.open("xb") as file:
+                file.truncate(size_bytes)  # other ranks see it: no two use the same room
+                if size_bytes <= self._share_bytes:
+                    self._share_bytes -= size_bytes
+                elif self._left_bytes(replaced=name) < 0:
+                    part.unlink()
+                    return self.left_out(value, size_bytes)
+                write(file)
+                file.truncate()
+            part.replace(self.path / name)
+            return StoredValue(_described(value), (self.path / name).stat().st_size, name)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            why = f"{self.path / name}: {error.strerror or error}"
+            return StoredValue(_described(value), size_bytes, None, why)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a file of this size would fit."""
+        return size_bytes <= self._share_bytes or size_bytes <= self._left_bytes()
+
+    def _left_bytes(self, replaced: str = "") -> int:
+        """Return what the files leave of the limit, but for one that is to be replaced."""
+        left_bytes = self._limit_bytes
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
+            for entry in entries:
+                if entry.name != replaced:
+                    with contextlib.suppress(FileNotFoundError):  # it was removed just now
+                        left_bytes -= entry.stat(follow_symlinks=False).st_size
+        # To look takes long where there are many files: not again before this is used up.
+        self._share_bytes = max(0, left_bytes) // self._ranks
+        return left_bytes
+
+    def left_out(self, value: Any, size_bytes: int) -> StoredValue:
+        """Return what the journal says of a value without room; the first in a run has a reason."""
+        reason = (
+            f"the folder returned may hold {self._limit_bytes:,} bytes (returned_total in "
+            "[workflow]) and has no room for it; what does not fit from now on is left out too"
+        )
+        try:
+            self.path.mkdir(exist_ok=True)
+            with (self.path / "left_out.txt").open("x") as file:
+                file.write(f"{_described(value)}: {reason}\n")
+        except FileExistsError:  # it was said before
+            reason = ""
+        except OSError:
+            pass
+        return StoredValue(_described(value), size_bytes, None, reason)
+
+
+def recordable(value: Any, folder: ReturnedFolder, stem: str, limit_bytes: int) -> Any:
     """Return a value as the journal can hold it; a large one goes to a file.
 
     Parameters
     ----------
     value : object
         What a module has returned.
-    folder : Path
-        Where files of large values are written; made if need be.
+    folder : ReturnedFolder
+        Where files of large values are written.
     stem : str
         The file's name without its suffix. A file of that name is replaced.
     limit_bytes : int
@@ -53,28 +137,55 @@ def recordable(value: Any, folder: Path, stem: str, limit_bytes: int) -> Any:
     """
     if value is None or type(value) in (bool, float):
         return plain(value)
-    if isinstance(value, (bytes, bytearray)):
-        if len(value) <= limit_bytes and len(as_json(plain(value))) <= limit_bytes:
-            return plain(value)
-        return _store(value, folder, f"{stem}.bin", lambda file: file.write(value))
-    if _is_plain_array(value):
-        # An element and its comma are two bytes at least: a large array never becomes a list.
-        if 2 * value.size <= limit_bytes and len(as_json(plain(value))) <= limit_bytes:
-            return plain(value)
-        return _store(value, folder, f"{stem}.npy", lambda file: _save_array(file, value))
-    readable = plain(value)
-    if not (isinstance(readable, str) and len(readable) > limit_bytes):
-        encoded = as_json(readable)
-        if len(encoded) <= limit_bytes:
+    readable = None
+    least_bytes = _least_json_bytes(value, limit_bytes)
+    if least_bytes <= limit_bytes:
+        readable = plain(value)
+        fits = not isinstance(readable, str) or len(readable) <= limit_bytes
+        if fits and len(as_json(readable)) <= limit_bytes:
             return readable
-        if not isinstance(readable, str):
-            return _store(value, folder, f"{stem}.json", lambda file: file.write(encoded))
+    if isinstance(value, (bytes, bytearray)):
+        return folder.store(value, f"{stem}.bin", len(value), lambda file: file.write(value))
+    if _is_plain_array(value):
+        size_bytes = value.nbytes + _NPY_HEAD_BYTES
+        return folder.store(value, f"{stem}.npy", size_bytes, lambda file: _save_array(file, value))
+    if readable is None:
+        # Without room it is not even converted, which takes many times its memory.
+        least_bytes = _least_json_bytes(value)
+        if not folder.has_room(least_bytes):
+            return folder.left_out(value, least_bytes)
+        readable = plain(value)
+    if not isinstance(readable, str):
+        data = as_json(readable)
+        return folder.store(value, f"{stem}.json", len(data), lambda file: file.write(data))
     problem = ""
     if not isinstance(value, (str, int)) and len(readable) > _LONGEST_REPR:
         problem = f"it has the first {_LONGEST_REPR:,} of {len(readable):,} characters of its repr"
         readable = readable[:_LONGEST_REPR]
     text = readable.encode(errors="replace")
-    return _store(value, folder, f"{stem}.txt", lambda file: file.write(text), problem)
+    stored = folder.store(value, f"{stem}.txt", len(text), lambda file: file.write(text))
+    return replace(stored, problem=stored.problem or problem) if stored.file else stored
+
+
+def _least_json_bytes(value: Any, enough_bytes: float = math.inf) -> int:
+    """Return what a value takes as JSON at least, without converting it.
+
+    Counting ends when it is more than enough.
+    """
+    least_bytes = 0
+    items = [(value, 0)]
+    while items and least_bytes <= enough_bytes:
+        item, depth = items.pop()
+        if isinstance(item, (str, bytes, bytearray)):
+            least_bytes += len(item)
+        elif isinstance(item, (dict, list, tuple)):
+            least_bytes += 2 * len(item)  # an element and its comma
+            if least_bytes <= enough_bytes and depth < _DEEPEST:
+                inside = item.values() if isinstance(item, dict) else item
+                items += [(each, depth + 1) for each in inside]
+        elif hasattr(item, "tolist") and isinstance(item.size, int):  # an array
+            least_bytes += 2 * item.size
+    return least_bytes
 
 
 def _is_plain_array(value: Any) -> bool:
@@ -88,26 +199,10 @@ def _save_array(file: BinaryIO, array: Any) -> None:
     np.save(file, array, allow_pickle=False)
 
 
-def _store(
-    value: Any, folder: Path, name: str, write: Callable[[BinaryIO], object], problem: str = ""
-) -> StoredValue:
-    described = type(value).__name__
+def _described(value: Any) -> str:
     if _is_plain_array(value):
-        described = f"array {value.dtype} {'x'.join(map(str, value.shape))}"
-    part = folder / f"{name}.part"
-    try:
-        folder.mkdir(exist_ok=True)
-        part.unlink(missing_ok=True)
-        with part.open("xb") as file:
-            write(file)
-        part.replace(folder / name)
-        return StoredValue(described, (folder / name).stat().st_size, name, problem)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        size_bytes = getattr(value, "nbytes", 0) or sys.getsizeof(value)
-        why = f"{folder / name}: {error.strerror or error}"
-        return StoredValue(described, int(size_bytes), None, why)
+        return f"array {value.dtype} {'x'.join(map(str, value.shape))}"
+    return type(value).__name__
 
 
 # -- failures -------------------------------------------------------------------------------------

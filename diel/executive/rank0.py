@@ -145,6 +145,7 @@ def run_rank0(
         max_threads=workflow.max_threads,
         log_size_bytes=workflow.log_size_bytes,
         returned_size_bytes=workflow.returned_size_bytes,
+        returned_total_bytes=workflow.returned_total_bytes,
         server_memory_bytes=workflow.tuple_space.memory_bytes,
         refuse_when_full=workflow.tuple_space.when_full == "raise",
         spill=workflow.tuple_space.spill,

@@ -40,7 +40,7 @@ from diel.executive.messages import (
     Welcome,
     starting_peers,
 )
-from diel.executive.outcome import detail, noting_crashes, recordable
+from diel.executive.outcome import ReturnedFolder, detail, noting_crashes, recordable
 from diel.executive.plans import CopyPlan, place_modules
 from diel.executive.rank_times import SpanRecorder
 from diel.executive.tuple_server import GOODBYE_TIMEOUT_S, serve_tuples
@@ -159,6 +159,9 @@ class _Worker:
         self._log_size_bytes = welcome.log_size_bytes
         self._logs = OpenLog(welcome.log_size_bytes)
         self._returned_size_bytes = welcome.returned_size_bytes
+        self._returned = ReturnedFolder(
+            self._directory.returned, welcome.returned_total_bytes, parent.size
+        )
         self._warned_of_returned: set[str] = set()  # once for each module
         self._found: dict[str, tuple[ModuleType, Callable[[Any], Any]]] = {}
         transport = MpiTransport(
@@ -376,9 +379,9 @@ class _Worker:
         """Return what rank 0 is to hear of a value that a copy has returned."""
         iteration = "-".join(map(str, plan.iteration))
         stem = f"{plan.module}.{plan.copy_index}.{plan.group}.{iteration}"
-        returned = recordable(value, self._directory.returned, stem, self._returned_size_bytes)
+        returned = recordable(value, self._returned, stem, self._returned_size_bytes)
         if isinstance(returned, StoredValue) and (
-            returned.problem or plan.module not in self._warned_of_returned
+            returned.problem or (returned.file and plan.module not in self._warned_of_returned)
         ):
             self._warned_of_returned.add(plan.module)
             problem = f" ({returned.problem})" if returned.problem else ""

@@ -82,7 +82,7 @@ class StoredValue:
     file : str or None
         Its name in the folder ``returned``; None if it could not be written.
     problem : str
-        Why not, or what the file lacks; empty if nothing is wrong.
+        Why not, or what the file lacks; empty if nothing is wrong, or it was said before.
     """
 
     type: str

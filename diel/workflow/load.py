@@ -66,7 +66,7 @@ class Draft:
     locations : dict from module name to FunctionLocation
     name : str
         The workflow's name.
-    log_size_bytes, returned_size_bytes : int
+    log_size_bytes, returned_size_bytes, returned_total_bytes : int
     private : bool
     tuple_space : TupleSpace
     boundaries : list of (int, Boundary)
@@ -86,6 +86,7 @@ class Draft:
     name: str = ""
     log_size_bytes: int = 0
     returned_size_bytes: int = 0
+    returned_total_bytes: int = 0
     private: bool = True
     tuple_space: TupleSpace = field(default_factory=TupleSpace)
     boundaries: list[tuple[int, Boundary]] = field(default_factory=list)
@@ -116,6 +117,7 @@ class Draft:
             boundaries=tuple(boundary for _, boundary in self.boundaries),
             log_size_bytes=self.log_size_bytes,
             returned_size_bytes=self.returned_size_bytes,
+            returned_total_bytes=self.returned_total_bytes,
             private=self.private,
             file=self.file,
         )
@@ -213,6 +215,7 @@ def _read_tables(draft: Draft) -> None:
     draft.name = table.name or draft.name
     draft.log_size_bytes = size_bytes(table.log_size)
     draft.returned_size_bytes = size_bytes(table.returned_size)
+    draft.returned_total_bytes = size_bytes(table.returned_total)
     draft.private = table.private
     draft.tuple_space = _read_table(draft, "tuple_space", draft.tuple_space)
     draft.modules = _read_entries(draft, "module", Module)

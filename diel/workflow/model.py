@@ -222,6 +222,9 @@ class Workflow(StrictTable):
     returned_size_bytes: int = Field(
         default=2**16, description="What a returned value may take in the journal."
     )
+    returned_total_bytes: int = Field(
+        default=10 * 2**30, description="What the files of all larger ones may take together."
+    )
     private: bool = Field(
         default=True,
         description=(
@@ -283,6 +286,15 @@ class WorkflowTable(StrictTable):
         ),
         examples=["1 MiB"],
     )
+    returned_total: str | int = Field(
+        default="10 GiB",
+        description=(
+            "What all files in the folder `returned` of the run directory may take together, in "
+            "bytes or with a unit; a value that does not fit any more is described in the journal "
+            "and not kept, and the first one is warned of."
+        ),
+        examples=["100 GiB"],
+    )
     private: bool = Field(
         default=True,
         description=Workflow.model_fields["private"].description,
@@ -295,6 +307,13 @@ class WorkflowTable(StrictTable):
         if not 0 <= size_bytes(returned_size) <= _LARGEST_RETURNED_BYTES:
             raise ValueError(f"what the journal holds is 64 MiB at most; got {returned_size!r}")
         return returned_size
+
+    @field_validator("returned_total")
+    @classmethod
+    def _check_returned_total(cls, returned_total: str | int) -> str | int:
+        if size_bytes(returned_total) < 0:
+            raise ValueError(f"files cannot take less than nothing; got {returned_total!r}")
+        return returned_total
 
     @field_validator("log_size")
     @classmethod

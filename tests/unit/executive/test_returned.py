@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diel.executive.outcome import recordable
+from diel.executive import outcome
+from diel.executive.outcome import ReturnedFolder, recordable
 from diel.run.records import StoredValue
 
 LIMIT_BYTES = 1000
+
+
+def folder_at(path: Path, limit_bytes: int = 2**30, ranks: int = 4) -> ReturnedFolder:
+    return ReturnedFolder(path, limit_bytes, ranks)
 
 
 class Stranger:
@@ -24,7 +29,7 @@ class Stranger:
 
 
 def stored(value: Any, folder: Path) -> tuple[StoredValue, Path]:
-    found = recordable(value, folder, "m.0.g.0", LIMIT_BYTES)
+    found = recordable(value, folder_at(folder), "m.0.g.0", LIMIT_BYTES)
     assert isinstance(found, StoredValue)
     assert found.file is not None
     (path,) = folder.iterdir()  # and no part of another
@@ -49,7 +54,7 @@ def stored(value: Any, folder: Path) -> tuple[StoredValue, Path]:
     ],
 )
 def test_a_small_value_goes_into_the_journal(value: Any, expected: Any, tmp_path: Path) -> None:
-    assert recordable(value, tmp_path / "returned", "m.0.g.0", LIMIT_BYTES) == expected
+    assert recordable(value, folder_at(tmp_path / "returned"), "m.0.g.0", LIMIT_BYTES) == expected
     assert not (tmp_path / "returned").exists()
 
 
@@ -115,8 +120,58 @@ def test_the_same_iteration_again_replaces_its_file(tmp_path: Path) -> None:
 
 def test_a_value_that_cannot_be_written_ends_no_run(tmp_path: Path) -> None:
     (tmp_path / "returned").write_text("no folder")
-    found = recordable(b"\0" * 2000, tmp_path / "returned", "m.0.g.0", LIMIT_BYTES)
+    found = recordable(b"\0" * 2000, folder_at(tmp_path / "returned"), "m.0.g.0", LIMIT_BYTES)
     assert isinstance(found, StoredValue)
     assert found.file is None
     assert "m.0.g.0.bin: File exists" in found.problem
     assert str(found).endswith("bytes: kept nowhere")
+
+
+# -- a limit on all of them together --------------------------------------------------------------
+
+REASON = "the folder returned may hold 10,000 bytes (returned_total in [workflow])"
+
+
+def test_files_together_have_a_limit_and_the_first_that_is_left_out_says_so(tmp_path: Path) -> None:
+    folders = [folder_at(tmp_path / "returned", 10_000, ranks=2) for _ in range(2)]
+    found = [
+        recordable(b"\0" * 3000, folders[number % 2], f"m.0.g.{number}", LIMIT_BYTES)
+        for number in range(6)
+    ]
+    assert [each.file is not None for each in found] == [True] * 3 + [False] * 3
+    assert [each.problem.startswith(REASON) for each in found] == [False] * 3 + [True, False, False]
+    assert {(each.type, each.size_bytes) for each in found} == {("bytes", 3000)}
+    names = sorted(path.name for path in (tmp_path / "returned").iterdir())
+    assert names == ["left_out.txt", "m.0.g.0.bin", "m.0.g.1.bin", "m.0.g.2.bin"]
+    assert REASON in (tmp_path / "returned" / "left_out.txt").read_text()
+    # A smaller one still fits, and one that replaces another.
+    assert recordable("x" * 500, folders[0], "m.0.g.6", 100).file is not None
+    assert recordable(b"\1" * 3000, folders[0], "m.0.g.0", LIMIT_BYTES).file is not None
+
+
+def test_a_rank_looks_at_the_folder_once_for_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    scandir = outcome.os.scandir
+    monkeypatch.setattr(outcome.os, "scandir", lambda path: looks.append(path) or scandir(path))
+    folder = folder_at(tmp_path / "returned", 101_000, ranks=2)
+    for number in range(50):
+        assert recordable(b"\0" * 1001, folder, f"m.0.g.{number}", LIMIT_BYTES).file is not None
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("value", [{"weights": np.broadcast_to(1.0, 10**15)}, ["x" * 20_000]])
+def test_what_has_no_room_is_not_even_converted(
+    value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(outcome, "plain")
+    found = recordable(value, folder_at(tmp_path / "returned", 10_000), "m.0.g.0", LIMIT_BYTES)
+    assert found.file is None
+    assert found.problem.startswith(REASON)
+
+
+def test_a_list_that_holds_itself(tmp_path: Path) -> None:
+    value: list[Any] = ["x" * 1000]
+    value.append(value)
+    assert stored(value, tmp_path / "returned")[1].suffix == ".json"

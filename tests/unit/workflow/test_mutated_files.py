@@ -41,6 +41,7 @@ EVERY_KEY = """\
 name = "everything"
 log_size = "1 MiB"
 returned_size = "1 MiB"
+returned_total = "1 GiB"
 private = false
 [tuple_space]
 servers = 2

@@ -112,6 +112,12 @@ ONE_PROBLEM: dict[str, OneProblem] = {
         "what the journal holds is 64 MiB at most; got '65 MiB'",
         "",
     ),
+    "less than no files": (
+        "[workflow]\nreturned_total = -1\n" + MODULE + GROUP,
+        "workflow.returned_total",
+        "files cannot take less than nothing; got -1",
+        "",
+    ),
     "unknown key in the header": (
         "[workflow]\nnmae = 'x'\n" + MODULE + GROUP,
         "workflow.nmae",
