@@ -58,7 +58,7 @@ def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
         raise unknown_name("device", device, ["cpu", "numpy", "cuda"])
     if not has_numba():
         return Ops()
-    from dnn.backend.cpu import CpuOps
+    from dnn.backend.cpu.ops import CpuOps
 
     return CpuOps(routines)
 

@@ -1,11 +1,15 @@
 """The CPU's array functions in compiled loops; needs Numba.
 
-From the ground up: the `cache` of machine code, `thread_pool`, `program`: kernels that run one
-after the other without Python, `blas`, `products`, `kernel_wrappers` and `chains` that make records
-of kernels, and `ops`, which a plan asks. Numba is imported by what only compiles: `compiling`,
-`intrinsics`, `vector_math`, `kernels` and `thread_pool_kernels`.
+From the ground up:
+
+1. `cache`: machine code of kernels, kept between processes; `thread_pool`.
+2. `program`: kernels that run one after the other without Python.
+3. `kernels`: what makes a kernel of a loop written in Python. `chains`: kernels of formulas.
+4. A file for each kind of structured operation, with its loops and the arrays that these take:
+   `products` (by `blas`), `reductions`, `gathers`, `classification`, `noise`, and `updates` of
+   optimizers (`fused_update` does them right behind products).
+5. `ops`: `CpuOps`, which a plan asks.
+
+Numba is imported by what only compiles: `compiling`, `intrinsics`, `vector_math` and
+`thread_pool_kernels`.
 """
-
-from dnn.backend.cpu.ops import CpuOps
-
-__all__ = ["CpuOps"]

@@ -29,18 +29,22 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-__all__ = ["CACHE_VARIABLE", "HEADER", "cache_folder", "entry_of", "target_machine"]
+__all__ = ["CACHE_VARIABLE", "FLAGS", "HEADER", "cache_folder", "entry_of", "target_machine"]
 
 CACHE_VARIABLE = "DNN_KERNEL_CACHE"
+
+FLAGS = {"error_model": "numpy", "fastmath": {"contract", "nsz"}}
+"""How Numba compiles: full fastmath would make a value depend on its place; Python's errors block
+vectorisation."""
 
 HEADER = """\
 import numpy as np
 from numba import boolean as b1, carray, cfunc, float32 as f4, float64 as f8, int64 as i8
 from numba import uint64 as u8
 
-from dnn.backend.cpu import intrinsics, kernels, vector_math
+from dnn.backend.cpu import intrinsics, vector_math
+from dnn.backend.cpu.cache import FLAGS
 from dnn.backend.cpu.intrinsics import KERNEL_TYPE, pointer
-from dnn.backend.cpu.vector_math import FLAGS
 
 
 @cfunc(KERNEL_TYPE, **FLAGS)

@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.program import Record, address_of, type_code
+from dnn.backend.cpu.kernels import LINE_ELEMENTS, SPLIT_ELEMENTS, cuts
+from dnn.backend.cpu.program import Native, Record, address_of, type_code
 from dnn.backend.formula import COPY, Formula
 from dnn.backend.formula_writer import Language, Writer
-from dnn.backend.ops import Array, Chain
+from dnn.backend.ops import Array, Chain, Ops
 
-__all__ = ["NUMBA", "Access", "chain_record", "chain_source"]
+__all__ = ["NUMBA", "chain_kernel", "chain_record", "copy", "elementwise_kernel"]
 
 VECTOR_MATH = ("exp", "expm1", "log", "sigmoid", "tanh")
 """Functions of `vector_math`."""
@@ -172,3 +173,58 @@ def chain_source(chain: Chain, accesses: tuple[Access, ...], codes: tuple[str, .
         f"            out = carray(pointer(r[3] + i * r[4] + j * r[5]), (n,), {result})\n"
         + "\n".join([*lines, f"            for k in range(n):\n{inner}"])
     )
+
+
+def _split_elements(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+    *inputs, out = arguments
+    if out.size < SPLIT_ELEMENTS:
+        return []
+    axis = next(i for i, length in enumerate(out.shape) if length > 1)
+    unit = LINE_ELEMENTS if axis == out.ndim - 1 else 1
+    if out.shape[axis] < parts:
+        return []
+    views = [np.broadcast_to(x, out.shape) for x in inputs]
+    result = []
+    for cut in cuts(out.shape[axis], parts, unit):
+        place = (slice(None),) * axis + (cut,)
+        result.append((*(view[place] for view in views), out[place]))
+    return result
+
+
+@cache
+def elementwise_kernel(formula: Formula) -> Native:
+    """Return the kernel of a formula: a chain of length 1."""
+    count = len(formula.names)
+
+    def record(*arguments: Any) -> Record | None:
+        # Between the inputs and the result there may be workspace, which it does not need.
+        return chain_record(((formula, *range(count)),), arguments[:count], arguments[-1])
+
+    return Native(record, formula.numpy, _split_elements)
+
+
+def _copy() -> Native:
+    """Return the kernel that copies and, between types that it knows, casts."""
+
+    def record(x: Array, out: Array) -> Record | None:
+        if x.dtype != out.dtype and (out.dtype.kind != "f" or x.ndim > out.ndim):
+            return None
+        return chain_record(((COPY, 0),), (x,), out)
+
+    return Native(record, Ops.copy, _split_elements)
+
+
+def chain_kernel(chain: Chain) -> Native:
+    """Return the kernel of a chain for arrays that `chain_record` takes."""
+
+    def record(*arguments: Any) -> Record | None:
+        return chain_record(chain, arguments[:-1], arguments[-1])
+
+    return Native(record, _no_oracle, _split_elements)
+
+
+def _no_oracle(*arguments: Any) -> None:
+    raise AssertionError("a chain was compiled for arrays that it does not take")
+
+
+copy = _copy()

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import re
+from functools import cache
+from types import FunctionType, ModuleType
 from typing import Any
 
 import llvmlite.binding as llvm
+from numba import njit
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "compiled_loops"]
 
 _NAME = re.compile(r'@(?:"([^"]+)"|([\w.$-]+))')
 
@@ -56,6 +59,22 @@ def compiled(source: str, symbol: str, machine: Any) -> tuple[Any, bytes | None]
     module.get_function(entry.native_name).linkage = "external"
     module.get_function(entry.native_name).name = symbol
     return entry, bytes(machine.emit_object(module))
+
+
+@cache
+def compiled_loops(module: ModuleType) -> ModuleType:
+    """Return a copy of a module whose loops Numba compiles for the types that they are called with.
+
+    Their global names are those of the copy, so that a loop calls compiled ones.
+    """
+    copy = ModuleType(module.__name__)
+    names = vars(copy)
+    names.update(vars(module))
+    for name, function in vars(module).items():
+        if isinstance(function, FunctionType) and hasattr(function, "numba_flags"):
+            rebound = FunctionType(function.__code__, names, name)
+            names[name] = njit(**function.numba_flags)(rebound)
+    return copy
 
 
 def _without_exceptions(text: str, name: str) -> str | None:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnn.backend.cpu.kernel_wrappers import UpdateKernel
 from dnn.backend.cpu.program import Native
+from dnn.backend.cpu.updates import UpdateKernel
 from dnn.backend.ops import ALIGNMENT_BYTES, Array, Ops, Step
 
 __all__ = ["fuse_update"]

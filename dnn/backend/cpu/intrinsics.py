@@ -10,11 +10,11 @@ Imported when something is compiled, and only then: see `cache`.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import njit, types
+from numba import carray, njit, types
 from numba.extending import intrinsic
 
 from dnn.backend.cpu.blas import ROW_MAJOR
-from dnn.backend.cpu.vector_math import FLAGS
+from dnn.backend.cpu.cache import FLAGS
 
 __all__ = [
     "KERNEL_TYPE",
@@ -22,6 +22,7 @@ __all__ = [
     "call_gemm_32",
     "call_gemm_64",
     "call_kernel",
+    "flat",
     "pointer",
     "scratch",
     "transpose",
@@ -182,3 +183,9 @@ def transpose(x, leading, out):
     for i in range(rows // 4 * 4, rows):
         for j in range(columns):
             out[j, i] = x[i * leading + j]
+
+
+@njit(**FLAGS)
+def flat(x):
+    """Return a contiguous array with one axis; `reshape` calls a function of Numba's own."""
+    return carray(pointer(x.ctypes.data), (x.size,), x.dtype)

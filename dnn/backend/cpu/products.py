@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from dnn.backend.cpu.blas import TRANSPOSED, UNCHANGED, find_gemm
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.program import Record, address_of, type_code
-from dnn.backend.ops import Array
+from dnn.backend.cpu.kernels import LINE_ELEMENTS, cuts
+from dnn.backend.cpu.program import Native, Record, address_of, type_code
+from dnn.backend.ops import Array, Ops
 
-__all__ = ["gemm_record"]
+__all__ = ["gemm"]
 
 _BODY = """\
     for k in range(r[1]):
@@ -35,6 +37,9 @@ _TRANSPOSED_BODY = """\
 """
 TRANSPOSED_ELEMENTS = 96 * 96
 """A matrix of up to so many elements is transposed; with larger ones BLAS is as fast."""
+
+SPLIT_OPERATIONS = 2_000_000
+"""Below this a product is done before a helper has begun."""
 
 
 @cache
@@ -82,3 +87,21 @@ def _side(x: Array) -> tuple[int, int, int] | None:
 
 def _leads(stride: int, length: int, item: int) -> bool:
     return stride % item == 0 and stride // item >= length
+
+
+def _split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+    a, b, out = arguments
+    if 2 * out.size * a.shape[-1] < SPLIT_OPERATIONS:
+        return []
+    if out.ndim == 3 and len(out) >= parts:
+        a, b = (np.broadcast_to(x, (len(out), *x.shape[-2:])) for x in (a, b))
+        return [(a[cut], b[cut], out[cut]) for cut in cuts(len(out), parts)]
+    rows, columns = out.shape[-2:]
+    if rows >= columns:
+        pieces = cuts(rows, parts, LINE_ELEMENTS)
+        return [(a[..., cut, :], b, out[..., cut, :]) for cut in pieces]
+    pieces = cuts(columns, parts, LINE_ELEMENTS)
+    return [(a, b[..., cut], out[..., cut]) for cut in pieces]
+
+
+gemm = Native(gemm_record, Ops.gemm, _split)

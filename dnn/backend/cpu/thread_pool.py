@@ -89,7 +89,7 @@ class ThreadPool:
         base = int(self._memory.ctypes.data)
         self.slots = base + SLOT_BYTES
         self.share_fields = [self.slots, _yield_address()]
-        header = HEADER.replace("kernels,", "thread_pool_kernels,")
+        header = f"from dnn.backend.cpu import thread_pool_kernels\n{HEADER}"
         self.share, serve, self.begin, self.end = (
             entry_of(f"{header}    thread_pool_kernels.{body}(r)\n")
             for body in ("share", "serve", "begin", "end")

@@ -24,8 +24,9 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
+from dnn.backend.cpu.cache import FLAGS
+
 __all__ = [
-    "FLAGS",
     "exp_f4",
     "exp_f8",
     "expm1_f4",
@@ -37,9 +38,6 @@ __all__ = [
     "tanh_f4",
     "tanh_f8",
 ]
-
-# Full fastmath would make a value depend on its place; Python's errors block vectorisation.
-FLAGS = {"error_model": "numpy", "fastmath": {"contract", "nsz"}}
 
 f4, i4, f8, i8 = np.float32, np.int32, np.float64, np.int64
 

@@ -26,10 +26,11 @@ from dnn.training.epochs import Trainer
 
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
 
-from dnn.backend.cpu import CpuOps, cache, program
+from dnn.backend.cpu import cache, program
 from dnn.backend.cpu.cache import CACHE_VARIABLE, HEADER, entry_of
 from dnn.backend.cpu.chains import chain_record
 from dnn.backend.cpu.fused_update import fuse_update
+from dnn.backend.cpu.ops import CpuOps
 from dnn.backend.cpu.program import Native, Program
 
 TYPES = ["f4", "f8"]

@@ -30,7 +30,7 @@ def ops(request):
     if request.param == "compiled":
         if importlib.util.find_spec("numba") is None:
             pytest.skip("Numba is not installed: there are no compiled loops")
-        from dnn.backend.cpu import CpuOps
+        from dnn.backend.cpu.ops import CpuOps
 
         return CpuOps()
     if cuda_emulator.COMPILER is None:

@@ -55,7 +55,7 @@ def test_measuring_takes_the_fastest_at_each_size():
 
 def test_a_measured_table_is_followed_and_every_routine_is_right():
     pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
-    from dnn.backend.cpu import CpuOps
+    from dnn.backend.cpu.ops import CpuOps
 
     measured = RoutineTable.measure(CpuOps())
     assert set(measured.choices) == set(CANDIDATES)
@@ -74,7 +74,7 @@ def test_a_measured_table_is_followed_and_every_routine_is_right():
 @pytest.mark.parametrize("name", CANDIDATES["sum"])
 def test_each_of_k_networks_gets_the_routine_that_it_gets_alone(name):
     pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
-    from dnn.backend.cpu import CpuOps
+    from dnn.backend.cpu.ops import CpuOps
 
     # By the size of all together another routine would be chosen.
     others = [other for other in CANDIDATES["sum"] if other != name]

@@ -99,7 +99,7 @@ def test_operations(row):
 def test_reductions():
     """The routine is chosen by size, from what was measured; whichever it is, the sum is right."""
     pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
-    from dnn.backend.cpu import CpuOps
+    from dnn.backend.cpu.ops import CpuOps
 
     measured = RoutineTable.measure(CpuOps())
     assert RoutineTable.from_json(measured.to_json()) == measured

@@ -1,10 +1,6 @@
-"""C functions around kernels: source that unpacks a record and calls a body, or is an update.
+"""What optimizers compute: updates as one loop over a block, clipping, and Adam's coefficients.
 
-Two kinds of arguments make up nearly all kernels. Contiguous arrays of a known number of axes::
-
-    record:  | address | length | length | ...          one group for each array
-
-and, for updates, rows of K networks and scalars, one for each of them::
+An update has rows of K networks and scalars, one for each of them::
 
     record:  | K | n | address | step | address | step | ...       a step of 0: the same for all
 """
@@ -12,7 +8,8 @@ and, for updates, rows of K networks and scalars, one for each of them::
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -23,76 +20,13 @@ import numpy as np
 
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.chains import NUMBA
+from dnn.backend.cpu.kernels import SPLIT_ELEMENTS, array_kernel, loop
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
 from dnn.backend.formula import UpdateFormula
 from dnn.backend.formula_writer import Writer
-from dnn.backend.ops import Array
+from dnn.backend.ops import Array, Ops
 
-__all__ = ["UpdateKernel", "array_kernel", "update_kernel"]
-
-SPLIT_ELEMENTS = 16384
-"""Below this a block is done before a helper has begun."""
-
-
-def array_kernel(
-    body: str,
-    axes: Sequence[int],
-    arrange: Callable[..., Sequence[Array] | None],
-    oracle: Callable[..., object],
-    extra: Callable[[str, Sequence[Array]], str] = lambda code, arrays: "",
-    number: Callable[..., int] | None = None,
-    split: Callable[[tuple[Any, ...], int], Sequence[tuple[Any, ...]]] | None = None,
-) -> Native:
-    """Return a kernel over contiguous arrays.
-
-    Parameters
-    ----------
-    body : str
-        Name in `kernels`.
-    axes : sequence of int
-        Number of axes of each of its arrays.
-    arrange : callable
-        From the arguments of the `Ops` method to those arrays, or None if they do not fit.
-    oracle : callable
-    extra : callable
-        From the code of the first array's type, and the arrays, to further source arguments.
-    number : callable, optional
-        From the arguments of the `Ops` method to an integer, the last argument of the body.
-    split : callable, optional
-        As in `Native`.
-    """
-
-    def record(*arguments: Any) -> Record | None:
-        arrays = arrange(*arguments)
-        if arrays is None:
-            return None
-        codes = [type_code(array.dtype) for array in arrays]
-        fits = all(array.flags.c_contiguous and array.size for array in arrays)
-        if not fits or None in codes or [array.ndim for array in arrays] != list(axes):
-            return None
-        fields: list[int] = []
-        for array in arrays:
-            fields += [address_of(array), *array.shape]
-        further = extra(str(codes[0]), arrays)
-        if number is not None:
-            further += f", r[{len(fields)}]"
-            fields.append(number(*arguments))
-        return entry_of(_array_source(body, tuple(axes), tuple(codes), further)), fields
-
-    return Native(record, oracle, split)
-
-
-@cache
-def _array_source(
-    body: str, axes: tuple[int, ...], codes: tuple[str | None, ...], extra: str
-) -> str:
-    at = 0
-    arrays = []
-    for ndim, code in zip(axes, codes, strict=True):
-        shape = "".join(f"r[{at + 1 + axis}], " for axis in range(ndim))
-        arrays.append(f"carray(pointer(r[{at}]), ({shape}), {code})")
-        at += 1 + ndim
-    return f"{HEADER}    kernels.{body}({', '.join(arrays)}{extra})\n"
+__all__ = ["UpdateKernel", "adam_coefficients", "clip_factor", "update_kernel"]
 
 
 class UpdateKernel(Native):
@@ -215,3 +149,60 @@ class _Inverses(ast.NodeTransformer):
             self.found.add(by.id)
             return ast.BinOp(node.left, ast.Mult(), ast.Name(f"inverse_{by.id}", ast.Load()))
         return node
+
+
+@loop()
+def clip_factor_loop(sums: Array, limit: Array, out: Array) -> None:
+    """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` for each row."""
+    for i in range(out.size):
+        total = sums[i, 0]
+        for j in range(1, sums.shape[1]):
+            total += sums[i, j]
+        norm = np.sqrt(total)
+        out[i] = limit[i] / (limit[i] if norm < limit[i] else norm)
+
+
+def _clip_factor(sums: Array, limit: Array, out: Array) -> Sequence[Array] | None:
+    arrays = (sums, limit, out)
+    if limit.size != out.size or not all(array.flags.c_contiguous for array in arrays):
+        return None
+    return sums.reshape(-1, sums.shape[-1]), limit.reshape(-1), out.reshape(-1)
+
+
+@loop()
+def adam_coefficients_loop(
+    count: Array,
+    learning_rate: Array,
+    beta1: Array,
+    beta2: Array,
+    weight_decay: Array,
+    complement1: Array,
+    complement2: Array,
+    step_size: Array,
+    correction: Array,
+    keep: Array,
+) -> None:
+    """Count a step, and compute for each network what depends on its number alone."""
+    count[0] += 1
+    for k in range(beta1.size):
+        complement1[k] = 1 - beta1[k]
+        complement2[k] = 1 - beta2[k]
+        step_size[k] = learning_rate[k] / (1.0 - np.float64(beta1[k]) ** np.float64(count[0]))
+        correction[k] = math.sqrt(1.0 - np.float64(beta2[k]) ** np.float64(count[0]))
+        keep[k] = 1 - learning_rate[k] * weight_decay[k]
+
+
+def _coefficients(
+    count: Array, learning_rate: Array, beta1: Array, beta2: Array, weight_decay: Array,
+    power: Array, *results: Array,
+) -> Sequence[Array] | None:  # fmt: skip
+    arrays = (learning_rate, beta1, beta2, weight_decay, *results)
+    if any(x.shape != beta1.shape or not x.flags.c_contiguous for x in arrays):
+        return None
+    return [x.reshape(-1) for x in (count, *arrays)]
+
+
+clip_factor = array_kernel(clip_factor_loop, (2, 1, 1), _clip_factor, Ops.clip_factor)
+adam_coefficients = array_kernel(
+    adam_coefficients_loop, (1,) * 10, _coefficients, Ops.adam_coefficients
+)
