@@ -14,20 +14,64 @@ Without a GPU, MANAGED memory is host memory, and the two kinds that need one sa
 
 from __future__ import annotations
 
+import enum
+import threading
 import weakref
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dnn import allocations
 from dnn.arrays import dtype_of
+from dnn.backend import device as devices
 from dnn.backend.device import Device
 from dnn.backend.ops import Array, Ops
 from dnn.errors import ConfigurationError, DeviceError, DtypeError, ShapeError, unknown_name
-from dnn.memory_kinds import DeviceMemory, MemoryKind, default_kind, device_memory
 
-__all__ = ["DeviceMemory", "MemoryKind", "MemoryManager"]
+if TYPE_CHECKING:
+    from dnn.backend.cuda.memory import CudaMemory
+
+__all__ = ["MemoryKind", "MemoryManager", "allocation_statistics", "default_kind"]
+
+
+class MemoryKind(enum.Enum):
+    """Where a `MemoryManager` keeps its elements."""
+
+    HOST = "host"
+    DEVICE = "device"
+    MANAGED = "managed"
+    CUDA_MANAGED = "cuda_managed"
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise unknown_name("kind of memory", value, [kind.value for kind in cls])
+
+
+def default_kind(device: Device) -> MemoryKind:
+    """Return the kind of memory that a device computes on."""
+    return MemoryKind.HOST if device.kind == "cpu" else MemoryKind.DEVICE
+
+
+def _device_of(kind: MemoryKind, device: str | Device | CudaMemory | None) -> CudaMemory | None:
+    """Return the device that memory of a kind lies on; None for memory of the host alone."""
+    if kind is MemoryKind.HOST:
+        return None
+    if device is not None and not isinstance(device, str | Device):
+        return device
+    if device is None:
+        device = "cuda" if kind is not MemoryKind.MANAGED or not devices.cuda_problem() else "cpu"
+    where = Device.of(device)
+    if where.kind == "cpu":
+        if kind is MemoryKind.MANAGED:
+            return None
+        raise DeviceError(f"{kind.name} memory is a GPU's, and the device is {where}")
+    if problem := devices.cuda_problem(where.index):
+        raise DeviceError(f"{kind.name} memory needs a GPU: {problem}", str(where))
+    from dnn.backend.cuda.memory import CudaMemory
+
+    return CudaMemory(where.index)
 
 
 class MemoryManager:
@@ -41,14 +85,14 @@ class MemoryManager:
         float16, float32 or float64; integers and bool for labels and masks.
     kind : str or MemoryKind
         ``"host"``, ``"device"``, ``"managed"`` or ``"cuda_managed"``.
-    device : str, Device or DeviceMemory, optional
+    device : str, Device or CudaMemory, optional
         ``"cpu"`` or ``"cuda:0"``. Left out, DEVICE and CUDA_MANAGED take the first GPU, and
         MANAGED does if there is one.
 
     Attributes
     ----------
     size, dtype, kind
-    device : DeviceMemory or None
+    device : CudaMemory or None
         None where everything is on the host.
 
     Raises
@@ -70,14 +114,14 @@ class MemoryManager:
         size: int,
         dtype: npt.DTypeLike = np.float32,
         kind: str | MemoryKind = MemoryKind.MANAGED,
-        device: str | Device | DeviceMemory | None = None,
+        device: str | Device | CudaMemory | None = None,
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
             raise ConfigurationError(f"size must be an integer of at least 0, not {size!r}")
         self.size = int(size)
         self.dtype = dtype_of("memory", dtype)
-        self.kind = MemoryKind.of(kind)
-        self.device = device_memory(self.kind, device)
+        self.kind = MemoryKind(kind)
+        self.device = _device_of(self.kind, device)
         self._host: Array | None = None
         self._device: Any = None
         self._host_stale = self._device_stale = False
@@ -101,17 +145,19 @@ class MemoryManager:
         return cls(size, dtype, default_kind(Device.of(device)), device)
 
     @classmethod
-    def wrap(cls, array: Array) -> MemoryManager:
+    def wrap(cls, array: Any, device: str | Device | None = None) -> MemoryManager:
         """Return a manager of an array's own memory.
 
         Parameters
         ----------
-        array : array of NumPy, contiguous
+        array : array of NumPy or of a device, contiguous
+        device : str or Device, optional
+            Where it lies; on the host if left out.
 
         Returns
         -------
         MemoryManager
-            Of HOST memory.
+            Of HOST or DEVICE memory.
 
         Raises
         ------
@@ -122,27 +168,12 @@ class MemoryManager:
         """
         if not array.flags.c_contiguous:
             raise ShapeError("memory", f"an array {array.shape} is not contiguous", array.shape)
-        self = cls(array.size, array.dtype, MemoryKind.HOST)
-        self._host = array.reshape(-1)
-        return self
-
-    @classmethod
-    def wrap_device(cls, array: Any, device: str | Device | DeviceMemory) -> MemoryManager:
-        """Return a manager of a device array's own memory.
-
-        Parameters
-        ----------
-        array : array of the device, contiguous
-        device : str or Device
-            Where it lies.
-
-        Returns
-        -------
-        MemoryManager
-            Of DEVICE memory.
-        """
-        self = cls(array.size, array.dtype, MemoryKind.DEVICE, device)
-        self._device = array.reshape(-1)
+        if device is None:
+            self = cls(array.size, array.dtype, MemoryKind.HOST)
+            self._host = array.reshape(-1)
+        else:
+            self = cls(array.size, array.dtype, MemoryKind.DEVICE, device)
+            self._device = array.reshape(-1)
         return self
 
     @property
@@ -265,7 +296,7 @@ class MemoryManager:
         elif self._host_stale and update:
             assert self.device is not None
             self.device.to_host(self._device, host)
-            allocations.count_transfer("to_host", self.size_bytes)
+            _count_copy("to_host", self.size_bytes)
             self._host_stale = False
         return host
 
@@ -278,7 +309,7 @@ class MemoryManager:
         array = self._device_side()
         if self._device_stale and update:
             self.device.to_device(self._host_side(), array)
-            allocations.count_transfer("to_device", self.size_bytes)
+            _count_copy("to_device", self.size_bytes)
             self._device_stale = False
         return array
 
@@ -311,8 +342,8 @@ class MemoryManager:
         self._count("unified")
 
     def _count(self, kind: str) -> None:
-        allocations.count_allocation(kind, self.size_bytes)
-        weakref.finalize(self, allocations.count_release, kind, self.size_bytes).atexit = False
+        _count_memory(kind, self.size_bytes)
+        weakref.finalize(self, _count_memory, kind, -self.size_bytes).atexit = False
 
     # Prefetching.
 
@@ -343,11 +374,11 @@ class MemoryManager:
         elif side == "device" and self._device_stale:
             self._ticket = self.device.start_to_device(self._host_side(), self._device_side())
             self._device_stale = False
-            allocations.count_transfer("to_device", self.size_bytes)
+            _count_copy("to_device", self.size_bytes)
         elif side == "host" and self._host_stale:
             self._ticket = self.device.start_to_host(self._device_side(), self._host_side())
             self._host_stale = False
-            allocations.count_transfer("to_host", self.size_bytes)
+            _count_copy("to_host", self.size_bytes)
 
     # Copies.
 
@@ -391,12 +422,12 @@ class MemoryManager:
                 host = self.write_host(whole=whole)
                 assert source.device is not None
                 source.device.to_host(source.read_device()[part], host[:count])
-                allocations.count_transfer("to_host", count * self.dtype.itemsize)
+                _count_copy("to_host", count * self.dtype.itemsize)
         elif self.kind is MemoryKind.DEVICE:
             assert self.device is not None
             target = self.write_device(whole=whole)
             self.device.to_device(source.read_host()[part], target[:count])
-            allocations.count_transfer("to_device", count * self.dtype.itemsize)
+            _count_copy("to_device", count * self.dtype.itemsize)
         else:
             host = self.write_host(whole=whole)
             host[:count] = source.read_host()[part]
@@ -409,3 +440,56 @@ class MemoryManager:
 
     def _takes_device(self) -> bool:
         return self.device is not None and self.kind is not MemoryKind.HOST
+
+
+@dataclass
+class Usage:
+    """Memory of one kind: what is taken now, and the most that ever was."""
+
+    size_bytes: int = 0
+    peak_bytes: int = 0
+
+    def add(self, size_bytes: int) -> None:
+        """Record that so much was taken; negative, that it was given back."""
+        self.size_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self.size_bytes)
+
+
+@dataclass
+class Allocations:
+    """What memory managers hold, in unified memory and on each side, and copies between the sides.
+
+    Unified memory is CUDA's own managed memory.
+    """
+
+    host: Usage = field(default_factory=Usage)
+    device: Usage = field(default_factory=Usage)
+    unified: Usage = field(default_factory=Usage)
+    to_device: int = 0
+    to_host: int = 0
+    to_device_bytes: int = 0
+    to_host_bytes: int = 0
+
+
+_allocations = Allocations()
+# Reentrant: a garbage collection inside the lock may free a manager.
+_lock = threading.RLock()
+
+
+def _count_memory(kind: str, size_bytes: int) -> None:
+    """Count memory of a kind, ``"host"``, ``"device"`` or ``"unified"``; negative: given back."""
+    with _lock:
+        getattr(_allocations, kind).add(size_bytes)
+
+
+def _count_copy(direction: str, size_bytes: int) -> None:
+    """Count a copy between the sides; `direction` is ``"to_device"`` or ``"to_host"``."""
+    with _lock:
+        for name, more in ((direction, 1), (f"{direction}_bytes", size_bytes)):
+            setattr(_allocations, name, getattr(_allocations, name) + more)
+
+
+def allocation_statistics() -> Allocations:
+    """Return what memory managers of this process hold now and have moved so far, as a copy."""
+    with _lock:
+        return deepcopy(_allocations)

@@ -182,7 +182,7 @@ class NeuralNetwork(Networks):
             watch = None
             # Imported here: most of a sweep's networks are trained without anybody watching.
             if callbacks or progress is not False:
-                from dnn.callbacks.progress import watching
+                from dnn.callbacks import watching
 
                 watch = stack.enter_context(watching(self, history, epochs, callbacks, progress))
             for _ in fit:

@@ -1,7 +1,14 @@
 """Data: loading, splitting, preparing, cutting into batches."""
 
 from dnn.data.batches import batches, epoch_order, epoch_orders, prefetch
-from dnn.data.dataset import Dataset
+from dnn.data.dataset import (
+    Dataset,
+    impute,
+    split_rows,
+    standardise,
+    train_validation_split,
+    train_validation_test_split,
+)
 from dnn.data.labels import class_weights, from_one_hot, to_one_hot
 from dnn.data.loading import (
     DATASETS,
@@ -15,8 +22,6 @@ from dnn.data.loading import (
     load_mnist,
     read_csv,
 )
-from dnn.data.preparation import impute, standardise
-from dnn.data.split import split_rows, train_validation_split, train_validation_test_split
 
 __all__ = [
     "DATASETS",

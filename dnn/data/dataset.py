@@ -1,15 +1,28 @@
-"""A labelled set of samples."""
+"""Labelled samples: a data set, its parts for training and validation, and their preparation.
+
+What is learned about data, such as a mean, is learned from training samples only.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import DataError, LabelError, ShapeError
+from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
+from dnn.seeds import stream
 
-__all__ = ["Dataset"]
+__all__ = [
+    "Dataset",
+    "impute",
+    "split_rows",
+    "standardise",
+    "train_validation_split",
+    "train_validation_test_split",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,3 +100,211 @@ class Dataset:
         Dataset, of the same classes and name
         """
         return replace(self, x=self.x[rows], y=self.y[rows])
+
+
+def train_validation_split(
+    data: Dataset, fraction: float = 0.2, seed: int = 0
+) -> tuple[Dataset, Dataset]:
+    """Split a data set so that each class has its share in both parts.
+
+    Parameters
+    ----------
+    data : Dataset
+    fraction : float, between 0 and 1
+        Share of the validation samples.
+    seed : int, not negative
+
+    Returns
+    -------
+    (Dataset, Dataset)
+        Training and validation samples, each in random order.
+
+    Raises
+    ------
+    ConfigurationError
+        If the fraction is out of its range.
+    DataError
+        If either part would be empty.
+    """
+    kept, held_out = split_rows(len(data), data.y, fraction, seed, data.name)
+    return data.take(kept), data.take(held_out)
+
+
+def train_validation_test_split(
+    data: Dataset, validation: float = 0.15, test: float = 0.15, seed: int = 0
+) -> tuple[Dataset, Dataset, Dataset]:
+    """Split a data set into three parts, each class with its share in each.
+
+    Parameters
+    ----------
+    data : Dataset
+    validation, test : float, between 0 and 1
+        Shares of all samples; what remains is for training.
+    seed : int, not negative
+
+    Returns
+    -------
+    (Dataset, Dataset, Dataset)
+        Training, validation and test samples, each in random order. The test samples are those
+        that `train_validation_split` would hold out: they do not depend on `validation`.
+
+    Raises
+    ------
+    ConfigurationError
+        If a share is out of its range, or nothing remains for training.
+    DataError
+        If a part would be empty.
+    """
+    for name, share in (("validation", validation), ("test", test)):
+        if not 0 < share < 1:
+            raise ConfigurationError(f"{name} must be between 0 and 1, not {share!r}")
+    if validation + test >= 1:
+        message = f"validation {validation!r} and test {test!r} leave nothing for training"
+        raise ConfigurationError(message)
+    rest, held_out = train_validation_split(data, test, seed)
+    # Of the rest, so many that they are the wanted share of the whole.
+    train, middle = train_validation_split(rest, validation * len(data) / len(rest), seed)
+    return train, middle, held_out
+
+
+def split_rows(
+    samples: int, labels: Array | None, fraction: float, seed: int, name: str = "split"
+) -> tuple[Array, Array]:
+    """Choose rows to hold out.
+
+    Parameters
+    ----------
+    samples : int
+    labels : array of int, shape (samples,), optional
+        Each class gives its share; without labels all rows are one class.
+    fraction : float, between 0 and 1
+    seed : int, not negative
+    name : str
+        Of the data, for messages.
+
+    Returns
+    -------
+    (array of intp, array of intp)
+        Rows to keep and rows held out, each in random order.
+
+    Raises
+    ------
+    ConfigurationError
+        If the fraction is out of its range.
+    DataError
+        If either part would be empty.
+
+    Notes
+    -----
+    Each class gives the whole part of its share; the samples still missing come from the classes
+    with the largest remainders, so the total is right too.
+    """
+    if isinstance(fraction, bool) or not isinstance(fraction, float | int) or not 0 < fraction < 1:
+        raise ConfigurationError(f"fraction must be between 0 and 1, not {fraction!r}")
+    wanted = round(samples * fraction)
+    if not 0 < wanted < samples:
+        raise DataError(f"{name}: {samples} samples cannot be split at {fraction}")
+    y = np.zeros(samples, np.intp) if labels is None else labels
+    generator = stream(seed, "split")
+    shares = np.bincount(y) * fraction
+    counts = np.floor(shares).astype(int)
+    largest = np.argsort(-(shares - counts), kind="stable")
+    counts[largest[: wanted - counts.sum()]] += 1
+    held_out = np.zeros(samples, bool)
+    for label, count in enumerate(counts):
+        rows = generator.permutation(np.flatnonzero(y == label))
+        held_out[rows[:count]] = True
+    kept = generator.permutation(np.flatnonzero(~held_out))
+    return kept, generator.permutation(np.flatnonzero(held_out))
+
+
+STANDARDISATIONS = ("columns", "one scale", "none")
+
+
+def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
+    """Replace missing cells (NaN) by the median of their attribute over `train`.
+
+    Parameters
+    ----------
+    train : Dataset
+        The training samples.
+    *others : Dataset
+        Samples prepared likewise, such as those for validation.
+
+    Returns
+    -------
+    tuple of Dataset
+        `train` and the others, without NaN.
+
+    Raises
+    ------
+    DataError
+        If an attribute is missing in all of `train`.
+    ShapeError
+        If the data sets differ in their number of attributes.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a column of NaN: raised below
+        medians = np.nanmedian(train.x, axis=0)
+    empty = np.flatnonzero(np.isnan(medians))
+    if empty.size:
+        raise DataError(f"{train.name}: attribute {empty[0]} is missing in all training samples")
+    return _each(lambda x: np.where(np.isnan(x), medians, x), train, others)
+
+
+def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tuple[Dataset, ...]:
+    """Shift and scale samples to mean 0 and variance 1 over `train`.
+
+    Parameters
+    ----------
+    train : Dataset
+        The training samples.
+    *others : Dataset
+        Samples prepared likewise, such as those for validation.
+    by : {"columns", "one scale", "none"}, optional
+        ``"columns"``: each attribute by its own mean and deviation, for tables. ``"one scale"``:
+        all values by one mean and one deviation, for images: a pixel at the border that hardly
+        varies would be blown up by its own. ``"none"``: as they are. By default what `train` says
+        of itself, see `Dataset`.
+
+    Returns
+    -------
+    tuple of Dataset
+        `train` and the others. An attribute that is constant in `train` is only shifted.
+
+    Raises
+    ------
+    ConfigurationError
+        If `by` is none of these.
+    DataError
+        If a cell of `train` is missing: `impute` comes first.
+    ShapeError
+        If the data sets differ in their number of attributes.
+    """
+    by = train.standardise_by if by is None else by
+    if by not in STANDARDISATIONS:
+        raise unknown_name("standardisation", by, STANDARDISATIONS)
+    if by == "none":
+        return (train, *others)
+    if np.isnan(train.x).any():
+        row, column = (int(i) for i in np.argwhere(np.isnan(train.x))[0])
+        place = f"row {row}, attribute {column}"
+        raise DataError(f"{train.name}: {place} is missing (dnn.impute fills such cells)")
+    axis = 0 if by == "columns" else None
+    # As arrays, shape (1, d) or (1, 1), they keep float64 whatever NumPy does with scalars.
+    centre = train.x.mean(axis=axis, dtype=np.float64, keepdims=True)
+    spread = train.x.std(axis=axis, dtype=np.float64, keepdims=True)
+    # Rounding leaves a constant column with a spread of about its size times 1e-16.
+    spread[spread <= 1e-12 * np.abs(centre)] = 1.0
+    return _each(lambda x: (x - centre) / spread, train, others)
+
+
+def _each(
+    function: Callable[[Array], Array], train: Dataset, others: tuple[Dataset, ...]
+) -> tuple[Dataset, ...]:
+    for data in others:
+        if data.x.shape[1] != train.x.shape[1]:
+            message = f"{data.x.shape[1]} attributes, but the training samples have"
+            message = f"{message} {train.x.shape[1]}"
+            raise ShapeError(data.name, message, data.x.shape, train.x.shape)
+    return tuple(replace(data, x=function(data.x)) for data in (train, *others))

@@ -12,8 +12,7 @@ from dnn.backend import Array
 from dnn.backend.device import Device, import_cupy
 from dnn.errors import DeviceError, DtypeError
 from dnn.graph.node import Shape
-from dnn.memory import MemoryKind, MemoryManager
-from dnn.memory_kinds import default_kind
+from dnn.memory import MemoryKind, MemoryManager, default_kind
 
 __all__ = [
     "dlpack_memory",
@@ -40,7 +39,7 @@ def memory_of(values: Array, kind: str | MemoryKind | None, device: Device) -> M
     MemoryManager
         With as many elements as `values`, in their order.
     """
-    chosen = MemoryKind.of(kind) if kind is not None else default_kind(device)
+    chosen = MemoryKind(kind) if kind is not None else default_kind(device)
     memory = MemoryManager(values.size, values.dtype, chosen, device)
     memory.copy_from(MemoryManager.wrap(np.ascontiguousarray(values)))
     return memory
@@ -87,7 +86,7 @@ def on_host(value: Any) -> Any:
 def shared_with_cupy(array: Any) -> tuple[MemoryManager, Shape]:
     """Return memory that is that of an array of CuPy, or of a contiguous copy, and its shape."""
     array = import_cupy().ascontiguousarray(array)
-    memory = MemoryManager.wrap_device(array, Device("cuda", array.device.id))
+    memory = MemoryManager.wrap(array, Device("cuda", array.device.id))
     return memory, tuple(array.shape)
 
 

@@ -15,8 +15,7 @@ from dnn.backend.device import CPU, Device, import_cupy
 from dnn.errors import ShapeError
 from dnn.graph.node import Shape
 from dnn.initializers import Initializer, initializer_of
-from dnn.memory import MemoryKind, MemoryManager
-from dnn.memory_kinds import default_kind
+from dnn.memory import MemoryKind, MemoryManager, default_kind
 from dnn.seeds import stream
 from dnn.table import read_csv, write_csv
 from dnn.tensor.access import Elements
@@ -336,13 +335,13 @@ class Tensor(Elements):
         where = Device.of(device)
         if where == self.device and not copy and kind in (None, self.memory.kind):
             return self
-        chosen = MemoryKind.of(kind) if kind is not None else default_kind(where)
+        chosen = MemoryKind(kind) if kind is not None else default_kind(where)
         target = MemoryManager(self.size, self.dtype, chosen, where)
         if self.is_contiguous:
             target.copy_from(self.memory, self.offset, self.size)
         elif self.memory.kind is MemoryKind.DEVICE:
             packed = import_cupy().ascontiguousarray(self.cupy())
-            target.copy_from(MemoryManager.wrap_device(packed, self.device))
+            target.copy_from(MemoryManager.wrap(packed, self.device))
         else:
             target.copy_from(MemoryManager.wrap(np.ascontiguousarray(self.numpy()).reshape(-1)))
         return self._dense(target, self.shape)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from dnn.arrays import array_of
 from dnn.backend import Array, empty
+from dnn.data.dataset import split_rows
 from dnn.data.labels import class_weights
-from dnn.data.split import split_rows
 from dnn.errors import ConfigurationError, DataError, ShapeError
 from dnn.memory import MemoryManager
 from dnn.training.network import Network

@@ -42,7 +42,7 @@ LAYERS = {
         names
         errors
         backend seeds
-        allocations arrays memory_kinds metrics table
+        arrays metrics table
         data graph memory
         initializers losses
         layers tensor

@@ -22,7 +22,7 @@ from dnn.data.batches import epoch_order
 from dnn.graph import Plan, evaluate
 from dnn.graph.layout import lay_out
 from dnn.training.data import Samples
-from dnn.training.epochs import Trainer
+from dnn.training.networks import Trainer
 
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import dnn
-from dnn.allocations import allocation_statistics
 from dnn.backend import ops_for
 from dnn.backend.device import Device
+from dnn.memory import allocation_statistics
 from dnn.training.data import checked_samples
 
 if cuda_emulator.COMPILER is None:

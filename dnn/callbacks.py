@@ -1,0 +1,420 @@
+"""Callbacks: what `fit` calls round epochs.
+
+It calls each in the order in which they are given::
+
+    on_fit_begin(model, epochs)
+    on_epoch_end(epoch)           after each epoch; a string returned is a reason to stop
+    on_fit_end(model, history)    after the last epoch, and when training was stopped or failed
+
+Nothing is called for a batch: on a small network that would cost more than the step itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnn.errors import ConfigurationError, MissingDependencyError, explains_arguments
+from dnn.metrics import is_better, more_is_better
+from dnn.training.checkpoint import require_safetensors
+from dnn.training.history import History
+from dnn.training.state import Snapshot
+
+if TYPE_CHECKING:
+    from dnn.model import NeuralNetwork
+
+__all__ = ["BestCheckpoint", "Callback", "EarlyStopping", "Epoch", "ProgressBar", "Pruning"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """An epoch that has ended.
+
+    Attributes
+    ----------
+    model : NeuralNetwork
+    index : int
+        From 0, over all calls of `fit`.
+    loss : float
+        Mean training loss.
+    validation : dict of str to float
+        `NeuralNetwork.evaluate` on the validation set; empty without one.
+    history : History
+        Of this call of `fit`, this epoch included.
+    """
+
+    model: NeuralNetwork
+    index: int
+    loss: float
+    validation: dict[str, float]
+    history: History
+
+    @property
+    def training(self) -> dict[str, float]:
+        """What `History.training` says of this epoch; empty unless it is a classification."""
+        return next(iter(History(tallies=self.history.tallies[-1:]).training), {})
+
+    def value(self, monitor: str) -> float:
+        """Return a value by the name under which callbacks watch it.
+
+        Parameters
+        ----------
+        monitor : str
+            ``"loss"``, ``"accuracy"`` or ``"mcc"`` of the training, or ``"validation_"`` and a
+            metric.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        ConfigurationError
+            If the epoch has no such value.
+        """
+        values = {"loss": self.loss, **self.training}
+        values.update({f"validation_{name}": value for name, value in self.validation.items()})
+        if monitor not in values:
+            hint = "" if self.validation else "; fit was given no validation set"
+            known = ", ".join(values)
+            raise ConfigurationError(f"no value {monitor!r} to watch (there are: {known}){hint}")
+        return values[monitor]
+
+
+class Callback:
+    """Something to be done round epochs; a subclass overrides what it needs."""
+
+    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+        """Begin a call of `fit`; state of an earlier one is dropped.
+
+        Parameters
+        ----------
+        model : NeuralNetwork
+        epochs : int
+            How many there will be at most.
+        """
+
+    def on_epoch_end(self, epoch: Epoch) -> str | None:
+        """Look at an epoch that has ended.
+
+        Parameters
+        ----------
+        epoch : Epoch
+
+        Returns
+        -------
+        str or None
+            A reason to stop, for `History.stopped`; None to go on.
+        """
+        return None
+
+    def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
+        """End a call of `fit`.
+
+        Parameters
+        ----------
+        model : NeuralNetwork
+        history : History
+            Of this call.
+        """
+
+
+class EarlyStopping(Callback):
+    """Stop when a value has not become better for some epochs.
+
+    Parameters
+    ----------
+    monitor : str
+        ``"validation_loss"``, ``"validation_accuracy"``, ``"validation_mcc"``, or ``"loss"``,
+        ``"accuracy"``, ``"mcc"`` of the training.
+    patience : int, at least 1
+        Epochs to wait for a better value.
+    min_delta : float, not negative
+        How much better a value must be to count.
+    restore_best : bool
+        At the end, give the model back the parameters and running statistics of its best epoch.
+        The optimizer keeps what it has learned since.
+
+    Attributes
+    ----------
+    best : float, optional
+        The best value so far.
+    best_epoch : int, optional
+        Where it was reached, from 0 over all calls of `fit`.
+
+    References
+    ----------
+    .. [1] Prechelt, Early Stopping - But When?, 1998: the criterion UP with strips of one epoch.
+    """
+
+    @explains_arguments
+    def __init__(
+        self,
+        monitor: str = "validation_loss",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+    ) -> None:
+        more_is_better(monitor)
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise ConfigurationError(
+                f"EarlyStopping: patience must be an integer of at least 1, not {patience!r}"
+            )
+        if not min_delta >= 0:
+            raise ConfigurationError(
+                f"EarlyStopping: min_delta must be 0 or more, not {min_delta!r}"
+            )
+        self.monitor = monitor
+        self.patience = patience
+        self.min_delta = float(min_delta)
+        self.restore_best = restore_best
+        self._forget()
+
+    def _forget(self) -> None:
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+        self._waited = 0
+        self._snapshot: Snapshot | None = None
+
+    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+        """Forget an earlier training."""
+        self._forget()
+
+    def on_epoch_end(self, epoch: Epoch) -> str | None:
+        """Stop after `patience` epochs without a better value."""
+        value = epoch.value(self.monitor)
+        if is_better(self.monitor, value, self.best, self.min_delta):
+            self.best, self.best_epoch, self._waited = value, epoch.index, 0
+            if self.restore_best:
+                self._snapshot = epoch.model.snapshot(self._snapshot)
+            return None
+        self._waited += 1
+        if self._waited < self.patience:
+            return None
+        return f"{self.monitor} has not become better for {self._waited} epochs"
+
+    def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
+        """Restore the best epoch."""
+        if self._snapshot is not None:
+            model.restore(self._snapshot)
+            self._snapshot = None
+
+
+class Pruning(Callback):
+    """Report a value after each epoch to somebody who may end the trial.
+
+    A sweep that compares trials while they run stops those that fall behind.
+
+    Parameters
+    ----------
+    report : callable (epoch: int, value: float) -> bool
+        True ends the training; epochs are counted from 1, within this call of `fit`.
+    monitor : str
+        What is reported; as in `EarlyStopping`.
+    every : int, at least 1
+        Epochs from one report to the next.
+
+    Attributes
+    ----------
+    pruned : bool
+        `report` has ended the last training.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[int, float], bool],
+        monitor: str = "validation_loss",
+        every: int = 1,
+    ) -> None:
+        more_is_better(monitor)
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise ConfigurationError(
+                f"Pruning: every must be an integer of at least 1, not {every!r}"
+            )
+        self.report = report
+        self.monitor = monitor
+        self.every = every
+        self.pruned = False
+
+    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+        """Forget an earlier training."""
+        self.pruned = False
+
+    def on_epoch_end(self, epoch: Epoch) -> str | None:
+        """Report, and stop when told to."""
+        done = len(epoch.history)
+        if done % self.every == 0:
+            self.pruned = bool(self.report(done, epoch.value(self.monitor)))
+        return "pruned" if self.pruned else None
+
+
+class BestCheckpoint(Callback):
+    """Write a checkpoint after each epoch that is the best so far.
+
+    Parameters
+    ----------
+    path : path
+        Of the one file, replaced each time as a whole.
+    monitor : str
+        ``"validation_loss"``, ``"validation_accuracy"``, ``"validation_mcc"``, or ``"loss"``,
+        ``"accuracy"``, ``"mcc"`` of the training.
+
+    Attributes
+    ----------
+    best : float, optional
+        The best value so far.
+    best_epoch : int, optional
+        Where it was reached, from 0 over all calls of `fit`.
+
+    Raises
+    ------
+    MissingDependencyError
+        If safetensors is not installed.
+    """
+
+    def __init__(self, path: str | PathLike[str], monitor: str = "validation_loss") -> None:
+        more_is_better(monitor)
+        require_safetensors()  # now, and not after the first epoch
+        self.path = Path(path)
+        self.monitor = monitor
+        self.best: float | None = None
+        self.best_epoch: int | None = None
+
+    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+        """Forget an earlier training."""
+        self.best = self.best_epoch = None
+
+    def on_epoch_end(self, epoch: Epoch) -> str | None:
+        """Write a checkpoint if this epoch is the best."""
+        value = epoch.value(self.monitor)
+        if is_better(self.monitor, value, self.best):
+            self.best, self.best_epoch = value, epoch.index
+            epoch.model.save(self.path)
+        return None
+
+
+def at_a_terminal() -> bool:
+    """Return whether somebody sees standard error at a terminal."""
+    return bool(sys.stderr is not None and sys.stderr.isatty())
+
+
+class ProgressBar(Callback):
+    """Show epochs and the last values on standard error; a file or a pipe gets nothing.
+
+    Raises
+    ------
+    MissingDependencyError
+        If Rich is not installed.
+    """
+
+    def __init__(self) -> None:
+        _rich("rich.progress")
+        self._progress: Any = None
+        self._task: Any = None
+
+    def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
+        """Draw an empty bar."""
+        progress = _rich("rich.progress")
+        console = _rich("rich.console").Console(stderr=True)
+        self._progress = progress.Progress(
+            progress.TextColumn("epoch"),
+            progress.MofNCompleteColumn(),
+            progress.BarColumn(bar_width=None),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.fields[values]}"),
+            console=console,
+            expand=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("epoch", total=epochs, values="")
+        try:
+            self._progress.start()
+        except _rich("rich.errors").LiveError:  # somebody else draws at this terminal already
+            self._progress.disable = True
+
+    def on_epoch_end(self, epoch: Epoch) -> str | None:
+        """Move on by one epoch."""
+        # Short names: a terminal of 80 columns shows the bar too.
+        shown = {"loss": epoch.loss}
+        if not epoch.validation and "accuracy" in epoch.training:
+            shown["accuracy"] = epoch.training["accuracy"]
+        if epoch.validation:
+            shown["validation"] = epoch.validation["loss"]
+        if "accuracy" in epoch.validation:
+            shown["accuracy"] = epoch.validation["accuracy"]
+        values = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
+        self._progress.update(self._task, advance=1, values=values)
+        return None
+
+    def on_fit_end(self, model: NeuralNetwork, history: History) -> None:
+        """Stop drawing; the last values stay."""
+        self._progress.stop()
+
+
+@contextmanager
+def watching(
+    model: NeuralNetwork,
+    history: History,
+    epochs: int,
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+) -> Iterator[Callable[[], str | None]]:
+    """Call the callbacks of a call of `fit` at its beginning and its end, a progress bar last.
+
+    Parameters
+    ----------
+    model : NeuralNetwork
+    history : History
+        Of this call of `fit`.
+    epochs : int
+        How many there will be at most.
+    callbacks : sequence of Callback
+    progress : bool, optional
+        Whether there is a progress bar; None: at a terminal.
+
+    Yields
+    ------
+    callable () -> str or None
+        To be called after each epoch. It calls every callback, though one has asked to stop, and
+        returns the first reason to.
+
+    Raises
+    ------
+    ConfigurationError
+        If something else is among the callbacks.
+    """
+    if isinstance(callbacks, Callback):
+        raise ConfigurationError(f"callbacks are a sequence: [{type(callbacks).__name__}(...)]")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigurationError(f"callbacks: {callback!r} is no Callback")
+    if progress or (progress is None and at_a_terminal()):
+        callbacks = [*callbacks, ProgressBar()]
+
+    def after_epoch() -> str | None:
+        validation = history.validation[-1] if history.validation else {}
+        index = len(model.history) - 1
+        epoch = Epoch(model, index, history.loss[-1], validation, history)
+        reasons = [callback.on_epoch_end(epoch) for callback in callbacks]
+        return next((reason for reason in reasons if reason), None)
+
+    with ExitStack() as ends:
+        for callback in callbacks:
+            ends.callback(callback.on_fit_end, model, history)
+            callback.on_fit_begin(model, epochs)
+        yield after_epoch
+
+
+def _rich(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            "a progress bar needs Rich, which is not installed: pip install rich"
+        ) from error
