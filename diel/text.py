@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -180,6 +179,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return the known name nearest to a misspelt one, None if none is near."""
     if len(name) > _LONGEST_NAME:  # nobody has typed that
         return None
+    from difflib import get_close_matches  # not before a message needs it
+
     by_lower = {name.lower(): name for name in known}
     near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[near[0]] if near else None

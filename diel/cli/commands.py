@@ -7,13 +7,11 @@ completes, and what the README lists, follow from this table.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from diel.cli.tuple import add_tuple_arguments
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,9 @@ class Command:
         return exit_code
 
 
-def add_commands(parsers: Any) -> None:
-    """Add the commands of this file to the parsers of ``diel``."""
-    for command in COMMANDS:
+def add_commands(parsers: Any, commands: Sequence[Command]) -> None:
+    """Add commands to the parsers of ``diel``."""
+    for command in commands:
         parser = parsers.add_parser(
             command.name, help=command.help, description=command.description
         )
@@ -106,7 +104,6 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", action="store_true",
         help="keep every single call of the tuple space in trace.json, not the long ones alone",
     )  # fmt: skip
-    parser.add_argument("--run-dir", type=Path, help=argparse.SUPPRESS)
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
@@ -218,6 +215,12 @@ def _watch_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: runs)",
     )  # fmt: skip
     parser.add_argument("--once", action="store_true", help="print how it stands, and leave")
+
+
+def _tuple_arguments(parser: argparse.ArgumentParser) -> None:
+    from diel.cli.tuple import add_tuple_arguments  # which needs sockets
+
+    add_tuple_arguments(parser)
 
 
 def _completion_arguments(parser: argparse.ArgumentParser) -> None:
@@ -332,7 +335,7 @@ COMMANDS = (
         "tuple",
         "put, get or read tuples, from within a run's executable",
         "The tuple space of a run, for its executables: shell scripts, say.",
-        add_tuple_arguments,
+        _tuple_arguments,
         "diel.cli.tuple:use_tuples",
         is_for_its_output=False,  # which it looks after itself
     ),

@@ -65,7 +65,7 @@ class Level:
 
 def completion(options: argparse.Namespace) -> int:
     """Print the script for a shell; return the exit code."""
-    print(SCRIPTS[options.shell](list(levels(options.parser))), end="")
+    print(SCRIPTS[options.shell](list(levels(options.build_parser()))), end="")
     return 0
 
 
@@ -75,8 +75,6 @@ def levels(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iter
     below: list[tuple[str, argparse.ArgumentParser]] = []
     options, arguments = [], []
     for action in parser._actions:
-        if action.help == argparse.SUPPRESS:
-            continue
         if isinstance(action, argparse._SubParsersAction):
             commands |= {str(choice.dest): choice.help or "" for choice in action._choices_actions}
             below += action.choices.items()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from diel import __version__
-from diel.cli.commands import COMMANDS, add_commands
+from diel.cli.commands import COMMANDS, Command, add_commands
 from diel.cli.output import protect_standard_streams, why_output_was_lost
 from diel.errors import DielError
 from diel.text import did_you_mean
@@ -59,9 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; exit if there is something wrong with them, and say what was meant."""
-    parser = build_parser()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    # The parsers of all commands take longer than what some of them do.
+    asked = [command for command in COMMANDS if command.name in arguments[:1]]
+    parser = build_parser(asked or COMMANDS)
     options, unknown = parser.parse_known_args(arguments)
-    options.parser = parser
+    options.build_parser = build_parser
     if unknown:
         # The parser of the whole knows no options of the command.
         of_command = Parser(prog=f"diel {options.command.name}")
@@ -109,8 +112,8 @@ def _meant(given: str) -> str:
     return f'did you mean "diel {meant}"?'
 
 
-def build_parser() -> Parser:
-    """Return the parser of the command line."""
+def build_parser(commands: Sequence[Command] = COMMANDS) -> Parser:
+    """Return the parser of the command line, with these commands."""
     parser = Parser(
         prog="diel",
         description="Run workflows of coupled modules and hyperparameter sweeps on MPI.",
@@ -118,5 +121,5 @@ def build_parser() -> Parser:
         "130 stopped by the user.",
     )
     parser.add_argument("--version", action="version", version=f"diel {__version__}")
-    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"), commands)
     return parser

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import os
 import sys
-import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from diel.cli.output import protect_standard_streams
 from diel.comm.mpi import check_that_tasks_are_ranks, finalize_and_exit, under_mpi, world
@@ -17,9 +15,12 @@ from diel.errors import DielError, LaunchError
 from diel.run.directory import RunDirectory
 
 if TYPE_CHECKING:
+    import argparse
+
     from diel.comm.parent import Parent
     from diel.executive.rank0 import RunObserver
     from diel.executive.signals import StopSignals
+
 
 _INTERNAL_ERROR = 70
 _BAD_INPUT = 2
@@ -30,6 +31,30 @@ _RANK = (
     "import sys; sys.path = [place for place in sys.path if place]; "
     "from diel.cli.run import start_rank; start_rank(sys.argv[-1])"
 )
+
+
+class RankOptions(NamedTuple):
+    """What ``diel run`` was asked for, as far as ranks need it.
+
+    Attributes
+    ----------
+    file, resume : str or None
+        The workflow file, or the directory of the run that goes on.
+    trace : bool
+    run_dir : str or None
+        The run's directory, where the launcher has made it.
+    ranks : int or None
+        The number that the user expects.
+    runs : str
+        Where a new run directory is made.
+    """
+
+    file: str | None
+    resume: str | None
+    trace: bool
+    run_dir: str | None = None
+    ranks: int | None = None
+    runs: str = ""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -48,7 +73,12 @@ def run(options: argparse.Namespace) -> int:
     if options.file is None and options.resume is None:
         raise LaunchError("say what to run: a workflow file, or --resume and a run's directory")
     if under_mpi():
-        _run_as_rank(options)
+        resume = options.resume and str(options.resume)
+        _run_as_rank(
+            RankOptions(
+                options.file, resume, options.trace, ranks=options.ranks, runs=str(options.runs)
+            )
+        )
     check_that_tasks_are_ranks(os.environ)
     directory = None
     if options.resume is not None:
@@ -111,12 +141,10 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
         )
     options.directory = directory
     # Passed to the ranks as JSON: the parser of all commands would cost each of them time.
-    rank_options = {
-        "file": None if resumes else str(options.file),
-        "resume": str(directory.path) if resumes else None,
-        "run_dir": str(directory.path),
-        "trace": options.trace,
-    }
+    run_dir = str(directory.path)
+    rank_options = RankOptions(
+        None if resumes else str(options.file), run_dir if resumes else None, options.trace, run_dir
+    )
     rank_line = [sys.executable, "-c", _RANK, "run", json.dumps(rank_options)]
     with display_for(directory, getattr(options, "top", None)) as display:
         for _ in range(launch.ATTEMPTS):
@@ -146,15 +174,13 @@ def start_rank(options_json: str) -> NoReturn:
     Parameters
     ----------
     options_json : str
-        The options of the command.
+        A `RankOptions`.
     """
     protect_standard_streams()
-    given = json.loads(options_json)
-    paths = {name: given[name] and Path(given[name]) for name in ("resume", "run_dir")}
-    _run_as_rank(argparse.Namespace(**{**given, **paths, "ranks": None, "runs": None}))
+    _run_as_rank(RankOptions(*json.loads(options_json)))
 
 
-def _run_as_rank(options: argparse.Namespace) -> NoReturn:
+def _run_as_rank(options: RankOptions) -> NoReturn:
     from diel.comm.parent import Parent
     from diel.executive.signals import StopSignals
 
@@ -172,6 +198,8 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             print(f"diel: {error.strerror}: {error.filename or options.run_dir}", file=sys.stderr)
         else:
+            import traceback
+
             traceback.print_exc()
         parent.abort(_INTERNAL_ERROR)
         raise
@@ -179,7 +207,7 @@ def _run_as_rank(options: argparse.Namespace) -> NoReturn:
     finalize_and_exit(exit_code)
 
 
-def _run_rank(parent: Parent, options: argparse.Namespace, signals: StopSignals) -> int:
+def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int:
     if parent.rank != parent.EXECUTIVE_RANK:
         from diel.executive.worker import run_worker
 
@@ -196,14 +224,14 @@ def _run_rank(parent: Parent, options: argparse.Namespace, signals: StopSignals)
     if options.resume is not None:
         run_dir = options.resume
         file = _file_to_resume(parent, RunDirectory(run_dir), launched_by_us)
-        if file is None:
-            return 0
+    if file is None:
+        return 0
     return run_rank0(
         parent,
         file,
         ranks=options.ranks,
-        runs=options.runs,
-        run_dir=run_dir,
+        runs=Path(options.runs),
+        run_dir=None if run_dir is None else Path(run_dir),
         resumes=options.resume is not None,
         traces_all=options.trace,
         merges_trace=not launched_by_us,

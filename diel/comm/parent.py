@@ -7,7 +7,7 @@ so that a smaller communicator can take its place when a rank is lost.
 from __future__ import annotations
 
 import contextlib
-import secrets
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ class Parent:
         self.host: str = MPI.Get_processor_name()
         # Beside the duplication the only collective, and here for the same reason: nobody can be
         # missing yet.
-        token = secrets.token_hex(8) if self.rank == self.EXECUTIVE_RANK else ""
+        token = os.urandom(8).hex() if self.rank == self.EXECUTIVE_RANK else ""
         gathered = self.comm.allgather((self.host, visible_gpus(), token))
         self.roster: list[tuple[str, tuple[str, ...]]] = (
             [told[:2] for told in gathered] if self.rank == self.EXECUTIVE_RANK else []

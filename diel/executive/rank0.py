@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import platform
-import secrets
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -154,7 +154,7 @@ def run_rank0(
         groups=tuple(groups),
         boundaries=workflow.boundaries,
         traces_all=traces_all,
-        session=secrets.token_hex(4),
+        session=os.urandom(4).hex(),
     )
     try:
         exit_code = driver.run(welcome, _run_started(parent, workflow, groups, nodes))

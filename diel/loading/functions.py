@@ -21,7 +21,6 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
@@ -152,6 +151,8 @@ def _import_file(location: FunctionLocation, folder: Path) -> ModuleType:
         # Under its own name where that is possible, so that other modules may import it too and
         # instances of its classes can travel between them.
         return importlib.import_module(file.stem)
+    from hashlib import sha256  # takes milliseconds, which rank 0 and servers need not spend
+
     # The hash tells two files of one name apart, the stem makes tracebacks readable; the name
     # is the same on every rank, so that instances of its classes can be pickled.
     name = f"diel_file_{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"

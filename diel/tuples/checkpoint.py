@@ -27,7 +27,6 @@ import json
 import os
 import struct
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -129,7 +128,7 @@ def save(path: PathLike, first: list[Reply], ask: Ask, route: Callable[[bytes], 
     """
     path = Path(path)
     servers = len(first)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}")
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

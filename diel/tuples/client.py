@@ -16,7 +16,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from diel.tuples import checkpoint
 from diel.tuples.handles import Claim, Subscription, Watch
 from diel.tuples.protocol import (
     SMALL_BYTES,
@@ -411,6 +410,8 @@ class TupleClient:
         OSError
             If the file cannot be written.
         """
+        from diel.tuples import checkpoint
+
         servers = [(server, b"") for server in range(self._requests.servers)]
         first = self._requests.ask_all(Operation.DUMP, servers)
         return checkpoint.save(path, first, self._requests.ask, self._requests.route)
@@ -435,4 +436,6 @@ class TupleClient:
         TupleSpaceFull
             If there is no room, and the file says to raise; what was put before stays.
         """
+        from diel.tuples import checkpoint
+
         return checkpoint.restore(path, self._requests.put_again, self.flush)

@@ -104,8 +104,6 @@ def test_every_command_and_option_is_in_each_script(folder: Path, shell: str) ->
             for name in option.names:
                 assert (name if shell != "fish" else name.lstrip("-")) in script, name
         assert all(word in script for word in level.words)
-    assert "--run-dir" not in script  # is for diel itself
-    assert "-l run-dir" not in script
 
 
 def test_the_command_prints_the_script(folder: Path) -> None:
