@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .evaluation import Job, Rounds
+from .evaluation import Rounds, TrainingJob
 from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimizer_of
 from .trial import Report, marked
 
@@ -81,7 +81,7 @@ class _Training:
     seed: int
     report: Report
 
-    def key(self, job: Job) -> tuple[Any, ...]:
+    def key(self, job: TrainingJob) -> tuple[Any, ...]:
         """Return what has to agree in one plan."""
         return (*self.wanted.plan_key(), len(job.train), len(job.test))
 

@@ -89,7 +89,7 @@ class Hyperparameters(BaseModel):
         )
 
 
-def one_with(name: str, value: Any) -> dict[str, Any]:
+def parameters_with(name: str, value: Any) -> dict[str, Any]:
     """Return parameters of which only this one was chosen."""
     other, kinds = _GOES_WITH.get(name, ("", ()))
     return {name: value, **({other: kinds[0]} if other else {})}

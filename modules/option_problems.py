@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from .hyperparameters import Hyperparameters, one_with
+from .hyperparameters import Hyperparameters, parameters_with
 from .space import Space, SpaceError, parse_dimension
 
 _VALUES_CHECKED = 1000
@@ -62,7 +62,7 @@ def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
             continue
         for value in islice(dimension.examples(), _VALUES_CHECKED):
             try:
-                Hyperparameters.model_validate(one_with(name, value))
+                Hyperparameters.model_validate(parameters_with(name, value))
             except ValidationError as error:
                 text = f"{value!r}: {error.errors()[0]['msg']}"
                 # diel says it in the words of the model that refused it.

@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from .evaluation import Evaluation, Job, Rounds, jobs_of
+from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
 from .option_problems import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
@@ -59,7 +59,7 @@ class Options(BaseModel):
     )
     validation_fraction: float = Field(0.2, gt=0, lt=1)
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
-    evaluation: Evaluation | None = Field(
+    evaluation: EvaluationOptions | None = Field(
         None, description="in place of these two: holdout, k_fold or nested, with their options"
     )
     standardise: Literal["columns", "one scale", "none"] | None = Field(
@@ -255,7 +255,7 @@ def _rounds(options: Options, folder: Path) -> Rounds:
     return Rounds(data, jobs, options.standardise)
 
 
-def _own_split(data: Dataset, options: Options) -> Job:
+def _own_split(data: Dataset, options: Options) -> TrainingJob:
     """Return the rows of `dnn.train_validation_split`, in its order."""
     import numpy as np
 
@@ -266,7 +266,7 @@ def _own_split(data: Dataset, options: Options) -> Job:
     training, validation = train_validation_split(
         numbers, options.validation_fraction, options.split_seed
     )
-    return Job(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)
+    return TrainingJob(training.x[:, 0].astype(np.intp), validation.x[:, 0].astype(np.intp), 0)
 
 
 # -- routines -------------------------------------------------------------------------------------

@@ -11,19 +11,27 @@ the score of the best trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias, luck
-from .jobs import Evaluated, Job, Rounds, collect, jobs_of, means, prepared
-from .splits import Evaluation, EvaluationError, Fold, NestedFold, holdout, k_fold, nested_folds
+from .jobs import Evaluated, Rounds, TrainingJob, collect, jobs_of, means, prepared
+from .splits import (
+    EvaluationError,
+    EvaluationOptions,
+    Fold,
+    NestedFold,
+    holdout,
+    k_fold,
+    nested_folds,
+)
 
 __all__ = [
     "BiasReport",
     "Evaluated",
-    "Evaluation",
     "EvaluationError",
+    "EvaluationOptions",
     "Fold",
-    "Job",
     "NestedFold",
     "Rounds",
     "SelectionBias",
+    "TrainingJob",
     "collect",
     "holdout",
     "jobs_of",

@@ -23,7 +23,7 @@ _MOST_KEPT_BYTES = 2**28
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """One training.
 
     Attributes
@@ -78,18 +78,18 @@ class Evaluated:
         return cls(own, choice, tuple(splits.get("test", ())), splits["rows"])
 
 
-def jobs_of(splits: Sequence[Fold]) -> list[Job]:
+def jobs_of(splits: Sequence[Fold]) -> list[TrainingJob]:
     """Return the trainings of a trial: of a nested split the inner ones, then the outer one."""
     jobs = []
     for outer, fold in enumerate(splits):
         if isinstance(fold, NestedFold):
-            jobs += [Job(inner.train, inner.test, outer) for inner in fold.inner]
-        jobs.append(Job(fold.train, fold.test, outer, is_test=isinstance(fold, NestedFold)))
+            jobs += [TrainingJob(inner.train, inner.test, outer) for inner in fold.inner]
+        jobs.append(TrainingJob(fold.train, fold.test, outer, is_test=isinstance(fold, NestedFold)))
     return jobs
 
 
 def prepared(
-    data: Dataset, job: Job | Fold, standardise_by: str | None = None
+    data: Dataset, job: TrainingJob | Fold, standardise_by: str | None = None
 ) -> tuple[Dataset, Dataset]:
     """Return training rows and rows to score, ready for training.
 
@@ -110,7 +110,7 @@ class Rounds:
     Parameters
     ----------
     data : Dataset
-    jobs : sequence of Job
+    jobs : sequence of TrainingJob
     standardise_by : {"columns", "one scale", "none"}, optional
         By default what the data say of themselves, see `dnn.standardise`.
 
@@ -120,7 +120,7 @@ class Rounds:
     """
 
     def __init__(
-        self, data: Dataset, jobs: Sequence[Job], standardise_by: str | None = None
+        self, data: Dataset, jobs: Sequence[TrainingJob], standardise_by: str | None = None
     ) -> None:
         self.jobs = tuple(jobs)
         self._data = data
@@ -140,12 +140,12 @@ class Rounds:
             yield rows
 
 
-def collect(jobs: Sequence[Job], results: Sequence[Metrics]) -> Evaluated:
+def collect(jobs: Sequence[TrainingJob], results: Sequence[Metrics]) -> Evaluated:
     """Put the metrics of the trainings of a trial together.
 
     Parameters
     ----------
-    jobs : sequence of Job
+    jobs : sequence of TrainingJob
         As `jobs_of` gave them.
     results : sequence of mapping
         The metrics of each.

@@ -207,7 +207,7 @@ _ONLY = {
 }
 
 
-class Evaluation(BaseModel):
+class EvaluationOptions(BaseModel):
     """Which rows a trial trains on, and which it is scored on."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

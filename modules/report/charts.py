@@ -10,9 +10,9 @@ from .importance import Effect, Importance
 from .markup import Markup, as_number, join, place, show, tag, words
 from .picture import SHADES, Picture
 from .plot import (
-    Linear,
-    Log,
-    Named,
+    LinearScale,
+    LogScale,
+    NamedScale,
     Plot,
     Scale,
     dots,
@@ -39,7 +39,7 @@ def draw_history(picture: Picture) -> Markup:
     sweep = picture.sweep
     count = max(1, picture.gathered.count)
     plot = Plot(
-        HALF, _HEIGHT, Linear(0.0, float(count)), picture.axis,
+        HALF, _HEIGHT, LinearScale(0.0, float(count)), picture.axis,
         "trials, in order of completion", words(sweep.objective),
     )  # fmt: skip
     shown = [*picture.sampled, *picture.top]
@@ -91,9 +91,9 @@ def draw_against_cost(picture: Picture) -> Markup | None:
     if not pairs:
         return None
     costs = [cost for cost, _ in pairs.values()]
-    x: Scale = Linear(min(0.0, *costs), max(0.0, *costs) * 1.03 or 1.0)
+    x: Scale = LinearScale(min(0.0, *costs), max(0.0, *costs) * 1.03 or 1.0)
     if is_logarithmic(costs):
-        x = Log(min(costs) * 0.9, max(costs) * 1.1)
+        x = LogScale(min(costs) * 0.9, max(costs) * 1.1)
     y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
     unit = ", seconds" if sweep.cost.endswith("_s") else ""
     plot = Plot(HALF, _HEIGHT, x, y, words(sweep.cost) + unit, words(sweep.quality))
@@ -210,7 +210,7 @@ def _lane(scale: Scale, where: float | None, aside: float) -> float | None:
     aside : float
         From -0.5 to 0.5: which line of those through the value.
     """
-    if where is None or not isinstance(scale, Named):
+    if where is None or not isinstance(scale, NamedScale):
         return where
     band = min(0.16, 0.7 / len(scale.labels))
     return band / 2 + where * (1 - band) + aside * band
@@ -239,11 +239,11 @@ def draw_effect(effect: Effect, found: Importance, maximise: bool) -> Markup:
     """Draw what the forest expects with each value of a parameter."""
     everything = [value for other in found.effects for value in other.mean]
     longest = max(len(label) for label in effect.labels[:: max(1, len(effect.labels) // 4)])
-    scale = Named(effect.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
+    scale = NamedScale(effect.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
     low, high = min(everything), max(everything)
     room = 0.08 * (high - low) or 0.5
     plot = Plot(
-        270, 170, scale, Linear(low - room, high + room), "", "",
+        270, 170, scale, LinearScale(low - room, high + room), "", "",
         left=48, right=16, top=8, bottom=24, x_ticks=5, y_ticks=3,
     )  # fmt: skip
     points = [

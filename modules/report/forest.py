@@ -30,7 +30,7 @@ _NO_GAIN: Final = 1e-12
 
 
 @dataclass(frozen=True)
-class Tree:
+class RegressionTree:
     """The leaves of a regression tree, as boxes of bins that fill the space.
 
     Attributes
@@ -51,7 +51,7 @@ class Tree:
 
 def grow(
     bins: Integers, bins_of: Integers, y: Floats, weight: Floats, smallest_leaf: float
-) -> tuple[Tree, Floats]:
+) -> tuple[RegressionTree, Floats]:
     """Grow one tree.
 
     Parameters
@@ -67,7 +67,7 @@ def grow(
 
     Returns
     -------
-    Tree
+    RegressionTree
     floats, (rows,)
         What the tree predicts for each row.
     """
@@ -102,7 +102,7 @@ def grow(
         first_child = 2 * (np.cumsum(splits) - 1)
         node = first_child[node] + right
         low, high = _children(low[splits], high[splits], parameter[splits], cut[splits] + 1)
-    return Tree(*_joined(boxes), gain_of), predicted
+    return RegressionTree(*_joined(boxes), gain_of), predicted
 
 
 def _histograms(

@@ -39,7 +39,7 @@ _TRAINERS: Final = 4096
 
 
 @dataclass(frozen=True)
-class Kept:
+class ShownRow:
     """A row that is shown.
 
     Attributes
@@ -70,7 +70,7 @@ class Gatherer:
         Rows so far; how many of them failed; diverged: they say so, or their objective is no
         finite number; were stopped early, which can be neither best nor on the front; have an
         objective.
-    steps : list of Kept
+    steps : list of ShownRow
         The rows that were better than all before them; every second one of the early ones is
         dropped where there are very many.
     reasons : Counter
@@ -88,7 +88,7 @@ class Gatherer:
         self.diverged = 0
         self.stopped = 0
         self.good = 0
-        self.steps: list[Kept] = []
+        self.steps: list[ShownRow] = []
         self.reasons: Counter[str] = Counter()
         self.failures: list[tuple[int, Row]] = []
         self.trainers: Counter[Any] = Counter()
@@ -134,7 +134,7 @@ class Gatherer:
                 self.sweep = sweep = replace(sweep, metrics=sweep.metrics_of(row))
                 quality, better = sweep.quality, 1.0 if sweep.maximise_quality else -1.0
             if not self.steps or score > self.steps[-1].score:
-                self._note_step(Kept(order, score, row))
+                self._note_step(ShownRow(order, score, row))
             if len(self._top) < self._top_size or score >= self._top[0][0]:
                 self._note_top(score, order, row)
             if spent == spent:
@@ -143,10 +143,10 @@ class Gatherer:
                     self.front.add(order, (-spent, gained), (order, row))
 
     @property
-    def top(self) -> list[Kept]:
+    def top(self) -> list[ShownRow]:
         """The best rows, the best first; of equals the one with the smaller number."""
         ranked = sorted(self._top, key=lambda entry: (-entry[0], -entry[1], entry[2]))
-        return [Kept(order, score, row) for score, _, order, row in ranked]
+        return [ShownRow(order, score, row) for score, _, order, row in ranked]
 
     @property
     def sampled(self) -> list[tuple[int, Row]]:
@@ -158,7 +158,7 @@ class Gatherer:
         """Whether the sample holds every row that has an objective."""
         return len(self._reservoir.rows) == self.good
 
-    def _note_step(self, step: Kept) -> None:
+    def _note_step(self, step: ShownRow) -> None:
         self.steps.append(step)
         if len(self.steps) > _STEPS:
             half = len(self.steps) // 2

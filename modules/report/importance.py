@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from .forest import Binned, Floats, Integers, Tree, bin_values, grow
+from .forest import Binned, Floats, Integers, RegressionTree, bin_values, grow
 
 FEWEST_TRIALS: Final = 10
 TREES: Final = 32
@@ -134,7 +134,9 @@ def _bounded(y: Floats, maximise: bool) -> Floats:
     return good if maximise else -good
 
 
-def _forest(bins: Integers, bins_of: Integers, y: Floats) -> tuple[list[Tree], float, float]:
+def _forest(
+    bins: Integers, bins_of: Integers, y: Floats
+) -> tuple[list[RegressionTree], float, float]:
     """Grow trees on bootstrap samples; return them, the prediction's variance, and R² unseen."""
     rows = len(y)
     random = np.random.default_rng(_SEED)
@@ -161,7 +163,7 @@ def _analyse(
     names: list[str],
     columns: list[Binned],
     bins_of: Integers,
-    trees: list[Tree],
+    trees: list[RegressionTree],
     whole: float,
     explained: float,
     y: Floats,
@@ -213,7 +215,7 @@ class _Marginals:
     leaf is a step up and a step down, and a cumulative sum does the rest.
     """
 
-    def __init__(self, tree: Tree, shares: list[Floats]) -> None:
+    def __init__(self, tree: RegressionTree, shares: list[Floats]) -> None:
         self._tree = tree
         self._bins = [len(share) for share in shares]
         ends = [np.concatenate([[0.0], np.cumsum(share)]) for share in shares]

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from .gather import Gatherer, Kept, Row
+from .gather import Gatherer, Row, ShownRow
 from .markup import as_number, show
-from .plot import Linear, focus
+from .plot import LinearScale, focus
 from .sweep import STOPPED, Moment, Sweep
 
 SHADES: Final = 7
@@ -53,7 +53,7 @@ class Picture:
         orders = sorted(by_order)
         number = {order: place for place, order in enumerate(orders)}
 
-        def places(kept: Iterable[Kept]) -> list[int]:
+        def places(kept: Iterable[ShownRow]) -> list[int]:
             return [number[row.order] for row in kept]
 
         return cls(
@@ -108,7 +108,7 @@ class Picture:
         return float(self.rows[place][self.sweep.objective])
 
     @cached_property
-    def axis(self) -> Linear:
+    def axis(self) -> LinearScale:
         """The scale of the objective."""
         return focus([self.objective_of(place) for place in range(len(self.rows))] or [0.0],
                      self.sweep.maximise)  # fmt: skip

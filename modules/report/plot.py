@@ -31,7 +31,7 @@ class Scale(Protocol):
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearScale:
     """Equal steps of the value are equal ways; values beyond an end lie on it."""
 
     low: float
@@ -65,7 +65,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Log:
+class LogScale:
     """Equal ratios of the value are equal ways."""
 
     low: float
@@ -93,7 +93,7 @@ class Log:
         return [(self.place(value) or 0.0, show(value)) for value in inside]
 
 
-class Named:
+class NamedScale:
     """Every value has a place of its own, at equal distances.
 
     Parameters
@@ -165,13 +165,15 @@ def scale_for(values: Sequence[Any]) -> Scale:
         if len(by_label) <= _MOST_NAMED:
             labels = sorted(by_label, key=lambda label: by_label[label])
         else:
-            scale: Scale = Log(min(known), max(known)) if is_logarithmic(known) else spread(known)
+            scale: Scale = (
+                LogScale(min(known), max(known)) if is_logarithmic(known) else spread(known)
+            )
             return scale if len(there) == len(values) else OrNotSet(scale)
     else:
         labels = sorted({show(value) for value in there}, key=_natural)
     if len(there) < len(values) or not labels:
         labels = [NOT_SET, *labels]
-    return Named(labels)
+    return NamedScale(labels)
 
 
 def is_logarithmic(numbers: Sequence[float]) -> bool:
@@ -182,12 +184,12 @@ def is_logarithmic(numbers: Sequence[float]) -> bool:
     return sorted(numbers)[len(numbers) // 2] < low + 0.3 * (high - low)
 
 
-def spread(numbers: Sequence[float]) -> Linear:
+def spread(numbers: Sequence[float]) -> LinearScale:
     """Return a linear scale over numbers."""
-    return Linear(min(numbers), max(numbers))
+    return LinearScale(min(numbers), max(numbers))
 
 
-def focus(numbers: Sequence[float], maximise: bool, far: float = _FAR) -> Linear:
+def focus(numbers: Sequence[float], maximise: bool, far: float = _FAR) -> LinearScale:
     """Return a linear scale over the results that matter, with a little room at both ends.
 
     Results that are worse than the median by more than a few times the way from there to the best
@@ -201,7 +203,7 @@ def focus(numbers: Sequence[float], maximise: bool, far: float = _FAR) -> Linear
         worst = max(worst, limit) if maximise else min(worst, limit)
     low, high = min(worst, best), max(worst, best)
     room = 0.04 * (high - low) or abs(high) * 0.05 or 0.5
-    return Linear(low - room, high + room)
+    return LinearScale(low - room, high + room)
 
 
 def _natural(label: str) -> tuple[Any, ...]:

@@ -32,16 +32,16 @@ class Run:
         Index of the first value.
     before : int
         Points that come before this run's.
-    below : Node
+    below : PointNode
     """
 
     first: int
     before: int
-    below: Node
+    below: PointNode
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Node:
+class PointNode:
     """A parameter, after what came before it has been chosen.
 
     Attributes
@@ -64,7 +64,7 @@ class Node:
     is_present: bool = True
 
 
-class Tree:
+class PointTree:
     """The points of a space by their numbers.
 
     Parameters
@@ -101,14 +101,14 @@ class Tree:
             list(breaks(dimension, wanted))
             for dimension, wanted in zip(self._dimensions, asked, strict=True)
         ]
-        self._nodes: dict[tuple[int, int], Node] = {}
+        self._nodes: dict[tuple[int, int], PointNode] = {}
         self._seen = 0
         self.root = self._build()
         for position, name in enumerate(names):
             if not self._seen >> position & 1:
                 raise SpaceError("if: its conditions never hold together", name)
 
-    def _build(self) -> Node:
+    def _build(self) -> PointNode:
         """Make every node, the last parameter's first, without recursion."""
         # Which sets of ruled-out parameters can occur at each position.
         levels: list[set[int]] = [{0}]
@@ -120,7 +120,7 @@ class Tree:
             if sum(map(len, levels)) > _MOST_NODES:
                 raise SpaceError("the conditions are too tangled to count the points")
         end = len(self._names)
-        self._nodes[end, 0] = Node(end, 1)
+        self._nodes[end, 0] = PointNode(end, 1)
         for position in range(end - 1, -1, -1):
             for ruled_out in levels[position]:
                 self._nodes[position, ruled_out] = self._node(position, ruled_out)
@@ -143,18 +143,18 @@ class Tree:
             ways.append((length, (ruled_out | denied) & later))
         return ways
 
-    def _node(self, position: int, ruled_out: int) -> Node:
+    def _node(self, position: int, ruled_out: int) -> PointNode:
         ways = self._ways(position, ruled_out)
         if ruled_out >> position & 1:
             below = self._nodes[position + 1, ways[0][1]]
-            return Node(position, below.size, (Run(0, 0, below),), (0,), is_present=False)
+            return PointNode(position, below.size, (Run(0, 0, below),), (0,), is_present=False)
         self._seen |= 1 << position
         runs, first, before = [], 0, 0
         for length, behind in ways:
             below = self._nodes[position + 1, behind]
             runs.append(Run(first, before, below))
             first, before = first + length, before + length * below.size
-        return Node(position, before, tuple(runs), tuple(run.before for run in runs))
+        return PointNode(position, before, tuple(runs), tuple(run.before for run in runs))
 
     def point(self, index: int) -> dict[str, Any]:
         """Return the parameters of point `index`, in the order of the names."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from .conditions import Condition, parents_first, parse_conditions
-from .decoding import Tree
+from .decoding import PointTree
 from .dimensions import (
     Choices,
     Dimension,
@@ -202,7 +202,7 @@ class Space:
         self.endless = [
             name for name, dimension in self.dimensions.items() if not isinstance(dimension, Finite)
         ]
-        self._tree = Tree(self._order, self.dimensions, self.conditions)
+        self._tree = PointTree(self._order, self.dimensions, self.conditions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as what it is made of: the tree of its points may be deep."""

@@ -27,22 +27,22 @@ from .cross_entropy import CrossEntropy
 from .optuna_search import OptunaSearch
 from .protocol import WAIT, Strategy, Wait
 from .stateless import Grid, Random
-from .stopping import EarlyStopping, Halving, Lagged, Median, Rule
+from .stopping import Halving, Lagged, Median, StoppingRule, StrategyWithRule
 
 __all__ = [
     "RULES",
     "STRATEGIES",
     "WAIT",
     "CrossEntropy",
-    "EarlyStopping",
     "Grid",
     "Halving",
     "Lagged",
     "Median",
     "OptunaSearch",
     "Random",
-    "Rule",
+    "StoppingRule",
     "Strategy",
+    "StrategyWithRule",
     "Wait",
     "check_strategy",
     "is_known",

@@ -17,7 +17,7 @@ from .cross_entropy import CrossEntropy
 from .optuna_search import SAMPLERS, OptunaSearch
 from .protocol import Strategy
 from .stateless import Grid, Random
-from .stopping import EarlyStopping, Halving, Lagged, Median, Rule
+from .stopping import Halving, Lagged, Median, StoppingRule, StrategyWithRule
 
 _OPTUNA = "optuna:"
 _KIND = "strategies"
@@ -166,14 +166,14 @@ def is_known(name: str) -> bool:
     return name in STRATEGIES or name in installed_plugins(_KIND)
 
 
-def make_rule(table: Mapping[str, Any]) -> Rule:
+def make_rule(table: Mapping[str, Any]) -> StoppingRule:
     """Make a rule from options that were checked."""
     options = {key: value for key, value in table.items() if key not in ("name", "rule")}
     return Halving(**options) if table["rule"] == "halving" else Median(**options)
 
 
-def with_rule(strategy: Strategy, rule: Rule | None, lag: int | None) -> Strategy:
+def with_rule(strategy: Strategy, rule: StoppingRule | None, lag: int | None) -> Strategy:
     """Put a rule and a lag round a strategy, where there are any."""
     if lag is not None and (rule is not None or not getattr(strategy, "is_stateless", False)):
         return Lagged(strategy, lag, rule)
-    return EarlyStopping(strategy, rule) if rule is not None else strategy
+    return StrategyWithRule(strategy, rule) if rule is not None else strategy

@@ -2,7 +2,7 @@
 
 A rule says for every step at which trials report what score is good enough to go on: a *cutoff*.
 The verdict on a trial is a pure function of its own reports and the cutoffs, so it can be given
-from those of the moment (`EarlyStopping`) or from those of an earlier one (`Lagged`).
+from those of the moment (`StrategyWithRule`) or from those of an earlier one (`Lagged`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Cutoffs = Callable[[int], float]
 """Of a step: the least score that goes on; minus infinity where all go on."""
 
 
-class Rule(Protocol):
+class StoppingRule(Protocol):
     """Decides whether a trial is worth going on with."""
 
     def cutoff(self, step: int) -> float:
@@ -212,20 +212,20 @@ class Median:
                 self._steps.setdefault(step, Window(self._window)).add(score)
 
 
-class EarlyStopping:
+class StrategyWithRule:
     """Asks a strategy, and stops trials by a rule.
 
     Parameters
     ----------
     strategy : Strategy
-    rule : Rule
+    rule : StoppingRule
 
     Notes
     -----
     Which trials are stopped depends on the order in which reports come; `Lagged` has a remedy.
     """
 
-    def __init__(self, strategy: Strategy, rule: Rule) -> None:
+    def __init__(self, strategy: Strategy, rule: StoppingRule) -> None:
         self.strategy, self.rule = strategy, rule
         self.size = getattr(strategy, "size", None)
         self.is_stateless = bool(getattr(strategy, "is_stateless", False))
@@ -275,7 +275,7 @@ class Lagged:
     lag : int, at least 1
         At most ``lag + 1`` trials can be under way: so many that no trainer waits, and as few as
         that allows, since a strategy learns later by as much.
-    rule : Rule, optional
+    rule : StoppingRule, optional
         Stops trials early, by the reports of the same trials.
 
     Notes
@@ -286,7 +286,7 @@ class Lagged:
 
     is_stateless = False
 
-    def __init__(self, strategy: Strategy, lag: int, rule: Rule | None = None) -> None:
+    def __init__(self, strategy: Strategy, lag: int, rule: StoppingRule | None = None) -> None:
         self.strategy, self.rule, self._lag = strategy, rule, lag
         self.size = getattr(strategy, "size", None)
         self._told = 0

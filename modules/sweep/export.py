@@ -26,7 +26,7 @@ from .ledger import (
     encode,
     trials_of,
 )
-from .output import Table, cell
+from .output import CsvTable, cell
 
 Rows: TypeAlias = "Callable[[], Iterator[dict[str, Any]]]"
 
@@ -153,7 +153,7 @@ def _to_csv(ledger: Path, folder: Path) -> list[Path]:
     paths = []
     for name, all_rows in _tables(ledger, folder):
         paths.append(ledger.with_name(f"{name}.csv"))
-        table = Table(paths[-1], _columns(all_rows()))
+        table = CsvTable(paths[-1], _columns(all_rows()))
         rows = all_rows()
         while batch := list(islice(rows, _BATCH)):
             table.write(batch)

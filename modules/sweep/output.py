@@ -58,7 +58,7 @@ class SweepOutput:
         self._best_rows = results.best_rows
         self._file = file
         self._report = open_report(ctx, file, search, seed)
-        self._table: Table | None = None
+        self._table: CsvTable | None = None
         self._untabled: list[dict[str, Any]] = []
         self._shown_s = 0.0
         self._shown_version = -1
@@ -88,7 +88,7 @@ class SweepOutput:
 
     def _make_table(self, metrics: list[str]) -> None:
         columns = self._columns(metrics)
-        self._table = Table(self._file, [*columns, *AFTER_METRICS])
+        self._table = CsvTable(self._file, [*columns, *AFTER_METRICS])
         if self._shown_s:
             self.declare()
 
@@ -136,7 +136,7 @@ class SweepOutput:
         self._report.expect(self._book.total)
         close_report(self._ctx, self._report, state)
         if self._table is None and self._untabled:  # none has succeeded: there are no metrics
-            self._table = Table(self._file, [*self._columns([]), *AFTER_METRICS])
+            self._table = CsvTable(self._file, [*self._columns([]), *AFTER_METRICS])
             self._table.write(self._untabled)
         if self._table is not None:
             self._table.close()
@@ -213,7 +213,7 @@ def close_report(ctx: Context, report: LiveReport, state: str) -> None:
         ctx.log.warning("%s", report.problem)
 
 
-class Table:
+class CsvTable:
     """Writes rows of a fixed set of columns, many at a time.
 
     Parameters

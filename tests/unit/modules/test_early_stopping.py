@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from modules.space import Space
 from modules.strategies import (
     RULES,
-    EarlyStopping,
     Halving,
     Lagged,
     Median,
     Random,
-    Rule,
+    StoppingRule,
+    StrategyWithRule,
     make_rule,
 )
 from modules.strategies.protocol import Wait
@@ -71,8 +71,8 @@ class Reports:
         return stopped
 
 
-def ours(rule: Rule, reports: Reports) -> dict[int, int]:
-    strategy = EarlyStopping(Random(SPACE, 0), rule)
+def ours(rule: StoppingRule, reports: Reports) -> dict[int, int]:
+    strategy = StrategyWithRule(Random(SPACE, 0), rule)
     stopped = reports.play(
         lambda trial: None,
         strategy.report,
@@ -123,7 +123,7 @@ def test_the_median_rule_stops_what_optuna_prunes(seed: int, startup: int, warmu
 
 def test_halving_by_hand() -> None:
     """Rungs at steps 2, 6 and 18; of those that have reached one, a third goes on, one at least."""
-    strategy = EarlyStopping(Random(SPACE, 0), Halving(min_steps=2, reduction=3))
+    strategy = StrategyWithRule(Random(SPACE, 0), Halving(min_steps=2, reduction=3))
     for trial, step, score, stops in [
         (0, 1, 0.1, False),  # before the first rung
         (0, 2, 0.5, False),  # the first one there is the best so far
@@ -150,7 +150,7 @@ def test_halving_by_hand() -> None:
 
 
 def test_the_median_rule_by_hand() -> None:
-    strategy = EarlyStopping(Random(SPACE, 0), Median(startup_trials=2, warmup_steps=3))
+    strategy = StrategyWithRule(Random(SPACE, 0), Median(startup_trials=2, warmup_steps=3))
     for step, score in ((1, 0.25), (3, 0.5), (4, 0.625)):
         assert not strategy.report(0, step, score)
     strategy.tell(0, {}, 0.625)
@@ -189,10 +189,10 @@ def test_halving_lets_one_in_reduction_go_on() -> None:
 
 
 def test_a_score_that_is_no_number_falls_short() -> None:
-    strategy = EarlyStopping(Random(SPACE, 0), Halving(1, 2))
+    strategy = StrategyWithRule(Random(SPACE, 0), Halving(1, 2))
     assert strategy.report(0, 1, math.nan)
     assert not strategy.report(1, 1, 0.1)  # nothing was learned from it
-    median = EarlyStopping(Random(SPACE, 0), Median(startup_trials=1))
+    median = StrategyWithRule(Random(SPACE, 0), Median(startup_trials=1))
     assert not median.report(0, 1, math.nan)  # nothing to compare with
     assert not median.report(0, 2, 0.5)
     median.tell(0, {}, 0.5)
@@ -202,7 +202,7 @@ def test_a_score_that_is_no_number_falls_short() -> None:
 
 
 def test_a_trial_that_starts_again_counts_once() -> None:
-    once, twice = (EarlyStopping(Random(SPACE, 0), Halving(1, 2)) for _ in range(2))
+    once, twice = (StrategyWithRule(Random(SPACE, 0), Halving(1, 2)) for _ in range(2))
     curve = list(Reports(0).curve(1))
     verdicts = [once.report(1, *point) for point in curve]
     for point in curve[:7]:
@@ -215,12 +215,12 @@ def test_a_trial_that_starts_again_counts_once() -> None:
 
 
 def test_a_step_that_is_reported_again_counts_once_and_the_later_score_holds() -> None:
-    halving = EarlyStopping(Random(SPACE, 0), Halving(1, 2))
+    halving = StrategyWithRule(Random(SPACE, 0), Halving(1, 2))
     for score in (0.25, 0.5, 0.75):
         assert not halving.report(0, 1, score)
     rule: Any = halving.rule
     assert len(rule._rungs[1]) == 1
-    median = EarlyStopping(Random(SPACE, 0), Median(startup_trials=1))
+    median = StrategyWithRule(Random(SPACE, 0), Median(startup_trials=1))
     for step, score in ((1, 0.25), (2, 0.5), (1, 0.75), (2, 0.75), (2, 0.875)):
         median.report(0, step, score)
     median.tell(0, {}, 1.0)
@@ -234,9 +234,9 @@ def test_a_rule_makes_no_strategy_stateless_that_does_not_say_so() -> None:
 
         def tell(self, trial: int, parameters: Any, score: float | None) -> None: ...
 
-    assert not EarlyStopping(Mine(), Median()).is_stateless
-    assert EarlyStopping(Mine(), Median()).size is None
-    assert EarlyStopping(Random(SPACE, 0), Median()).is_stateless
+    assert not StrategyWithRule(Mine(), Median()).is_stateless
+    assert StrategyWithRule(Mine(), Median()).size is None
+    assert StrategyWithRule(Random(SPACE, 0), Median()).is_stateless
 
 
 @pytest.mark.parametrize("name", ["halving", "median"])
@@ -298,7 +298,7 @@ def test_a_window_holds_the_last_numbers_in_order(scores: list[float], limit: in
 
 @pytest.mark.parametrize("make", [Halving, Median])
 def test_a_rule_keeps_no_more_than_its_window(make: Any) -> None:
-    strategy = EarlyStopping(Random(SPACE, 0), make(window=50))
+    strategy = StrategyWithRule(Random(SPACE, 0), make(window=50))
     for trial in range(2000):
         for step in (1, 2, 3):
             strategy.report(trial, step, float(trial % 97))

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from dnn import SGD, Dataset, NeuralNetwork, load_cleveland, mlp
 from modules.evaluation import (
     Evaluated,
-    Evaluation,
     EvaluationError,
+    EvaluationOptions,
     NestedFold,
     SelectionBias,
     collect,
@@ -129,16 +129,19 @@ def test_too_few_rows(call: Any, words: str) -> None:
 
 def test_the_splits_of_an_evaluation() -> None:
     y = np.arange(60) % 2
-    one = Evaluation(method="holdout", fraction=0.25).split(y)
-    many = Evaluation(method="k_fold", folds=5, repeats=2).split(y)
-    nested = Evaluation(method="nested", folds=4, inner_folds=3, repeats=2)
+    one = EvaluationOptions(method="holdout", fraction=0.25).split(y)
+    many = EvaluationOptions(method="k_fold", folds=5, repeats=2).split(y)
+    nested = EvaluationOptions(method="nested", folds=4, inner_folds=3, repeats=2)
     assert [len(fold.test) for fold in one] == [15]
     assert len(many) == 10
     splits = nested.split(y)
     assert all(isinstance(fold, NestedFold) for fold in splits)
-    for evaluation, jobs in [(nested, 2 * 4 * 4), (Evaluation(method="k_fold", repeats=3), 15)]:
+    for evaluation, jobs in [
+        (nested, 2 * 4 * 4),
+        (EvaluationOptions(method="k_fold", repeats=3), 15),
+    ]:
         assert evaluation.trainings == len(jobs_of(evaluation.split(y))) == jobs
-    assert Evaluation().trainings == len(jobs_of(one)) == 1
+    assert EvaluationOptions().trainings == len(jobs_of(one)) == 1
 
 
 @pytest.mark.parametrize(
@@ -156,7 +159,7 @@ def test_the_splits_of_an_evaluation() -> None:
 )
 def test_bad_options(table: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        Evaluation.model_validate(table)
+        EvaluationOptions.model_validate(table)
     assert words in str(caught.value)
 
 
@@ -183,13 +186,13 @@ def test_the_trainings_of_a_trial_are_put_together() -> None:
 @pytest.mark.parametrize(
     "evaluation",
     [
-        Evaluation(),
-        Evaluation(method="k_fold", folds=3),
-        Evaluation(method="nested", folds=2, inner_folds=2),
+        EvaluationOptions(),
+        EvaluationOptions(method="k_fold", folds=3),
+        EvaluationOptions(method="nested", folds=2, inner_folds=2),
     ],
     ids=lambda one: one.method,
 )
-def test_what_a_trial_gave_comes_back_from_a_ledger(evaluation: Evaluation) -> None:
+def test_what_a_trial_gave_comes_back_from_a_ledger(evaluation: EvaluationOptions) -> None:
     jobs = jobs_of(evaluation.split(np.arange(60) % 2))
     evaluated = collect(jobs, [{"accuracy": number / 20} for number in range(len(jobs))])
     line = json.dumps([evaluated.metrics, evaluated.splits()])
@@ -358,7 +361,7 @@ def trained(data: Dataset, splits: list[Any], parameters: dict[str, Any], trial:
 def test_nested_accuracy_on_the_heart_data_is_what_it_is_worth() -> None:
     """A grid on 303 rows: what the best is really worth is 0.78 to 0.88."""
     data = cleveland()
-    splits = Evaluation(method="nested", folds=5, inner_folds=3).split(data.y)
+    splits = EvaluationOptions(method="nested", folds=5, inner_folds=3).split(data.y)
     bias = SelectionBias(ACCURACY)
     for trial, hidden in enumerate([[], [16], [16, 16]]):
         parameters = {"hidden": hidden, "learning_rate": 0.01}

@@ -25,7 +25,7 @@ from modules.sweep.ledger import (
     records_of,
     trials_of,
 )
-from modules.sweep.output import Table
+from modules.sweep.output import CsvTable
 from modules.sweep.results import BestRows
 from modules.sweep.runners import parse_memory
 
@@ -370,7 +370,7 @@ def test_lines_reach_the_disk_now_and_then(tmp_path: Path, monkeypatch: Any) -> 
 
 
 def test_a_table_leaves_cells_empty_that_a_row_lacks(tmp_path: Path) -> None:
-    table = Table(tmp_path / "results.csv", ["trial", "a", "b"])
+    table = CsvTable(tmp_path / "results.csv", ["trial", "a", "b"])
     table.write([{"trial": 0, "a": 0.1 + 0.2}, {"trial": 1, "b": [64, 32], "c": 1}])
     table.close()
     text = (tmp_path / "results.csv").read_text()

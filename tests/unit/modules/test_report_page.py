@@ -21,7 +21,7 @@ from modules.report.gather import Gatherer
 from modules.report.markup import highlight, show
 from modules.report.page import analyse, concluded, page, with_bias_of
 from modules.report.picture import Picture
-from modules.report.plot import Linear, Log, Named, OrNotSet, focus, scale_for
+from modules.report.plot import LinearScale, LogScale, NamedScale, OrNotSet, focus, scale_for
 
 SECTIONS = ["history", "cost", "parallel", "importance", "trials", "ranks", "again"]
 ACCOUNTS = [
@@ -356,12 +356,12 @@ def test_parameters_that_are_empty_are_not_set() -> None:
 
 
 def test_which_scale_a_parameter_gets() -> None:
-    assert isinstance(scale_for([0.1, 0.01, 0.001]), Named)
-    assert isinstance(scale_for([10.0 ** -(one / 10) for one in range(50)]), Log)
-    assert isinstance(scale_for([float(one) for one in range(1, 51)]), Linear)
+    assert isinstance(scale_for([0.1, 0.01, 0.001]), NamedScale)
+    assert isinstance(scale_for([10.0 ** -(one / 10) for one in range(50)]), LogScale)
+    assert isinstance(scale_for([float(one) for one in range(1, 51)]), LinearScale)
     assert isinstance(scale_for([None, *(float(one) for one in range(50))]), OrNotSet)
     named = scale_for([[64, 32], [32], [128], [64], None])
-    assert isinstance(named, Named)
+    assert isinstance(named, NamedScale)
     assert named.labels == ("not set", "32", "64", "64x32", "128")
     assert scale_for(["b", "a"]).ticks(5) == [(0.0, "a"), (1.0, "b")]
 
@@ -383,14 +383,14 @@ def test_a_result_that_is_far_worse_does_not_stretch_the_axis() -> None:
 def test_ticks_lie_on_the_axis(low: float, width: float, count: int) -> None:
     if low + width == low:
         return
-    ticks = Linear(low, low + width).ticks(count)
+    ticks = LinearScale(low, low + width).ticks(count)
     assert len(ticks) <= 2.5 * count + 2
     assert all(-0.001 <= where <= 1.001 for where, _ in ticks)
 
 
 @given(st.floats(1e-12, 1e12), st.floats(1.5, 1e9), st.integers(1, 10))
 def test_logarithmic_ticks_lie_on_the_axis(low: float, ratio: float, count: int) -> None:
-    ticks = Log(low, low * ratio).ticks(count)
+    ticks = LogScale(low, low * ratio).ticks(count)
     assert all(0 <= where <= 1 for where, _ in ticks)
     if ratio >= 10:
         assert ticks

@@ -21,13 +21,13 @@ from modules.strategies import (
     STRATEGIES,
     WAIT,
     CrossEntropy,
-    EarlyStopping,
     Grid,
     Halving,
     Lagged,
     Median,
     Random,
     Strategy,
+    StrategyWithRule,
     make_strategy,
 )
 from modules.strategies.cross_entropy import Frequencies, Normal
@@ -276,8 +276,8 @@ HUGE = Space.parse({name: {"from": 0, "to": 999, "step": 1} for name in "abc"})
         lambda: Grid(HUGE, 1, "shuffled"),
         lambda: Random(HUGE, 1),
         lambda: CrossEntropy(HUGE, 1, elite=10),
-        lambda: EarlyStopping(Random(HUGE, 1), Halving(1, 3)),
-        lambda: EarlyStopping(Random(HUGE, 1), Median()),
+        lambda: StrategyWithRule(Random(HUGE, 1), Halving(1, 3)),
+        lambda: StrategyWithRule(Random(HUGE, 1), Median()),
     ],
     ids=["grid", "shuffled grid", "random", "cross-entropy", "halving", "median"],
 )
