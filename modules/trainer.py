@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
-from .option_problems import at
+from .options import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import place_of_data

@@ -17,37 +17,29 @@ from .jobs import Evaluated
 
 @dataclass(frozen=True)
 class BiasReport:
-    """The best score, and how far to believe it.
+    """The best score, and how far to believe it."""
 
-    Attributes
-    ----------
-    trials : int
-        With a score, or stopped early for theirs.
-    objective : str
-    naive : float
-        The score of the best trial on rows that chose it.
-    honest : float or None
-        An estimate for the chosen trial on new rows; None where there is none.
-    spread : float or None
-        Standard deviation of the honest score over the splits.
-    method : str
-        How `honest` came about.
-    warning : str
-        Why the naive score must not be reported as it is; empty if nothing is wrong.
-    """
-
-    trials: int
     objective: str
+    maximise: bool
     naive: float
-    honest: float | None
-    spread: float | None
-    method: str
-    warning: str
+    """The score of the best trial on rows that chose it."""
+    honest: float | None = None
+    """An estimate for the chosen trial on new rows; None where there is none."""
+    spread: float | None = None
+    """Standard deviation of the honest score over the splits."""
+    trials: int = 0
+    """With a score, or stopped early for theirs."""
+    method: str = ""
+    """How `honest` came about, in words."""
+    warning: str = ""
+    """Why the naive score must not be reported as it is; empty if nothing is wrong."""
 
     @property
     def bias(self) -> float | None:
-        """How much better the naive score looks; negative if it looks worse."""
-        return None if self.honest is None else self.naive - self.honest
+        """By how much the naive score looks too good; negative if it looks too bad."""
+        if self.honest is None:
+            return None
+        return self.naive - self.honest if self.maximise else self.honest - self.naive
 
     def lines(self) -> list[str]:
         """Return the report as lines of text, the honest figure first."""
@@ -141,11 +133,12 @@ class SelectionBias:
             method = f"{splits} folds, corrected for the choice"
         sign = 1 if self._objective.maximise else -1
         return BiasReport(
-            self.trials,
             self._objective.text,
+            self._objective.maximise,
             sign * naive,
             None if honest is None else sign * honest,
             spread,
+            self.trials,
             method,
             self._warning(naive),
         )

@@ -2,20 +2,19 @@
 
 ::
 
-    rows ──> gather ──> picture ──> sections, charts ──> page ──> live (the file)
+    rows ──> gather ──> picture ──> sections, tables ──> page ──> live (the file)
              bounded    what is     HTML and SVG
              memory     shown
-                          └──────> importance (forest)
+                          └──────> importance
 
 `plot` and `markup` write axes and scales as SVG, text and values as HTML. All but `live` is pure:
 no clock, no files.
 """
 
 from .live import LiveReport, conclude_report, write_report
-from .sweep import Evaluation, Moment, RankAccount, Sweep
+from .sweep import Moment, RankAccount, Sweep
 
 __all__ = [
-    "Evaluation",
     "LiveReport",
     "Moment",
     "RankAccount",

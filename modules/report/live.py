@@ -11,13 +11,16 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .gather import Gatherer, Row
 from .importance import Importance
 from .page import analyse, concluded, page, with_bias_of
 from .picture import Picture
-from .sweep import Evaluation, Moment, RankAccount, Sweep
+from .sweep import Moment, RankAccount, Sweep
+
+if TYPE_CHECKING:
+    from ..evaluation import BiasReport
 
 _EVERY_S: Final = 3.0
 _SHARE: Final = 0.02
@@ -38,8 +41,8 @@ class LiveReport:
     path : path
         Of the file; it is there when the constructor returns.
     sweep : Sweep
-    evaluate : callable, optional
-        Gives the naive score of the best so far beside the honest one, or None.
+    bias : callable, optional
+        Says how far to believe the best score so far, or None.
     every_s : float, optional
         How long to wait at least before the file is written again.
     clock : callable, optional
@@ -65,14 +68,14 @@ class LiveReport:
         path: str | os.PathLike[str],
         sweep: Sweep,
         *,
-        evaluate: Callable[[], Evaluation | None] = lambda: None,
+        bias: Callable[[], BiasReport | None] = lambda: None,
         every_s: float = _EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = Path(path)
         self.problem = ""
         self._gathered = Gatherer(sweep)
-        self._evaluate = evaluate
+        self._bias = bias
         self._every_s = every_s
         self._clock = clock
         self._started_s = clock()
@@ -122,8 +125,7 @@ class LiveReport:
     def _write(self, state: str, reload_s: float | None, *, learns: bool) -> None:
         elapsed_s = self._clock() - self._started_s
         try:
-            evaluation = self._evaluate()
-            moment = Moment(state, elapsed_s, now(), (), evaluation, self._earlier, reload_s)
+            moment = Moment(state, elapsed_s, now(), (), self._bias(), self._earlier, reload_s)
             picture = Picture.of(self._gathered, moment)
             if learns:
                 self._found, self._learned_from = analyse(picture), self._gathered.good
@@ -168,7 +170,7 @@ def write_report(
     picture = Picture.of(gathered, moment)
     document = page(picture, analyse(picture))
     file = Path(path)
-    if moment.evaluation is None and file.is_file():
+    if moment.bias is None and file.is_file():
         with contextlib.suppress(ValueError):  # raised if it is no report of ours
             document = with_bias_of(document, file.read_text(encoding="utf-8"))
     replace_file(file, document)

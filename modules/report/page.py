@@ -63,7 +63,6 @@ def page(picture: Picture, found: Importance | None) -> str:
     """
     sweep, moment = picture.sweep, picture.moment
     script, style = _asset("report.js"), _asset("report.css")
-    evaluation = moment.evaluation
     head = join(
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -92,7 +91,7 @@ def page(picture: Picture, found: Importance | None) -> str:
         curves_section(picture),
         parallel_section(picture),
         importance_section(picture, found),
-        between("bias", bias_section(evaluation) if evaluation is not None else Markup("")),
+        between("bias", bias_section(moment.bias) if moment.bias is not None else Markup("")),
         trials_section(picture),
         failures_section(picture),
         between("ranks", ranks_section(moment.accounts, picture)),

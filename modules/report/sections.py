@@ -1,27 +1,56 @@
-"""The plots of a report with what stands around them, each a function from a picture to HTML."""
+"""The sections of a report that have plots: each a function from a picture to HTML."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from diel import format_duration
+from diel import format_duration, format_value
 
-from .charts import (
-    draw_against_cost,
-    draw_curves,
-    draw_effect,
-    draw_history,
-    draw_legend,
-    draw_parallel,
+from .importance import FEWEST_TRIALS, TREES, Effect, Importance
+from .markup import (
+    Markup,
+    as_number,
+    bar,
+    between,
+    figure,
+    join,
+    nothing,
+    place,
+    section,
+    show,
+    tag,
+    words,
 )
-from .importance import FEWEST_TRIALS, TREES, Importance
-from .markup import Markup, bar, between, figure, join, nothing, section, show, tag, words
-from .picture import Picture
-from .sweep import Evaluation
+from .picture import SHADES, Picture
+from .plot import (
+    LinearScale,
+    LogScale,
+    NamedScale,
+    Plot,
+    Scale,
+    dots,
+    focus,
+    is_logarithmic,
+    line,
+    scale_for,
+    spread,
+    stairs,
+    text,
+)
+
+if TYPE_CHECKING:
+    from ..evaluation import BiasReport
 
 _EFFECTS: Final = 12
 _PAIRS: Final = 3
 _WEAK: Final = 0.3
+_HALF: Final = 560.0
+_FULL: Final = 1140.0
+_HEIGHT: Final = 320.0
+_AXIS_ROOM: Final = 104.0
+_FAR_ON_THE_WAY: Final = 8.0
+_FEW: Final = 100
+_MANY: Final = 500
 
 
 def headline(picture: Picture) -> Markup:
@@ -35,11 +64,9 @@ def headline(picture: Picture) -> Markup:
         figures.append(
             figure(f"{sweep.direction} {words(sweep.objective)}", value, which, "chosen")
         )
-    evaluation, honest = moment.evaluation, Markup("")
-    if evaluation is not None and evaluation.honest is not None:
-        honest = figure(
-            f"honest {words(evaluation.metric)}", show(evaluation.honest), evaluation.protocol
-        )
+    bias, honest = moment.bias, Markup("")
+    if bias is not None and bias.honest is not None:
+        honest = figure(f"honest {words(bias.objective)}", show(bias.honest), bias.method)
     figures.append(between("honest", honest))
     done = f"of {sweep.expected:,}" if sweep.expected else "so far"
     if sweep.expected == gathered.count:
@@ -73,19 +100,17 @@ def headline(picture: Picture) -> Markup:
         ]  # fmt: skip
     return join(
         tag("div", *figures, class_="figures"),
-        between("caution", _caution(moment.evaluation)),
+        between("caution", _caution(bias)),
         progress,
         tag("div", *chips, class_="chips") if chips else None,
     )
 
 
-def _caution(evaluation: Evaluation | None) -> Markup:
+def _caution(bias: BiasReport | None) -> Markup:
     """Return the warning beside the best score, why it is not to be reported as it is."""
-    if evaluation is None or not evaluation.warnings:
+    if bias is None or not bias.warning:
         return Markup("")
-    text = (
-        f"{words(evaluation.metric)} {show(evaluation.naive)}: {'; '.join(evaluation.warnings)}. "
-    )
+    text = f"{words(bias.objective)} {show(bias.naive)}: {bias.warning}. "
     link = tag("a", "Is the best as good as it looks?", href="#bias")
     return tag("p", text, link, class_="warning")
 
@@ -102,15 +127,60 @@ def history_section(picture: Picture) -> Markup:
         picture.axis.place(picture.objective_of(row)) in (0.0, 1.0) for row in picture.sampled
     )
     tail = " Dots on the edge are worse than the axis reaches." if beyond else ""
-    drawn = tag("figure", draw_history(picture))
+    drawn = tag("figure", _draw_history(picture))
     return section("history", "History", drawn, note=f"{note}.{tail}")
+
+
+def _draw_history(picture: Picture) -> Markup:
+    """Draw the objective of the trials in order of completion, and the best so far."""
+    sweep = picture.sweep
+    count = max(1, picture.gathered.count)
+    plot = Plot(
+        _HALF, _HEIGHT, LinearScale(0.0, float(count)), picture.axis,
+        "trials, in order of completion", words(sweep.objective),
+    )  # fmt: skip
+    shown = [*picture.sampled, *picture.top]
+    cloud = _dots(plot, picture, sorted(set(shown) - set(picture.steps)))
+    steps = [
+        (row, at[0], at[1])
+        for row in picture.steps
+        if (at := plot.at(picture.orders[row] + 1, picture.objective_of(row)))
+    ]
+    failed = [
+        line(plot.across((order + 1) / count), plot.down(0.0) - 7, plot.across((order + 1) / count),
+             plot.down(0.0), "failed")
+        for order, _ in picture.gathered.failures
+        if len(picture.gathered.failures) == picture.gathered.lost
+    ]  # fmt: skip
+    return plot.draw(
+        dots(cloud, "cloud"),
+        join(*failed),
+        stairs([(x, y) for _, x, y in steps], plot.across(1.0), "best-line"),
+        dots(steps, "best-dots"),
+        label=f"{sweep.direction} {sweep.objective} so far, and that of each trial",
+        style=_crowd(len(cloud)),
+    )
+
+
+def _dots(plot: Plot, picture: Picture, rows: list[int]) -> list[tuple[int, float, float]]:
+    found = []
+    for row in rows:
+        at = plot.at(picture.orders[row] + 1, picture.objective_of(row))
+        if at is not None:
+            found.append((row, *at))
+    return found
+
+
+def _crowd(count: int) -> str:
+    """Return the style that keeps so many dots or lines apart."""
+    return "few" if count < _FEW else "some" if count < _MANY else "many"
 
 
 def cost_section(picture: Picture) -> Markup:
     """Show quality against training time."""
     sweep = picture.sweep
     title = f"{words(sweep.quality).capitalize()} against {words(sweep.cost)}"
-    drawn = draw_against_cost(picture)
+    drawn = _draw_against_cost(picture)
     if drawn is None:
         none = f"The trials have no column {sweep.cost} with {sweep.quality}."
         return section("cost", title, nothing(none))
@@ -122,9 +192,39 @@ def cost_section(picture: Picture) -> Markup:
     return section("cost", title, tag("figure", drawn), note=note)
 
 
+def _draw_against_cost(picture: Picture) -> Markup | None:
+    """Draw quality against cost with the Pareto front; None if no trial has both."""
+    sweep = picture.sweep
+    pairs = {
+        row: (cost, quality)
+        for row in range(len(picture.rows))
+        if (cost := as_number(picture.rows[row].get(sweep.cost))) is not None
+        and (quality := as_number(picture.rows[row].get(sweep.quality))) is not None
+    }
+    if not pairs:
+        return None
+    costs = [cost for cost, _ in pairs.values()]
+    x: Scale = LinearScale(min(0.0, *costs), max(0.0, *costs) * 1.03 or 1.0)
+    if is_logarithmic(costs):
+        x = LogScale(min(costs) * 0.9, max(costs) * 1.1)
+    y = focus([quality for _, quality in pairs.values()], sweep.maximise_quality)
+    unit = ", seconds" if sweep.cost.endswith("_s") else ""
+    plot = Plot(_HALF, _HEIGHT, x, y, words(sweep.cost) + unit, words(sweep.quality))
+    placed = {row: at for row, pair in pairs.items() if (at := plot.at(*pair)) is not None}
+    front = [(row, *placed[row]) for row in picture.front if row in placed]
+    cloud = [(row, *at) for row, at in placed.items() if row not in set(picture.front)]
+    return plot.draw(
+        dots(cloud, "cloud"),
+        stairs([(x, y) for _, x, y in front], plot.across(1.0), "front-line"),
+        dots(front, "front-dots"),
+        label=f"{words(sweep.quality)} against {words(sweep.cost)}, with the Pareto front",
+        style=_crowd(len(cloud)),
+    )
+
+
 def curves_section(picture: Picture) -> Markup | None:
     """Show learning curves, where trials have reported some."""
-    drawn = draw_curves(picture)
+    drawn = _draw_curves(picture)
     if drawn is None:
         return None
     best = sum(row in set(picture.top) for row in picture.curves)
@@ -152,9 +252,39 @@ def curves_section(picture: Picture) -> Markup | None:
     )
 
 
+def _draw_curves(picture: Picture) -> Markup | None:
+    """Draw the learning curves of the best and the stopped trials; None if there are none."""
+    if not picture.curves:
+        return None
+    points = {row: picture.curve_of(row) for row in picture.curves}
+    steps = [x for curve in points.values() for x, _ in curve]
+    values = [y for curve in points.values() for _, y in curve]
+    # Where training begins is far off: of all points a twentieth may lie on the edge.
+    shown = sorted(values, reverse=not picture.sweep.maximise)[len(values) // 20 :]
+    plot = Plot(
+        _FULL, _HEIGHT, spread(steps), focus(shown, picture.sweep.maximise, far=_FAR_ON_THE_WAY),
+        "step", words(picture.sweep.objective),
+    )  # fmt: skip
+    drawn, top = [], set(picture.top)
+    for row in reversed(picture.curves):  # the best is drawn over the others
+        style = "stopped" if row not in top else "best" if row == picture.top[0] else "good"
+        places = [at for x, y in points[row] if (at := plot.at(x, y)) is not None]
+        text = " ".join(f"{place(x)},{place(y)}" for x, y in places)
+        drawn.append(tag("polyline", points=text, class_=style, data_i=row))
+    # Where each ends: there it was stopped, or done.
+    ends = [(row, *at) for row in picture.curves if (at := plot.at(*points[row][-1])) is not None]
+    stopped = [end for end in ends if end[0] not in top]
+    return plot.draw(
+        tag("g", *drawn, class_="curves"),
+        dots(stopped, "stopped-dots"),
+        dots([end for end in ends if end[0] in top], "end-dots"),
+        label=f"{words(picture.sweep.objective)} of the best and the stopped trials, step by step",
+    )
+
+
 def parallel_section(picture: Picture) -> Markup:
     """Show the trials in parallel coordinates."""
-    drawn = draw_parallel(picture)
+    drawn = _draw_parallel(picture)
     if drawn is None:
         none = "It takes two trials and a parameter that differs."
         return section("parallel", "Parameters", nothing(none), wide=True)
@@ -162,7 +292,7 @@ def parallel_section(picture: Picture) -> Markup:
     return section(
         "parallel",
         "Parameters",
-        tag("div", draw_legend(picture), tag("span", "", class_="chosen-count"),
+        tag("div", _draw_legend(picture), tag("span", "", class_="chosen-count"),
             tag("button", "clear", type="button", class_="clear", hidden=True), class_="bar"),
         tag("figure", drawn, class_="scrolls"),
         tag("p", f"For all trials: {constants}.", class_="note") if constants else None,
@@ -170,6 +300,102 @@ def parallel_section(picture: Picture) -> Markup:
         "The other plots and the table follow.",
         wide=True,
     )  # fmt: skip
+
+
+def _draw_parallel(picture: Picture) -> Markup | None:
+    """Draw each trial as a line over an axis for each parameter; None if nothing varies."""
+    names = picture.varying
+    if not names or len(picture.lines) < 2:
+        return None
+    scales: list[Scale] = [
+        scale_for([picture.rows[row].get(name) for row in picture.lines]) for name in names
+    ]
+    names, scales = [*names, picture.sweep.objective], [*scales, picture.axis]
+    width, height = max(_FULL, _AXIS_ROOM * len(names)), 380.0
+    top, bottom, left, right = 44.0, height - 18.0, 74.0, width - 64.0
+    across = [left + lane * (right - left) / (len(names) - 1) for lane in range(len(names))]
+
+    def down(where: float) -> float:
+        return bottom - where * (bottom - top)
+
+    lines = []
+    for row in picture.lines:
+        values = picture.rows[row]
+        aside = (picture.axis.place(values.get(names[-1])) or 0.0) - 0.5
+        places = [
+            _lane(scale, scale.place(values.get(name)), aside)
+            for name, scale in zip(names, scales, strict=True)
+        ]
+        points = [f"{place(x)},{place(down(y))}" for x, y in zip(across, places, strict=True)
+                  if y is not None]  # fmt: skip
+        style = f"q{picture.shade(row)}" + (" best" if row == picture.top[0] else "")
+        lines.append(tag("polyline", points=" ".join(points), class_=style, data_i=row))
+    axes = []
+    for number, (name, scale, x) in enumerate(zip(names, scales, across, strict=True)):
+        marks = [
+            tag("title", name),
+            line(x, top, x, bottom, "axis"),
+            tag("rect", x=place(x - 14), y=place(top), width="28", height=place(bottom - top),
+                class_="grip"),
+        ]  # fmt: skip
+        for where, label in scale.ticks(6):
+            where = _lane(scale, where, 0.0) or 0.0
+            marks.append(line(x - 4, down(where), x, down(where), "axis"))
+            marks.append(
+                text(x - 8, down(where) + 4, format_value(label, longest=14), "tick end halo")
+            )
+        style = "name middle" + (" chosen" if number == len(names) - 1 else "")
+        marks.append(text(x, 20, format_value(words(name), longest=18), style))
+        axes.append(tag("g", *marks, class_="dimension", data_x=place(x), data_name=name))
+    return tag(
+        "svg",
+        tag("g", *lines, class_=f"lines {_crowd(len(lines))}"),
+        join(*axes),
+        tag("g", class_="over"),
+        viewBox=f"0 0 {place(width)} {place(height)}",
+        style=f"min-width:{place(min(width, 120.0 * len(names)))}px",
+        role="img",
+        aria_label="parallel coordinates of the parameters and the objective",
+        data_chart="parallel",
+        data_top=place(top),
+        data_bottom=place(bottom),
+    )
+
+
+def _lane(scale: Scale, where: float | None, aside: float) -> float | None:
+    """Spread the lines through a named value by the objective, so that none hides the others.
+
+    Parameters
+    ----------
+    scale : Scale
+    where : float or None
+        The place of the value.
+    aside : float
+        From -0.5 to 0.5: which line of those through the value.
+    """
+    if where is None or not isinstance(scale, NamedScale):
+        return where
+    band = min(0.16, 0.7 / len(scale.labels))
+    return band / 2 + where * (1 - band) + aside * band
+
+
+def _draw_legend(picture: Picture) -> Markup:
+    """Draw the colour scale of the objective, from the worst to the best."""
+    worst, best = picture.lines[0], picture.lines[-1]
+    first, last, beyond = picture.objective_of(worst), picture.objective_of(best), ""
+    edge = picture.axis.low if picture.sweep.maximise else picture.axis.high
+    if picture.axis.place(first) in (0.0, 1.0):
+        first = edge
+        beyond = " and worse"
+    boxes = [tag("i", class_=f"q{shade}") for shade in range(SHADES)]
+    return tag(
+        "span",
+        tag("span", f"{show(first)}{beyond}"),
+        tag("span", *boxes, class_="ramp"),
+        tag("span", f"{show(last)} {words(picture.sweep.objective)}"),
+        tag("span", tag("i", class_="key"), "the best"),
+        class_="legend",
+    )
 
 
 def importance_section(picture: Picture, found: Importance | None) -> Markup:
@@ -207,7 +433,7 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup:
     )
     effects = [
         tag("figure", tag("figcaption", words(effect.name)),
-            draw_effect(effect, found, picture.sweep.maximise))
+            _draw_effect(effect, found, picture.sweep.maximise))
         for effect in found.effects[:_EFFECTS]
     ]  # fmt: skip
     method = (
@@ -227,4 +453,36 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup:
         f"from {found.trials:,} trials, that a parameter explains alone (number, dark) and with "
         "one other (light, half of each pair).",
         wide=True,
+    )
+
+
+def _draw_effect(effect: Effect, found: Importance, maximise: bool) -> Markup:
+    """Draw what the forest expects with each value of a parameter."""
+    everything = [value for other in found.effects for value in other.mean]
+    longest = max(len(label) for label in effect.labels[:: max(1, len(effect.labels) // 4)])
+    scale = NamedScale(effect.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
+    low, high = min(everything), max(everything)
+    room = 0.08 * (high - low) or 0.5
+    plot = Plot(
+        270, 170, scale, LinearScale(low - room, high + room), "", "",
+        left=48, right=16, top=8, bottom=24, x_ticks=5, y_ticks=3,
+    )  # fmt: skip
+    points = [
+        (plot.across(scale.place_of(number)), plot.down(plot.y.place(value) or 0.0))
+        for number, value in enumerate(effect.mean)
+    ]
+    path = "M" + "L".join(f"{place(x)},{place(y)}" for x, y in points)
+    target = max(effect.mean) if maximise else min(effect.mean)
+    best = effect.mean.index(target)
+    dot_list = [
+        tag("path", tag("title", f"{label}: {show(value)}"), d=f"M{place(x)},{place(y)}h0",
+            class_="dots effect" + (" chosen" if number == best else ""))
+        for number, (label, value, (x, y)) in enumerate(
+            zip(effect.labels, effect.mean, points, strict=True))
+    ]  # fmt: skip
+    return plot.draw(
+        tag("path", d=path, class_="effect-line"),
+        *dot_list,
+        label=f"what the objective is with each {words(effect.name)}",
+        kind="effect",
     )

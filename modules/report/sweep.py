@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..trial import METRICS
+
+if TYPE_CHECKING:
+    from ..evaluation import BiasReport
 
 DONE: Final = frozenset({"", "ok", "done", "finished", "complete", "completed"})
 """States of a trial whose objective counts."""
@@ -127,48 +130,6 @@ class RankAccount:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """The naive best-of-K score beside an estimate that the choice did not see.
-
-    Attributes
-    ----------
-    metric : str
-    maximise : bool
-    naive : float
-        The best of the scores that the choice was made by.
-    honest : float or None
-        The estimate on rows that had no part in the choice, by nested cross-validation, say; None
-        if there is none.
-    spread : float or None
-        Standard deviation of the honest estimate.
-    trials : int or None
-        Among how many the best was chosen.
-    protocol : str
-        How the honest estimate was made, in words.
-    folds : sequence of (float, float)
-        Naive and honest score of each outer fold, where they are known.
-    warnings : sequence of str
-    """
-
-    metric: str
-    maximise: bool
-    naive: float
-    honest: float | None
-    spread: float | None = None
-    trials: int | None = None
-    protocol: str = ""
-    folds: Sequence[tuple[float, float]] = ()
-    warnings: Sequence[str] = ()
-
-    @property
-    def bias(self) -> float | None:
-        """By how much the naive score is too good."""
-        if self.honest is None:
-            return None
-        return (self.naive - self.honest) * (1 if self.maximise else -1)
-
-
-@dataclass(frozen=True)
 class Moment:
     """When a report was written, and what was known then.
 
@@ -182,7 +143,8 @@ class Moment:
         Date and time, in words.
     accounts : sequence of RankAccount
         Known when the run has ended.
-    evaluation : Evaluation or None
+    bias : BiasReport or None
+        How far to believe the best score.
     earlier : int
         How many trials are from before that, in a sweep that was resumed.
     reload_s : float or None
@@ -193,6 +155,6 @@ class Moment:
     elapsed_s: float | None = None
     written: str = ""
     accounts: Sequence[RankAccount] = ()
-    evaluation: Evaluation | None = None
+    bias: BiasReport | None = None
     earlier: int = 0
     reload_s: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .markup import (
     Markup,
@@ -19,31 +19,28 @@ from .markup import (
     words,
 )
 from .picture import Picture
-from .sweep import Evaluation, RankAccount
+from .sweep import RankAccount
+
+if TYPE_CHECKING:
+    from ..evaluation import BiasReport
 
 
-def bias_section(evaluation: Evaluation) -> Markup:
+def bias_section(report: BiasReport) -> Markup:
     """Show the naive score of the best beside the honest one."""
-    of = f"best of {evaluation.trials:,}" if evaluation.trials else "best"
-    spread = f" ± {evaluation.spread:.2g}" if evaluation.spread is not None else ""
-    metric = words(evaluation.metric)
-    numbers = [figure(f"naive {metric}", show(evaluation.naive), of)]
-    if evaluation.honest is not None and evaluation.bias is not None:
-        gap = "by which the best looks too good" if evaluation.bias > 0 else "none to be seen"
-        value = show(evaluation.honest) + spread
-        numbers.insert(0, figure(f"honest {metric}", value, evaluation.protocol, "chosen"))
-        numbers.append(figure("selection bias", f"{evaluation.bias:.2g}", gap))
-    figures = tag("div", *numbers, class_="figures")
-    folds = [
-        [str(number + 1), show(naive), show(honest)]
-        for number, (naive, honest) in enumerate(evaluation.folds)
-    ]
+    of = f"best of {report.trials:,}" if report.trials else "best"
+    spread = f" ± {report.spread:.2g}" if report.spread is not None else ""
+    metric = words(report.objective)
+    numbers = [figure(f"naive {metric}", show(report.naive), of)]
+    if report.honest is not None and report.bias is not None:
+        gap = "by which the best looks too good" if report.bias > 0 else "none to be seen"
+        value = show(report.honest) + spread
+        numbers.insert(0, figure(f"honest {metric}", value, report.method, "chosen"))
+        numbers.append(figure("selection bias", f"{report.bias:.2g}", gap))
     return section(
         "bias",
         "Is the best as good as it looks?",
-        *(tag("p", warning, class_="warning") for warning in evaluation.warnings),
-        figures,
-        table(["outer fold", f"naive {metric}", f"honest {metric}"], folds) if folds else None,
+        tag("p", report.warning, class_="warning") if report.warning else None,
+        tag("div", *numbers, class_="figures"),
         note="The best of many trials is partly lucky: its score was used to choose it. "
         "An honest estimate is from rows that had no part in the choice.",
         wide=True,

@@ -25,9 +25,8 @@ from .catalogue import (
 )
 from .cross_entropy import CrossEntropy
 from .optuna_search import OptunaSearch
-from .protocol import WAIT, Strategy, Wait
-from .stateless import Grid, Random
 from .stopping import Halving, Lagged, Median, StoppingRule, StrategyWithRule
+from .strategy import WAIT, Grid, Random, Strategy, Wait
 
 __all__ = [
     "RULES",

@@ -15,9 +15,8 @@ from diel.errors import PluginError
 from ..space import Space
 from .cross_entropy import CrossEntropy
 from .optuna_search import SAMPLERS, OptunaSearch
-from .protocol import Strategy
-from .stateless import Grid, Random
 from .stopping import Halving, Lagged, Median, StoppingRule, StrategyWithRule
+from .strategy import Grid, Random, Strategy
 
 _OPTUNA = "optuna:"
 _KIND = "strategies"

@@ -10,7 +10,7 @@ from heapq import heappush, heapreplace
 from statistics import NormalDist
 
 from ..space import Finite, Parameters, Space
-from .stateless import Draws
+from .strategy import Draws
 
 _STANDARD = NormalDist()
 _NARROWEST = 0.02

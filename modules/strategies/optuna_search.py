@@ -19,7 +19,7 @@ from heapq import heappush, heappushpop
 from typing import Any, Final, TypeGuard
 
 from ..space import Choices, Dimension, Finite, LogIntegers, Parameters, Range, Space
-from .stateless import Draws
+from .strategy import Draws
 
 SAMPLERS: dict[str, tuple[str, dict[str, Any]]] = {
     "tpe": ("TPESampler", {"constant_liar": True}),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ..space import Parameters
-from .protocol import WAIT, Strategy, Wait
+from .strategy import WAIT, Strategy, Wait
 
 WINDOW = 4096
 """How many scores are kept at most: a rule costs the same after any number of trials."""

@@ -16,7 +16,7 @@ from .results import CURVE, SweepResults
 if TYPE_CHECKING:
     from diel import Context
 
-    from ..report import Evaluation, LiveReport
+    from ..report import LiveReport
     from ..search import Search
 
 _SHOW_EVERY_S: Final = 0.5
@@ -184,25 +184,7 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
             facts=facts,
             about=f"module {ctx.module} in group {ctx.group}",
         ),
-        evaluate=lambda: _evaluation(search),
-    )
-
-
-def _evaluation(search: Search) -> Evaluation | None:
-    from ..report import Evaluation
-
-    bias = search.bias.report()
-    if bias is None:
-        return None
-    return Evaluation(
-        bias.objective,
-        search.objectives[0].maximise,
-        bias.naive,
-        bias.honest,
-        bias.spread,
-        bias.trials,
-        bias.method,
-        warnings=[bias.warning] if bias.warning else [],
+        bias=search.bias.report,
     )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from modules.evaluation import BiasReport
 from modules.report import (
-    Evaluation,
     LiveReport,
     Moment,
     RankAccount,
@@ -77,7 +77,7 @@ def rows(count: int = 60) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("a folder with spaces") / "report.html"
-    told = Evaluation("accuracy", True, 0.95, 0.92, 0.01, 60, "nested, 5 folds")
+    told = BiasReport("accuracy", True, 0.95, 0.92, 0.01, 60, "nested, 5 folds")
     moment = Moment("finished", 12.0, "today", ACCOUNTS, told)
     write_report(path, SWEEP, rows(), moment)
     return path

@@ -56,9 +56,9 @@ LAYERS = {
     """,
     "modules": """
         hyperparameters pareto space tabular trial
-        objective option_problems report strategies
+        objective strategies
         evaluation
-        options
+        options report
         search
         sweep
         fused sklearn_trainer torch_trainer

@@ -22,8 +22,8 @@ from modules.strategies import (
     StrategyWithRule,
     make_rule,
 )
-from modules.strategies.protocol import Wait
 from modules.strategies.stopping import Window
+from modules.strategies.strategy import Wait
 
 SPACE = Space.parse({"a": {"from": 0.0, "to": 1.0}})
 

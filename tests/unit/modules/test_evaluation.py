@@ -296,7 +296,7 @@ def test_a_loss_is_better_when_it_is_small() -> None:
     assert report.naive == pytest.approx(0.5)
     # In its folds the best trials have 0.5 and 0.4, the winner 0.6 and 0.4.
     assert report.honest == pytest.approx(0.5 + (0.1 + 0.0) / 2)
-    assert report.bias == pytest.approx(-0.05)
+    assert report.bias == pytest.approx(0.05)  # it looks too good
 
 
 def test_a_trial_without_a_score_somewhere_is_left_out() -> None:

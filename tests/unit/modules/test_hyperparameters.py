@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from dnn import Activation, BatchNorm, Dropout
 from modules.hyperparameters import DEFAULTS, Hyperparameters, layers_of, optimizer_of
-from modules.option_problems import parameter_problems
+from modules.options import parameter_problems
 from modules.space import Space
 
 

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from modules.report.forest import MOST_BINS, NOT_SET, bin_values
-from modules.report.importance import FEWEST_TRIALS, Importance, importance
+from modules.report.importance import (
+    FEWEST_TRIALS,
+    MOST_BINS,
+    NOT_SET,
+    Importance,
+    bin_values,
+    importance,
+)
 
 
 def draw(trials: int, names: str, seed: int = 1) -> tuple[Any, list[dict[str, Any]]]:

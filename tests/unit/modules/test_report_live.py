@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from modules.evaluation import BiasReport
 from modules.report import (
-    Evaluation,
     LiveReport,
     Moment,
     RankAccount,
@@ -51,11 +51,11 @@ def test_it_is_there_from_the_start_and_ends_with_the_sweep(tmp_path: Path) -> N
 
 def test_the_caution_is_there_while_the_sweep_goes_on(tmp_path: Path) -> None:
     file, clock = tmp_path / "report.html", Clock()
-    told: list[Evaluation | None] = []
-    report = LiveReport(file, SWEEP, evaluate=lambda: told[-1] if told else None, clock=clock)
+    told: list[BiasReport | None] = []
+    report = LiveReport(file, SWEEP, bias=lambda: told[-1] if told else None, clock=clock)
     assert "lucky" not in file.read_text()
     clock.now_s += 1000
-    told.append(Evaluation("accuracy", True, 0.9, None, trials=5, warnings=["only lucky"]))
+    told.append(BiasReport("accuracy", True, 0.9, trials=5, warning="only lucky"))
     report.add(rows(0, 5))
     assert "only lucky" in file.read_text()
     assert 'class="state running"' in file.read_text()

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from modules.report import Evaluation, Moment, RankAccount, Sweep
+from modules.evaluation import BiasReport
+from modules.report import Moment, RankAccount, Sweep
 from modules.report.gather import Gatherer
 from modules.report.markup import highlight, show
 from modules.report.page import analyse, concluded, page, with_bias_of
@@ -171,7 +172,7 @@ def test_text_from_outside_stays_text() -> None:
         facts={EVIL: EVIL},
         about=EVIL,
     )
-    told = Evaluation(EVIL, True, 0.9, 0.8, protocol=EVIL, warnings=[EVIL])
+    told = BiasReport(EVIL, True, 0.9, 0.8, method=EVIL, warning=EVIL)
     accounts = [RankAccount(1, EVIL, [EVIL], 1.0, 1.0, 1.0)]
     moment = Moment(EVIL, 1.0, EVIL, accounts, told)
     text = document(of, about, moment)
@@ -271,10 +272,8 @@ def test_the_end_of_a_run_is_added_to_a_report() -> None:
 
 
 def test_the_selection_bias() -> None:
-    told = Evaluation(
-        "accuracy", True, 0.95, 0.9, 0.02, 40, "5 folds", [(0.96, 0.91)], ["test rows decided"]
-    )
-    text = document(rows(40), moment=Moment(evaluation=told))
+    told = BiasReport("accuracy", True, 0.95, 0.9, 0.02, 40, "5 folds", "test rows decided")
+    text = document(rows(40), moment=Moment(bias=told))
     parsed = Parsed(text)
     assert "bias" in parsed.ids()
     assert {"0.95", "0.9 ± 0.02", "0.05"} <= set(parsed.inside("b"))
@@ -282,17 +281,17 @@ def test_the_selection_bias() -> None:
     assert "test rows decided" in parsed.inside("p")
     again = with_bias_of(document(rows(41)), text)
     assert "bias" in Parsed(again).ids()
-    assert Evaluation("loss", False, 0.1, 0.3).bias == pytest.approx(0.2)
+    assert BiasReport("loss", False, 0.1, 0.3).bias == pytest.approx(0.2)
 
 
 def test_the_best_score_stands_beside_its_caution() -> None:
-    told = Evaluation("accuracy", True, 0.97, None, trials=200, warnings=["they chose it"])
-    text = document(rows(40), moment=Moment(evaluation=told))
+    told = BiasReport("accuracy", True, 0.97, trials=200, warning="they chose it")
+    text = document(rows(40), moment=Moment(bias=told))
     header = text.partition("</header>")[0]
     assert "accuracy 0.97: they chose it." in header
     assert 'href="#bias"' in header
-    honest = Evaluation("accuracy", True, 0.95, 0.83, trials=12, protocol="nested")
-    header = document(rows(40), moment=Moment(evaluation=honest)).partition("</header>")[0]
+    honest = BiasReport("accuracy", True, 0.95, 0.83, trials=12, method="nested")
+    header = document(rows(40), moment=Moment(bias=honest)).partition("</header>")[0]
     assert 'class="warning"' not in header
     assert "honest accuracy" in header
     # A report that is written again has only the rows: what was said stays.

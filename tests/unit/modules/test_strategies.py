@@ -31,7 +31,7 @@ from modules.strategies import (
     make_strategy,
 )
 from modules.strategies.cross_entropy import Frequencies, Normal
-from modules.strategies.stateless import Draws
+from modules.strategies.strategy import Draws
 
 SPACE = Space.parse(
     {

@@ -1,0 +1,157 @@
+"""What a strategy is, and those in which a trial's parameters follow from its number.
+
+A strategy is asked for the parameters of a trial, and told how good they were. Trials are numbered
+0, 1, 2, ... in the order in which they are first asked for. Scores are always such that larger is
+better: who asks has turned them round if the objective is minimised.
+
+Strategies do no I/O, look at no clock and draw only numbers that follow from (seed, trial), so a
+sweep is resumed by telling a new one everything that was recorded: built-in strategies come to the
+same state in whatever order they are told, apart from those whose page says otherwise.
+
+Random numbers follow from what they are for, never from what was drawn before. So the parameters
+that ``grid`` and ``random`` give to a trial are the same whoever asks for them, in whatever order;
+and what one parameter draws does not change when another is added to the space.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from hashlib import blake2b
+from typing import Literal, Protocol, runtime_checkable
+
+from ..space import Parameters, Permutation, Space
+
+_SHARE = 2.0**-53
+
+
+class Wait(Enum):
+    """The type of `WAIT`."""
+
+    WAIT = "wait"
+
+    def __repr__(self) -> str:
+        return "WAIT"
+
+
+WAIT = Wait.WAIT
+"""What `Strategy.ask` returns if it has to be told something first."""
+
+
+@runtime_checkable
+class Strategy(Protocol):
+    """Chooses parameters. A user's own strategy is a class with these two methods.
+
+    It is made by ``Class(space, seed, **options)``: the `Space`, the sweep's seed, and what else
+    stands in the ``strategy`` table of the workflow file.
+
+    Notes
+    -----
+    Three attributes are optional:
+
+    ``is_stateless`` (bool, False without)
+        `ask` follows from the trial's number alone and `tell` does nothing. So whoever has a copy
+        may ask, in any order, more than once: trials travel as numbers.
+    ``size`` (int or None, None without)
+        How many trials there are in all, if that is known.
+    ``report(trial, step, score) -> bool`` (method)
+        Takes an intermediate score; True if the trial is to be stopped.
+    """
+
+    def ask(self, trial: int) -> Parameters | Wait | None:
+        """Choose the parameters of a trial.
+
+        Parameters
+        ----------
+        trial : int
+            One more than in the last call that gave parameters, unless ``is_stateless``.
+
+        Returns
+        -------
+        dict, WAIT or None
+            None when there are no more trials, `WAIT` if this one has to wait for another `tell`.
+        """
+        ...
+
+    def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
+        """Take the score of a trial; None if it failed or was stopped early."""
+        ...
+
+
+class Draws:
+    """Counter-based random numbers of a seed; `purpose` keeps those of strategies apart."""
+
+    def __init__(self, seed: int, purpose: str) -> None:
+        self._key = blake2b(f"{purpose}/{seed}".encode(), digest_size=32).digest()
+
+    def share(self, trial: int, name: str) -> float:
+        """Return a number from 0 to below 1, uniformly; `name`: what it is for in the trial."""
+        data = f"{trial}/{name}".encode()
+        digest = blake2b(data, key=self._key, digest_size=8).digest()
+        return (int.from_bytes(digest, "little") >> 11) * _SHARE
+
+
+class Grid:
+    """Goes through all points of a space, in their order or shuffled.
+
+    Parameters
+    ----------
+    space : Space
+    seed : int
+        Of the shuffled order.
+    order : {"natural", "shuffled"}
+        Natural: the last parameter varies fastest.
+
+    Raises
+    ------
+    SpaceError
+        If the points cannot be counted.
+    """
+
+    is_stateless = True
+
+    def __init__(
+        self, space: Space, seed: int, order: Literal["natural", "shuffled"] = "natural"
+    ) -> None:
+        self.size = space.size
+        self._space = space
+        self._permutation = Permutation(self.size, seed) if order == "shuffled" else None
+
+    def ask(self, trial: int) -> Parameters | None:
+        """Return a point; None beyond the last."""
+        if trial >= self.size:
+            return None
+        return self._space.point(self._permutation[trial] if self._permutation else trial)
+
+    def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
+        """Do nothing: the order is fixed."""
+
+
+class Random:
+    """Draws each parameter independently, uniformly over its values.
+
+    A parameter that exists only beside some value of another is drawn when that value was: so
+    ``optimizer = ["sgd", "adam"]`` gives each half the trials, however many points belong to it.
+
+    Parameters
+    ----------
+    space : Space
+    seed : int
+
+    References
+    ----------
+    .. [1] Bergstra, Bengio, Random search for hyper-parameter optimization, JMLR 13, 2012.
+    """
+
+    is_stateless = True
+    size = None
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._draws = Draws(seed, "random")
+
+    def ask(self, trial: int) -> Parameters:
+        """Return the point of a trial: a function of the seed and the trial alone."""
+        return self._space.sample(lambda name: self._draws.share(trial, name))
+
+    def tell(self, trial: int, parameters: Parameters, score: float | None) -> None:
+        """Do nothing: no trial depends on another."""
