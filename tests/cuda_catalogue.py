@@ -9,9 +9,9 @@ from typing import ClassVar
 from operation_cases import FORMULAS
 
 from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp
-from dnn.backend.cuda import elementwise, kernels
+from dnn.backend.cuda import classification, elementwise, gathers, noise
 from dnn.backend.cuda.elementwise import of_formula
-from dnn.backend.cuda.kernels import REDUCTIONS
+from dnn.backend.cuda.reductions import ARGMAX, REDUCTIONS
 from dnn.backend.cuda.source import (
     SCALAR,
     Elementwise,
@@ -19,11 +19,13 @@ from dnn.backend.cuda.source import (
     elementwise_kernel,
     reduction_kernel,
 )
+from dnn.backend.cuda.updates import ADAM_COEFFICIENTS, CLIP_FACTOR, COUNT
 from dnn.backend.formula import COPY, UpdateFormula
 from dnn.backend.ops import Ops
 from dnn.parameters import FlatBuffer, Segment
 
-ELEMENTWISE = {**elementwise.ELEMENTWISE, "copy": of_formula(COPY)}
+ELEMENTWISE = {spec.name: spec for spec in (ARGMAX, CLIP_FACTOR, COUNT, ADAM_COEFFICIENTS)}
+ELEMENTWISE["copy"] = of_formula(COPY)
 ELEMENTWISE |= {name: of_formula(formula) for name, formula in FORMULAS.items()}
 COMPARISONS = [name for name, formula in FORMULAS.items() if formula.is_bool]
 OPTIMIZERS = [
@@ -110,12 +112,12 @@ def all_kernels() -> Iterator[Kernel]:
             yield reduction_kernel(reduction.first_stage(), (*operands, part), by_rows)
             yield reduction_kernel(reduction.last_stage(), (part, code), by_rows)
     for code in FLOATS:
-        yield kernels.log_softmax(code)
-        yield kernels.uniform_noise(code)
-        yield kernels.end_batch(code, "f8")
-        yield kernels.tally_classes(code)
-    yield kernels.end_batch("f4", "f4")
+        yield classification.log_softmax_kernel(code)
+        yield noise.uniform_noise_kernel(code)
+        yield gathers.end_batch_kernel(code, "f8")
+        yield classification.tally_classes_kernel(code)
+    yield gathers.end_batch_kernel("f4", "f4")
     for code in (*FLOATS, "i8", "u1", "b1"):
-        yield kernels.take_rows(code)
-        yield kernels.take_batch(code)
-        yield kernels.add_rows(code)
+        yield gathers.take_rows_kernel(code)
+        yield gathers.take_batch_kernel(code)
+        yield gathers.add_rows_kernel(code)

@@ -1,4 +1,4 @@
-"""What happens to one element: formulas in C++, and what is no formula beside NumPy's oracle."""
+"""Formulas, chains of them and updates as kernels: what happens to one element, in C++."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.formula_writer import Language, Writer
 from dnn.backend.ops import Chain
 
-__all__ = ["CUDA", "ELEMENTWISE", "chain", "of_formula", "of_update"]
+__all__ = ["chain", "of_formula", "of_update"]
 
 
 CUDA = Language(
@@ -61,78 +61,6 @@ def chain(members: Chain, inputs: int) -> Elementwise:
     body = "\n".join([*writer.lines, f"out = {names[-1]};"])
     digest = hashlib.sha256(body.encode()).hexdigest()[:12]
     return Elementwise(f"chain_{digest}", (*names[:inputs], "out"), ("out",), body)
-
-
-ELEMENTWISE = {
-    spec.name: spec
-    for spec in (
-        Elementwise(
-            "clip_factor",
-            ("sums", "limit", "out"),
-            ("out",),
-            """
-A total = 0;
-for (long long j = 0; j < length; ++j) total = total + (A)p_sums[at_sums + j * stride];
-const A norm = sqrt(total);
-out = limit / (norm != norm || norm > limit ? norm : limit);
-""",
-            pointers=("sums",),
-            integers=("length", "stride"),
-        ),
-        Elementwise(
-            "count",
-            ("count",),
-            ("count",),
-            "count = count + 1;",
-            only_written=(),
-            fixed=(("count", "i8"),),
-        ),
-        Elementwise(
-            "adam_coefficients",
-            (
-                "learning_rate",
-                "beta1",
-                "beta2",
-                "weight_decay",
-                "count",
-                "complement1",
-                "complement2",
-                "step_size",
-                "correction",
-                "keep",
-            ),
-            ("complement1", "complement2", "step_size", "correction", "keep"),
-            """
-const double t = (double)count;
-complement1 = A(1) - beta1;
-complement2 = A(1) - beta2;
-step_size = (double)learning_rate / (1.0 - pow((double)beta1, t));
-correction = sqrt(1.0 - pow((double)beta2, t));
-keep = A(1) - learning_rate * weight_decay;
-""",
-            only_written=("complement1", "complement2", "step_size", "correction", "keep"),
-            fixed=(("count", "i8"),),
-        ),
-        # The first of the largest, and NaN before all: a running maximum that only a larger one
-        # or the first NaN replaces.
-        Elementwise(
-            "argmax",
-            ("x", "out"),
-            ("out",),
-            """
-out = 0;
-for (long long j = 1; j < length; ++j) {
-    const auto value = p_x[at_x + j * stride];
-    const auto best = p_x[at_x + out * stride];
-    if (best == best && (value > best || value != value)) out = j;
-}
-""",
-            pointers=("x",),
-            integers=("length", "stride"),
-            fixed=(("out", "i8"),),
-        ),
-    )
-}
 
 
 @functools.cache

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnn.backend.cuda.layout import broadcast_strides, collapse, element_strides
 from dnn.backend.cuda.source import (
     REDUCED_AXES,
     SCALAR,
@@ -27,7 +26,15 @@ from dnn.backend.cuda.source import (
 )
 from dnn.errors import DeviceError, ShapeError
 
-__all__ = ["Call", "Launcher", "Replay"]
+__all__ = [
+    "Call",
+    "Launcher",
+    "Replay",
+    "broadcast_strides",
+    "collapse",
+    "element_strides",
+    "require_contiguous",
+]
 
 BLOCKS = 2048
 """At most that many blocks: 15 for each of an H200's 132 processors; the kernels loop."""
@@ -39,6 +46,7 @@ FEW, MANY = 32, 1 << 15
 
 MOST_PARTS, FEWEST_PARTS = 512, 16
 
+Shape = tuple[int, ...]
 _Loops = tuple[Sequence[int], Sequence[Sequence[int]]]
 
 OPTIONS = ("--std=c++17",)
@@ -127,7 +135,7 @@ class Launcher:
         """
         named = dict(zip(spec.parameters, operands, strict=True))
         target = named[spec.writes[-1]]
-        shape: tuple[int, ...] = tuple(target.shape)
+        shape: Shape = tuple(target.shape)
         codes, strides = [], []
         for name, operand in named.items():
             if isinstance(operand, NUMBERS):
@@ -328,3 +336,61 @@ def _fold(
         message = f"{shape} over axes {tuple(axes)} needs more than {REDUCED_AXES} loops"
         raise ShapeError(where, message, shape)
     return [1] * missing + list(lengths), [[0] * missing + list(s) for s in steps]
+
+
+# Operands are seen through as few axes as will do: a kernel turns the number of an element into an
+# index by dividing, axis by axis, and kernels are compiled for a number of axes.
+
+
+def element_strides(array: Any) -> Shape:
+    """Return the strides of an array in elements."""
+    size = array.dtype.itemsize
+    return tuple(stride // size for stride in array.strides)
+
+
+def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
+    """Return strides that show an array in the shape it is broadcast to: 0 where it repeats."""
+    missing = len(target) - len(shape)
+    if missing < 0 or any(
+        length not in (1, wanted) for length, wanted in zip(shape, target[missing:], strict=True)
+    ):
+        raise ValueError(f"{shape} does not broadcast to {target}")
+    kept = (0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True))
+    return (*(0,) * missing, *kept)
+
+
+def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
+    """Merge axes that every operand walks through as if they were one.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    strides : sequence of tuple of int
+        Of each operand, one for each axis.
+
+    Returns
+    -------
+    shape : tuple of int
+        At least one axis.
+    strides : list of tuple of int
+    """
+    axes: list[list[int]] = []  # length, then the stride of each operand; the last axis first
+    for axis in reversed(range(len(shape))):
+        length, steps = shape[axis], [operand[axis] for operand in strides]
+        if length == 1:
+            continue
+        if axes and all(
+            step == inner * axes[-1][0] for step, inner in zip(steps, axes[-1][1:], strict=True)
+        ):
+            axes[-1][0] *= length
+        else:
+            axes.append([length, *steps])
+    axes = axes[::-1] or [[1, *(0 for _ in strides)]]
+    columns = list(zip(*axes, strict=True))
+    return tuple(columns[0]), [tuple(column) for column in columns[1:]]
+
+
+def require_contiguous(where: str, x: Any) -> None:
+    """Raise `ShapeError` where the elements of an array do not lie one behind the other."""
+    if not x.flags.c_contiguous:
+        raise ShapeError(where, f"an array {x.shape} is not contiguous", tuple(x.shape))

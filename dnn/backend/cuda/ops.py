@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
@@ -9,23 +10,36 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.cuda import elementwise, kernels
-from dnn.backend.cuda.blas import Cublas, product_of
-from dnn.backend.cuda.elementwise import ELEMENTWISE
-from dnn.backend.cuda.kernels import REDUCTIONS
+from dnn.backend.cuda import (
+    classification,
+    elementwise,
+    gathers,
+    noise,
+    products,
+    reductions,
+    updates,
+)
 from dnn.backend.cuda.launch import Launcher, Replay
-from dnn.backend.cuda.layout import element_strides
-from dnn.backend.cuda.source import THREADS, Elementwise, code_of
+from dnn.backend.cuda.products import Cublas
+from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, import_cupy
 from dnn.backend.formula import COPY, Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step
-from dnn.errors import DtypeError, ShapeError
 
 __all__ = ["CudaOps"]
 
 
+def _launched(function: Callable[..., Any]) -> Any:
+    """Return a method that calls a function with the launcher before its arguments."""
+
+    def method(self: CudaOps, *arguments: Any) -> Any:
+        return function(self.launcher, *arguments)
+
+    return functools.update_wrapper(method, function)
+
+
 class CudaOps(Ops):
-    """Array functions on a GPU; what they compute and how they are called is told in `Ops`.
+    """Array functions on a GPU; `Ops` says what they compute and how they are called.
 
     Parameters
     ----------
@@ -150,192 +164,31 @@ class CudaOps(Ops):
         """Set every element."""
         self.run_elementwise(elementwise.of_formula(COPY), float(value), out)
 
-    def take_rows(self, x: Array, rows: Array, out: Array) -> None:  # type: ignore[override]
-        """Gather rows, a thread for each element."""
-        width = int(np.prod(x.shape[1:], dtype=np.int64))
-        self._by_rows("take_rows", kernels.take_rows(code_of(x.dtype)), x, rows, out, len(x), width)
+    take_rows: Any = _launched(gathers.take_rows)
+    add_rows: Any = _launched(gathers.add_rows)
+    take_batch: Any = _launched(gathers.take_batch)
+    end_batch: Any = _launched(gathers.end_batch)
 
-    def take_batch(  # type: ignore[override]
-        self, x: Array, order: Array, position: Array, out: Array
-    ) -> None:
-        """Gather the next batch; where it begins is read on the GPU."""
-        for array in (x, order, out):
-            self._contiguous("take_batch", array)
-        width = int(np.prod(x.shape[1:], dtype=np.int64))
-        kernel = kernels.take_batch(code_of(x.dtype))
-        batch = out.shape[order.ndim - 1]
-        numbers = [np.int64(n) for n in (order.shape[-1], batch, max(1, width), out.size)]
-        self.launcher.for_each(kernel, out.size, [x, order, position, out, *numbers])
+    sum: Any = _launched(reductions.reduction("sum"))
+    prod: Any = _launched(reductions.reduction("prod"))
+    max: Any = _launched(reductions.reduction("max"))
+    min: Any = _launched(reductions.reduction("min"))
+    argmax: Any = _launched(reductions.argmax)
+    sum_of_squares: Any = _launched(reductions.sum_of_squares)
+    all_finite: Any = _launched(reductions.all_finite)
 
-    def end_batch(  # type: ignore[override]
-        self, loss: Array, losses: Array, position: Array
-    ) -> None:
-        """Note a loss and go on to the next batch, on the GPU."""
-        steps = (*element_strides(losses), 0)
-        kernel = kernels.end_batch(code_of(loss.dtype), code_of(losses.dtype))
-        numbers = [np.int64(loss.size), np.int64(steps[0]), np.int64(steps[1])]
-        self.launcher.launch(kernel, 1, [loss, losses, position, *numbers])
+    log_softmax: Any = _launched(classification.log_softmax)
+    mean_cross_entropy: Any = _launched(classification.mean_cross_entropy)
+    tally_classes: Any = _launched(classification.tally_classes)
 
-    def tally_classes(  # type: ignore[override]
-        self, outputs: Array, labels: Array, guesses: Array, tallies: Array
-    ) -> None:
-        """Count predictions, a thread for each class of each model."""
-        for array in (outputs, labels, tallies):
-            self._contiguous("tally_classes", array)
-        kernel = kernels.tally_classes(code_of(outputs.dtype))
-        sizes = (*outputs.shape[-2:], tallies.shape[-1], tallies.size)
-        numbers = [np.int64(n) for n in sizes]
-        self.launcher.for_each(kernel, tallies.size, [outputs, labels, tallies, *numbers])
+    uniform_noise: Any = _launched(noise.uniform_noise)
 
-    def add_rows(self, x: Array, rows: Array, out: Array) -> None:  # type: ignore[override]
-        """Add up rows, a thread for each element of the result, in the order of the rows."""
-        width = int(np.prod(out.shape[1:], dtype=np.int64))
-        kernel = kernels.add_rows(code_of(out.dtype))
-        self._by_rows("add_rows", kernel, x, rows, out, rows.size, width)
-
-    def _by_rows(
-        self, name: str, kernel: Any, x: Array, rows: Array, out: Array, length: int, width: int
-    ) -> None:
-        if rows.dtype != np.intp:
-            raise DtypeError(f"{name}: rows must be {np.dtype(np.intp)}, not {rows.dtype}")
-        for array in (x, rows, out):
-            self._contiguous(name, array)
-        numbers = [np.int64(length), np.int64(max(1, width)), np.int64(out.size)]
-        self.launcher.for_each(kernel, out.size, [x, rows, out, *numbers])
-
-    def _contiguous(self, name: str, x: Any) -> None:
-        if not x.flags.c_contiguous:
-            raise ShapeError(name, f"an array {x.shape} is not contiguous", tuple(x.shape))
-
-    # Reductions.
-
-    def _reduce(self, name: str, x: Array, axes: tuple[int, ...], out: Array) -> None:
-        positive = tuple(axis % x.ndim for axis in axes)
-        self.launcher.reduce(REDUCTIONS[name], [x], positive, out)
-
-    def argmax(self, x: Array, axis: int, out: Array) -> None:  # type: ignore[override]
-        """Where the first largest element stands, a thread for each result."""
-        axis %= x.ndim
-        integers = [x.shape[axis], element_strides(x)[axis]]
-        self.launcher.elementwise(ELEMENTWISE["argmax"], (x, out), integers, hidden=axis)
-
-    def log_softmax(  # type: ignore[override]
-        self, x: Array, column: Array, exponentials: Array, out: Array
-    ) -> None:
-        """Logarithm of the softmax, a block of threads for each row; needs no workspace."""
-        if not x.flags.c_contiguous:
-            self.copy(x, out)
-            x = out
-        self._contiguous("log_softmax", out)
-        width = x.shape[-1]
-        rows = x.size // max(1, width)
-        kernel = kernels.log_softmax(code_of(x.dtype))
-        if rows:
-            self.launcher.launch(kernel, rows, [x, out, np.int64(rows), np.int64(width)])
-
-    def mean_cross_entropy(  # type: ignore[override]
-        self, log_probabilities: Array, target: Array, mask: Array, terms: Array, out: Array
-    ) -> None:
-        """``-sum(target * log_probabilities) / rows``; needs no workspace."""
-        axes = (terms.ndim - 2, terms.ndim - 1)
-        self.launcher.reduce(
-            REDUCTIONS["mean_of_products"],
-            [log_probabilities, target],
-            axes,
-            out.reshape((*out.shape, 1, 1)),
-            scale=-1.0 / terms.shape[-2],
-        )
-
-    def all_finite(self, x: Array, mask: Array) -> bool:  # type: ignore[override]
-        """Say whether no element is NaN or infinite; waits for the GPU."""
-        axes = tuple(range(x.ndim))
-        out = self.cupy.empty((1,) * x.ndim, x.dtype)
-        self.launcher.reduce(REDUCTIONS["not_finite"], [x], axes, out)
-        return not self.to_host(out).any()
-
-    # Of optimizers, besides updates.
-
-    def sum_of_squares(  # type: ignore[override]
-        self, g: Array, squares: Array, out: Array
-    ) -> None:
-        """Sum over the last axis, of length 1 in `out`; needs no workspace."""
-        self.launcher.reduce(REDUCTIONS["sum_of_products"], [g, g], (g.ndim - 1,), out)
-
-    def clip_factor(self, sums: Array, limit: Array, out: Array) -> None:  # type: ignore[override]
-        """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
-        integers = [sums.shape[-1], element_strides(sums)[-1]]
-        limits = limit.reshape(limit.shape[:-1])
-        operands = (sums, limits, out.reshape(out.shape[:-1]))
-        spec = ELEMENTWISE["clip_factor"]
-        self.launcher.elementwise(spec, operands, integers, hidden=sums.ndim - 1)
-
-    def adam_coefficients(  # type: ignore
-        self,
-        count,
-        learning_rate,
-        beta1,
-        beta2,
-        weight_decay,
-        power,
-        complement1,
-        complement2,
-        step_size,
-        correction,
-        keep,
-    ):
-        """See `Ops.adam_coefficients`."""
-        # Two kernels: no thread of the second may see a count that others still change.
-        self.launcher.elementwise(ELEMENTWISE["count"], (count,))
-        settings = (learning_rate, beta1, beta2, weight_decay, count)
-        found = (complement1, complement2, step_size, correction, keep)
-        self.launcher.elementwise(ELEMENTWISE["adam_coefficients"], (*settings, *found))
-
-    # Linear algebra.
+    clip_factor: Any = _launched(updates.clip_factor)
+    adam_coefficients: Any = _launched(updates.adam_coefficients)
 
     def gemm(self, a: Array, b: Array, out: Array) -> None:  # type: ignore[override]
-        """Matrix products by cuBLAS, a call for each of the leading axes but the last."""
+        """Matrix products by cuBLAS."""
         if not a.shape[-1]:
             self.fill(0.0, out)
-            return
-        if not out.size:
-            return
-        code = code_of(out.dtype)
-        size = out.dtype.itemsize
-        for product, at_b, at_a, at_out in product_of(a, b, out):
-            self.launcher.call(
-                self.blas.multiply,
-                code,
-                product,
-                b.data.ptr + at_b * size,  # type: ignore[attr-defined]
-                a.data.ptr + at_a * size,  # type: ignore[attr-defined]
-                out.data.ptr + at_out * size,  # type: ignore[attr-defined]
-                (a, b, out),
-            )
-
-    # Random numbers.
-
-    def uniform_noise(
-        self, seed: Array, step: Array, stream: int, words: Array, keys: Array, out: Array
-    ) -> None:
-        """Draw floats from [0, 1): the same as `dnn.backend.philox`, bit for bit."""
-        self._contiguous("uniform_noise", out)
-        models = max(1, seed.size)
-        elements = out.size // models
-        blocks = models * -(-elements // 4)
-        numbers = [np.int64(stream), np.int64(models), np.int64(elements)]
-        kernel = kernels.uniform_noise(code_of(out.dtype))
-        if blocks:
-            self.launcher.launch(kernel, -(-blocks // THREADS), [seed, step, out, *numbers])
-
-
-def _reduction(name: str) -> Any:
-    def function(self: CudaOps, x: Any, axes: tuple[int, ...], out: Any) -> None:
-        self._reduce(name, x, axes, out)
-
-    function.__name__ = name
-    function.__doc__ = f"See `Ops.{name}`."
-    return function
-
-
-for _name in ("sum", "prod", "max", "min"):
-    setattr(CudaOps, _name, _reduction(_name))
+        elif out.size:
+            products.multiply(self.launcher, self.blas, a, b, out)

@@ -9,8 +9,8 @@ import pytest
 from cuda_catalogue import OPTIMIZERS
 from operation_cases import FORMULAS, compute
 
-from dnn.backend.cuda.blas import product_of
 from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.cuda.products import product_of
 from dnn.backend.device import Device
 from dnn.backend.ops import Ops
 from dnn.errors import DeviceError, DtypeError, ShapeError

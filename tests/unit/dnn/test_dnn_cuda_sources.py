@@ -12,7 +12,7 @@ from cuda_catalogue import all_kernels
 from operation_cases import FORMULAS
 
 from dnn.backend.cuda import elementwise
-from dnn.backend.cuda.layout import broadcast_strides, collapse
+from dnn.backend.cuda.launch import broadcast_strides, collapse
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.cuda.source import HALF_HEADER, code_of
 from dnn.backend.ops import Ops

@@ -1,4 +1,4 @@
-"""cuBLAS, called so that a CUDA graph can hold the calls.
+"""Matrix products by cuBLAS, called so that a CUDA graph can hold the calls.
 
 CuPy's own bindings refuse to be captured, since cuBLAS may allocate a workspace when it is
 called. Here it is given one for good, and is called through ctypes: two functions to set it up,
@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnn.backend.cuda.layout import element_strides
+from dnn.backend.cuda.launch import Launcher, element_strides
+from dnn.backend.cuda.source import code_of
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
-__all__ = ["Cublas", "Product", "product_of"]
+__all__ = ["Cublas", "Product", "multiply", "product_of"]
 
 WORKSPACE_BYTES = 32 << 20
 
@@ -107,6 +108,22 @@ def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
         offsets = [sum(i * step for i, step in zip(index, s[:-1], strict=True)) for s in steps]
         products.append((product, offsets[0], offsets[1], offsets[2]))
     return products
+
+
+def multiply(launcher: Launcher, blas: Cublas, a: Any, b: Any, out: Any) -> None:
+    """Launch ``out = a @ b``, a call for each of the leading axes but the last."""
+    code = code_of(out.dtype)
+    size = out.dtype.itemsize
+    for product, at_b, at_a, at_out in product_of(a, b, out):
+        launcher.call(
+            blas.multiply,
+            code,
+            product,
+            b.data.ptr + at_b * size,
+            a.data.ptr + at_a * size,
+            out.data.ptr + at_out * size,
+            (a, b, out),
+        )
 
 
 def _orientation(x: Any) -> tuple[bool, int]:

@@ -1,0 +1,157 @@
+"""Rows of samples: gathering them, adding them up, and going on from batch to batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.cuda.launch import Launcher, element_strides, require_contiguous
+from dnn.backend.cuda.source import C_TYPES, Kernel, arithmetic, code_of, stored
+from dnn.errors import DtypeError
+
+__all__ = ["add_rows", "end_batch", "take_batch", "take_rows"]
+
+
+def take_rows_kernel(code: str) -> Kernel:
+    """Write ``out[i] = x[rows[i]]``, rows out of range being the nearest one.
+
+    Its parameters: x, rows, out, rows of x, width of a row, elements of out.
+    """
+    name = f"take_rows__{code}"
+    kind = C_TYPES[code]
+    source = f"""extern "C" __global__ void {name}(
+    const {kind}* x, const long long* rows, {kind}* out,
+    const long long length, const long long width, const long long n)
+{{
+    const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+        long long row = rows[i / width];
+        row = row < 0 ? 0 : row >= length ? length - 1 : row;
+        out[i] = x[row * width + i % width];
+    }}
+}}
+"""
+    return Kernel(name, source, code == "f2")
+
+
+def take_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
+    """Gather rows, a thread for each element."""
+    width = int(np.prod(x.shape[1:], dtype=np.int64))
+    _by_rows(launcher, "take_rows", take_rows_kernel(code_of(x.dtype)), x, rows, out, len(x), width)
+
+
+def add_rows_kernel(code: str) -> Kernel:
+    """Write ``out[rows[i]] += x[i]``, out beginning as zeros.
+
+    A thread looks through all rows for those that its element gets, in their order: no two
+    threads write one element, so the same input gives the same bits.
+
+    Its parameters: x, rows, out, number of rows, width of a row, elements of out.
+    """
+    name = f"add_rows__{code}"
+    kind, middle = C_TYPES[code], arithmetic(code)
+    source = f"""extern "C" __global__ void {name}(
+    const {kind}* x, const long long* rows, {kind}* out,
+    const long long count, const long long width, const long long n)
+{{
+    const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+        {middle} total = 0;
+        for (long long j = 0; j < count; ++j)
+            if (rows[j] == i / width) total = total + ({middle})x[j * width + i % width];
+        out[i] = {stored(code, "total")};
+    }}
+}}
+"""
+    return Kernel(name, source, code == "f2")
+
+
+def add_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
+    """Add up rows, a thread for each element of the result, in the order of the rows."""
+    width = int(np.prod(out.shape[1:], dtype=np.int64))
+    kernel = add_rows_kernel(code_of(out.dtype))
+    _by_rows(launcher, "add_rows", kernel, x, rows, out, rows.size, width)
+
+
+def _by_rows(
+    launcher: Launcher,
+    name: str,
+    kernel: Kernel,
+    x: Any,
+    rows: Any,
+    out: Any,
+    length: int,
+    width: int,
+) -> None:
+    if rows.dtype != np.intp:
+        raise DtypeError(f"{name}: rows must be {np.dtype(np.intp)}, not {rows.dtype}")
+    for array in (x, rows, out):
+        require_contiguous(name, array)
+    numbers = [np.int64(length), np.int64(max(1, width)), np.int64(out.size)]
+    launcher.for_each(kernel, out.size, [x, rows, out, *numbers])
+
+
+def take_batch_kernel(code: str) -> Kernel:
+    """Write ``out[..., i] = x[order[..., position[0] + i]]``.
+
+    Its parameters: x, order, position, out, length of an order, rows of a batch, width of a row,
+    elements of out.
+    """
+    name = f"take_batch__{code}"
+    kind = C_TYPES[code]
+    source = f"""extern "C" __global__ void {name}(
+    const {kind}* x, const long long* order, const long long* position, {kind}* out,
+    const long long length, const long long batch, const long long width, const long long n)
+{{
+    const long long start = position[0];
+    const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+        const long long row = i / width;
+        const long long at = row / batch * length + start + row % batch;
+        out[i] = x[order[at] * width + i % width];
+    }}
+}}
+"""
+    return Kernel(name, source, code == "f2")
+
+
+def take_batch(launcher: Launcher, x: Any, order: Any, position: Any, out: Any) -> None:
+    """Gather the next batch; where it begins is read on the GPU."""
+    for array in (x, order, out):
+        require_contiguous("take_batch", array)
+    width = int(np.prod(x.shape[1:], dtype=np.int64))
+    kernel = take_batch_kernel(code_of(x.dtype))
+    batch = out.shape[order.ndim - 1]
+    numbers = [np.int64(n) for n in (order.shape[-1], batch, max(1, width), out.size)]
+    launcher.for_each(kernel, out.size, [x, order, position, out, *numbers])
+
+
+def end_batch_kernel(code: str, kept: str) -> Kernel:
+    """Write ``losses[position[1]] = loss`` and go on to the next batch.
+
+    Its parameters: loss, losses, position, losses of a step (one for each model), and the losses'
+    distance from step to step and from model to model, in elements.
+    """
+    name = f"end_batch__{code}_{kept}"
+    value = stored(kept, f"({arithmetic(code)})loss[k]")
+    source = f"""extern "C" __global__ void {name}(
+    const {C_TYPES[code]}* loss, {C_TYPES[kept]}* losses, long long* position,
+    const long long models, const long long by_step, const long long by_model)
+{{
+    if (blockIdx.x || threadIdx.x) return;
+    for (long long k = 0; k < models; ++k)
+        losses[position[1] * by_step + k * by_model] = {value};
+    position[0] += position[2];
+    position[1] += 1;
+}}
+"""
+    return Kernel(name, source, "f2" in (code, kept))
+
+
+def end_batch(launcher: Launcher, loss: Any, losses: Any, position: Any) -> None:
+    """Note a loss and go on to the next batch, on the GPU."""
+    steps = (*element_strides(losses), 0)
+    kernel = end_batch_kernel(code_of(loss.dtype), code_of(losses.dtype))
+    numbers = [np.int64(loss.size), np.int64(steps[0]), np.int64(steps[1])]
+    launcher.launch(kernel, 1, [loss, losses, position, *numbers])

@@ -1,0 +1,92 @@
+"""Reductions, and where the largest element stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dnn.backend.cuda.launch import Launcher, element_strides
+from dnn.backend.cuda.source import Elementwise, Reduction
+
+__all__ = ["ARGMAX", "REDUCTIONS", "all_finite", "argmax", "reduction", "sum_of_squares"]
+
+REDUCTIONS = {
+    spec.name: spec
+    for spec in (
+        Reduction("sum", ("x",), "x", "A(0)", "total = total + value;"),
+        Reduction("prod", ("x",), "x", "A(1)", "total = total * value;"),
+        Reduction(
+            "max",
+            ("x",),
+            "x",
+            "-A(1.0 / 0.0)",
+            "total = value != value || value > total ? value : total;",
+        ),
+        Reduction(
+            "min",
+            ("x",),
+            "x",
+            "A(1.0 / 0.0)",
+            "total = value != value || value < total ? value : total;",
+        ),
+        # 0 if every element is finite, else NaN.
+        Reduction("not_finite", ("x",), "x - x", "A(0)", "total = total + value;"),
+        Reduction("sum_of_products", ("x", "y"), "x * y", "A(0)", "total = total + value;"),
+        # Of logarithms x, which may be -inf where y is 0; scaled before, so that no sum overflows.
+        Reduction(
+            "mean_of_products",
+            ("x", "y"),
+            "y == A(0) ? A(0) : x * y * A(scale)",
+            "A(0)",
+            "total = total + value;",
+        ),
+    )
+}
+
+# The first of the largest, and NaN before all: a running maximum that only a larger one
+# or the first NaN replaces.
+ARGMAX = Elementwise(
+    "argmax",
+    ("x", "out"),
+    ("out",),
+    """
+out = 0;
+for (long long j = 1; j < length; ++j) {
+    const auto value = p_x[at_x + j * stride];
+    const auto best = p_x[at_x + out * stride];
+    if (best == best && (value > best || value != value)) out = j;
+}
+""",
+    pointers=("x",),
+    integers=("length", "stride"),
+    fixed=(("out", "i8"),),
+)
+
+
+def reduction(name: str) -> Callable[[Launcher, Any, tuple[int, ...], Any], None]:
+    """Return the function that launches a reduction of the table over some axes."""
+
+    def reduce(launcher: Launcher, x: Any, axes: tuple[int, ...], out: Any) -> None:
+        launcher.reduce(REDUCTIONS[name], [x], tuple(axis % x.ndim for axis in axes), out)
+
+    return reduce
+
+
+def argmax(launcher: Launcher, x: Any, axis: int, out: Any) -> None:
+    """Where the first largest element stands, a thread for each result."""
+    axis %= x.ndim
+    integers = [x.shape[axis], element_strides(x)[axis]]
+    launcher.elementwise(ARGMAX, (x, out), integers, hidden=axis)
+
+
+def sum_of_squares(launcher: Launcher, g: Any, squares: Any, out: Any) -> None:
+    """Sum over the last axis, of length 1 in `out`; needs no workspace."""
+    launcher.reduce(REDUCTIONS["sum_of_products"], [g, g], (g.ndim - 1,), out)
+
+
+def all_finite(launcher: Launcher, x: Any, mask: Any) -> bool:
+    """Say whether no element is NaN or infinite; waits for the GPU."""
+    axes = tuple(range(x.ndim))
+    out = launcher.cupy.empty((1,) * x.ndim, x.dtype)
+    launcher.reduce(REDUCTIONS["not_finite"], [x], axes, out)
+    return not launcher.cupy.asnumpy(out).any()
