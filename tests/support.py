@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 WORKFLOWS = ROOT / "workflows"
 # Beside the project where its developers keep it; users name their own folder.
@@ -85,6 +87,15 @@ def execute(
 def diel(*arguments: object, cwd: Path, **options: object) -> Finished:
     """Run the command line in a folder."""
     return execute([sys.executable, "-m", "diel", *arguments], cwd=cwd, **options)  # type: ignore[arg-type]
+
+
+def status_of(*arguments: object) -> object:
+    """Run the command line within this process; return its exit status."""
+    from diel.cli.main import main
+
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return ended.value.code
 
 
 def mpirun_diel(ranks: int, *arguments: object, cwd: Path, **options: object) -> Finished:

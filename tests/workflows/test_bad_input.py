@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
-from support import diel, mpiexec, mpirun_diel, workflow
+from support import diel, execute, mpi_implementation, mpiexec, mpirun_diel, status_of, workflow
+
+from diel.loading.environment import THREAD_VARIABLES
 
 MODULE = 'def run(ctx):\n    open("rank-worked", "w").close()\n'
 GOOD = """\
@@ -102,17 +106,28 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_file(name: str, tmp_path: Path) -> None:
+def test_bad_file(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process; what follows are whole commands."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for variable in THREAD_VARIABLES:  # the command sets them: give them back afterwards
+        monkeypatch.setenv(variable, "1")
     text, expected = BAD[name]
     workflow(tmp_path, text, m=MODULE)
     for command in ("check", "run"):
-        finished = diel(command, "w.toml", cwd=tmp_path)
-        assert finished.status == 2, finished.output
-        assert "w.toml" in finished.stderr
+        status = status_of(command, "w.toml")
+        output = capsys.readouterr()
+        assert status == 2, output
+        assert "w.toml" in output.err
         for words in expected:
-            assert words in finished.stderr
-        assert "Traceback" not in finished.output
-        assert finished.stdout == ""
+            assert words in output.err
+        assert "Traceback" not in output.err
+        assert output.out == ""
     assert not (tmp_path / "runs").exists()
     assert not (tmp_path / "rank-worked").exists()
 
@@ -186,10 +201,6 @@ def test_a_number_of_ranks_that_mpirun_did_not_start(tmp_path: Path) -> None:
 
 
 def test_open_mpi_as_root_says_what_it_wants(tmp_path: Path) -> None:
-    import os
-
-    from support import mpi_implementation
-
     if os.geteuid() != 0 or mpi_implementation() != "Open MPI":
         pytest.skip("only Open MPI minds, and only as root")
     workflow(tmp_path, GOOD, m=MODULE)
@@ -209,10 +220,6 @@ def test_no_mpiexec(tmp_path: Path) -> None:
         "import sys; sys.executable = '/nowhere/python'; "
         "from diel.cli.main import main; main(['run', 'w.toml'])"
     )
-    import sys
-
-    from support import execute
-
     finished = execute([sys.executable, "-c", code], cwd=tmp_path, environment={"PATH": ""})
     assert finished.status == 2
     assert "pip install" in finished.stderr

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import diel
-
-from diel.cli.main import main
+from support import diel, status_of
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "run_directories"
 
@@ -29,9 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def command(*arguments: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 0
+    assert status_of(*arguments) == 0
 
 
 def rows(file: Path) -> list[dict[str, str]]:

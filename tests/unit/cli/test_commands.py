@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, status_of
 
 from diel import __version__
 from diel.cli.commands import COMMANDS
 from diel.cli.completion import levels
-from diel.cli.main import build_parser, main
+from diel.cli.main import build_parser
 from diel.loading.environment import THREAD_VARIABLES
 
 WORKFLOW = """
@@ -50,15 +50,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def status(*arguments: str) -> object:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    return caught.value.code
-
-
 @pytest.mark.usefixtures("folder")
 def test_the_verdict_counts_the_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("check", "w.toml") == 0
+    assert status_of("check", "w.toml") == 0
     assert capsys.readouterr().out == (
         "w.toml: fine; 2 modules, 2 groups\n"
         "ranks, 1 for the executive and 1 for tuples included:\n"
@@ -70,7 +64,7 @@ def test_the_verdict_counts_the_ranks(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.usefixtures("folder")
 def test_the_verdict_for_a_number_of_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("check", "w.toml", "-n", "9") == 0
+    assert status_of("check", "w.toml", "-n", "9") == 0
     out = capsys.readouterr().out
     assert "on 9 ranks, group first: a x 2\non 9 ranks, group second: a x 2, b x 2\n" in out
 
@@ -101,7 +95,7 @@ def test_the_verdict_for_a_number_of_ranks(capsys: pytest.CaptureFixture[str]) -
 def test_bad_input_ends_with_status_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    assert status(*arguments) == 2
+    assert status_of(*arguments) == 2
     printed = capsys.readouterr()
     assert words in printed.err
     assert printed.out == ""
@@ -117,7 +111,7 @@ def test_processes_of_srun_that_are_no_ranks_start_no_run(
     said = []
     for task in range(8):
         monkeypatch.setenv("SLURM_PROCID", str(task))
-        assert status(command, "w.toml") == 2
+        assert status_of(command, "w.toml") == 2
         said += capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert "--mpi=pmix" in said[0]
@@ -156,7 +150,7 @@ def test_every_command_line_in_a_document_can_be_given(page: Path) -> None:
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("--version") == 0
+    assert status_of("--version") == 0
     assert capsys.readouterr().out == f"diel {__version__}\n"
 
 

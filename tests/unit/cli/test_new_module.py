@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, diel
+from support import ROOT, diel, status_of
 
-from diel.cli.main import main
 from diel.cli.new_module import LONGEST_NAME, write_new
 from diel.errors import NewModuleError
 
@@ -18,9 +17,7 @@ LONGEST = "n" * LONGEST_NAME
 
 
 def new_module(*arguments: object) -> object:
-    with pytest.raises(SystemExit) as caught:
-        main(["new-module", *map(str, arguments)])
-    return caught.value.code
+    return status_of("new-module", *arguments)
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from support import status_of
 
-from diel.cli.main import main
 from diel.text import format_duration
 
 STARTED = (
@@ -27,9 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runs(*arguments: str) -> object:
-    with pytest.raises(SystemExit) as caught:
-        main(["runs", *arguments])
-    return caught.value.code
+    return status_of("runs", *arguments)
 
 
 def make(place: Path, text: str) -> None:

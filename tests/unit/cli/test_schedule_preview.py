@@ -7,9 +7,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ROOT, status_of
 
-from diel.cli.main import main
 from diel.cli.workflow_file import spans
 from diel.loading.environment import THREAD_VARIABLES
 
@@ -55,9 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check(*arguments: str) -> object:
-    with pytest.raises(SystemExit) as caught:
-        main(["check", "w.toml", *arguments])
-    return caught.value.code
+    return status_of("check", "w.toml", *arguments)
 
 
 def test_who_would_sit_where(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,9 +123,7 @@ def test_more_threads_than_cores(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_workflow_can_be_seated(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if "$DIEL_DATA" in file.read_text(encoding="utf-8") and "DIEL_DATA" not in os.environ:
         pytest.skip("DIEL_DATA is not set: it names the folder with this file's data")
-    with pytest.raises(SystemExit) as caught:
-        main(["check", str(file), "--per-node", "4"])
-    assert caught.value.code == 0
+    assert status_of("check", file, "--per-node", "4") == 0
     assert "the executive" in capsys.readouterr().out
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import status_of
 
-from diel.cli.main import main
 from diel.errors import TagError
 from diel.programs.tuple_protocol import Fields, parse_tag, spell_tag
 
@@ -55,9 +55,7 @@ def test_a_plain_tag_is_written_plainly() -> None:
 
 
 def status(*arguments: str) -> object:
-    with pytest.raises(SystemExit) as caught:
-        main(["tuple", *arguments])
-    return caught.value.code
+    return status_of("tuple", *arguments)
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/socket"])

@@ -12,9 +12,9 @@ from typing import IO, Any
 
 import pytest
 from rich.console import Console
+from support import status_of
 
 from diel.cli import watch as watching
-from diel.cli.main import main
 from diel.cli.watch import Watched
 from diel.run.directory import RunDirectory
 from diel.run.status import write_status
@@ -77,10 +77,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
 
 def diel(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main(list(arguments))
-    assert isinstance(caught.value.code, int)
-    return caught.value.code
+    status = status_of(*arguments)
+    assert isinstance(status, int)
+    return status
 
 
 def words(text: str) -> str:

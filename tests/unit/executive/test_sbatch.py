@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import status_of
 
-from diel.cli.main import main
 from diel.errors import LaunchError, WorkflowError
 from diel.executive.sbatch import Job, job_for, sbatch_script, time_limit_s
 from diel.loading.environment import THREAD_VARIABLES
@@ -215,9 +215,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def sbatch(*arguments: str) -> object:
-    with pytest.raises(SystemExit) as caught:
-        main(["sbatch", *arguments])
-    return caught.value.code
+    return status_of("sbatch", *arguments)
 
 
 def test_the_command_prints_the_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

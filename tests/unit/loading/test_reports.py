@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import record
+from support import record, status_of
 
-from diel.cli.main import main
 from diel.errors import RunDirectoryError
 from diel.loading.reports import conclude_reports, write_reports
 from diel.run.directory import RunDirectory
@@ -142,11 +141,7 @@ def test_what_cannot_be_reported_on(directory: RunDirectory, tmp_path: Path) -> 
 
 def test_the_command(directory: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     run(directory, parameters=["width"])
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(directory.path)])
-    assert ended.value.code == 0
+    assert status_of("report", directory.path) == 0
     assert capsys.readouterr().out == f"{directory.path / 'report.html'}\n"
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(directory.path / "nowhere")])
-    assert ended.value.code == 2
+    assert status_of("report", directory.path / "nowhere") == 2
     assert "holds no results" in capsys.readouterr().err

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT
+from support import ROOT, status_of
 
-from diel.cli.main import main
 from diel.workflow.drawing import draw_dot, draw_mermaid, draw_text, drawing_of
 from diel.workflow.load import load_workflow
 from diel.workflow.model import Group, Module, Workflow
@@ -129,9 +128,7 @@ def test_no_tag_ends_a_label(tag: str) -> None:
 
 
 def graph(*arguments: object) -> object:
-    with pytest.raises(SystemExit) as caught:
-        main(["graph", *map(str, arguments)])
-    return caught.value.code
+    return status_of("graph", *arguments)
 
 
 @pytest.mark.parametrize("form", ["text", "dot", "mermaid"])

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft7Validator
-from support import ROOT, WORKFLOWS
+from support import ROOT, WORKFLOWS, status_of
 
-from diel.cli.main import main
 from diel.errors import WorkflowError
 from diel.executive.placement.planning import needs, plan_groups
 from diel.executive.sbatch import job_for
@@ -253,8 +252,7 @@ def test_what_is_accepted_is_planned_drawn_and_submitted(
 
 
 def printed(capsys: pytest.CaptureFixture[str], which: str, *arguments: object) -> str:
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
+    status = status_of(*arguments)
     out, err = capsys.readouterr()
-    assert caught.value.code == 0, f"{which}: {arguments}\n{err}"
+    assert status == 0, f"{which}: {arguments}\n{err}"
     return out

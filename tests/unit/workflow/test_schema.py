@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 from pydantic import BaseModel
-from support import ROOT
+from support import ROOT, status_of
 
-from diel.cli.main import main
 from diel.workflow.load import TABLES
 from diel.workflow.problems import keys_of
 from diel.workflow.schema import COMMAND, reference, tables, unit_of, workflow_schema
@@ -42,9 +41,7 @@ def complaints(validator: Draft7Validator, text: str) -> list[str]:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 0
+    assert status_of(*arguments) == 0
     return capsys.readouterr().out
 
 
