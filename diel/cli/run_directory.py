@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +31,7 @@ def runs(options: argparse.Namespace) -> int:
     is_first_time = options.folder is None and not folder.exists()
     found = [] if is_first_time else list_runs(folder)
     if options.json:
-        rows = [asdict(run) | {"path": str(run.path.absolute())} for run in found]
+        rows = [run.as_dict() | {"path": str(run.path.absolute())} for run in found]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     elif found:
         head = ("started", "took", "ranks", "state", "run", "")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from diel.errors import AddressError
+from diel.frozen import Frozen
 from diel.text import did_you_mean
 
 
@@ -42,8 +42,7 @@ class CopyRanks(NamedTuple):
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Peers:
+class Peers(Frozen):
     """The ranks of a group that can send to each other.
 
     Attributes

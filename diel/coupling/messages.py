@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from diel.comm.tags import DIRECT_PAYLOADS
 from diel.coupling.address import Address, Peers
+from diel.frozen import Frozen
 from diel.tuples.tags import Tag, decode_tag, encode_tag, format_tag
 
 if TYPE_CHECKING:
@@ -101,8 +101,10 @@ def describe_key(key: bytes) -> str:
     return f"tag {format_tag(decode_tag(key))}"
 
 
-@dataclass(frozen=True)
-class MessageCounts:
+_NOBODY: Final[Mapping[tuple[int, int], int]] = {}
+
+
+class MessageCounts(Frozen):
     """How many messages a copy on a rank has sent and received: what tells a deadlock from delay.
 
     Attributes
@@ -121,12 +123,15 @@ class MessageCounts:
         Serials and world ranks of those whose receipt it waits for.
     """
 
-    sent: dict[tuple[int, int], int] = field(default_factory=dict)
+    sent: Mapping[tuple[int, int], int] = _NOBODY
     arrived: int = 0
-    delivered: dict[tuple[int, int], int] = field(default_factory=dict)
-    received: dict[tuple[int, int], int] = field(default_factory=dict)
+    delivered: Mapping[tuple[int, int], int] = _NOBODY
+    received: Mapping[tuple[int, int], int] = _NOBODY
     waits_for: Literal["message", "receipt", ""] = ""
     receivers: tuple[tuple[int, int], ...] = ()
+
+
+NO_MESSAGES: Final = MessageCounts()
 
 
 # -- messages that have reached this rank ----------------------------------------------------------

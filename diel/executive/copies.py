@@ -8,7 +8,7 @@ none of them could use it without the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -101,8 +101,8 @@ class RunningModule:
         module_serial = next(serials) if self.has_comm else copies[0].plan.module_serial
         self.has_comm = False
         for copy in copies:
-            copy.plan = replace(
-                copy.plan, serial=next(serials), module_serial=module_serial, attempt=attempt
+            copy.plan = copy.plan.replace(
+                serial=next(serials), module_serial=module_serial, attempt=attempt
             )
             copy.working = set(copy.plan.ranks)
             copy.returned, copy.policy, copy.leaving_with = None, None, ()

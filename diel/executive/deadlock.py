@@ -10,17 +10,16 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from diel.coupling.messages import MessageCounts
 from diel.executive.messages import Waiting
 from diel.executive.plans import CopyPlan
+from diel.frozen import Frozen
 from diel.tuples.tags import decode_tag, format_tag
 
 
-@dataclass(frozen=True)
-class Waits:
+class Waits(Frozen):
     """A rank that waits, as rank 0 knows it."""
 
     plan: CopyPlan

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from diel.comm import tags
@@ -196,13 +195,13 @@ class Driver:
         CheckpointError, OSError
             If the tuples of the run that is resumed cannot be had; nothing has started.
         """
-        self._recorder.record(replace(started, finished=self._finished_before))
+        self._recorder.record(started.replace(finished=self._finished_before))
         for rank in self._server_ranks:
             self._mailbox.send(welcome, rank)
         if self._resumption is not None and self._resumption.checkpoint is not None:
             self._tuple_client().restore(self._resumption.checkpoint)
         for gpus, ranks in self._pool_by_gpus().items():
-            self._mailbox.send_to_all(replace(welcome, gpus=gpus), ranks)
+            self._mailbox.send_to_all(welcome.replace(gpus=gpus), ranks)
         self._specs = welcome.specs
         self._perform(self._scheduler.start())
         while self._exit_code is None:

@@ -5,10 +5,10 @@ What the journal shall say it answers too: records, in the past tense, see `diel
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from diel.executive.plans import CopyPlan, Iteration
+from diel.frozen import Frozen
 from diel.run.records import Record
 
 Policy: TypeAlias = Literal["stop", "continue", "retry"]
@@ -17,8 +17,7 @@ EndedBy: TypeAlias = Literal["iterations", "until"]
 # -- events -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CopyRankFinished:
+class CopyRankFinished(Frozen):
     """One rank of a copy has finished its part."""
 
     serial: int
@@ -26,8 +25,7 @@ class CopyRankFinished:
     returned: Any = None
 
 
-@dataclass(frozen=True)
-class CopyRankFailed:
+class CopyRankFailed(Frozen):
     """One rank of a copy has failed: where it ran, the error in one line, and its traceback."""
 
     serial: int
@@ -37,40 +35,35 @@ class CopyRankFailed:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class CopyRankLeft:
+class CopyRankLeft(Frozen):
     """One rank has left a copy, as it was told to."""
 
     serial: int
     rank: int
 
 
-@dataclass(frozen=True)
-class TimeLimitPassed:
+class TimeLimitPassed(Frozen):
     """A copy has taken longer than it may; `error` says so."""
 
     serial: int
     error: str
 
 
-@dataclass(frozen=True)
-class LeaveTimedOut:
+class LeaveTimedOut(Frozen):
     """Ranks of a copy were told to leave it so long ago."""
 
     serial: int
     timeout_s: float
 
 
-@dataclass(frozen=True)
-class ModuleCommAsked:
+class ModuleCommAsked(Frozen):
     """One rank of a copy wants the communicator of all copies of its module."""
 
     serial: int
     rank: int
 
 
-@dataclass(frozen=True)
-class TagLooked:
+class TagLooked(Frozen):
     """Whether a tuple with the tag of `LookForTag` is there."""
 
     group: str
@@ -78,22 +71,19 @@ class TagLooked:
     is_there: bool
 
 
-@dataclass(frozen=True)
-class StopAsked:
+class StopAsked(Frozen):
     """Somebody asked the run to stop."""
 
     reason: str
 
 
-@dataclass(frozen=True)
-class DeadlockFound:
+class DeadlockFound(Frozen):
     """Every running module waits for another one."""
 
     explanation: str
 
 
-@dataclass(frozen=True)
-class JournalLost:
+class JournalLost(Frozen):
     """Somebody has removed or cut the journal: nothing more can be recorded."""
 
     explanation: str
@@ -107,8 +97,7 @@ Event: TypeAlias = (
 # -- instructions -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class StartGroup:
+class StartGroup(Frozen):
     """Order these copies to start: an iteration of a group of modules."""
 
     group: str
@@ -116,8 +105,7 @@ class StartGroup:
     copies: tuple[CopyPlan, ...]
 
 
-@dataclass(frozen=True)
-class RestartCopies:
+class RestartCopies(Frozen):
     """Order these copies of one module to start again, on the same ranks."""
 
     group: str
@@ -125,16 +113,14 @@ class RestartCopies:
     copies: tuple[CopyPlan, ...]
 
 
-@dataclass(frozen=True)
-class LeaveCopy:
+class LeaveCopy(Frozen):
     """Tell these ranks to leave a copy that has failed, and watch the clock."""
 
     plan: CopyPlan
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class MakeModuleComm:
+class MakeModuleComm(Frozen):
     """Tell these ranks, which all wait for it, to make their module's communicator."""
 
     group: str
@@ -144,8 +130,7 @@ class MakeModuleComm:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class LookForTag:
+class LookForTag(Frozen):
     """Look whether a tuple with this tag is in the tuple space, and leave it there."""
 
     group: str
@@ -153,16 +138,14 @@ class LookForTag:
     tag: str | tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class StopRun:
+class StopRun(Frozen):
     """Tell every rank to stop, and why."""
 
     reason: str
     is_failure: bool = True
 
 
-@dataclass(frozen=True)
-class EndRun:
+class EndRun(Frozen):
     """Everything is done."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from diel.executive import messages
@@ -145,7 +144,7 @@ class Listener:
         plan = self._plan_of(report.serial)
         module = self._modules[plan.group, plan.module]
         if module.time_limit_s is not None and policy_for(module, plan.attempt) != "stop":
-            report = replace(report, has_timeout=True)  # its end is no end of the run
+            report = report.replace(has_timeout=True)  # its end is no end of the run
         self._waits.note(rank, plan, report, time.monotonic())
         if report.what.startswith("tput"):
             self._warn(plan, f"{report.what} waits for room: the tuple server is full")

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from diel.comm.meter import NO_TIMES, Times
 from diel.coupling.address import CopyRanks, Peers
-from diel.coupling.messages import MessageCounts
+from diel.coupling.messages import NO_MESSAGES, MessageCounts
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration, ModulePlacement
+from diel.frozen import Frozen
 from diel.loading.module_spec import ModuleSpec
-from diel.run.records import Record
 
 if TYPE_CHECKING:
+    from diel.run.records import Record
     from diel.workflow.boundary import Boundary
 
 # -- from rank 0, EXECUTIVE_TO_WORKER ---------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Welcome:
+class Welcome(Frozen):
     """The workflow is fine: what every rank has to know before it imports NumPy.
 
     Attributes
@@ -101,8 +100,7 @@ class RunGroup(NamedTuple):
     gpus: tuple[tuple[str, ...] | None, ...] | None = None
 
 
-@dataclass(frozen=True)
-class RunCopy:
+class RunCopy(Frozen):
     """Do your part of one copy of a module, which is started again.
 
     Attributes
@@ -123,15 +121,13 @@ class RunCopy:
     gpus: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True)
-class MakeModuleComm:
+class MakeModuleComm(Frozen):
     """All ranks of your module want its communicator: make it, together."""
 
     serial: int
 
 
-@dataclass(frozen=True)
-class Leave:
+class Leave(Frozen):
     """There is no more work, and this is the run's exit code; finalize MPI and exit."""
 
     exit_code: int = 0
@@ -140,16 +136,14 @@ class Leave:
 Order: TypeAlias = "Welcome | RunGroup | RunCopy | MakeModuleComm | Leave"
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(Frozen):
     """The run is stopping, with this exit code; sent once to every rank, on a tag of its own."""
 
     reason: str
     exit_code: int = 1
 
 
-@dataclass(frozen=True)
-class LeaveCopy:
+class LeaveCopy(Frozen):
     """Leave this copy, which has failed; on a tag of its own too."""
 
     serial: int
@@ -159,19 +153,17 @@ class LeaveCopy:
 # `times` is what a rank has spent on a copy or, in its goodbye, from its welcome on.
 
 
-@dataclass(frozen=True)
-class RankFinished:
+class RankFinished(Frozen):
     """My part of a copy is done; `returned` is what its function returned on rank 0 of it."""
 
     serial: int
     returned: Any
     leftover_messages: int = 0
-    counts: MessageCounts = field(default_factory=MessageCounts)
+    counts: MessageCounts = NO_MESSAGES
     times: Times = NO_TIMES
 
 
-@dataclass(frozen=True)
-class RankFailed:
+class RankFailed(Frozen):
     """My part of a copy failed.
 
     Attributes
@@ -189,24 +181,22 @@ class RankFailed:
     host: str
     error: str
     detail: str
-    counts: MessageCounts = field(default_factory=MessageCounts)
+    counts: MessageCounts = NO_MESSAGES
     times: Times = NO_TIMES
 
 
-@dataclass(frozen=True)
-class RankStopped:
+class RankStopped(Frozen):
     """My part of a copy ended because the run is stopping: a consequence, never a cause."""
 
     serial: int
     times: Times = NO_TIMES
 
 
-@dataclass(frozen=True)
-class RankLeft:
+class RankLeft(Frozen):
     """I have left a copy, as I was told to."""
 
     serial: int
-    counts: MessageCounts = field(default_factory=MessageCounts)
+    counts: MessageCounts = NO_MESSAGES
     times: Times = NO_TIMES
 
 
@@ -214,22 +204,19 @@ COPY_ENDED = (RankFinished, RankFailed, RankStopped, RankLeft)
 """How a rank's part of a copy may end."""
 
 
-@dataclass(frozen=True)
-class ModuleCommAsked:
+class ModuleCommAsked(Frozen):
     """I wait for the communicator of all copies of my module."""
 
     serial: int
 
 
-@dataclass(frozen=True)
-class WaitOver:
+class WaitOver(Frozen):
     """I go on; said only after `Waiting`."""
 
     serial: int
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(Frozen):
     """I have been waiting for a while.
 
     Attributes
@@ -260,26 +247,23 @@ class Waiting:
     puts: tuple[int, ...]
     waited_s: float
     request: int = 0
-    counts: MessageCounts = field(default_factory=MessageCounts)
+    counts: MessageCounts = NO_MESSAGES
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(Frozen):
     """Something for the journal."""
 
     record: Record
 
 
-@dataclass(frozen=True)
-class Goodbye:
+class Goodbye(Frozen):
     """I am about to finalize MPI; a server tells how many tuples nobody took."""
 
     tuples_left: int = 0
     times: Times = NO_TIMES
 
 
-@dataclass(frozen=True)
-class ServerStatus:
+class ServerStatus(Frozen):
     """What I, a tuple server, hold; said now and then, if it has changed."""
 
     tuples: int

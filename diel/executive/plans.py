@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+from diel.frozen import Frozen
 
 Iteration: TypeAlias = "tuple[int, ...]"
 """Which iteration, from 0: a number for each group around, outermost first, and one for itself."""
 
 
-@dataclass(frozen=True)
-class ModulePlan:
+class ModulePlan(Frozen):
     """One module of a group.
 
     Attributes
@@ -35,8 +35,7 @@ class ModulePlan:
     time_limit_s: float | None = None
 
 
-@dataclass(frozen=True)
-class GroupPlan:
+class GroupPlan(Frozen):
     """One group: modules, or other groups.
 
     Attributes
@@ -66,8 +65,7 @@ class GroupPlan:
         return sum(module.copies * module.processes for module in self.modules)
 
 
-@dataclass(frozen=True)
-class CopyPlan:
+class CopyPlan(Frozen):
     """One copy of a module on its ranks.
 
     Attributes

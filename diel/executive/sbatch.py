@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from diel.errors import LaunchError
 from diel.executive.placement.planning import fewest_gpus_per_node, needs, plan_groups, pool_ranks
+from diel.frozen import Frozen
 from diel.workflow.model import Workflow
 
 _WARNING_S: Final = 60
@@ -22,8 +22,7 @@ _TIME_LIMIT: Final = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.AS
 _PARTITION: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*")
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Frozen):
     """What is asked of Slurm.
 
     Attributes

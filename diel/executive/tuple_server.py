@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from diel.comm.meter import ServerMeter
@@ -39,7 +38,7 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
         if (now_s := time.monotonic()) < next_s:
             return
         next_s = now_s + _TELL_STATUS_EVERY_S
-        status = replace(told, tuples=store.tuples_held, size_bytes=store.memory.held_bytes)
+        status = told.replace(tuples=store.tuples_held, size_bytes=store.memory.held_bytes)
         if status != told:
             told = status
             mailbox.send(status, parent.EXECUTIVE_RANK)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -226,7 +225,7 @@ class _Worker:
             if isinstance(order, RunCopy):
                 before = self._meter.times()
                 report = self._perform(order)
-                self._report(replace(report, times=self._meter.times().minus(before)))
+                self._report(report.replace(times=self._meter.times().minus(before)))
                 self._spans.save_if_due()
             else:  # it came when this rank had left the copy
                 assert isinstance(order, MakeModuleComm)

@@ -8,11 +8,11 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import BoundaryError, CouplingError
+from diel.frozen import Frozen
 from diel.loading.results import Results, as_number
 from diel.run.records import MessageLogged, ProgressMade
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 _PROGRESS_EVERY_S: Final = 0.1
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Frozen):
     """Where in the run a rank of a module stands.
 
     Attributes

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from diel.frozen import Frozen
 
 if TYPE_CHECKING:
     from diel.workflow.functions import FunctionLocation
     from diel.workflow.model import Module
 
+_NOTHING: Final[Mapping[str, str]] = {}
 
-@dataclass(frozen=True)
-class ExecutableSpec:
+
+class ExecutableSpec(Frozen):
     """The program of a module; placeholders may stand in all texts.
 
     Attributes
@@ -28,13 +30,12 @@ class ExecutableSpec:
     words: tuple[str, ...]
     launcher: tuple[str, ...] = ()
     directory: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = _NOTHING
     stdin: str = ""
     tasks: int | None = None
 
 
-@dataclass(frozen=True)
-class ModuleSpec:
+class ModuleSpec(Frozen):
     """A module's entry in the workflow file.
 
     Attributes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -172,7 +172,7 @@ class _Run:
         return (
             []
             if self.view.accounts is None
-            else [asdict(rank) for rank in self.view.accounts.ranks]
+            else [rank.as_dict() for rank in self.view.accounts.ranks]
         )
 
     @property

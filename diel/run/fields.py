@@ -1,10 +1,9 @@
-"""What a field in a file of JSON lines may be: kinds of values, and the fields of dataclasses."""
+"""What a field in a file of JSON lines may be: kinds of values, and the fields of classes."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
 from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -13,9 +12,6 @@ DEEPEST: Final = 100
 _LARGEST_INTEGER: Final = 2**63
 _LARGEST_NUMBER: Final = 1e300
 LATEST_S: Final = 1e11  # what functions for dates still take
-
-SPARSE: Final = {"is_sparse": True}
-"""Metadata of a field that is not written where it is at its default."""
 
 
 class DamagedRecord(ValueError):
@@ -74,7 +70,7 @@ class Kind(NamedTuple):
     convert : callable or None
         From such a value to the field's; None if it stays as it is.
     parts : bool
-        Whether it is a list of dataclasses, each a table in the file.
+        Whether it is a list of instances, each a table in the file.
     """
 
     words: str
@@ -115,16 +111,36 @@ def complete(table: dict[str, Any], layout: Mapping[str, Column], name: str) -> 
             table[key] = kind.convert(table[key])
 
 
+class Default(NamedTuple):
+    """What stands beside an annotation where that is more than a value; see `field`."""
+
+    make: Callable[[], Any]
+    is_sparse: bool
+
+
+def field(
+    *,
+    default: Any = None,
+    default_factory: Callable[[], Any] | None = None,
+    is_sparse: bool = False,
+) -> Any:
+    """Say what the default of a field is, and whether it is not written then."""
+    return Default(default_factory or partial(_same, default), is_sparse)
+
+
 def layout_of(kind: type) -> dict[str, Column]:
-    """Return the fields of a dataclass whose annotations say what they hold."""
+    """Return the fields of a class whose annotations say what they hold."""
     layout = {}
-    for each in fields(kind):
-        default, factory = each.default, each.default_factory
-        is_required = default is MISSING and factory is MISSING
-        make_default = partial(_same, default) if factory is MISSING else factory
-        is_sparse = each.metadata.get("is_sparse", False)
-        (what, *_) = each.type.__metadata__  # type: ignore[union-attr]
-        layout[each.name] = Column(what, is_required, make_default, is_sparse)
+    for base in reversed(kind.__mro__[:-1]):
+        for name, annotation in base.__annotations__.items():
+            if not hasattr(annotation, "__metadata__"):
+                continue
+            default = base.__dict__.get(name)
+            if not isinstance(default, Default):
+                default = Default(partial(_same, default), False)
+            is_required = name not in base.__dict__
+            (what, *_) = annotation.__metadata__
+            layout[name] = Column(what, is_required, *default)
     return layout
 
 
@@ -155,7 +171,7 @@ def table_of(kind: Kind, words: str) -> Kind:
 
 
 def table_like(part: type) -> Kind:
-    """Return the kind of a table that becomes a dataclass, whose annotations say what is in it."""
+    """Return the kind of a table that becomes an instance, by the annotations of its class."""
     layout = layout_of(part)
 
     def fits(table: Any) -> bool:
@@ -171,7 +187,7 @@ def table_like(part: type) -> Kind:
 
 
 def list_of_tables(part: type, words: str) -> Kind:
-    """Return the kind of a list of tables, each of which becomes a dataclass."""
+    """Return the kind of a list of tables, each of which becomes an instance of a class."""
     fits, convert = table_like(part)[1:3]
     assert convert is not None
     return Kind(

@@ -10,11 +10,11 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, TypeAlias
 
 from diel.errors import RunDirectoryError
+from diel.frozen import Frozen
 from diel.run.directory import RunDirectory, open_regular
 from diel.run.fields import DamagedRecord
 from diel.run.records import (
@@ -44,8 +44,7 @@ _LONGEST_TAIL_BYTES: Final = 2**26
 _STAMP: Final = re.compile(r"-(\d{8}-\d{6})(-\d+)?$")
 
 
-@dataclass(frozen=True)
-class RunSummary:
+class RunSummary(Frozen):
     """One run.
 
     Attributes

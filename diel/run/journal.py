@@ -8,11 +8,11 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from diel.errors import RunDirectoryError
+from diel.frozen import Frozen
 from diel.run.directory import open_regular
 from diel.run.fields import DEEPEST, DamagedRecord
 from diel.run.json_lines import JsonLinesFile
@@ -108,8 +108,7 @@ class JournalWriter:
         self._lines.close()
 
 
-@dataclass(frozen=True)
-class Damage:
+class Damage(Frozen):
     """A line of a journal that is no record: which it is, from 1, and what is wrong with it."""
 
     line: int

@@ -1,4 +1,4 @@
-"""The records of the journal: a frozen dataclass for each event, which says what its fields hold.
+"""The records of the journal: a class for each event, which says what its fields hold.
 
 ::
 
@@ -16,7 +16,6 @@ format what follows them is written, and a later one than this is refused.
 
 # Annotations are evaluated here: they hold what the fields of a record may be.
 from collections.abc import Mapping, Sequence
-from dataclasses import FrozenInstanceError, dataclass, field
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -24,12 +23,14 @@ from typing import (
     ClassVar,
     Final,
     NamedTuple,
-    NoReturn,
     TypeAlias,
-    TypeVar,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 from diel.errors import RunDirectoryError
+from diel.frozen import Frozen, dataclass_transform
 from diel.run.fields import (
     ANY,
     COUNT,
@@ -39,7 +40,6 @@ from diel.run.fields import (
     NUMBER,
     ROW,
     SECONDS,
-    SPARSE,
     TEXT,
     TEXTS,
     TRUTH,
@@ -47,6 +47,7 @@ from diel.run.fields import (
     DamagedRecord,
     Kind,
     complete,
+    field,
     layout_of,
     list_of,
     list_of_tables,
@@ -55,22 +56,12 @@ from diel.run.fields import (
     table_of,
 )
 
-if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
-else:
-
-    def dataclass_transform(**_: object) -> object:
-        """Tell type checkers that classes with a decorator are dataclasses."""
-        return lambda decorator: decorator
-
-
 FORMAT: Final = 1
 """The version of the journal that is written, and the latest that is read."""
 _MOST_RANKS: Final = 2**24
 
 
-@dataclass(frozen=True)
-class StoredValue:
+class StoredValue(Frozen):
     """A returned value that the journal only describes.
 
     Attributes
@@ -152,8 +143,7 @@ TableName: TypeAlias = tuple[str, frozenset[str]]
 # -- parts of records -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Frozen):
     """A machine: its ranks, and its GPUs as CUDA names them."""
 
     host: Text
@@ -161,8 +151,7 @@ class Node:
     gpus: Annotated[Sequence[str], ANY] = ()
 
 
-@dataclass(frozen=True)
-class RankTimes:
+class RankTimes(Frozen):
     """What a rank has spent its time on; `copies` ran there, or ``tuple server``."""
 
     rank: Count
@@ -174,8 +163,7 @@ class RankTimes:
     cpu_s: Seconds = 0.0
 
 
-@dataclass(frozen=True)
-class ModuleTimes:
+class ModuleTimes(Frozen):
     """What all ranks together have spent on a module."""
 
     module: Text
@@ -186,13 +174,15 @@ class ModuleTimes:
     cpu_s: Seconds = 0.0
 
 
-_Kind = TypeVar("_Kind", bound="Record")
+EVENTS: Final[dict[str, type["Record"]]] = {}
+"""The class of each event, by its name in the journal."""
 
 
 # -- records --------------------------------------------------------------------------------------
 
 
-class Record:
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class Record(Frozen):
     """Something that has happened in a run.
 
     Attributes
@@ -206,25 +196,23 @@ class Record:
     time_s: float = 0.0
     layout: ClassVar[Mapping[str, Column]] = {}
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.layout = layout_of(cls)
+        if not cls.__name__.startswith("_"):
+            EVENTS[cls.__name__] = cls
+
     def __init__(self, *, time_s: float = 0.0, **values: Any) -> None:
         for name, column in self.layout.items():
-            if name not in values:
-                if column.is_required:
-                    raise TypeError(f"{type(self).__name__} needs {name}")
+            if name not in values and not column.is_required:
                 values[name] = column.make_default()
-        if len(values) > len(self.layout):
-            odd = ", ".join(values.keys() - self.layout.keys())
-            raise TypeError(f"{type(self).__name__} has no {odd}")
-        self.__dict__.update(values, time_s=time_s)
+        super().__init__(time_s=time_s, **values)
 
-    def at(self: _Kind, time_s: float) -> _Kind:
+    def at(self, time_s: float) -> "Self":
         """Return the same record, written at that time."""
         record = object.__new__(type(self))
         record.__dict__.update(self.__dict__, time_s=time_s)
         return record
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
     def __eq__(self, other: object) -> bool:
         """Whether the other says the same, at whatever time."""
@@ -232,41 +220,18 @@ class Record:
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self.layout)
 
-    def __repr__(self) -> str:
-        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.layout)
-        return f"{type(self).__name__}({values})"
+    __hash__ = None  # type: ignore[assignment]
 
 
-EVENTS: Final[dict[str, type[Record]]] = {}
-"""The class of each event, by its name in the journal."""
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def _record(kind: type[_Kind]) -> type[_Kind]:
-    """Make a class a frozen dataclass, and the record of the event of its name.
-
-    All share the methods of `Record`: every rank imports this, and those that `dataclass` writes
-    and compiles for each class would take 16 ms.
-    """
-    kind = dataclass(init=False, repr=False, eq=False)(kind)
-    kind.layout = layout_of(kind)
-    if not kind.__name__.startswith("_"):
-        EVENTS[kind.__name__] = kind
-    return kind
-
-
-@_record
 class _UnknownRecord(Record):
     """A record of an event that a later version has added."""
 
 
-@_record
 class _OfGroup(Record):
     group: Text
     iteration: Iteration = (0,)
 
 
-@_record
 class _OfCopy(Record):
     module: Text
     copy: Count
@@ -277,13 +242,11 @@ class _OfCopy(Record):
         return f"{self.module}.{self.copy}"
 
 
-@_record
 class _OfResults(Record):
     module: Text
     copy: Annotated[int, ANY] = 0  # nobody relies on it
 
 
-@_record
 class RunCreated(Record):
     """The run directory was made for a workflow file."""
 
@@ -291,7 +254,6 @@ class RunCreated(Record):
     format: Count = 1
 
 
-@_record
 class RunStarted(Record):
     """Rank 0 begins, also where a run is resumed.
 
@@ -330,7 +292,7 @@ class RunStarted(Record):
     workflow: Text
     ranks: Annotated[int, _RANKS]
     groups: Texts
-    finished: FinishedGroups = field(default_factory=dict, metadata=SPARSE)
+    finished: FinishedGroups = field(default_factory=dict, is_sparse=True)
     file: Text = ""
     host: Annotated[str, ANY] = ""
     diel: Annotated[str, ANY] = ""
@@ -349,7 +311,6 @@ class RunStarted(Record):
     nodes: Annotated[Sequence[Node], list_of_tables(Node, "a list of nodes with their ranks")] = ()
 
 
-@_record
 class RunResumed(Record):
     """Somebody asks for the run to go on from a checkpoint: what came later will come again.
 
@@ -369,7 +330,6 @@ class RunResumed(Record):
     format: Count = 1
 
 
-@_record
 class RunRefused(Record):
     """A run could not be resumed; nothing has started."""
 
@@ -377,7 +337,6 @@ class RunRefused(Record):
     exit_code: Annotated[int, INTEGER]
 
 
-@_record
 class GroupStarted(_OfGroup):
     """An iteration of a group begins.
 
@@ -392,22 +351,20 @@ class GroupStarted(_OfGroup):
     """
 
     copies: Annotated[Mapping[str, int], table_of(COUNT, "a table of whole numbers")] = field(
-        default_factory=dict, metadata=SPARSE
+        default_factory=dict, is_sparse=True
     )
     placement: Annotated[
         Mapping[str, Sequence[int]], table_of(COUNTS, "a table of lists of ranks")
-    ] = field(default_factory=dict, metadata=SPARSE)
-    groups: Texts = field(default=(), metadata=SPARSE)
+    ] = field(default_factory=dict, is_sparse=True)
+    groups: Texts = field(default=(), is_sparse=True)
 
 
-@_record
 class ModuleCommMade(_OfGroup):
     """All copies of a module share ``ctx.module_comm`` from now on."""
 
     module: Text
 
 
-@_record
 class CopyFinished(_OfCopy, _OfGroup):
     """A copy is done on all its ranks.
 
@@ -426,9 +383,9 @@ class CopyFinished(_OfCopy, _OfGroup):
 
     attempt: Count = 1
     returned: Annotated[Any, ANY] = None
-    returned_file: Annotated[str | None, or_none(FILE_NAME)] = field(default=None, metadata=SPARSE)
-    returned_type: Text = field(default="", metadata=SPARSE)
-    returned_bytes: Count = field(default=0, metadata=SPARSE)
+    returned_file: Annotated[str | None, or_none(FILE_NAME)] = field(default=None, is_sparse=True)
+    returned_type: Text = field(default="", is_sparse=True)
+    returned_bytes: Count = field(default=0, is_sparse=True)
 
     @classmethod
     def of(cls, value: Any, **place: Any) -> "CopyFinished":
@@ -450,7 +407,6 @@ class CopyFinished(_OfCopy, _OfGroup):
         return StoredValue(self.returned_type, self.returned_bytes, self.returned_file)
 
 
-@_record
 class ModuleFailed(_OfCopy, _OfGroup):
     """A copy has failed, and what follows.
 
@@ -492,7 +448,6 @@ class ModuleFailed(_OfCopy, _OfGroup):
         return self.policy == "stop"
 
 
-@_record
 class CopiesRestarted(_OfGroup):
     """Copies of a module start again; `attempt` counts from 1."""
 
@@ -501,7 +456,6 @@ class CopiesRestarted(_OfGroup):
     attempt: Count
 
 
-@_record
 class CopyGivenUp(_OfCopy, _OfGroup):
     """A copy has failed, all its ranks have left, and the rest goes on without it."""
 
@@ -509,7 +463,6 @@ class CopyGivenUp(_OfCopy, _OfGroup):
     error: Text
 
 
-@_record
 class GroupFinished(_OfGroup):
     """An iteration of a group is done.
 
@@ -522,7 +475,6 @@ class GroupFinished(_OfGroup):
     ended_by: Annotated[str | None, or_none(TEXT)] = "iterations"
 
 
-@_record
 class CheckpointSaved(Record):
     """The run can be resumed from here.
 
@@ -539,25 +491,22 @@ class CheckpointSaved(Record):
     number: Count
     file: Annotated[str | None, or_none(FILE_NAME)]
     finished: Annotated[Mapping[str, Finished] | None, or_none(_FINISHED)] = field(
-        default=None, metadata=SPARSE
+        default=None, is_sparse=True
     )
 
 
-@_record
 class DeadlockFound(Record):
     """Every module waits for a tuple or a message that nobody is left to put or send."""
 
     explanation: Text
 
 
-@_record
 class JournalLost(Record):
     """Somebody has removed or cut the journal; only those see it who have it open."""
 
     explanation: Text
 
 
-@_record
 class LeaveIgnored(_OfCopy):
     """Ranks did not leave a copy that has failed, and so the run was ended."""
 
@@ -570,21 +519,18 @@ Failure: TypeAlias = ModuleFailed | DeadlockFound | JournalLost | LeaveIgnored
 """What may end a run."""
 
 
-@_record
 class StopOrdered(Record):
     """All ranks are told to stop."""
 
     reason: Text
 
 
-@_record
 class RanksAborted(Record):
     """These ranks did not say goodbye, and are ended."""
 
     ranks: Counts
 
 
-@_record
 class ResultsDeclared(_OfResults):
     """A module will add rows to a table of results.
 
@@ -609,8 +555,8 @@ class ResultsDeclared(_OfResults):
     expected: Annotated[int | None, or_none(COUNT)]
     file: Annotated[
         str, Kind("the name of a file", lambda value: value == "" or FILE_NAME.fits(value))
-    ] = field(default="", metadata=SPARSE)
-    parameters: Texts = field(default=(), metadata=SPARSE)
+    ] = field(default="", is_sparse=True)
+    parameters: Texts = field(default=(), is_sparse=True)
 
     @property
     def table(self) -> TableName:
@@ -618,7 +564,6 @@ class ResultsDeclared(_OfResults):
         return self.module, frozenset([self.file] if self.file else self.columns)
 
 
-@_record
 class ResultAdded(_OfResults):
     """A row of results: a value for each column."""
 
@@ -630,7 +575,6 @@ class ResultAdded(_OfResults):
         return self.module, frozenset(self.row)
 
 
-@_record
 class ResultsShown(_OfResults):
     """How a table stands that a module writes itself.
 
@@ -653,12 +597,12 @@ class ResultsShown(_OfResults):
     file: Annotated[str, FILE_NAME]
     count: Count
     best: Annotated[Sequence[dict[str, Any]] | None, or_none(list_of(ROW, "a list of tables"))] = (
-        field(default=None, metadata=SPARSE)
+        field(default=None, is_sparse=True)
     )
-    constants: Row = field(default_factory=dict, metadata=SPARSE)
-    notes: Texts = field(default=(), metadata=SPARSE)
+    constants: Row = field(default_factory=dict, is_sparse=True)
+    notes: Texts = field(default=(), is_sparse=True)
     unranked: Annotated[dict[str, int], table_of(COUNT, "a table of whole numbers")] = field(
-        default_factory=dict, metadata=SPARSE
+        default_factory=dict, is_sparse=True
     )
 
     @property
@@ -667,7 +611,6 @@ class ResultsShown(_OfResults):
         return self.module, frozenset([self.file])
 
 
-@_record
 class ProgressMade(_OfCopy):
     """How far a copy is, in a unit of its own; `total` is None where that is not known."""
 
@@ -676,7 +619,6 @@ class ProgressMade(_OfCopy):
     text: Text
 
 
-@_record
 class MessageLogged(_OfCopy):
     """A copy, or the executive, has something to say; `level` is that of `logging`."""
 
@@ -684,7 +626,6 @@ class MessageLogged(_OfCopy):
     text: Text
 
 
-@_record
 class TimeAccounted(Record):
     """What ranks and modules have spent their time on."""
 
@@ -694,7 +635,6 @@ class TimeAccounted(Record):
     ]
 
 
-@_record
 class RunEnded(Record):
     """The run is over; `tuples_left` were in the tuple space."""
 
@@ -738,5 +678,5 @@ def encoded(record: Record, time_s: float) -> dict[str, Any]:
         value = getattr(record, name)
         if column.is_sparse and value == column.make_default():
             continue
-        table[name] = [vars(part) for part in value] if column.kind.parts else value
+        table[name] = [part.as_dict() for part in value] if column.kind.parts else value
     return table

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from diel.errors import RunDirectoryError
+from diel.frozen import Frozen
 from diel.run.directory import RunDirectory
 from diel.run.journal import Damage, JournalReader, JournalWriter
 from diel.run.records import (
@@ -32,8 +33,7 @@ from diel.run.records import (
 )
 
 
-@dataclass(frozen=True)
-class Resumption:
+class Resumption(Frozen):
     """Where a resumed run begins.
 
     Attributes

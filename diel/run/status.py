@@ -12,9 +12,10 @@ It is replaced as a whole, so a reader finds the old one or the new one. `since_
 # Annotations are evaluated here: they hold what the fields may be.
 import json
 import os
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
+from diel.frozen import Frozen
 from diel.run.directory import RunDirectory, open_anew, open_regular
 from diel.run.fields import NUMBER, SECONDS, DamagedRecord, or_none, parsed, table_like
 from diel.run.records import Count, Text
@@ -22,8 +23,7 @@ from diel.run.records import Count, Text
 _LONGEST_BYTES: Final = 2**26
 
 
-@dataclass(frozen=True)
-class WaitView:
+class WaitView(Frozen):
     """A rank that has waited for a while; `since_s` counts from 1970."""
 
     rank: Count
@@ -32,8 +32,7 @@ class WaitView:
     since_s: Annotated[float, SECONDS]
 
 
-@dataclass(frozen=True)
-class ServerView:
+class ServerView(Frozen):
     """What a tuple server holds."""
 
     rank: Count
@@ -42,8 +41,7 @@ class ServerView:
     capacity_bytes: Count
 
 
-@dataclass(frozen=True)
-class ProgressView:
+class ProgressView(Frozen):
     """How far a copy is, as it says itself; `total` is None where that is not known."""
 
     copy: Text
@@ -52,13 +50,12 @@ class ProgressView:
     text: Text
 
 
-@dataclass(frozen=True)
-class StatusView:
+class StatusView(Frozen):
     """What `status.json` says."""
 
-    waiting: list[WaitView] = field(default_factory=list)
-    servers: list[ServerView] = field(default_factory=list)
-    progress: list[ProgressView] = field(default_factory=list)
+    waiting: Sequence[WaitView] = ()
+    servers: Sequence[ServerView] = ()
+    progress: Sequence[ProgressView] = ()
 
 
 def write_status(directory: RunDirectory, status: dict[str, Any]) -> None:
@@ -85,9 +82,9 @@ def read_status(directory: RunDirectory) -> StatusView:
     )
 
 
-def _parts(tables: Any, part: type) -> list[Any]:
-    """Return those tables in a list that are as they should be."""
+def _parts(tables: Any, part: type) -> tuple[Any, ...]:
+    """Return those tables of a list that are as they should be."""
     kind = table_like(part)
     assert kind.convert is not None
     tables = tables if isinstance(tables, list) else []
-    return [kind.convert(table) for table in tables if kind.fits(table)]
+    return tuple(kind.convert(table) for table in tables if kind.fits(table))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from diel.frozen import Frozen
 from diel.run import records
 from diel.run.records import Failure, Record, TableName
 
@@ -112,8 +113,7 @@ class CopyView:
     attempt: int = 1
 
 
-@dataclass(frozen=True)
-class _Saved:
+class _Saved(Frozen):
     """What a view held at a checkpoint: of each table, the rows expected and those there."""
 
     number: int

@@ -26,7 +26,7 @@ else:
 # import each other.
 LAYERS = {
     "diel": """
-        errors run text
+        errors frozen run text
         plugins
         comm workflow
         tuples
@@ -73,7 +73,7 @@ LAYER_OF = {
     for name in line.split()
 }
 # Those on which packages of the same layer may stand too.
-GROUND = {"diel.errors", "diel.text"}
+GROUND = {"diel.errors", "diel.frozen", "diel.text"}
 # In no layer: they import what is asked of them, when it is asked.
 ROOTS = {"diel/__init__.py", "diel/__main__.py", "dnn/__init__.py", "modules/__init__.py"}
 

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from diel.executive.placement.gpus import Demand, Node, assign_gpus
 from diel.executive.plans import GroupPlan, ModulePlan
+from diel.frozen import Frozen
 
 GroupRanks: TypeAlias = "tuple[tuple[int, ...], ...]"
 """The ranks of each copy: those of the group's first module, then those of the second, ..."""
@@ -22,8 +23,7 @@ GroupRanks: TypeAlias = "tuple[tuple[int, ...], ...]"
 _CHOICES_REMEMBERED: Final = 1000
 
 
-@dataclass(frozen=True)
-class Need:
+class Need(Frozen):
     """What a module asks of the ranks that run it.
 
     Attributes

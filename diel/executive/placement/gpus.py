@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import repeat, zip_longest
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+from diel.frozen import Frozen
 
 Demand: TypeAlias = "list[int]"
 """How many GPUs each rank of a group needs, largest first, ranks without any left out."""
 
+_NOT_ASSIGNED: Final[Mapping[int, tuple[str, ...]]] = {}
 
-@dataclass(frozen=True)
-class Node:
+
+class Node(Frozen):
     """One machine of a run.
 
     Attributes
@@ -36,7 +38,7 @@ class Node:
     host: str
     ranks: tuple[int, ...]
     gpus: tuple[str, ...] = ()
-    assigned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    assigned: Mapping[int, tuple[str, ...]] = _NOT_ASSIGNED
 
 
 class TooFewGpus(ValueError):

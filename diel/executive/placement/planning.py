@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from diel.errors import Problem, WorkflowError
@@ -225,12 +224,12 @@ def _limited(
     limited = []
     for plan in plans:
         modules = tuple(
-            replace(module, copies=min(module.copies, limits[plan.name]))
+            module.replace(copies=min(module.copies, limits[plan.name]))
             if module.module in fills
             else module
             for module in plan.modules
         )
-        limited.append(replace(plan, modules=modules))
+        limited.append(plan.replace(modules=modules))
     return limited
 
 

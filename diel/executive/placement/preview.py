@@ -8,17 +8,16 @@ however often it is repeated.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from diel.executive.events import CopyRankFinished, EndRun, StartGroup
 from diel.executive.placement.assignment import GroupRanks, RankAssignment
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
+from diel.frozen import Frozen
 from diel.workflow.model import Workflow
 
 
-@dataclass(frozen=True)
-class PreviewRow:
+class PreviewRow(Frozen):
     """Copies of a module that run on some ranks at one moment.
 
     Attributes
@@ -98,7 +97,7 @@ def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list
     ValueError
         If a group could never start, which no valid workflow has.
     """
-    once = [replace(plan, iterations=1, until=None) for plan in plans]
+    once = [plan.replace(iterations=1, until=None) for plan in plans]
     is_moment_over = True
 
     def choose(plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:

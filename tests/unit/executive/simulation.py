@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hypothesis import strategies as st
@@ -89,7 +89,7 @@ def cases(draw: st.DrawFn, failing: bool = False) -> Case:
         order = draw(st.permutations(names))  # the file need not list groups in a possible order
         for place, name in enumerate(order):
             depends = draw(st.lists(st.sampled_from(order[:place]), unique=True)) if place else []
-            plans[name] = replace(plans[name], depends=tuple(depends))
+            plans[name] = plans[name].replace(depends=tuple(depends))
     groups = tuple(draw(st.permutations(list(plans.values()))))
     size = max(one.ranks for one in groups) + draw(st.integers(0, 8))
     first = draw(st.integers(0, 3))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -89,7 +88,7 @@ def test_progress_goes_to_the_status_and_now_and_then_to_the_journal(
     done = [record.done for record in heard.records]
     assert done[:4] == [1, 2, 11, 12]  # each copy at first, and again after a second
     assert 300 < len(done) < 2000
-    heard.hear(messages.Recorded(replace(progress, done=5, total=5)))
+    heard.hear(messages.Recorded(progress.replace(done=5, total=5)))
     assert heard.records[-1].done == 5  # its end at once
     assert sorted(heard.status._progress) == ["a.0", "a.1"]
     heard.status.forget_progress("a.1")

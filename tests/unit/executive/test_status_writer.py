@@ -39,14 +39,14 @@ def test_what_has_changed_is_written_now_and_then(tmp_path: Path) -> None:
     assert not directory.status.exists()  # not so soon
     status.write_if_due(11.0, lambda: 1011.03)
     found = read_status(directory)
-    assert found.waiting == [WaitView(4, "m.2", "tget('a')", 1008.6)]
-    assert found.servers == [ServerView(1, 3, 700, 1000)]
+    assert found.waiting == (WaitView(4, "m.2", "tget('a')", 1008.6),)
+    assert found.servers == (ServerView(1, 3, 700, 1000),)
     directory.status.unlink()
     status.write_if_due(12.0, lambda: 1012.0)
     assert not directory.status.exists()  # nothing is new
     waits.forget(4)
     status.write_if_due(13.0, lambda: 1013.0)
-    assert read_status(directory).waiting == []
+    assert read_status(directory).waiting == ()
 
 
 def test_progress_is_in_the_status_until_its_copy_ends(tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_progress_is_in_the_status_until_its_copy_ends(tmp_path: Path) -> None:
     status.note_progress(first)
     status.note_progress(ProgressMade(module="m", copy=1, done=3, total=None, text=""))
     status.write_if_due(1.0)
-    assert read_status(directory).progress == [
+    assert read_status(directory).progress == (
         ProgressView("m.0", 120.0, 200, "18 networks"),
         ProgressView("m.1", 3, None, ""),
-    ]
+    )
     status.forget_progress("m.0")
     status.write_if_due(2.0)
     assert [one.copy for one in read_status(directory).progress] == ["m.1"]

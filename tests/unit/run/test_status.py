@@ -15,7 +15,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     wait = {"rank": 3, "copy": "m.0", "what": "tget('a')", "since_s": 12.5}
     server = {"rank": 1, "tuples": 2, "size_bytes": 700, "capacity_bytes": 1000}
     write_status(directory, {"waiting": [wait], "servers": [server]})
-    expected = StatusView([WaitView(3, "m.0", "tget('a')", 12.5)], [ServerView(1, 2, 700, 1000)])
+    expected = StatusView((WaitView(3, "m.0", "tget('a')", 12.5),), (ServerView(1, 2, 700, 1000),))
     assert read_status(directory) == expected
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 

@@ -1,0 +1,77 @@
+"""`Frozen`: classes like frozen dataclasses, which share their methods.
+
+`dataclass` writes and compiles methods for each class, half a millisecond each, and every rank of a
+run imports dozens of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+    from typing_extensions import dataclass_transform as dataclass_transform
+else:
+
+    def dataclass_transform(**_: object) -> Callable[[Any], Any]:
+        """Tell type checkers that subclasses are dataclasses."""
+        return lambda kind: kind
+
+
+@dataclass_transform(frozen_default=True)
+class Frozen:
+    """Values under names that are annotations of the class, with their defaults beside them.
+
+    A default is shared by all instances, so it must be something that nobody changes.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _names: ClassVar[frozenset[str]] = frozenset()
+    _required: ClassVar[frozenset[str]] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._fields = tuple(
+            dict.fromkeys(
+                name
+                for kind in reversed(cls.__mro__[:-1])
+                for name, what in kind.__annotations__.items()
+                if "ClassVar" not in str(what)
+            )
+        )
+        cls._names = frozenset(cls._fields)
+        cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        values = dict(zip(self._fields, positional, strict=False), **named)
+        is_each_once = len(values) == len(positional) + len(named)
+        if not is_each_once or not self._required <= values.keys() <= self._names:
+            raise TypeError(
+                f"{type(self).__name__} has {', '.join(self._fields) or 'no fields'}; got "
+                f"{len(positional)} by place and {', '.join(named) or 'none'} by name"
+            )
+        self.__dict__.update(values)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return the same with other values of some fields."""
+        return type(self)(**{**self.as_dict(), **changes})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values of all fields by name."""
+        return {name: getattr(self, name) for name in self._fields}
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self._fields)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.as_dict().values()))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"cannot assign to {name!r}: a {type(self).__name__} never changes")
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.as_dict().items())
+        return f"{type(self).__name__}({values})"
