@@ -27,11 +27,11 @@ import json
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final, NoReturn, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 import diel
 from diel.errors import CheckpointError, PayloadError
@@ -48,9 +48,10 @@ from diel.tuples.protocol import (
 from diel.tuples.striping import Layout
 from diel.tuples.tags import decode_tag, encode_tag
 
+if TYPE_CHECKING:
+    from diel.tuples.requests import Requests
+
 PathLike: TypeAlias = "str | os.PathLike[str]"
-Ask: TypeAlias = "Callable[..., Reply]"
-"""``ask(server, operation, key, argument=0, timeout_s=inf)``: the client's question to a server."""
 
 FORMAT: Final = 1
 _MAGIC: Final = b"diel checkpoint "
@@ -102,71 +103,49 @@ class _Census:
 # -- writing --------------------------------------------------------------------------------------
 
 
-def save(path: PathLike, first: list[Reply], ask: Ask, route: Callable[[bytes], int]) -> int:
-    """Write a checkpoint; the file is there whole or not at all.
-
-    Parameters
-    ----------
-    path : path
-        Folders that are missing are made; a file that is there is replaced at the end.
-    first : list of Reply
-        The answer of each server to DUMP with argument 0, which took its snapshot.
-    ask : callable
-        Asks a server for the rest.
-    route : callable
-        From the key of a piece to its server.
-
-    Returns
-    -------
-    int
-        Tuples in the file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+def save(path: PathLike, requests: Requests) -> int:
+    """Write a checkpoint, whole or not at all; see `TupleClient.checkpoint`."""
     path = Path(path)
-    servers = len(first)
+    places = [(server, b"") for server in range(requests.servers)]
+    first = requests.ask_all(Operation.DUMP, places)  # each server has taken its snapshot
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("x+b") as file:
-                tuples = _write(file, first, ask, route)
+                tuples = _write(file, first, requests)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError:
-        for server in range(servers):  # a snapshot that nobody fetches would stay in memory
-            while ask(server, Operation.DUMP, argument=1).number:
+        for server, _ in places:  # a snapshot that nobody fetches would stay in memory
+            while requests.ask(server, Operation.DUMP, argument=1).number:
                 pass
         raise
     _sync_folder(path.parent)
     return tuples
 
 
-def _write(file: IO[bytes], first: list[Reply], ask: Ask, route: Callable[[bytes], int]) -> int:
-    servers = len(first)
+def _write(file: IO[bytes], first: list[Reply], requests: Requests) -> int:
     census = _Census()
     file.write(_opening({}))
-    for server in range(servers):
+    for server in range(requests.servers):
         piece, first[server] = first[server], Reply(0, 0, 0)  # so that its memory can go
         while piece.number:
             for item in unpack_frames(piece.payload):
                 census.add(item)
             file.write(piece.payload)
-            piece = ask(server, Operation.DUMP, argument=1)
+            piece = requests.ask(server, Operation.DUMP, argument=1)
     for key in census.missing_keys():
         # Put after the snapshot of its own server, but before that of the layout's.
-        found = ask(route(key), Operation.READ, key, timeout_s=0)
+        found = requests.ask(requests.route(key), Operation.READ, key, timeout_s=0)
         if not found.status:
             census.add(found)
             file.write(_frame(found))
     incomplete = sum(not census.is_whole(layout) for layout in census.layouts.values())
     tuples = census.tuples - incomplete
     facts = {
-        "servers": servers,
+        "servers": requests.servers,
         "tuples": tuples,
         "frames": census.frames,
         "bytes": file.tell() - len(_opening({})),
@@ -210,29 +189,8 @@ def _sync_folder(folder: Path) -> None:
 # -- reading --------------------------------------------------------------------------------------
 
 
-def restore(path: PathLike, put: Callable[[Reply], None], flush: Callable[[], None]) -> int:
-    """Put the tuples of a checkpoint, once all of it was found to be good.
-
-    Parameters
-    ----------
-    path : path
-    put : callable
-        Puts a tuple, given as key, kind, meta and payload, on the server that it belongs to.
-    flush : callable
-        Returns when all that was put is in the space.
-
-    Returns
-    -------
-    int
-        Tuples that were put.
-
-    Raises
-    ------
-    CheckpointError
-        If the file is no checkpoint, or a damaged one; nothing was put.
-    OSError
-        If it cannot be read.
-    """
+def restore(path: PathLike, requests: Requests) -> int:
+    """Put the tuples of a checkpoint, once all of it is good; see `TupleClient.restore`."""
     with Path(path).open("rb") as file:
         census = _Census()
         for item in _Reader(path, file).tuples():
@@ -244,14 +202,14 @@ def restore(path: PathLike, put: Callable[[Reply], None], flush: Callable[[], No
         if wanted:  # the pieces first: a layout must not be seen before them
             for item in _Reader(path, file).tuples():
                 if item.key in wanted:
-                    put(item)
-            flush()
+                    requests.put_again(item)
+            requests.flush()
         tuples = 0
         for item in _Reader(path, file).tuples():
             if _is_present(item, census):
-                put(item)
+                requests.put_again(item)
                 tuples += 1
-        flush()
+        requests.flush()
     return tuples
 
 

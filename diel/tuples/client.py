@@ -13,19 +13,26 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from diel.errors import PayloadError
+from diel.tuples import codec
 from diel.tuples.handles import Claim, Subscription, Watch
 from diel.tuples.protocol import (
+    LONGEST_META_BYTES,
     SMALL_BYTES,
+    STRIPED,
     TUPLE_OVERHEAD_BYTES,
     Operation,
+    Reply,
     Status,
+    unpack_frames,
 )
 from diel.tuples.requests import Requests, Wait, raise_for, seconds, whole_value
 from diel.tuples.striping import Striper
-from diel.tuples.tags import Pattern, Tag
+from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
 
 if TYPE_CHECKING:
     from diel.tuples.transport import Transport
@@ -38,10 +45,6 @@ class TupleClient:
     which travel as they are, numbers, and any Python object that can be pickled. Several tuples
     may share a tag: first in, first out. With several servers the first field of a tag decides
     which one has it. Not to be shared by threads.
-
-    Parameters
-    ----------
-    transport : Transport
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -168,8 +171,7 @@ class TupleClient:
 
     def flush(self) -> None:
         """Return when everything that this rank has put is in the space."""
-        for server in range(self._requests.servers):
-            self._requests.ask(server, Operation.FLUSH)
+        self._requests.flush()
 
     def dist_tput(self, tag: Tag, value: object, *, timeout: float | None = None) -> None:
         """Put a tuple whose payload is spread over all servers.
@@ -233,9 +235,9 @@ class TupleClient:
             _, server, _, _, rest = known
             request_id, value = self._take_quickly(server, rest)
             if value is None:
-                value = self._striper.value_of(self._requests.await_take(request_id, tag))
+                value = self._value_of(self._requests.await_take(request_id, tag))
             return (tag, value) if with_tag else value
-        return self._striper.get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
+        return self._get(Operation.TAKE, "tget", tag, timeout, out, with_tag)
 
     def tread(
         self,
@@ -246,15 +248,15 @@ class TupleClient:
         with_tag: bool = False,
     ) -> Any:
         """Copy the oldest tuple that matches and leave it there; otherwise as `tget`."""
-        return self._striper.get(Operation.READ, "tread", tag, timeout, out, with_tag)
+        return self._get(Operation.READ, "tread", tag, timeout, out, with_tag)
 
     def tget_nowait(self, tag: Pattern, *, out: object = None, with_tag: bool = False) -> Any:
         """Take the oldest tuple that matches, or raise `TupleTimeout` at once."""
-        return self._striper.get(Operation.TAKE, "tget_nowait", tag, 0, out, with_tag)
+        return self._get(Operation.TAKE, "tget_nowait", tag, 0, out, with_tag)
 
     def tread_nowait(self, tag: Pattern, *, out: object = None, with_tag: bool = False) -> Any:
         """Copy the oldest tuple that matches, or raise `TupleTimeout` at once."""
-        return self._striper.get(Operation.READ, "tread_nowait", tag, 0, out, with_tag)
+        return self._get(Operation.READ, "tread_nowait", tag, 0, out, with_tag)
 
     def claim(
         self, tag: Pattern, *, timeout: float | None = None, lease: float | None = None
@@ -311,7 +313,23 @@ class TupleClient:
         if limit is not None and limit < 1:
             raise ValueError(f"limit is at least 1; got {limit!r}")
         key, servers = self._requests.pattern_places(tag)
-        return self._striper.collect(key, servers, limit)
+        found: list[tuple[Tag, Any]] = []
+        for server in servers:
+            while limit is None or len(found) < limit:
+                left = 0 if limit is None else limit - len(found)
+                reply = self._requests.ask(server, Operation.COLLECT, key, argument=left)
+                items = list(unpack_frames(reply.payload))
+                for index, item in enumerate(items):
+                    try:
+                        value = self._value_of(item)
+                    except PayloadError:
+                        for taken in items[index:]:  # no value can be made of this one
+                            self._requests.put_again(taken)
+                        raise
+                    found.append((decode_tag(item.key), value))
+                if not reply.meta:
+                    break  # else there was more than fits into one reply
+        return found
 
     def dist_tget(
         self,
@@ -325,7 +343,7 @@ class TupleClient:
 
         `tget` does the same: whether a tuple is striped makes no difference to who takes it.
         """
-        return self._striper.get(Operation.TAKE, "dist_tget", tag, timeout, out, with_tag)
+        return self._get(Operation.TAKE, "dist_tget", tag, timeout, out, with_tag)
 
     def dist_tread(
         self,
@@ -336,7 +354,50 @@ class TupleClient:
         with_tag: bool = False,
     ) -> Any:
         """Copy a tuple, its pieces from all servers at the same time; otherwise as `tread`."""
-        return self._striper.get(Operation.READ, "dist_tread", tag, timeout, out, with_tag)
+        return self._get(Operation.READ, "dist_tread", tag, timeout, out, with_tag)
+
+    def _get(
+        self,
+        operation: int,
+        name: str,
+        tag: Pattern,
+        timeout: float | None,
+        out: object,
+        with_tag: bool,
+    ) -> Any:
+        """Take or read a tuple for the call of this name."""
+        timeout_s = seconds(timeout)
+        target = None if out is None else codec.receive_into(out)
+        if target is not None and len(target.meta) > LONGEST_META_BYTES:
+            raise PayloadError(f"{name}({format_tag(tag)}): out= has a dtype of too many fields")
+        deadline_s = time.monotonic() + timeout_s
+        left_s = timeout_s
+        while True:
+            _, reply = self._requests.match(operation, name, tag, left_s, target)
+            if reply.status:
+                raise_for(reply, name, tag, timeout_s, target)
+            payload = reply.payload
+            if reply.kind & STRIPED:
+                into = None if target is None else target.buffer
+                if operation == Operation.TAKE:
+                    payload = self._striper.take(reply, into)
+                else:
+                    payload = self._striper.fetch(operation, reply, into)
+            if payload is not None:
+                break
+            left_s = max(0.0, deadline_s - time.monotonic())  # taken meanwhile: look for the next
+        if target is None:
+            value = codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
+        else:
+            if payload is not target.buffer:
+                target.buffer[:] = payload
+            value = out
+        return (decode_tag(reply.key), value) if with_tag else value
+
+    def _value_of(self, reply: Reply) -> Any:
+        """Return the value of a tuple that was taken."""
+        payload = self._striper.take(reply) if reply.kind & STRIPED else reply.payload
+        return codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
 
     # -- what comes later, and the whole space ----------------------------------------------
 
@@ -412,9 +473,7 @@ class TupleClient:
         """
         from diel.tuples import checkpoint
 
-        servers = [(server, b"") for server in range(self._requests.servers)]
-        first = self._requests.ask_all(Operation.DUMP, servers)
-        return checkpoint.save(path, first, self._requests.ask, self._requests.route)
+        return checkpoint.save(path, self._requests)
 
     def restore(self, path: str | os.PathLike[str]) -> int:
         """Put all tuples of a checkpoint into the space, beside those that are there.
@@ -438,4 +497,4 @@ class TupleClient:
         """
         from diel.tuples import checkpoint
 
-        return checkpoint.restore(path, self._requests.put_again, self.flush)
+        return checkpoint.restore(path, self._requests)

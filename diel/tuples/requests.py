@@ -161,6 +161,11 @@ class Requests:
         }
         return [found[request_id] for request_id in request_ids]
 
+    def flush(self) -> None:
+        """Return when everything that this client has put is in the space."""
+        for server in range(self.servers):
+            self.ask(server, Operation.FLUSH)
+
     def match(
         self,
         operation: int,

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from diel.errors import PayloadError
 from diel.tuples import codec
 from diel.tuples.codec import np
 from diel.tuples.protocol import (
-    LONGEST_META_BYTES,
     PIECE,
     STRIPED,
     Operation,
@@ -28,10 +26,9 @@ from diel.tuples.protocol import (
     Status,
     message_cost,
     pack_put,
-    unpack_frames,
 )
-from diel.tuples.requests import Requests, encode, raise_for, seconds
-from diel.tuples.tags import Pattern, Tag, decode_tag, format_tag
+from diel.tuples.requests import Requests, encode
+from diel.tuples.tags import Tag
 
 _LAYOUT: Final = struct.Struct("<BxxxI8sQ")
 _VERSION: Final = 1
@@ -102,12 +99,7 @@ class Layout:
 
 
 class Striper:
-    """Puts tuples in pieces, and takes and reads them, in pieces or not.
-
-    Parameters
-    ----------
-    requests : Requests
-    """
+    """Puts tuples in pieces, and takes and reads the pieces."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -137,83 +129,14 @@ class Striper:
             parts.append((self._requests.route(key), message, apart))
         return parts
 
-    def get(
-        self,
-        operation: int,
-        name: str,
-        tag: Pattern,
-        timeout: float | None,
-        out: object,
-        with_tag: bool,
-    ) -> Any:
-        """Take or read a tuple, in pieces or not; see `TupleClient.tget`."""
-        timeout_s = seconds(timeout)
-        target = None if out is None else codec.receive_into(out)
-        if target is not None and len(target.meta) > LONGEST_META_BYTES:
-            raise PayloadError(f"{name}({format_tag(tag)}): out= has a dtype of too many fields")
-        deadline_s = time.monotonic() + timeout_s
-        left_s = timeout_s
-        while True:
-            _, reply = self._requests.match(operation, name, tag, left_s, target)
-            if reply.status:
-                raise_for(reply, name, tag, timeout_s, target)
-            payload = reply.payload
-            if reply.kind & STRIPED:
-                into = None if target is None else target.buffer
-                if operation == Operation.TAKE:
-                    payload = self._take_pieces(reply, into)
-                else:
-                    payload = self._fetch(operation, reply, into)
-            if payload is not None:
-                break
-            left_s = max(0.0, deadline_s - time.monotonic())  # taken meanwhile: look for the next
-        if target is None:
-            value = codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
-        else:
-            if payload is not target.buffer:
-                target.buffer[:] = payload
-            value = out
-        return (decode_tag(reply.key), value) if with_tag else value
-
-    def value_of(self, reply: Reply) -> Any:
-        """Return the value of a tuple that was taken."""
-        payload = self._take_pieces(reply) if reply.kind & STRIPED else reply.payload
-        return codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
-
-    def collect(self, key: bytes, servers: list[int], limit: int | None) -> list[tuple[Tag, Any]]:
-        """Take all tuples that match a pattern at some servers; see `TupleClient.collect`."""
-        found: list[tuple[Tag, Any]] = []
-        for server in servers:
-            while limit is None or len(found) < limit:
-                left = 0 if limit is None else limit - len(found)
-                reply = self._requests.ask(server, Operation.COLLECT, key, argument=left)
-                items = list(unpack_frames(reply.payload))
-                for index, item in enumerate(items):
-                    try:
-                        value = self.value_of(item)
-                    except PayloadError:
-                        for taken in items[index:]:  # no value can be made of this one
-                            self._requests.put_again(taken)
-                        raise
-                    found.append((decode_tag(item.key), value))
-                if not reply.meta:
-                    break  # else there was more than fits into one reply
-        return found
-
-    def _take_pieces(self, reply: Reply, target: memoryview | None = None) -> memoryview:
-        """Return the payload of a striped tuple that was taken, and so is nobody else's.
-
-        Raises
-        ------
-        PayloadError
-            If a piece is missing.
-        """
-        payload = self._fetch(Operation.TAKE, reply, target)
+    def take(self, reply: Reply, target: memoryview | None = None) -> memoryview:
+        """Return the payload of a striped tuple that was taken, and so is nobody else's."""
+        payload = self.fetch(Operation.TAKE, reply, target)
         if payload is None:
             raise PayloadError("a damaged tuple: a piece of a striped tuple is not there")
         return payload
 
-    def _fetch(
+    def fetch(
         self, operation: int, reply: Reply, target: memoryview | None = None
     ) -> memoryview | None:
         """Take or read all pieces of a tuple; None if somebody else has taken them."""

@@ -7,10 +7,9 @@ transport within a process and the server run the same code.
 
 ::
 
-    store       TupleStore: what follows from a put, a take, a change
+    store       TupleStore: what follows from a request
     ├── queues   where tuples lie
     ├── pending  requests that wait for one, subscriptions, which get a copy of each, claims
-    ├── bulk     many tuples at once: counted, collected, dumped
     └── memory   what they take, the credit of clients, and payloads moved to files
 
 Several tuples may share a tag: first in, first out, also across the tags that a pattern matches.

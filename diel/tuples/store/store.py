@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from diel.tuples import codec
@@ -29,6 +30,7 @@ from diel.tuples.protocol import (
     answer,
     number_cost,
     ok_prefix,
+    pack_frames,
     pack_put,
     plain_question,
     tag_bytes,
@@ -37,7 +39,6 @@ from diel.tuples.protocol import (
     unpack_prefix,
     unpack_query,
 )
-from diel.tuples.store.bulk import Bulk
 from diel.tuples.store.memory import Memory, Spillable, SpillFolder, cost_of, loaded
 from diel.tuples.store.pending import Claims, Subscribers, Waiter, Waiters
 from diel.tuples.store.queues import Entry, Queues
@@ -50,6 +51,10 @@ _TAKE: Final = int(Operation.TAKE)
 _READ: Final = int(Operation.READ)
 _CLAIM: Final = int(Operation.CLAIM)
 _WATCH: Final = int(Operation.WATCH)
+
+
+REPLY_BYTES: Final = 64 * 2**20
+"""A reply with many tuples holds about so much at most; the client asks again for the rest."""
 
 
 class TupleStore:
@@ -67,7 +72,7 @@ class TupleStore:
 
     Attributes
     ----------
-    queues, memory, claims, bulk
+    queues, memory, claims
         Its parts; see `diel.tuples.store`.
     """
 
@@ -83,7 +88,7 @@ class TupleStore:
         self.memory = Memory(capacity_bytes, refuse_when_full)
         self._waiters = Waiters()
         self.claims = Claims(self.memory, self._put_back)
-        self.bulk = Bulk(self.queues, self.memory, self.claims)
+        self._dumps: dict[int, deque[Entry]] = {}  # what clients have yet to ask for
         self._spillable = None if spill is None else Spillable(spill, self.queues, self.memory)
         self._subscribers = Subscribers(self.memory, self._waiters, self._next_number)
         self._subscriptions = self._subscribers.by_name
@@ -98,15 +103,15 @@ class TupleStore:
             Operation.ACKNOWLEDGE: self.claims.acknowledge,
             Operation.GIVE_BACK: self.claims.give_back,
             Operation.RENEW: self.claims.renew,
-            Operation.COUNT: self.bulk.count,
-            Operation.COLLECT: self.bulk.collect,
+            Operation.COUNT: self._count,
+            Operation.COLLECT: self._collect,
             Operation.SUBSCRIBE: self._subscribers.subscribe,
             Operation.NEXT: self._subscribers.next,
             Operation.UNSUBSCRIBE: self._subscribers.unsubscribe,
             Operation.ASK_CREDIT: self._ask_credit,
             Operation.RETURN_CREDIT: self._return_credit,
             Operation.FLUSH: self._flush,
-            Operation.DUMP: self.bulk.dump,
+            Operation.DUMP: self._dump,
             Operation.SURVEY: self._survey,
             Operation.START_OVER: self._start_over,
         }
@@ -186,7 +191,7 @@ class TupleStore:
         for waiter in [waiter for waiter in self._waiters if waiter.client == client]:
             self._waiters.remove(waiter)
         replies += self._subscribers.client_died(client)
-        self.bulk.client_died(client)
+        self._dumps.pop(client, None)
         replies += self.memory.client_died(client)
         return replies + self.claims.client_died(client)
 
@@ -375,6 +380,62 @@ class TupleStore:
                 return Status.OK, cost_of(entry)
         return Status.CONFLICT, cost
 
+    # -- many tuples at once ------------------------------------------------------------------
+
+    def _count(self, query: Query, now_s: float) -> Outs:
+        """Answer how many tuples match; claimed ones do not."""
+        count = len(self._matching(query.key))
+        return (answer(query.client, query.request_id, Status.OK, count),)
+
+    def _collect(self, query: Query, now_s: float) -> Outs:
+        """Take all tuples that match; `argument` limits them, 0 for no limit.
+
+        The reply's meta is not empty where there are more than fit into it.
+        """
+        taken: list[Entry] = []
+        size, more = 0, b""
+        released: list[Out] = []
+        for key, entry in self._matching(query.key):
+            if query.argument and len(taken) >= query.argument:
+                break
+            if size >= REPLY_BYTES:
+                more = b"+"
+                break
+            self.queues.take_first(key)  # matches come oldest first, so it is this one
+            released += self.memory.release(cost_of(entry))
+            taken.append(entry)
+            size += cost_of(entry)
+        return [_reply(query, taken, more), *released]
+
+    def _dump(self, query: Query, now_s: float) -> Outs:
+        """Copy all tuples, oldest first, in pieces; `argument` is 0 for the first piece."""
+        if query.argument == 0:
+            everything = sorted(self.entries(), key=lambda item: item[1][0])
+            self._dumps[query.client] = deque(entry for _, entry in everything)
+        rest = self._dumps.get(query.client, deque())
+        piece: list[Entry] = []
+        size = 0
+        while rest and size < REPLY_BYTES:
+            piece.append(rest.popleft())
+            size += cost_of(piece[-1])
+        if not rest:
+            self._dumps.pop(query.client, None)
+        return (_reply(query, piece),)
+
+    def entries(self) -> Iterator[tuple[bytes, Entry]]:
+        """Iterate over all tuples by tag; claimed ones lie where they would be given back to."""
+        for key in self.queues:
+            for entry in self.queues.of(key):
+                yield key, entry
+        for claim in self.claims.by_name.values():
+            yield claim.key, claim.entry
+
+    def _matching(self, key: bytes) -> list[tuple[bytes, Entry]]:
+        fields = split_fields(key)
+        if any(map(is_wildcard, fields)):
+            return self.queues.matching(fields)
+        return [(key, entry) for entry in self.queues.of(key)]
+
     # -- the rest -----------------------------------------------------------------------------
 
     def _ask_credit(self, query: Query, now_s: float) -> Outs:
@@ -412,3 +473,11 @@ class TupleStore:
         data = json.dumps(survey).encode()
         message, payload = pack_put(Status.OK, query.request_id, 0, codec.BYTES, b"", b"", data)
         return (Out(query.client, message, payload),)
+
+
+def _reply(query: Query, entries: Sequence[Entry], meta: bytes = b"") -> Out:
+    frames = pack_frames([(body, loaded(payload)) for _, _, body, payload in entries])
+    message, payload = pack_put(
+        Status.OK, query.request_id, len(entries), codec.BYTES, b"", meta, frames
+    )
+    return Out(query.client, message, payload)

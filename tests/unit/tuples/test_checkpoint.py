@@ -19,7 +19,7 @@ from diel.errors import CheckpointError, TupleError, TupleSpaceFull
 from diel.tuples import checkpoint, codec
 from diel.tuples.client import TupleClient
 from diel.tuples.protocol import BODY, STRIPED, Operation, is_piece, pack_put, server_of_piece
-from diel.tuples.store import TupleStore, bulk
+from diel.tuples.store import TupleStore
 from diel.tuples.striping import Layout
 from diel.tuples.tags import decode_tag, encode_tag
 from diel.tuples.transport import LocalTransport
@@ -129,7 +129,7 @@ def test_a_space_in_many_pieces(
     servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is put after the snapshot began is not in it, what is taken is."""
-    monkeypatch.setattr(bulk, "REPLY_BYTES", 1000)
+    monkeypatch.setattr("diel.tuples.store.store.REPLY_BYTES", 1000)
     old, new = Space(servers), Space(servers)
     for number in range(50):
         old.client.tput((f"t{number}", number), number)
@@ -160,7 +160,9 @@ def striped_with_torn_snapshots(space: Space, change: Any) -> list[Any]:
 
 @pytest.mark.parametrize("what", ["put", "taken"])
 @pytest.mark.parametrize("tag", ["a", "b", "c", "d"])
-def test_striped_tuples_that_move_meanwhile(what: str, tag: str, tmp_path: Path) -> None:
+def test_striped_tuples_that_move_meanwhile(
+    what: str, tag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the file they are whole or not at all, wherever the layout lies."""
     old, new = Space(3), Space(3)
     field = np.arange(5000.0)
@@ -170,9 +172,9 @@ def test_striped_tuples_that_move_meanwhile(what: str, tag: str, tmp_path: Path)
         for _ in range(3):
             old.client.dist_tput(tag, field)
         first = striped_with_torn_snapshots(old, lambda: old.client.dist_tget(tag, timeout=0))
-    written = checkpoint.save(
-        tmp_path / "c", first, old.client._requests.ask, old.client._requests.route
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(old.client._requests, "ask_all", lambda operation, places: first)
+        written = old.client.checkpoint(tmp_path / "c")
     assert new.client.restore(tmp_path / "c") == written
     for _ in range(written):
         np.testing.assert_array_equal(new.client.dist_tget(tag, timeout=0), field)
@@ -200,7 +202,7 @@ def test_restoring_respects_the_memory_of_the_servers(tmp_path: Path) -> None:
 def test_the_file_is_there_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "REPLY_BYTES", 1)
+    monkeypatch.setattr("diel.tuples.store.store.REPLY_BYTES", 1)
     space = Space(3)
     fill(space.client)
     file = tmp_path / "deep" / "er" / "c"
@@ -221,7 +223,7 @@ def test_the_file_is_there_whole_or_not_at_all(
     with pytest.raises(OSError, match="file"):
         space.client.checkpoint(tmp_path / "file" / "c")
     # No server keeps a snapshot that nobody will fetch.
-    assert all(not one.bulk._dumps for one in space.stores)
+    assert all(not store._dumps for store in space.stores)
     assert_filled(space.client)
 
 

@@ -9,7 +9,7 @@ from unit.tuples.driving import Unreadable, held
 from diel import ANY
 from diel.errors import PayloadError
 from diel.tuples.client import TupleClient
-from diel.tuples.store import TupleStore, bulk
+from diel.tuples.store import TupleStore
 from diel.tuples.transport import LocalTransport
 
 
@@ -35,7 +35,7 @@ def test_count_and_collect(tuples: TupleClient, stores: list[TupleStore]) -> Non
 def test_a_collection_larger_than_one_reply_is_whole(
     tuples: TupleClient, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
-    monkeypatch.setattr(bulk, "REPLY_BYTES", 2000)
+    monkeypatch.setattr("diel.tuples.store.store.REPLY_BYTES", 2000)
     for number in range(20):
         tuples.tput(("a", number % 3), (number, bytes(400)))
     found = [value[0] for _, value in tuples.collect(("a", ANY), limit=limit)]

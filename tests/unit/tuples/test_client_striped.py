@@ -83,7 +83,7 @@ class Interrupted(TupleClient):
     def __init__(self, transport: LocalTransport) -> None:
         super().__init__(transport)
         self.act: Callable[[], None] | None = None
-        self._fetch, self._striper._fetch = self._striper._fetch, self._act_and_fetch  # type: ignore[method-assign]
+        self._fetch, self._striper.fetch = self._striper.fetch, self._act_and_fetch  # type: ignore[method-assign]
 
     def _act_and_fetch(self, *arguments: Any) -> memoryview | None:
         if self.act is not None:

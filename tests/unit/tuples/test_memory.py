@@ -322,8 +322,8 @@ class Accounting(RuleBasedStateMachine):
 
     @invariant()
     def nothing_drifts(self) -> None:
-        memory, bulk = self.driver.store.memory, self.driver.store.bulk
-        held = sum(self.cost(body, payload) for _, (_, _, body, payload) in bulk.entries())
+        store, memory = self.driver.store, self.driver.store.memory
+        held = sum(self.cost(body, payload) for _, (_, _, body, payload) in store.entries())
         assert memory.held_bytes == held
         assert memory.held_bytes <= CAPACITY + CAPACITY // 8
         credit = {client: credit.credit_bytes for client, credit in memory.credits.items()}

@@ -7,7 +7,6 @@ from unit.tuples.driving import Driver, cost_of
 
 from diel import ANY
 from diel.tuples.protocol import Operation, Reply, Status, unpack_frames
-from diel.tuples.store import bulk
 
 CLAIM, COUNT, COLLECT = Operation.CLAIM, Operation.COUNT, Operation.COLLECT
 OK = Status.OK
@@ -48,7 +47,7 @@ def test_a_collection_of_large_and_small_payloads(store: Driver) -> None:
 
 
 def test_a_reply_to_collect_is_bounded(store: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "REPLY_BYTES", 3 * cost_of("a", b"0"))
+    monkeypatch.setattr("diel.tuples.store.store.REPLY_BYTES", 3 * cost_of("a", b"0"))
     for number in range(7):
         store.put("a", b"%d" % number)
     found = []
@@ -61,7 +60,7 @@ def test_a_reply_to_collect_is_bounded(store: Driver, monkeypatch: pytest.Monkey
 def test_a_dump_copies_everything_oldest_first_in_pieces(
     store: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "REPLY_BYTES", 2 * cost_of("a", b"0"))
+    monkeypatch.setattr("diel.tuples.store.store.REPLY_BYTES", 2 * cost_of("a", b"0"))
     for number, tag in enumerate("abcab"):
         store.put(tag, b"%d" % number)
     store.claim("a")
