@@ -23,7 +23,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -164,7 +163,7 @@ def recordable(value: Any, folder: ReturnedFolder, stem: str, limit_bytes: int) 
         readable = readable[:_LONGEST_REPR]
     text = readable.encode(errors="replace")
     stored = folder.store(value, f"{stem}.txt", len(text), lambda file: file.write(text))
-    return replace(stored, problem=stored.problem or problem) if stored.file else stored
+    return stored.replace(problem=stored.problem or problem) if stored.file else stored
 
 
 def _least_json_bytes(value: Any, enough_bytes: float = math.inf) -> int:
