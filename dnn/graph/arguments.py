@@ -1,4 +1,4 @@
-"""What operations are given besides nodes: shapes, axes, types of elements and numbers, checked.
+"""What operations are given, checked: shapes, axes, numbers, and nodes that have to fit together.
 
 Whatever does not fit is a `DnnError` that begins with the name of the operation, `where`.
 """
@@ -6,6 +6,7 @@ Whatever does not fit is a `DnnError` that begins with the name of the operation
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +17,18 @@ from dnn.backend import Array
 from dnn.errors import DtypeError, ShapeError
 
 if TYPE_CHECKING:
-    from dnn.graph.node import Node
+    from dnn.graph.node import Node, Shape
 
-__all__ = ["axes_of", "axis_of", "describe", "integers_of", "numbers_of", "shape_of"]
+__all__ = [
+    "axes_of",
+    "axis_of",
+    "broadcast",
+    "check_kind",
+    "describe",
+    "integers_of",
+    "numbers_of",
+    "shape_of",
+]
 
 
 def describe(node: Node) -> str:
@@ -88,7 +98,7 @@ def axes_of(where: str, x: Node, axis: object) -> set[int]:
     if axis is None:
         return set(range(x.ndim))
     several = axis if isinstance(axis, tuple | list) else (axis,)
-    return {axis_of(where, x, one) for one in several}
+    return {axis_of(where, x, number) for number in several}
 
 
 def numbers_of(
@@ -124,3 +134,32 @@ def numbers_of(
         shown = given.item() if given.size == 1 else f"values {given.shape} of {given.dtype}"
         raise DtypeError(f"{where}: {dtype} cannot hold {shown}")
     return array
+
+
+def check_kind(kind: str, inputs: Sequence[Node], kinds: str) -> None:
+    """Raise `DtypeError` where elements of an input are of another kind, as in `numpy.dtype`."""
+    for x in inputs:
+        if x.dtype.kind not in kinds:
+            wanted = "floats" if kinds == "f" else "numbers"
+            message = f"{describe(x)} of {x.dtype} is not of {wanted}: see dnn.graph.cast"
+            raise DtypeError(f"{kind}: {message}")
+
+
+def broadcast(kind: str, inputs: Sequence[Node]) -> tuple[Shape, np.dtype[Any]]:
+    """Return shape and type of elements that inputs have after broadcasting."""
+    dtype = inputs[0].dtype
+    if any(node.dtype != dtype for node in inputs):
+        given = " and ".join(describe(node) + f" of {node.dtype}" for node in inputs)
+        raise DtypeError(f"{kind}: {given} have different types of elements")
+    shapes = {node.shape for node in inputs}
+    if len(shapes) > 1:
+        shapes.discard(())
+    if len(shapes) == 1:  # nearly always, and NumPy makes arrays to find out
+        return shapes.pop(), dtype
+    try:
+        return np.broadcast_shapes(*shapes), dtype
+    except ValueError:
+        given = " and ".join(describe(node) for node in inputs)
+        raise ShapeError(
+            kind, f"{given} do not broadcast", *(node.shape for node in inputs)
+        ) from None

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import numpy.typing as npt
 
-from dnn.backend import Array, Ops
+from dnn.backend import Array, Ops, empty
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
-from dnn.graph.inputs import nodes_of
-from dnn.graph.node import Node, called_by_nodes, fed
+from dnn.graph.node import Node, called_by_nodes, fed, nodes_of
 from dnn.graph.operation import Arrays
 
 __all__ = ["compute", "run_eagerly"]
@@ -39,16 +37,11 @@ def compute(node: Node, inputs: Sequence[Array], ops: Ops | None = None) -> Arra
     """
     ops = ops or Ops()
     assert node.operation is not None
-    out = _new(ops, node.shape, node.dtype)
-    workspace = [_new(ops, shape, dtype) for shape, dtype in node.operation.workspace(node)]
+    out = empty(ops, node.shape, node.dtype)
+    workspace = [empty(ops, shape, dtype) for shape, dtype in node.operation.workspace(node)]
     for function, arguments in node.operation.forward(ops, node, Arrays(inputs, out, workspace)):
         function(*arguments)
     return out
-
-
-def _new(ops: Ops, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    return ops.memory(size).view(dtype).reshape(shape)
 
 
 @called_by_nodes

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from dnn.errors import DtypeError, ShapeError
-from dnn.graph.inputs import check_nodes, nodes_of
-from dnn.graph.node import Node, constant
+from dnn.graph.node import Node, check_nodes, constant, nodes_of
 from dnn.graph.operations.sums import sum_to
 
 __all__ = ["grad", "gradients", "topological_order"]

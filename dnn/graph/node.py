@@ -22,7 +22,17 @@ from dnn.graph.arguments import numbers_of, shape_of
 if TYPE_CHECKING:
     from dnn.graph.operation import Operation
 
-__all__ = ["Node", "Shape", "called_by_nodes", "constant", "fed", "placeholder", "variable"]
+__all__ = [
+    "Node",
+    "Shape",
+    "called_by_nodes",
+    "check_nodes",
+    "constant",
+    "fed",
+    "nodes_of",
+    "placeholder",
+    "variable",
+]
 
 Shape = tuple[int, ...]
 
@@ -208,6 +218,29 @@ class Node:
     def T(self) -> Node:
         """The last two axes exchanged."""
         return _called("transpose", self)
+
+
+def check_nodes(kind: str, *inputs: object) -> None:
+    """Raise `DtypeError` where an operation was given something else than a node."""
+    for x in inputs:
+        if not isinstance(x, Node):
+            given = "an array" if isinstance(x, np.ndarray) else repr(x)
+            raise DtypeError(f"{kind}: {given} is no node; dnn.graph.constant makes one of numbers")
+
+
+def nodes_of(kind: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Return a sequence of nodes as a tuple.
+
+    Raises
+    ------
+    DtypeError
+        If one is no node, or it is a single one, which would be taken for the sequence of its rows.
+    """
+    if isinstance(nodes, Node):
+        raise DtypeError(f"{kind}: {nodes!r} is one node, and not a sequence of nodes")
+    several = tuple(nodes)
+    check_nodes(kind, *several)
+    return several
 
 
 def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:

@@ -14,8 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from dnn.backend import Array, Ops, Step
-from dnn.graph.inputs import check_nodes
-from dnn.graph.node import Node, Shape, called_by_nodes
+from dnn.graph.node import Node, Shape, called_by_nodes, check_nodes
 
 __all__ = [
     "OPERATIONS",

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from dnn.backend import Array, Ops
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
-from dnn.graph.inputs import nodes_of
 from dnn.graph.layout import Layout, lay_out
-from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, called_by_nodes, fed
+from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, called_by_nodes, fed, nodes_of
 from dnn.graph.operation import Arrays, Step
 from dnn.graph.passes import optimise
 

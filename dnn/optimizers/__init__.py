@@ -1,7 +1,7 @@
 """Optimizers: from gradients to the next parameters, from simple to hard.
 
 `descent` has SGD (plain, with momentum, Nesterov's), AdaGrad, RMSProp, Adam and AdamW.
-`optimizer` and `rule` say how to write another one; `schedules` and `clipping` go with any.
+`optimizer` and `rule` say how to write another one; clipping and `schedules` go with any.
 """
 
 from typing import Any

@@ -10,8 +10,7 @@ import numpy as np
 from dnn.backend import Array, Ops, Step
 from dnn.errors import ConfigurationError
 from dnn.graph.node import Node
-from dnn.graph.operations.arithmetic import Subtract
-from dnn.graph.operations.powers import sqrt
+from dnn.graph.operations.arithmetic import Subtract, sqrt
 from dnn.optimizers.optimizer import Hyperparameter
 from dnn.optimizers.rule import Rule
 from dnn.parameters import FlatBuffer, Segment

@@ -40,16 +40,21 @@ import numpy.typing as npt
 from dnn.backend import ALIGNMENT_BYTES, Array, Ops, empty
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.operation import Step
-from dnn.optimizers.clipping import clip_steps
+from dnn.graph.operations.arithmetic import Multiply, Negative
+from dnn.graph.operations.extremes import Clip
 from dnn.optimizers.schedules import Schedule, schedule_of, schedule_steps
 from dnn.optimizers.update import Update
 from dnn.parameters import FlatBuffer, Segment
 
-__all__ = ["BLOCK", "Block", "Hyperparameter", "Optimizer"]
+__all__ = ["BLOCK", "CLIPPED_COLUMNS", "Block", "Hyperparameter", "Optimizer", "clip_steps"]
 
 # Elements that an update takes at a time: what one ufunc leaves, the next finds in the cache.
 # On 1.3 million parameters that halves the time; 32 and 64 Ki differ by 5%.
 BLOCK = 65536
+
+# Elements of one network that are taken at a time. Other than the blocks of an update it does not
+# depend on K, so that the sums of K networks have the bits of single ones.
+CLIPPED_COLUMNS = 16384
 
 Hyperparameter = float | Sequence[float] | npt.NDArray[Any]
 """A number, or one number for each of K networks."""
@@ -328,3 +333,44 @@ def _blocks(
     for start, stop, decaying in pieces:
         for at in range(start, stop, width):
             yield at, min(at + width, stop), decaying
+
+
+def clip_steps(ops: Ops, gradients: Array, scalars: Mapping[str, Array]) -> list[Step]:
+    """Return the steps that clip gradients in place: by value, then by the norm of all together.
+
+    Parameters
+    ----------
+    ops : Ops
+    gradients : array, shape (P,) or (K, P)
+    scalars : mapping of str to array of shape () or (K, 1)
+        ``clip_value`` and ``clip_norm``, where they are wanted.
+
+    Returns
+    -------
+    list of (function, arguments)
+
+    References
+    ----------
+    .. [1] Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks,
+       2013, algorithm 1.
+    """
+    dtype, size = gradients.dtype, gradients.shape[-1]
+    columns = CLIPPED_COLUMNS if ops.in_blocks else max(1, size)
+    parts = [gradients[..., at : at + columns] for at in range(0, size, columns)]
+    steps: list[Step] = []
+    if "clip_value" in scalars:
+        limit = scalars["clip_value"]
+        lowest = ops.asarray(np.zeros(limit.shape, dtype))
+        steps.append(ops.elementwise(Negative.formula, (limit,), lowest))
+        steps += [ops.elementwise(Clip.formula, (part, lowest, limit), part) for part in parts]
+    if "clip_norm" in scalars:
+        leading = gradients.shape[:-1]
+        squares = empty(ops, (*leading, min(columns, size)), dtype)
+        sums = empty(ops, (*leading, len(parts)), dtype)
+        factor = empty(ops, (*leading, 1), dtype)
+        for i, part in enumerate(parts):
+            space = squares[..., : part.shape[-1]]
+            steps.append((ops.sum_of_squares, (part, space, sums[..., i : i + 1])))
+        steps.append((ops.clip_factor, (sums, scalars["clip_norm"], factor)))
+        steps += [ops.elementwise(Multiply.formula, (part, factor), part) for part in parts]
+    return steps

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from dnn.backend.cpu.blas import blas_threads
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.thread_pool import LIMIT_OF_HELPERS, blas_threads, thread_pool
+from dnn.backend.cpu.thread_pool import LIMIT_OF_HELPERS, thread_pool
 from dnn.backend.ops import Array, Step
 
 __all__ = [

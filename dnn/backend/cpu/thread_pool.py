@@ -19,43 +19,17 @@ import ctypes
 import os
 import threading
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
-from dnn.backend.cpu.blas import numpy_blas
+from dnn.backend.cpu.blas import thread_functions
 from dnn.backend.cpu.cache import HEADER, entry_of
 
-__all__ = ["LIMIT_OF_HELPERS", "ThreadPool", "blas_threads", "thread_pool"]
+__all__ = ["LIMIT_OF_HELPERS", "ThreadPool", "thread_pool"]
 
 LIMIT_OF_HELPERS = 63
 EMPTY, FILLING, OFFERED, TAKEN, DONE = range(5)
 SLOT_BYTES = 128  # two cache lines: processors fetch them in pairs
-
-
-class _Threads(NamedTuple):
-    """Where BLAS' functions that return and set its number of threads are."""
-
-    get: int
-    set: int
-
-
-@cache
-def _blas_functions() -> _Threads | None:
-    library = numpy_blas()
-    if library is None:
-        return None
-    for name in ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_",
-                 "scipy_openblas_{}_num_threads", "openblas_{}_num_threads"):  # fmt: skip
-        found = [
-            function
-            for verb in ("get", "set")
-            if (function := getattr(library, name.format(verb), None)) is not None
-        ]
-        if len(found) == 2:
-            places = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in found]
-            return _Threads(*places)
-    return None
 
 
 @cache
@@ -68,19 +42,11 @@ def _yield_address() -> int:
     return ctypes.cast(found, ctypes.c_void_p).value or 0
 
 
-def blas_threads() -> int:
-    """Return how many threads a program is to have: BLAS' number, or 1 where it cannot be set."""
-    functions = _blas_functions()
-    if functions is None:
-        return 1
-    return int(ctypes.CFUNCTYPE(ctypes.c_int)(functions.get)())
-
-
 class ThreadPool:
     """Helper threads; made when the first program wants some."""
 
     def __init__(self) -> None:
-        functions = _blas_functions()
+        functions = thread_functions()
         assert functions is not None
         words = SLOT_BYTES // 8
         raw = np.zeros((LIMIT_OF_HELPERS + 2) * words, np.int64)

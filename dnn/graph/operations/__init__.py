@@ -2,8 +2,8 @@
 
 | module | operations |
 |---|---|
-| `arithmetic` | add, subtract, multiply, divide, negative |
-| `powers` | exp, expm1, log, log1p, square, sqrt, power |
+| `arithmetic` | add, subtract, multiply, divide, negative, |
+| | exp, expm1, log, log1p, square, sqrt, power |
 | `comparisons` | greater, greater_equal, equal, cast, where, where_greater, where_equal |
 | `extremes` | maximum, minimum, clip, abs, sign |
 | `activations` | relu, positive, sigmoid, tanh (leaky_relu, elu, softplus, gelu) |
@@ -26,7 +26,6 @@ stands in `elementwise`. The public functions are what each module lists in its 
 
 from dnn.graph.operations import (
     arithmetic,
-    powers,
     comparisons,
     extremes,
     activations,
@@ -42,7 +41,6 @@ from dnn.graph.operations import (
     states,
 )
 from dnn.graph.operations.arithmetic import *
-from dnn.graph.operations.powers import *
 from dnn.graph.operations.comparisons import *
 from dnn.graph.operations.extremes import *
 from dnn.graph.operations.activations import *
@@ -59,7 +57,6 @@ from dnn.graph.operations.states import *
 
 __all__: list[str] = []
 __all__ += arithmetic.__all__
-__all__ += powers.__all__
 __all__ += comparisons.__all__
 __all__ += extremes.__all__
 __all__ += activations.__all__

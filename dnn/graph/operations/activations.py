@@ -13,9 +13,9 @@ from typing import TypeVar
 from dnn.backend import Formula
 from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply, register
+from dnn.graph.operations.arithmetic import exp, expm1, log1p
 from dnn.graph.operations.elementwise import Elementwise, unary
 from dnn.graph.operations.extremes import abs, clip, maximum
-from dnn.graph.operations.powers import exp, expm1, log1p
 
 __all__ = ["elu", "gelu", "leaky_relu", "positive", "relu", "sigmoid", "softplus", "tanh"]
 

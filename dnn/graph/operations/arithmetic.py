@@ -1,18 +1,37 @@
-"""Sums, differences, products and quotients, element by element, with broadcasting.
+"""Arithmetic, powers, exponentials and logarithms, element by element, with broadcasting.
 
-Each function is also written with its operator: ``a + b``, ``a - b``, ``a * b``, ``a / b``, ``-x``.
+Also written with operators: ``a + b``, ``a - b``, ``a * b``, ``a / b``, ``-x``, ``a ** b``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from dnn.backend import Formula
-from dnn.graph.node import Node
-from dnn.graph.operation import register
+from dnn.errors import DtypeError
+from dnn.graph.arguments import describe
+from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes, called_by_nodes, constant
+from dnn.graph.operation import apply, register
+from dnn.graph.operations.comparisons import equal, greater_equal, where
 from dnn.graph.operations.elementwise import Elementwise, binary, unary
 
-__all__ = ["add", "divide", "multiply", "negative", "subtract"]
+__all__ = [
+    "add",
+    "divide",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "multiply",
+    "negative",
+    "power",
+    "sqrt",
+    "square",
+    "subtract",
+]
 
 
 @register
@@ -77,8 +96,154 @@ class Negative(Elementwise):
         return (-dy,)
 
 
+@register
+class Exp(Elementwise):
+    """``e^x``."""
+
+    formula = Formula("exp", "x", "exp(x)")
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * node,)
+
+
+@register
+class Expm1(Elementwise):
+    """``e^x - 1``, without the rounding of ``e^x`` for small `x`.
+
+    -1 at -infinity.
+    """
+
+    formula = Formula("expm1", "x", "expm1(x)")
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * exp(node.inputs[0]),)  # `node + 1` would be rounded to 0
+
+
+@register
+class Log(Elementwise):
+    """The natural logarithm.
+
+    -inf at 0, NaN below.
+    """
+
+    formula = Formula("log", "x", "log(x)")
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy / node.inputs[0],)
+
+
+@register
+class Log1p(Elementwise):
+    """``ln(1 + x)``, without the rounding of ``1 + x`` for small `x`.
+
+    -inf at -1, NaN below.
+    """
+
+    formula = Formula("log1p", "x", "log1p(x)")
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy / (node.inputs[0] + 1.0),)
+
+
+@register
+class Square(Elementwise):
+    """``x^2``."""
+
+    formula = Formula("square", "x", "x * x", np.square)
+    kinds = "fiu"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * node.inputs[0] * 2.0,)
+
+
+@register
+class Sqrt(Elementwise):
+    """The square root.
+
+    NaN below 0; the gradient at 0 is infinite.
+    """
+
+    formula = Formula("sqrt", "x", "sqrt(x)")
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy * 0.5 / node,)
+
+
+@register
+class Power(Elementwise):
+    """``y = a^b``, ``da = dy b a^(b - 1)``, ``db = dy y ln a``.
+
+    Where the base or the exponent is 0 these formulas are 0 times infinity, and the derivatives
+    are not: ``da = 0`` for ``b = 0``, and ``db = 0`` for ``a = 0`` and ``b >= 0``, as in PyTorch.
+    """
+
+    formula = Formula("power", "a b", "a ** b")
+    kinds = "fiu"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        shape, dtype = super().infer(*inputs)
+        exponent = inputs[1]
+        if dtype.kind == "i" and (
+            exponent.kind != CONSTANT or (exponent.attributes["value"] < 0).any()
+        ):
+            message = f"an exponent of {describe(inputs[0])} of {dtype} is a constant of 0 or more"
+            raise DtypeError(f"power: {message}: see dnn.graph.cast")
+        return shape, dtype
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        a, b = node.inputs
+        zero, one = constant(0.0, dy.dtype), constant(1.0, dy.dtype)
+        # Arguments are replaced and not results, so that nothing infinite is computed.
+        below = where(equal(b, zero), zero, b - one)
+        base = where(equal(a, zero) * greater_equal(b, zero), one, a)
+        return dy * b * apply("power", a, below), dy * node * log(base)
+
+
 add = binary(Add)
 subtract = binary(Subtract)
 multiply = binary(Multiply)
 divide = binary(Divide)
 negative = unary(Negative)
+exp = unary(Exp)
+expm1 = unary(Expm1)
+log = unary(Log)
+log1p = unary(Log1p)
+square = unary(Square)
+sqrt = unary(Sqrt)
+
+
+@called_by_nodes
+def power(a: Operand, b: Operand) -> Node:
+    """Return ``a^b``, also written ``a ** b``.
+
+    Parameters
+    ----------
+    a, b : Node, number or array, not of bools
+        At least one is a node; what is none becomes a constant of its type. To the power of the
+        numbers 1, 2 and 0.5 it is `a` itself, `square` and `sqrt`.
+
+    Returns
+    -------
+    Node, of the shape that both broadcast to and of their type
+        NaN for a power, other than an integer, of a negative number. The gradient of the base is
+        infinite at 0 for exponents between 0 and 1; that of the exponent is 0 at a base of 0.
+
+    Raises
+    ------
+    ShapeError
+        If they do not broadcast.
+    DtypeError
+        As for `add`; if they are of bools; or of signed integers, and `b` is no constant of 0 or
+        more.
+    """
+    if isinstance(a, Node) and isinstance(b, int | float):
+        if b == 1:
+            return a
+        if b in (0.5, 2):
+            return apply("sqrt" if b == 0.5 else "square", a)
+    return apply("power", *as_nodes("power", a, b))

@@ -9,9 +9,8 @@ import numpy as np
 
 from dnn.backend import Formula, Ops
 from dnn.errors import ShapeError
-from dnn.graph.arguments import describe
-from dnn.graph.inputs import broadcast, check_kind, check_nodes
-from dnn.graph.node import Node, Shape
+from dnn.graph.arguments import broadcast, check_kind, describe
+from dnn.graph.node import Node, Shape, check_nodes
 from dnn.graph.operation import (
     Arrays,
     Operation,
@@ -23,8 +22,8 @@ from dnn.graph.operation import (
     stack_all,
 )
 from dnn.graph.operations.activations import activation, sigmoid
+from dnn.graph.operations.arithmetic import exp
 from dnn.graph.operations.elementwise import Elementwise
-from dnn.graph.operations.powers import exp
 from dnn.graph.operations.sums import sum
 
 __all__ = ["binary_cross_entropy", "log_softmax", "softmax", "softmax_cross_entropy"]

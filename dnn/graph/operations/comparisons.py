@@ -11,9 +11,8 @@ import numpy.typing as npt
 from dnn.arrays import dtype_of
 from dnn.backend import Formula, Ops
 from dnn.errors import DtypeError
-from dnn.graph.arguments import describe
-from dnn.graph.inputs import broadcast, check_nodes
-from dnn.graph.node import Node, Operand, Shape, as_nodes, constant
+from dnn.graph.arguments import broadcast, describe
+from dnn.graph.node import Node, Operand, Shape, as_nodes, check_nodes, constant
 from dnn.graph.operation import Arrays, Step, apply, register
 from dnn.graph.operations.elementwise import Elementwise, binary
 

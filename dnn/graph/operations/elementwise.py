@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from dnn.backend import Formula, Ops
-from dnn.graph.inputs import broadcast, check_kind
+from dnn.graph.arguments import broadcast, check_kind
 from dnn.graph.node import Node, Operand, Shape, as_nodes
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, documented
 

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Formula
-from dnn.graph.inputs import check_nodes
-from dnn.graph.node import Node, Operand, as_nodes
+from dnn.graph.node import Node, Operand, as_nodes, check_nodes
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.elementwise import Elementwise, binary, unary
 

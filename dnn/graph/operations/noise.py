@@ -12,8 +12,7 @@ from dnn.arrays import dtype_of
 from dnn.backend import Ops, philox
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
 from dnn.graph.arguments import describe, shape_of
-from dnn.graph.inputs import check_nodes
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import Node, Shape, check_nodes
 from dnn.graph.operation import Arrays, Operation, Step, apply, register
 from dnn.graph.operations.activations import positive
 from dnn.graph.operations.sums import broadcasts

@@ -10,12 +10,10 @@ import numpy as np
 
 from dnn.backend import Ops
 from dnn.errors import ShapeError
-from dnn.graph.arguments import describe
-from dnn.graph.inputs import broadcast
+from dnn.graph.arguments import broadcast, describe
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, stack_all
-from dnn.graph.operations.arithmetic import Multiply
-from dnn.graph.operations.powers import sqrt, square
+from dnn.graph.operations.arithmetic import Multiply, sqrt, square
 from dnn.graph.operations.sums import mean_of, sum_to
 
 __all__ = ["normalise"]

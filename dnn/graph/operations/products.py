@@ -10,8 +10,7 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.errors import DtypeError, ShapeError
 from dnn.graph.arguments import describe
-from dnn.graph.inputs import check_nodes
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import Node, Shape, check_nodes
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register
 from dnn.graph.operations.shapes import reshape, transpose
 

@@ -13,8 +13,7 @@ import numpy as np
 from dnn.backend import Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import axes_of, axis_of, describe
-from dnn.graph.inputs import check_nodes
-from dnn.graph.node import Node, Shape, constant
+from dnn.graph.node import Node, Shape, check_nodes, constant
 from dnn.graph.operation import Arrays, Operation, Step, apply, documented, register
 from dnn.graph.operations.comparisons import cast, equal, where
 from dnn.graph.operations.shapes import reshape

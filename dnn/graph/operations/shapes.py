@@ -11,8 +11,7 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import axes_of, axis_of, describe, integers_of
-from dnn.graph.inputs import check_nodes
-from dnn.graph.node import Node, Shape, called_by_nodes
+from dnn.graph.node import Node, Shape, called_by_nodes, check_nodes
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped
 
 __all__ = ["expand_dims", "flatten", "reshape", "squeeze", "transpose"]

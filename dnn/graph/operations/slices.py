@@ -10,8 +10,7 @@ import numpy as np
 from dnn.backend import Array, Ops
 from dnn.errors import DtypeError, ShapeError
 from dnn.graph.arguments import axis_of, describe
-from dnn.graph.inputs import nodes_of
-from dnn.graph.node import Node, Shape, called_by_nodes
+from dnn.graph.node import Node, Shape, called_by_nodes, nodes_of
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
 
 __all__ = ["concat", "stack"]

@@ -10,9 +10,8 @@ import numpy as np
 
 from dnn.backend import Ops
 from dnn.errors import ShapeError
-from dnn.graph.arguments import axes_of, describe, integers_of, shape_of
-from dnn.graph.inputs import check_kind, check_nodes
-from dnn.graph.node import Node, Shape
+from dnn.graph.arguments import axes_of, check_kind, describe, integers_of, shape_of
+from dnn.graph.node import Node, Shape, check_nodes
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register, reshaped
 from dnn.graph.operations.comparisons import cast
 

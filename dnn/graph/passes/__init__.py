@@ -2,13 +2,13 @@
 
 | module | passes |
 |---|---|
-| `simplification` | constant_folding, common_subexpressions, softmax_cross_entropy |
+| `simplification` | constant_folding, common_subexpressions, dead_code, buffer_reuse, |
+| | softmax_cross_entropy |
 | `mixed_precision` | mixed_precision |
-| `structure` | dead_code, products_last, buffer_reuse |
-| `fusion` | elementwise_fusion, matmul_bias_activation |
+| `fusion` | elementwise_fusion, matmul_bias_activation, products_last |
 """
 
-from dnn.graph.passes.fusion import elementwise_fusion, matmul_bias_activation
+from dnn.graph.passes.fusion import elementwise_fusion, matmul_bias_activation, products_last
 from dnn.graph.passes.graph import Graph, graph_of, rewrite
 from dnn.graph.passes.mixed_precision import mixed_precision
 from dnn.graph.passes.registry import (
@@ -22,11 +22,12 @@ from dnn.graph.passes.registry import (
     register_pass,
 )
 from dnn.graph.passes.simplification import (
+    buffer_reuse,
     common_subexpressions,
     constant_folding,
+    dead_code,
     softmax_cross_entropy,
 )
-from dnn.graph.passes.structure import buffer_reuse, dead_code, products_last
 
 __all__ = [
     "PASSES",

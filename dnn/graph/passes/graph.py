@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from dnn.graph.gradients import topological_order
-from dnn.graph.inputs import nodes_of
-from dnn.graph.node import PLACEHOLDER, VARIABLE, Node
+from dnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node, nodes_of
 
 __all__ = ["Graph", "Rule", "graph_of", "rewrite"]
 
@@ -57,9 +59,19 @@ class Graph:
         return count
 
     def __str__(self) -> str:
-        from dnn.graph.printing import as_text  # which is not needed for training
-
-        return as_text(self.outputs, self.order)
+        names = _names(self.order)
+        wanted = set(self.outputs)
+        lines = []
+        for node in self.order:
+            if node.kind == CONSTANT and node.size == 1:
+                continue  # its value stands where it is read
+            inputs = [names[x] for x in node.inputs]
+            attributes = [f"{key}={_short(value)}" for key, value in node.attributes.items()]
+            inside = "" if node.operation is None else f"({', '.join(inputs + attributes)})"
+            star = "*" if node in wanted else " "
+            text = f"{star}{names[node]} = {node.kind}{inside}"
+            lines.append(f"{text:60s}  {node.shape} {node.dtype}")
+        return "\n".join(lines)
 
     def dot(self) -> str:
         """Return the graph in the language of Graphviz.
@@ -69,9 +81,18 @@ class Graph:
         str
             Operations are boxes, and what comes from outside is round; outputs have two borders.
         """
-        from dnn.graph.printing import as_dot
-
-        return as_dot(self.outputs, self.order)
+        number = {node: i for i, node in enumerate(self.order)}
+        names = _names(self.order)
+        wanted = set(self.outputs)
+        lines = ["digraph {", "  rankdir = TB;"]
+        for node in self.order:
+            title = node.kind if node.operation is not None else f"{names[node]}\\n{node.kind}"
+            label = f"{title}\\n{node.shape} {node.dtype}".replace('"', "'")
+            shape = "box" if node.operation is not None else "ellipse"
+            borders = ", peripheries=2" if node in wanted else ""
+            lines.append(f'  n{number[node]} [label="{label}", shape={shape}{borders}];')
+            lines += [f"  n{number[x]} -> n{number[node]};" for x in node.inputs]
+        return "\n".join([*lines, "}"])
 
 
 def graph_of(outputs: Sequence[Node]) -> Graph:
@@ -142,3 +163,26 @@ def with_inputs(node: Node, inputs: tuple[Node, ...]) -> Node:
     return Node(
         node.kind, node.shape, node.dtype, inputs, node.attributes, node.name, node.operation
     )
+
+
+def _names(order: Sequence[Node]) -> dict[Node, str]:
+    """Name nodes: by their own name, a single number by its value, all others by their place."""
+    names: dict[Node, str] = {}
+    taken: set[str] = set()
+    for i, node in enumerate(order):
+        name = node.name
+        if node.kind == CONSTANT and node.size == 1:
+            names[node] = f"{node.attributes['value'].item():g}"
+            continue
+        if not name or name in taken:
+            name = f"{name}%{i}"
+        taken.add(name)
+        names[node] = name
+    return names
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"array{value.shape}"
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,18 +1,26 @@
-"""Less to compute, and in a stabler form: constants, what occurs twice, logarithms of a softmax."""
+"""Less to compute and to keep: constants, what occurs twice or for nobody, memory used again."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dnn.graph.eager import compute
+from dnn.graph.gradients import topological_order
 from dnn.graph.node import CONSTANT, Node, constant
 from dnn.graph.passes.graph import Graph, rewrite, with_inputs
 from dnn.graph.passes.registry import register_pass
 
-__all__ = ["common_subexpressions", "constant_folding", "softmax_cross_entropy"]
+__all__ = [
+    "buffer_reuse",
+    "common_subexpressions",
+    "constant_folding",
+    "dead_code",
+    "softmax_cross_entropy",
+]
 
 # A result that is larger than what it comes from is kept only up to this many elements: reading
 # it takes longer than writing it again.
@@ -70,6 +78,19 @@ def common_subexpressions(graph: Graph) -> Graph:
 
 def _key(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
+@register_pass("dead_code")
+def dead_code(graph: Graph) -> Graph:
+    """Leave out what no output needs."""
+    needed = set(topological_order(graph.outputs))
+    return replace(graph, order=tuple(node for node in graph.order if node in needed))
+
+
+@register_pass("buffer_reuse")
+def buffer_reuse(graph: Graph) -> Graph:
+    """Give memory whose last reader has run to another node."""
+    return replace(graph, reuses_buffers=True)
 
 
 @register_pass("softmax_cross_entropy")

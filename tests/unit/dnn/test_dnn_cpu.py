@@ -171,7 +171,7 @@ def test_numbers_are_cast_to_bool_by_numpy(ops):
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("models", [None, 1, 3])
 def test_clipping_is_numpys_to_rounding(dtype, models):
-    from dnn.optimizers.clipping import clip_steps
+    from dnn.optimizers.optimizer import clip_steps
 
     generator = np.random.default_rng(1)
     leading = () if models is None else (models,)

@@ -14,7 +14,7 @@ from dnn.backend.cuda.products import product_of
 from dnn.backend.device import Device
 from dnn.backend.ops import Ops
 from dnn.errors import DeviceError, DtypeError, ShapeError
-from dnn.optimizers.clipping import clip_steps
+from dnn.optimizers.optimizer import clip_steps
 from dnn.parameters import FlatBuffer, Segment
 
 if cuda_emulator.COMPILER is None:

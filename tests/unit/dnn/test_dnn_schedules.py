@@ -21,7 +21,7 @@ from dnn.optimizers import (
     WarmUp,
     schedule_of,
 )
-from dnn.optimizers.clipping import COLUMNS
+from dnn.optimizers.optimizer import CLIPPED_COLUMNS as COLUMNS
 from dnn.parameters import FlatBuffer, segments_of
 
 
