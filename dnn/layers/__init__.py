@@ -1,29 +1,12 @@
 """Layers: each declares its parameters in `build` and composes nodes in `forward`."""
 
-from dnn.layers.basic import (
-    ACTIVATIONS,
-    Activation,
-    Flatten,
-    FullyConnected,
-    Input,
-    Output,
-    Residual,
-)
-from dnn.layers.dropout import Dropout
+from dnn.layers import basic, dropout, normalisation
+from dnn.layers.basic import *  # noqa: F403
+from dnn.layers.dropout import *  # noqa: F403
 from dnn.layers.layer import Layer, Parameter
-from dnn.layers.normalisation import BatchNorm, LayerNorm
+from dnn.layers.normalisation import *  # noqa: F403
 
-__all__ = [
-    "ACTIVATIONS",
-    "Activation",
-    "BatchNorm",
-    "Dropout",
-    "Flatten",
-    "FullyConnected",
-    "Input",
-    "Layer",
-    "LayerNorm",
-    "Output",
-    "Parameter",
-    "Residual",
-]
+__all__ = ["Layer", "Parameter"]
+__all__ += basic.__all__
+__all__ += dropout.__all__
+__all__ += normalisation.__all__
