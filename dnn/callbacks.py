@@ -20,7 +20,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnn.errors import ConfigurationError, MissingDependencyError, explains_arguments
+from dnn.errors import (
+    ConfigurationError,
+    MissingDependencyError,
+    check_count,
+    explains_arguments,
+)
 from dnn.metrics import is_better, more_is_better
 from dnn.training.checkpoint import require_safetensors
 from dnn.training.history import History
@@ -162,16 +167,12 @@ class EarlyStopping(Callback):
         restore_best: bool = True,
     ) -> None:
         more_is_better(monitor)
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise ConfigurationError(
-                f"EarlyStopping: patience must be an integer of at least 1, not {patience!r}"
-            )
         if not min_delta >= 0:
             raise ConfigurationError(
                 f"EarlyStopping: min_delta must be 0 or more, not {min_delta!r}"
             )
         self.monitor = monitor
-        self.patience = patience
+        self.patience = check_count("EarlyStopping: patience", patience)
         self.min_delta = float(min_delta)
         self.restore_best = restore_best
         self._forget()
@@ -233,13 +234,9 @@ class Pruning(Callback):
         every: int = 1,
     ) -> None:
         more_is_better(monitor)
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ConfigurationError(
-                f"Pruning: every must be an integer of at least 1, not {every!r}"
-            )
         self.report = report
         self.monitor = monitor
-        self.every = every
+        self.every = check_count("Pruning: every", every)
         self.pruned = False
 
     def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:

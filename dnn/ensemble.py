@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import RoutineTable, ops_for
-from dnn.errors import ConfigurationError, ShapeError, explains_arguments
+from dnn.errors import ConfigurationError, ShapeError, check_count, explains_arguments
 from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.model import NeuralNetwork
-from dnn.optimizers import SGD, Optimizer
-from dnn.training.data import Versions, check_count, for_each
+from dnn.optimizers import SGD, Optimizer, Update
+from dnn.training.data import Versions, for_each
 from dnn.training.evaluation import evaluate
 from dnn.training.history import History
 from dnn.training.networks import Fit, Networks
@@ -138,9 +138,9 @@ class Ensemble(Networks):
         network.restart(seeds)
         for name, value in (states or {}).items():
             self._set_state(name, value)
-        update = self._bound(self.optimizer)
-        if same:
-            self._update.restore(update.snapshot())
+        present, update = self._update, self._bound(self.optimizer)
+        if same and isinstance(present, Update) and isinstance(update, Update):
+            present.restore(update.snapshot())
         else:
             self._update, self._trainer = update, None
         self._histories = [History() for _ in seeds]

@@ -24,6 +24,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from numbers import Integral
 from typing import Any, ParamSpec, TypeVar
 
 from dnn.names import suggestion
@@ -174,6 +175,13 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> Configuration
     names = sorted(known)
     hint = suggestion(kind, name, names)
     return ConfigurationError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")
+
+
+def check_count(name: str, value: object) -> int:
+    """Return an integer of at least 1; `ConfigurationError` names what is something else."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ConfigurationError(f"{name} must be an integer of at least 1, not {value!r}")
+    return int(value)
 
 
 P = ParamSpec("P")

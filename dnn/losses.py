@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from dnn.arrays import array_of
 from dnn.backend import Array
-from dnn.data.labels import from_one_hot
+from dnn.data.labels import check_labels, from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, constant, placeholder
@@ -313,7 +313,7 @@ class MeanSquaredError(Loss):
         if targets.dtype.kind not in "fiub":
             raise DataError(f"targets must be numbers, not {targets.dtype}")
         with np.errstate(over="ignore"):  # what becomes infinite is named below
-            targets = targets.astype(dtype)
+            targets = targets.astype(dtype, order="C", copy=False)
         if targets.shape == (samples,) and outputs == (1,):
             targets = targets.reshape(samples, 1)
         if targets.shape != (samples, *outputs):
@@ -345,11 +345,7 @@ def _checked_labels(loss: str, labels: Array, samples: int, classes: int) -> Arr
     if labels.dtype.kind not in "iub":
         raise LabelError(f"labels must be integers, not {labels.dtype}")
     labels = labels.astype(np.intp, copy=False)
-    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
-    if wrong.size:
-        row = int(wrong[0])
-        message = f"label {labels[row]} in row {row} is not in 0 .. {classes - 1}"
-        raise LabelError(f"{message} ({classes} classes; {wrong.size} such rows)", row)
+    check_labels(labels, classes)
     return labels
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import DataError, ShapeError, unknown_name
+from dnn.errors import unknown_name
 
-__all__ = ["accuracy", "confusion_matrix", "matthews_correlation"]
+__all__ = ["MORE_IS_BETTER", "is_better", "more_is_better", "of_predictions", "of_sums"]
 
 MORE_IS_BETTER = {"loss": False, "accuracy": True, "mcc": True}
 """The metrics of a network, and whether more of one is better."""
@@ -60,94 +59,25 @@ def is_better(name: str, value: float, than: float | None, by: float = 0.0) -> b
     return value > than + by if more_is_better(name) else value < than - by
 
 
-def confusion_matrix(y: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> Array:
-    """Count samples by class and predicted class.
-
-    Parameters
-    ----------
-    y, predicted : array_like of int, shape (n,)
-        In ``0 .. classes - 1``.
-    classes : int
-
-    Returns
-    -------
-    array of int64, shape (classes, classes)
-        Row: the class; column: the predicted one.
-
-    Raises
-    ------
-    ShapeError
-        If the shapes differ.
-    DataError
-        If there is no sample.
-    """
-    truth, guess = np.asarray(y), np.asarray(predicted)
-    if truth.shape != guess.shape or truth.ndim != 1:
-        message = f"labels {truth.shape} and predictions {guess.shape} do not fit"
-        raise ShapeError("metrics", message, truth.shape, guess.shape)
-    if not truth.size:
-        raise DataError("metrics: no sample")
-    pairs = truth.astype(np.int64) * classes + guess
-    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
-
-
-def accuracy(y: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
-    """Return the share of right predictions.
-
-    Parameters
-    ----------
-    y, predicted : array_like of int, shape (n,)
-
-    Returns
-    -------
-    float, in 0 .. 1
-
-    Raises
-    ------
-    ShapeError
-        If the shapes differ.
-    DataError
-        If there is no sample.
-    """
-    return of_counts(_counted(y, predicted))["accuracy"]
-
-
-def matthews_correlation(y: npt.ArrayLike, predicted: npt.ArrayLike) -> float:
-    """Return the Matthews correlation coefficient, for any number of classes.
-
-    Parameters
-    ----------
-    y, predicted : array_like of int, shape (n,)
-
-    Returns
-    -------
-    float, in -1 .. 1
-        0 where it is not defined: all labels or all predictions are one class.
-
-    References
-    ----------
-    .. [1] Gorodkin, Comparing two K-category assignments by a K-category correlation
-       coefficient, Computational Biology and Chemistry 28, 2004, equation 8.
-    """
-    return of_counts(_counted(y, predicted))["mcc"]
-
-
-def _counted(y: npt.ArrayLike, predicted: npt.ArrayLike) -> Array:
-    classes = 1 + int(max(np.max(y, initial=0), np.max(predicted, initial=0)))
-    return confusion_matrix(y, predicted, classes)
-
-
-def of_counts(counts: Array) -> dict[str, float]:
-    """Return ``"accuracy"`` and ``"mcc"``, as the functions above, from a confusion matrix."""
-    return of_many_counts(counts[None])[0]
-
-
 def of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
     """Return ``"accuracy"`` and ``"mcc"`` of each of K classifiers.
 
     Parameters
     ----------
     y, predicted : array of int64, shape (K, n)
+        Classes from 0.
+
+    Returns
+    -------
+    list of K dict
+        ``"accuracy"``, the share of right predictions, and ``"mcc"``, the Matthews correlation
+        coefficient for any number of classes [1]_, in -1 .. 1: 0 where it is not defined, because
+        all labels or all predictions are one class.
+
+    References
+    ----------
+    .. [1] Gorodkin, Comparing two K-category assignments by a K-category correlation
+       coefficient, Computational Biology and Chemistry 28, 2004, equation 8.
     """
     models = len(y)
     classes = 1 + int(max(y.max(initial=0), predicted.max(initial=0)))
@@ -156,17 +86,13 @@ def of_predictions(y: Array, predicted: Array) -> list[dict[str, float]]:
     # All at once: a classifier's pairs of classes are counted in a range of their own.
     pairs += np.arange(0, models * classes**2, classes**2)[:, None]
     counts = np.bincount(pairs.reshape(-1), minlength=models * classes**2)
-    return of_many_counts(counts.reshape(models, classes, classes))
-
-
-def of_many_counts(counts: Array) -> list[dict[str, float]]:
-    """Return what `of_counts` does of each of K confusion matrices (K, classes, classes)."""
+    counts = counts.reshape(models, classes, classes)  # rows: the class, columns: the predicted one
     right = np.trace(counts, axis1=1, axis2=2)
     return of_sums(right, counts.sum(axis=2), counts.sum(axis=1))
 
 
 def of_sums(right: Array, of_class: Array, of_guess: Array) -> list[dict[str, float]]:
-    """Return the same from the number of right predictions and the sums of rows and columns.
+    """Return the same from counts.
 
     Parameters
     ----------
@@ -174,11 +100,6 @@ def of_sums(right: Array, of_class: Array, of_guess: Array) -> list[dict[str, fl
         Right predictions.
     of_class, of_guess : array of int64, shape (K, classes)
         Samples of each class, and predictions of it.
-
-    Returns
-    -------
-    list of K dict
-        ``"accuracy"`` and ``"mcc"``.
     """
     samples = of_class.sum(axis=1)
     sums = (

@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy.typing as npt
 
 from dnn.backend import Array, RoutineTable, ops_for
-from dnn.errors import ConfigurationError, MixedPrecisionWarning, explains_arguments
+from dnn.errors import (
+    ConfigurationError,
+    MixedPrecisionWarning,
+    check_count,
+    explains_arguments,
+)
 from dnn.graph.passes import checking_passes, mixed_precision_passes
 from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.names import suggestion
 from dnn.optimizers import Optimizer, optimizer_of
-from dnn.training.data import check_count, checked_pair, fit_data
+from dnn.training.data import checked_pair, fit_data
 from dnn.training.evaluation import evaluate
 from dnn.training.history import History
 from dnn.training.network import BatchPlan

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dnn.backend import Array
+from dnn.data.labels import check_labels
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.seeds import stream
 
@@ -61,11 +62,7 @@ class Dataset:
             raise DataError(f"{self.name}: no samples")
         if self.y.dtype.kind not in "iu":
             raise LabelError(f"{self.name}: labels must be integers, not {self.y.dtype}")
-        wrong = np.flatnonzero((self.y < 0) | (self.y >= self.classes))
-        if wrong.size:
-            row = int(wrong[0])
-            message = f"label {self.y[row]} in row {row} is not in 0 .. {self.classes - 1}"
-            raise LabelError(f"{self.name}: {message}", row)
+        check_labels(self.y, self.classes, f"{self.name}: ")
         # The class is frozen; only here may its fields still be cast.
         object.__setattr__(self, "x", np.ascontiguousarray(self.x, np.float32))
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, np.intp))

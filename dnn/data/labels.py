@@ -14,6 +14,23 @@ from dnn.errors import ConfigurationError, DataError, LabelError
 __all__ = ["class_weights", "from_one_hot", "to_one_hot"]
 
 
+def check_labels(labels: Array, classes: int, where: str = "") -> None:
+    """Raise `LabelError` if a label is not in ``0 .. classes - 1``; it names the first such row.
+
+    Parameters
+    ----------
+    labels : array of int, shape (n,)
+    classes : int
+    where : str
+        What the message begins with.
+    """
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if wrong.size:
+        row = int(wrong[0])
+        message = f"{where}label {labels[row]} in row {row} is not in 0 .. {classes - 1}"
+        raise LabelError(f"{message} ({classes} classes; {wrong.size} such rows)", row)
+
+
 def to_one_hot(labels: npt.ArrayLike, classes: int, dtype: npt.DTypeLike = np.float32) -> Array:
     """Return a row for each label, 1 at its class and 0 elsewhere.
 
@@ -36,10 +53,7 @@ def to_one_hot(labels: npt.ArrayLike, classes: int, dtype: npt.DTypeLike = np.fl
     given = np.asarray(labels)
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise LabelError(f"labels must be a vector of integers, not {given.dtype} {given.shape}")
-    wrong = np.flatnonzero((given < 0) | (given >= classes))
-    if wrong.size:
-        row = int(wrong[0])
-        raise LabelError(f"label {given[row]} in row {row} is not in 0 .. {classes - 1}", row)
+    check_labels(given, classes)
     rows: Array = np.zeros((len(given), classes), dtype)
     rows[np.arange(len(given)), given] = 1
     return rows
@@ -110,8 +124,9 @@ def class_weights(
     truth = np.asarray(labels)
     if not truth.size:
         raise DataError("class_weights: no labels")
-    if truth.dtype.kind not in "iu" or truth.min() < 0 or truth.max() >= classes:
-        raise LabelError(f"class_weights: labels must be integers in 0 .. {classes - 1}")
+    if truth.dtype.kind not in "iu":
+        raise LabelError(f"class_weights: labels must be integers, not {truth.dtype}")
+    check_labels(truth, classes, "class_weights: ")
     if isinstance(weights, str):
         if weights != "balanced":
             raise ConfigurationError(f'class weights are "balanced" or a mapping, not {weights!r}')

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dnn.errors import ConfigurationError, ShapeError, explains_arguments, unknown_name
+from dnn.errors import (
+    ConfigurationError,
+    ShapeError,
+    check_count,
+    explains_arguments,
+    unknown_name,
+)
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape
 from dnn.graph.operations.activations import ACTIVATIONS
@@ -94,11 +100,7 @@ class FullyConnected(Layer):
         initializer: str | Initializer = "glorot_uniform",
     ) -> None:
         super().__init__()
-        if isinstance(units, bool) or not isinstance(units, int) or units < 1:
-            raise ConfigurationError(
-                f"FullyConnected: units must be an integer of at least 1, not {units!r}"
-            )
-        self.units = units
+        self.units = check_count("FullyConnected: units", units)
         self.initializer = initializer
         self.with_bias = bias
 

@@ -120,9 +120,7 @@ class Layer:
         -------
         Node, of `shape` and the layer's dtype
         """
-        node = variable(shape, self.dtype, f"{self.name}.{name}")
-        self.parameters.append(Parameter(node, initializer_of(initializer)))
-        return node
+        return self._declared(self.parameters, name, shape, initializer)
 
     def state(self, name: str, shape: Shape, initializer: str | Initializer = "zeros") -> Node:
         """Declare an array that is not trained but kept, such as a running mean.
@@ -139,8 +137,13 @@ class Layer:
         -------
         Node, of `shape` and the layer's dtype
         """
+        return self._declared(self.states, name, shape, initializer)
+
+    def _declared(
+        self, among: list[Parameter], name: str, shape: Shape, initializer: str | Initializer
+    ) -> Node:
         node = variable(shape, self.dtype, f"{self.name}.{name}")
-        self.states.append(Parameter(node, initializer_of(initializer)))
+        among.append(Parameter(node, initializer_of(initializer)))
         return node
 
     def assign(self, state: Node, value: Node) -> None:

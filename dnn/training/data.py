@@ -21,7 +21,6 @@ __all__ = [
     "Rows",
     "Samples",
     "Versions",
-    "check_count",
     "checked_pair",
     "checked_samples",
     "fit_data",
@@ -93,7 +92,7 @@ class Samples:
         classes = network.classes_to_tally
         if classes is None:
             return []
-        labels = network.ops.to_host(self.y)
+        labels = on_host(network, self.y)
         labels = labels[None] if self.rows is None else labels[self.rows]
         shifted = labels + classes * np.arange(len(labels))[:, None]
         counts = np.bincount(shifted.ravel(), minlength=classes * len(labels))
@@ -141,24 +140,49 @@ def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
 
 def _on_same_gpu(network: Network, x: Any) -> Array | None:
     """Return a tensor's own array if a network on its GPU can use it as it is, else None."""
-    ops = network.ops
-    if ops.device == "cpu" or not hasattr(x, "cupy") or str(x.device) != ops.device:
+    if not _lies_with(network, x):
         return None
     fits = x.ndim > 0 and x.shape[1:] == network.input_shape and x.dtype == network.dtype
-    if network.keeps_half or not (fits and len(x) and x.is_contiguous):
+    if not (fits and len(x)):
         return None
-    array: Array = x.cupy()
+    ops, array = network.ops, x.cupy()
     # Where it is not finite, the way through the host finds out which cell is not.
     return array if ops.all_finite(array, empty(ops, array.shape, bool)) else None
+
+
+def on_host(network: Network, array: Array) -> Array:
+    """Return an array of NumPy as it is, and one of the network's GPU as a copy."""
+    return array if isinstance(array, np.ndarray) else network.ops.to_host(array)
+
+
+def _lies_with(network: Network, values: Any) -> bool:
+    """Whether values are a contiguous tensor of the network's GPU that may stay there."""
+    if network.ops.device == "cpu" or network.keeps_half or not hasattr(values, "cupy"):
+        return False
+    return bool(str(values.device) == network.ops.device and values.is_contiguous)
+
+
+def checked_targets(network: Network, y: npt.ArrayLike, count: int) -> Array:
+    """Return targets as the loss takes them, `count` of them; a tensor stays on its GPU.
+
+    Of such a tensor a copy is checked on the host. Its own array is returned if the loss takes
+    that copy as it is.
+    """
+    on_gpu: Any = y if _lies_with(network, y) else None
+    host = y if on_gpu is None else on_gpu.numpy()
+    targets = network.loss.check(host, count, network.output_shape, network.dtype)
+    if on_gpu is not None and targets.dtype == on_gpu.dtype and targets.shape == on_gpu.shape:
+        taken: Array = on_gpu.cupy() if np.may_share_memory(targets, host) else targets
+        return taken
+    if network.keeps_half:
+        check_half("targets", targets)
+    return targets
 
 
 def checked_pair(network: Network, name: str, x: npt.ArrayLike, y: npt.ArrayLike) -> Samples:
     """Return samples and targets as network and loss take them; `name` is that of the samples."""
     samples = checked_samples(network, name, x)
-    targets = network.loss.check(y, len(samples), network.output_shape, network.dtype)
-    if network.keeps_half:
-        check_half("targets", targets)
-    return Samples(samples, targets)
+    return Samples(samples, checked_targets(network, y, len(samples)))
 
 
 def fit_data(
@@ -191,11 +215,13 @@ def fit_data(
         As for `NeuralNetwork.fit`.
     """
     is_share = validation is not None and not isinstance(validation, tuple | list)
-    # Rows are taken out on the host.
-    training = checked_pair(network, "x", array_of("x", x) if is_share else x, y)
+    if is_share:  # rows are taken out on the host
+        x, y = array_of("x", x), array_of("y", y)
+    training = checked_pair(network, "x", x, y)
     loss, outputs = network.loss, network.output_shape
     classes = loss.class_count(outputs) if loss.classifies else None
-    weights = check_weights(sample_weight, class_weight, training.y, classes, network.dtype)
+    targets = on_host(network, training.y)
+    weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
     training = replace(training, weights=weights)
     if validation is None:
         return training, None
@@ -262,14 +288,14 @@ class Versions:
         versions: Sequence[int] | None,
     ) -> Versions:
         """Check what a user gave; parameters and errors as in `Ensemble.fit`."""
-        given = array_of("x", x)
+        given: Any = x if _lies_with(network, x) else array_of("x", x)
         copies = 1
         if versions is not None and given.ndim == len(network.input_shape) + 2:
             copies = len(given)
             given = given.reshape(-1, *given.shape[2:])
         samples = checked_samples(network, "x", given)
         count = len(samples) // copies
-        targets = network.loss.check(y, count, network.output_shape, network.dtype)
+        targets = checked_targets(network, y, count)
         offsets = np.zeros(models, np.intp)
         if versions is not None:
             each = for_each("versions", versions, models)
@@ -279,7 +305,7 @@ class Versions:
                 raise ConfigurationError(message)
             offsets = each.astype(np.intp) * count
         if copies > 1:
-            targets = np.concatenate([targets] * copies)
+            targets = np.concatenate([on_host(network, targets)] * copies)
         return cls(Samples(samples, targets).on_device(network), count, offsets)
 
     def given(self, name: str, rows: Sequence[npt.ArrayLike] | None) -> Samples:
@@ -310,19 +336,6 @@ class Versions:
         if array.min() < 0 or array.max() >= self.count:
             raise DataError(f"{name} must be in 0 .. {self.count - 1}")
         return replace(self.samples, rows=self.offsets[:, None] + array.astype(np.intp))
-
-
-def check_count(name: str, value: object) -> int:
-    """Return an integer of at least 1.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is something else.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigurationError(f"{name} must be an integer of at least 1, not {value!r}")
-    return int(value)
 
 
 HALF_OVERFLOWS = 65520.0

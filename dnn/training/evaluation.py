@@ -9,7 +9,7 @@ import numpy as np
 
 from dnn import metrics
 from dnn.backend import Array
-from dnn.training.data import Rows, Samples
+from dnn.training.data import Rows, Samples, on_host
 from dnn.training.network import Network
 
 __all__ = ["Kind", "evaluate", "outputs_of"]
@@ -43,7 +43,8 @@ def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
     results: list[dict[str, float]] = [{"loss": loss} for loss in losses]
     if network.loss.classifies:
         rows, y = samples.rows, samples.y
-        truth = y[None] if rows is None else network.ops.to_host(y)[rows]
+        labels = on_host(network, y)
+        truth = labels[None] if rows is None else labels[rows]
         predicted = network.loss.predicted(_joined(network, parts)).reshape(len(results), -1)
         scores = metrics.of_predictions(truth.astype(np.int64, copy=False), predicted)
         for result, score in zip(results, scores, strict=True):
@@ -85,9 +86,10 @@ def _replayed(
         part = slice(start, min(start + ROWS, count))
         step = compiled(part.stop - start)
         if rows is None:
-            send = step.ops.load if isinstance(x, np.ndarray) else step.ops.copy
-            send(x[part], step.x)
-            step.ops.load(np.zeros(()) if y is None else y[part], step.target)
+            targets = np.zeros(()) if y is None else y[part]
+            for values, place in ((x[part], step.x), (targets, step.target)):
+                send = step.ops.load if isinstance(values, np.ndarray) else step.ops.copy
+                send(values, place)
         else:
             assert y is not None
             step.load(x, y, None, step.ops.asarray(rows[:, part]))

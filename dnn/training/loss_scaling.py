@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from dnn.backend import Array, empty
@@ -111,17 +109,3 @@ class LossScaling:
 
     def __len__(self) -> int:
         return len(self._update)
-
-    def snapshot(self) -> dict[str, Array]:
-        """Return a copy of all that the next steps depend on; see `Update.snapshot`."""
-        own = np.array([self.scale, *self._counts], np.float64)
-        return {**self._update.snapshot(), "loss_scaling": own}
-
-    def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Go back to a snapshot; see `Update.restore`."""
-        rest = dict(arrays)
-        own = rest.pop("loss_scaling", None)
-        self._update.restore(rest)
-        if own is not None:
-            self._scale[...] = own[0]
-            self._counts[...] = own[1:]

@@ -70,6 +70,48 @@ def test_a_network_trains_on_a_tensor_of_its_gpu_without_a_copy():
         models[0].predict(there)
 
 
+def test_targets_on_the_gpu_are_not_sent_again():
+    x, y = device_checks.data()
+    weights = {0: 2.0, 1: 1.0}
+    for loss, targets in (("softmax_cross_entropy", y), ("mean_squared_error", x[:, :3] * 2)):
+        there = [dnn.Tensor.from_array(each, device="cuda") for each in (x, targets)]
+        models = [dnn.NeuralNetwork(dnn.mlp(6, [5], 3), loss, device="cuda", seed=1) for _ in "ab"]
+        options = {"class_weight": weights} if targets is y else {}
+        options |= {"epochs": 2, "batch_size": 16, "progress": False}
+        before = allocation_statistics()
+        models[0].fit(*there, validation=tuple(there), **options)
+        sent = allocation_statistics().to_device_bytes - before.to_device_bytes
+        assert sent == (len(y) * 4 if options.get("class_weight") else 0)  # weights of samples
+        models[1].fit(x, targets, validation=(x, targets), **options)
+        assert models[0].history.loss == models[1].history.loss
+        assert models[0].history.validation == models[1].history.validation
+        assert models[0].evaluate(*there) == models[1].evaluate(x, targets)
+        models[0].fit(*there, validation=0.2, progress=False)
+    there[1][4, 1] = np.inf
+    with pytest.raises(dnn.DataError, match="infinity, first in row 4"):
+        models[0].fit(*there)
+
+
+def test_an_ensemble_trains_on_tensors_of_its_gpu_without_a_copy():
+    x, y = device_checks.data()
+    there = [dnn.Tensor.from_array(each, device="cuda") for each in (x, y)]
+    versions = np.stack([x, x * 2])
+    losses = []
+    for given, labels, both in (
+        (*there, dnn.Tensor.from_array(versions, device="cuda")),
+        (x, y, versions),
+    ):
+        ensemble = dnn.Ensemble(dnn.mlp(6, [5], 3), seeds=[1, 2], device="cuda")
+        before = allocation_statistics().to_device_bytes
+        histories = ensemble.fit(given, labels, epochs=2, batch_size=16)
+        sent = allocation_statistics().to_device_bytes - before
+        assert sent == (0 if labels is there[1] else x.nbytes + y.astype(np.intp).nbytes)
+        scores = ensemble.evaluate(given, labels)
+        histories += ensemble.fit(both, labels, versions=[0, 1], batch_size=16)
+        losses.append([[history.loss for history in histories], scores])
+    assert losses[0] == losses[1]
+
+
 def test_what_a_network_has_on_the_gpu_is_counted():
     x, y = device_checks.data()
     before = allocation_statistics().device.size_bytes

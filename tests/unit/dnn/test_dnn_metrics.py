@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnn import metrics
-from dnn.errors import DataError, ShapeError
 
 
 @given(pairs=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60))
@@ -15,24 +14,20 @@ from dnn.errors import DataError, ShapeError
 def test_against_scikit_learn(pairs):
     theirs = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
     y, predicted = np.array(pairs).T
-    assert metrics.accuracy(y, predicted) == pytest.approx(theirs.accuracy_score(y, predicted))
-    assert metrics.matthews_correlation(y, predicted) == pytest.approx(
-        theirs.matthews_corrcoef(y, predicted), abs=1e-12
-    )
+    expected = {
+        "accuracy": theirs.accuracy_score(y, predicted),
+        "mcc": theirs.matthews_corrcoef(y, predicted),
+    }
+    # Two classifiers: one right, one as drawn.
+    right, drawn = metrics.of_predictions(np.array([y, y]), np.array([y, predicted]))
+    assert drawn == pytest.approx(expected, abs=1e-12)
+    assert right == {"accuracy": 1, "mcc": 1 if len(set(y)) > 1 else 0}
 
 
 def test_by_hand():
-    y, predicted = [0, 0, 1, 1], [0, 1, 1, 1]
-    assert metrics.accuracy(y, predicted) == 0.75
-    assert metrics.matthews_correlation(y, predicted) == pytest.approx(2 / np.sqrt(12))
-    assert metrics.matthews_correlation(y, y) == 1
-    assert metrics.matthews_correlation([0, 1], [1, 0]) == -1
-    assert metrics.matthews_correlation([0, 1], [1, 1]) == 0
-    np.testing.assert_array_equal(metrics.confusion_matrix(y, predicted, 2), [[1, 1], [0, 2]])
-
-
-def test_bad_input():
-    with pytest.raises(ShapeError, match=r"\(2,\).*\(3,\)"):
-        metrics.accuracy([0, 1], [0, 1, 1])
-    with pytest.raises(DataError, match="no sample"):
-        metrics.matthews_correlation([], [])
+    y = np.array([[0, 0, 1, 1]] * 3)
+    predicted = np.array([[0, 1, 1, 1], [1, 1, 0, 0], [1, 1, 1, 1]])
+    some, none, constant = metrics.of_predictions(y, predicted)
+    assert some == {"accuracy": 0.75, "mcc": pytest.approx(2 / np.sqrt(12))}
+    assert none == {"accuracy": 0, "mcc": -1}
+    assert constant == {"accuracy": 0.5, "mcc": 0}

@@ -108,16 +108,6 @@ def test_statistics_and_columns_stay_in_float32():
     assert {node.shape for node in halved} == {(5, 4)}
 
 
-def test_a_snapshot_holds_the_scale():
-    _, gradients, _, update = scaled(4.0)
-    gradients["w"][...] = np.inf
-    update.run()
-    kept = update.snapshot()
-    other = scaled(64.0)[3]
-    other.restore(kept)
-    assert (other.scale, other.skipped, other.steps_done) == (2.0, 1, 1)
-
-
 def test_gradients_that_float16_would_lose_are_kept_by_the_scale():
     """A gradient of 1e-9 is 0 in float16, and 2^15 times that is not."""
     x = graph.placeholder((2, 2))
