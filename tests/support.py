@@ -112,7 +112,8 @@ def run_dir(folder: Path) -> Path:
 
 def journal(folder: Path) -> list[dict[str, object]]:
     """Return the records of the only run in a folder as they are written; all can be read."""
-    from diel.run.journal import JournalReader, as_json, plain
+    from diel.run.journal import JournalReader
+    from diel.run.json_values import as_json, plain
     from diel.run.records import encoded
 
     reader = JournalReader(run_dir(folder) / "journal.jsonl")
@@ -125,7 +126,7 @@ def journal(folder: Path) -> list[dict[str, object]]:
 
 def record(event: str, time_s: float = 0.0, **fields: Any) -> Any:
     """Return a record of the journal as it is read from a line with these fields."""
-    from diel.run.journal import as_json, plain
+    from diel.run.json_values import as_json, plain
     from diel.run.records import decode
 
     return decode(as_json(plain({"time_s": time_s, "event": event, **fields})))

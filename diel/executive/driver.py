@@ -34,9 +34,8 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
-from diel.executive.listener import Listener
+from diel.executive.listener import Listener, TimeTable
 from diel.executive.plans import CopyPlan, GroupPlan
-from diel.executive.rank_times import TimeTable
 from diel.executive.scheduler import Scheduler
 from diel.executive.status_writer import StatusWriter
 from diel.run import records

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from diel.comm.meter import NO_TIMES, Times
 from diel.executive import messages
 from diel.executive.copies import policy_for
 from diel.executive.events import (
@@ -15,17 +16,17 @@ from diel.executive.events import (
     Event,
     ModuleCommAsked,
 )
-from diel.run.records import MessageLogged, ProgressMade
+from diel.run.records import MessageLogged, ModuleTimes, ProgressMade, RankTimes, TimeAccounted
 
 if TYPE_CHECKING:
     from diel.executive.deadlock import WaitWatch
     from diel.executive.messages import Report
     from diel.executive.plans import CopyPlan, ModulePlan
-    from diel.executive.rank_times import TimeTable
     from diel.executive.status_writer import StatusWriter
     from diel.run.recorder import Recorder
 
 
+_SERVER: Final = "tuple server"
 _PROGRESS_EVERY_S: Final = 1.0
 _PROGRESS_SHARE: Final = 0.01
 
@@ -153,3 +154,72 @@ class Listener:
         self._recorder.record(
             MessageLogged(module=plan.module, copy=plan.copy_index, level="WARNING", text=text)
         )
+
+
+class TimeTable:
+    """Adds up what ranks report of their time, by rank and by module.
+
+    Parameters
+    ----------
+    servers, pool : iterable of int
+    host_of : callable
+        From a rank to its host.
+    """
+
+    def __init__(
+        self, servers: Iterable[int], pool: Iterable[int], host_of: Callable[[int], str]
+    ) -> None:
+        self._host_of = host_of
+        self._copies: dict[int, dict[str, None]] = {
+            **{rank: {_SERVER: None} for rank in servers},
+            **{rank: {} for rank in pool},
+        }
+        self._current: dict[int, CopyPlan] = {}
+        self._spent = dict.fromkeys(self._copies, NO_TIMES)
+        self._total: dict[int, Times] = {}
+        self._modules: dict[str, Times] = {}
+        self._ranks_of: dict[str, set[int]] = {}
+
+    def note_order(self, plan: CopyPlan) -> None:
+        """Record that the ranks of a copy are told to run it."""
+        for rank in plan.ranks:
+            self._current[rank] = plan
+
+    def note_copy(self, rank: int, serial: int, times: Times) -> None:
+        """Record what a rank has spent on the copy that it was told to run."""
+        plan = self._current[rank]
+        if plan.serial != serial:
+            return
+        self._copies[rank][plan.name] = None
+        self._spent[rank] = self._spent[rank].plus(times)
+        self._modules[plan.module] = self._modules.get(plan.module, NO_TIMES).plus(times)
+        self._ranks_of.setdefault(plan.module, set()).add(rank)
+
+    def note_total(self, rank: int, times: Times) -> None:
+        """Record the times of a whole rank, which it reports when it leaves."""
+        self._total[rank] = times
+
+    def record(self) -> TimeAccounted:
+        """Return the times as the journal has them.
+
+        Of a rank that never said goodbye only the copies that it ended are known.
+        """
+        return TimeAccounted(
+            ranks=[
+                RankTimes(
+                    rank,
+                    self._host_of(rank),
+                    tuple(copies),
+                    *_rounded(self._total.get(rank, self._spent[rank])),
+                )
+                for rank, copies in sorted(self._copies.items())
+            ],
+            modules=[
+                ModuleTimes(name, len(self._ranks_of[name]), *_rounded(times))
+                for name, times in self._modules.items()
+            ],
+        )
+
+
+def _rounded(times: Times) -> list[float]:
+    return [round(seconds, 6) for seconds in times]

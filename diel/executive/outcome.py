@@ -28,8 +28,7 @@ from typing import Any, BinaryIO, Final
 
 import diel
 from diel.errors import DielError, ModuleFailed
-from diel.run.journal import as_json, plain
-from diel.run.records import StoredValue
+from diel.run.json_values import StoredValue, as_json, plain
 
 _OURS: Final = (f"{Path(diel.__file__).parent}{os.sep}", "<frozen importlib")
 _LONGEST_REPR: Final = 2**20

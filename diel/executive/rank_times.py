@@ -1,20 +1,14 @@
-"""What ranks spend their time on: each rank records it, and rank 0 adds it up.
-
-A rank has a `SpanRecorder`, which writes its part of the trace of the run as well; rank 0 has a
-`TimeTable`.
-"""
+"""What a rank spends its time on: its part of the trace of the run, and the sum, for rank 0."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from diel.comm.meter import NO_TIMES, Meter, Span, Times
-from diel.run.records import ModuleTimes, RankTimes, TimeAccounted
-from diel.run.trace import Event, TracePart
-from diel.run.trace_builder import span_event
+from diel.comm.meter import Meter, Span, Times
+from diel.run.trace_part import Event, TracePart, span_event
 from diel.tuples.protocol import is_piece
 from diel.tuples.tags import decode_tag, format_tag
 
@@ -25,7 +19,6 @@ if TYPE_CHECKING:
 _SAVE_EVERY_S: Final = 0.5
 _LONGEST_NAME: Final = 120
 _CLOCK_LOOKS: Final = 5
-SERVER: Final = "tuple server"
 
 
 class SpanRecorder:
@@ -134,75 +127,3 @@ def event_of(span: Span, rank: int, offset_ns: int) -> Event:
     start_ns = round(span.start_s * 1e9) + offset_ns
     end_ns = round(span.end_s * 1e9) + offset_ns
     return span_event(name, span.kind, start_ns, end_ns, rank, about)
-
-
-# -- rank 0 ---------------------------------------------------------------------------------------
-
-
-class TimeTable:
-    """Adds up what ranks report of their time, by rank and by module.
-
-    Parameters
-    ----------
-    servers, pool : iterable of int
-    host_of : callable
-        From a rank to its host.
-    """
-
-    def __init__(
-        self, servers: Iterable[int], pool: Iterable[int], host_of: Callable[[int], str]
-    ) -> None:
-        self._host_of = host_of
-        self._copies: dict[int, dict[str, None]] = {
-            **{rank: {SERVER: None} for rank in servers},
-            **{rank: {} for rank in pool},
-        }
-        self._current: dict[int, CopyPlan] = {}
-        self._spent = dict.fromkeys(self._copies, NO_TIMES)
-        self._total: dict[int, Times] = {}
-        self._modules: dict[str, Times] = {}
-        self._ranks_of: dict[str, set[int]] = {}
-
-    def note_order(self, plan: CopyPlan) -> None:
-        """Record that the ranks of a copy are told to run it."""
-        for rank in plan.ranks:
-            self._current[rank] = plan
-
-    def note_copy(self, rank: int, serial: int, times: Times) -> None:
-        """Record what a rank has spent on the copy that it was told to run."""
-        plan = self._current[rank]
-        if plan.serial != serial:
-            return
-        self._copies[rank][plan.name] = None
-        self._spent[rank] = self._spent[rank].plus(times)
-        self._modules[plan.module] = self._modules.get(plan.module, NO_TIMES).plus(times)
-        self._ranks_of.setdefault(plan.module, set()).add(rank)
-
-    def note_total(self, rank: int, times: Times) -> None:
-        """Record the times of a whole rank, which it reports when it leaves."""
-        self._total[rank] = times
-
-    def record(self) -> TimeAccounted:
-        """Return the times as the journal has them.
-
-        Of a rank that never said goodbye only the copies that it ended are known.
-        """
-        return TimeAccounted(
-            ranks=[
-                RankTimes(
-                    rank,
-                    self._host_of(rank),
-                    tuple(copies),
-                    *_rounded(self._total.get(rank, self._spent[rank])),
-                )
-                for rank, copies in sorted(self._copies.items())
-            ],
-            modules=[
-                ModuleTimes(name, len(self._ranks_of[name]), *_rounded(times))
-                for name, times in self._modules.items()
-            ],
-        )
-
-
-def _rounded(times: Times) -> list[float]:
-    return [round(seconds, 6) for seconds in times]

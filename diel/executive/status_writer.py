@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from diel.run.journal import plain
+from diel.run.json_values import plain
 from diel.run.status import write_status
 
 if TYPE_CHECKING:

@@ -55,8 +55,7 @@ from diel.loading.environment import (
 )
 from diel.loading.functions import find_function, import_code, parse_options
 from diel.run.directory import RunDirectory
-from diel.run.journal import plain
-from diel.run.records import MessageLogged, Record, StoredValue
+from diel.run.json_values import StoredValue, plain
 from diel.text import describe_error
 from diel.tuples.client import TupleClient
 from diel.tuples.mpi_transport import MpiTransport
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.programs import ExecutableCopies
     from diel.loading.module_spec import ModuleSpec
+    from diel.run.records import Record
 
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
 _ENDS = {
@@ -474,6 +474,8 @@ class _Worker:
         self._warn_always(module, copy_index, text)
 
     def _warn_always(self, module: str, copy_index: int, text: str) -> None:
+        from diel.run.records import MessageLogged  # not by every rank
+
         message = MessageLogged(module=module, copy=copy_index, level="WARNING", text=text)
         self._report(Recorded(message))
 

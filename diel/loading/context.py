@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from diel.errors import BoundaryError, CouplingError
 from diel.frozen import Frozen
 from diel.loading.results import Results, as_number
-from diel.run.records import MessageLogged, ProgressMade
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -336,6 +335,8 @@ class Context:
         if done != total and now_s - self._progress_recorded_s < _PROGRESS_EVERY_S:
             return
         self._progress_recorded_s = now_s
+        from diel.run.records import ProgressMade  # not by every rank
+
         self._record(ProgressMade, done=done, total=total, text=text)
 
 
@@ -398,6 +399,8 @@ class _JournalHandler(logging.Handler):
         self._write = record
 
     def emit(self, record: logging.LogRecord) -> None:
+        from diel.run.records import MessageLogged
+
         self._write(MessageLogged, level=record.levelname, text=record.getMessage())
 
 

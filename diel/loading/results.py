@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from diel.run.directory import new_results_file
-from diel.run.records import ResultAdded, ResultsDeclared, ResultsShown
 
 
 def as_number(value: Any) -> int | float:
@@ -83,6 +82,8 @@ class Results:
         self._columns = frozenset(columns)
         self._objective = objective
         self._file = "" if file is None else file.name
+        from diel.run.records import ResultsDeclared  # not by every rank
+
         self._record(
             ResultsDeclared,
             columns=list(columns),
@@ -137,6 +138,8 @@ class Results:
             fields["notes"] = list(notes)
         if unranked:
             fields["unranked"] = dict(unranked)
+        from diel.run.records import ResultsShown
+
         self._record(ResultsShown, **fields)
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -164,4 +167,6 @@ class Results:
             value = as_number(row[self._objective])
         except ValueError as error:
             raise ValueError(f"the objective {self._objective!r} is a number: {error}") from None
+        from diel.run.records import ResultAdded
+
         self._record(ResultAdded, row={**row, self._objective: value})

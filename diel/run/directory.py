@@ -36,7 +36,6 @@ from pathlib import Path
 from typing import IO, BinaryIO, Final
 
 from diel.errors import RunDirectoryError
-from diel.run.records import RunCreated, encoded
 
 _STOP: Final = "a stop was asked for"
 _LONGEST_REASON: Final = 1000
@@ -96,6 +95,8 @@ class RunDirectory:
         RunDirectoryError
             If it cannot be made.
         """
+        from diel.run.records import RunCreated, encoded  # ranks that make none start sooner
+
         stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         try:
             Path(parent).mkdir(parents=True, exist_ok=True)

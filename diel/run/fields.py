@@ -2,60 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
-DEEPEST: Final = 100
-"""How many lists and tables may lie in one another, in what is written and what is read."""
+from diel.run.json_values import DamagedRecord
+
 _LARGEST_INTEGER: Final = 2**63
 _LARGEST_NUMBER: Final = 1e300
 LATEST_S: Final = 1e11  # what functions for dates still take
-
-
-class DamagedRecord(ValueError):
-    """Bytes are no record of a journal; the message says why."""
-
-
-def parsed(line: bytes) -> Any:
-    """Return what a line says as JSON, nested 100 deep at most.
-
-    Raises
-    ------
-    DamagedRecord
-        If it is no JSON, or nested too deeply.
-    """
-    try:
-        value = _DECODER.decode(line.decode())
-    except RecursionError:
-        raise DamagedRecord(f"it is nested more than {DEEPEST} deep") from None
-    except ValueError:
-        raise DamagedRecord("it is no JSON") from None
-    if line.count(b"[") + line.count(b"{") > DEEPEST and _is_deep(value):
-        raise DamagedRecord(f"it is nested more than {DEEPEST} deep")
-    return value
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
-
-
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse)
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        level = [
-            item
-            for outer in level
-            if isinstance(outer, (list, dict))
-            for item in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return False
-    return True
 
 
 class Kind(NamedTuple):

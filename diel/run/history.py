@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, Literal, TypeAlias
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory, open_regular
-from diel.run.fields import DamagedRecord
+from diel.run.json_values import DamagedRecord
 from diel.run.records import (
     DeadlockFound,
     JournalLost,

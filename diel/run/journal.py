@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Final
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
 from diel.run.directory import open_regular
-from diel.run.fields import DEEPEST, DamagedRecord
 from diel.run.json_lines import JsonLinesFile
+from diel.run.json_values import DEEPEST, DamagedRecord, as_json, plain
 from diel.run.records import (
     Record,
     ResultAdded,
@@ -29,14 +29,8 @@ from diel.run.records import (
 )
 from diel.run.results import is_score
 
-# Python refuses to write longer integers as decimals (sys.set_int_max_str_digits).
-_LONGEST_INTEGER_BITS: Final = 10_000
-
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 _STRICT_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
-# A record lays its fields around a value.
-_DEEPEST_VALUE: Final = DEEPEST - 10
 
 _LONGEST_LINE_BYTES: Final = 2**28
 
@@ -311,43 +305,3 @@ def _line_of(record: Record, time_s: float) -> bytes:
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             return _STRICT_ENCODER.encode(table).encode("utf-8", "replace") + b"\n"
     return as_json(plain(table)) + b"\n"
-
-
-def as_json(readable: Any) -> bytes:
-    """Return a value in JSON's own types as the journal writes it."""
-    # A file name with bytes that are no UTF-8, say, may turn up in a message.
-    return _ENCODER.encode(readable).encode("utf-8", "replace")
-
-
-def plain(value: Any, _depth: int = 0) -> Any:
-    """Return a value in JSON's own types.
-
-    NumPy's numbers and arrays become numbers and lists, NaN and infinities text, since JSON has
-    neither, and whatever else there is its ``repr``, as is what is nested more than 100 deep.
-    """
-    if value is None or type(value) is str or isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        # Exactly int: a subclass of a user's, such as an IntEnum, would not travel.
-        number = int(value)
-        return number if number.bit_length() < _LONGEST_INTEGER_BITS else hex(number)
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else repr(float(value))
-    if isinstance(value, (dict, list, tuple)):
-        if _depth >= _DEEPEST_VALUE:
-            return _repr(value)
-        if isinstance(value, dict):
-            return {str(key): plain(item, _depth + 1) for key, item in value.items()}
-        return [plain(item, _depth + 1) for item in value]
-    if hasattr(value, "tolist") and not isinstance(value, type):
-        return plain(value.tolist(), _depth)
-    return _repr(value)
-
-
-def _repr(value: Any) -> str:
-    try:
-        return repr(value)
-    except RecursionError:
-        return f"<{type(value).__name__} nested too deeply>"

@@ -7,7 +7,7 @@
 A line of the journal is a record, under the name of its class. `decode` makes records of lines, and
 `encoded` what is written of a record. What a field may hold stands beside its type, and what older
 journals lack is its default, so that a damaged line is found in one place, and whoever uses a
-record can rely on its fields. `Consistency` checks records against those before them.
+record can rely on its fields.
 
 Fields and events may be added at any time: versions that do not know them pass them over. Where an
 event or a field changes its meaning, `FORMAT` goes up; `RunCreated` and `RunResumed` say in which
@@ -44,7 +44,6 @@ from diel.run.fields import (
     TEXTS,
     TRUTH,
     Column,
-    DamagedRecord,
     Kind,
     complete,
     field,
@@ -52,38 +51,13 @@ from diel.run.fields import (
     list_of,
     list_of_tables,
     or_none,
-    parsed,
     table_of,
 )
+from diel.run.json_values import DamagedRecord, StoredValue, parsed
 
 FORMAT: Final = 1
 """The version of the journal that is written, and the latest that is read."""
 _MOST_RANKS: Final = 2**24
-
-
-class StoredValue(Frozen):
-    """A returned value that the journal only describes.
-
-    Attributes
-    ----------
-    type : str
-        As Python calls it; of an array its shape and the type of its elements too.
-    size_bytes : int
-        Of the file.
-    file : str or None
-        Its name in the folder ``returned``; None if it could not be written.
-    problem : str
-        Why not, or what the file lacks; empty if nothing is wrong, or it was said before.
-    """
-
-    type: str
-    size_bytes: int
-    file: str | None
-    problem: str = ""
-
-    def __str__(self) -> str:
-        where = "kept nowhere" if self.file is None else f"returned/{self.file}"
-        return f"{self.type} of {self.size_bytes:,} bytes: {where}"
 
 
 _RANKS: Final = Kind(

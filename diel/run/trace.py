@@ -13,17 +13,34 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory, open_anew, open_regular
-from diel.run.fields import COUNT, LATEST_S, ROW, TEXT, DamagedRecord, Kind, parsed
-from diel.run.journal import JournalReader, plain
-from diel.run.trace_builder import TraceBuilder
-
-Event: TypeAlias = "dict[str, Any]"
+from diel.run.fields import COUNT, LATEST_S, ROW, TEXT, Kind
+from diel.run.journal import JournalReader
+from diel.run.json_values import DamagedRecord, parsed, plain
+from diel.run.records import (
+    CheckpointSaved,
+    CopiesRestarted,
+    CopyFinished,
+    CopyGivenUp,
+    DeadlockFound,
+    GroupFinished,
+    GroupStarted,
+    JournalLost,
+    LeaveIgnored,
+    ModuleFailed,
+    Record,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    StopOrdered,
+)
+from diel.run.trace_part import Event, span_event
 
 _ENCODER: Final = json.JSONEncoder(allow_nan=False)
 _LONGEST_EVENT_BYTES: Final = 2**20
@@ -43,31 +60,253 @@ _FIELDS: Final = {
 _PID: Final = 0
 """All ranks are lines of one process, so that they stand below each other."""
 
+EXECUTIVE: Final = 0
+"""Its line; the line of every rank has the rank's number."""
+_NOTES: Final[dict[type[Record], str]] = {
+    ModuleFailed: "failed: {module}.{copy}",
+    CopiesRestarted: "starts again: {module}",
+    CopyGivenUp: "given up: {module}.{copy}",
+    CheckpointSaved: "checkpoint {number}",
+    DeadlockFound: "deadlock",
+    JournalLost: "journal lost",
+    LeaveIgnored: "leave ignored: {module}.{copy}",
+    StopOrdered: "stop: {reason}",
+    RunResumed: "resumed",
+}
+_UNNAMED_RANKS: Final = 2**16
+"""Of so many ranks at most the lines are named where their nodes are not known."""
+_HIDDEN: Final = ("detail", "explanation", "finished", "format")
 
-class TracePart:
-    """Appends the events of one rank to its part of a run's trace.
+
+@dataclass
+class _Iteration:
+    group: str
+    iteration: tuple[int, ...]
+    start_ns: int
+    end_ns: int = 0
+    ended_by: str = ""
+
+
+@dataclass
+class _Copy:
+    name: str
+    group: str
+    iteration: tuple[int, ...]
+    ranks: Sequence[int]
+    start_ns: int
+    session_ns: int
+    attempt: int = 1
+    end_ns: int = 0
+    written_ns: dict[int, int] = field(default_factory=dict)
+    """By rank: up to when its own events cover what it did since the run began or was resumed."""
+    ends_written_by: set[int] = field(default_factory=set)
+    """Ranks that have written how the copy ended."""
+
+    def about(self) -> dict[str, Any]:
+        return {"group": self.group, "iteration": list(self.iteration), "attempt": self.attempt}
+
+
+@dataclass
+class _Lane:
+    """A line of the executive: iterations on it are nested, or follow each other."""
+
+    open: list[_Iteration] = field(default_factory=list)
+
+    def takes(self, iteration: _Iteration, around: str) -> bool:
+        while self.open and self.open[-1].end_ns <= iteration.start_ns:
+            self.open.pop()
+        if not self.open:
+            return True
+        top = self.open[-1]
+        return top.group == around and iteration.end_ns <= top.end_ns
+
+
+class TraceBuilder:
+    """A journal as events of a trace, in nanoseconds since 1970.
 
     Parameters
     ----------
-    directory : RunDirectory
-    rank : int
+    records : iterable of Record
+        All of a journal, resumptions included.
     """
 
-    def __init__(self, directory: RunDirectory, rank: int) -> None:
-        path = directory.trace_part(rank)
-        path.parent.mkdir(exist_ok=True)
-        self._file = path.open("a", encoding="utf-8", errors="replace")
-        if self._file.tell():
-            self._file.write("\n")  # whoever wrote here before may have been killed in a line
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.workflow = ""
+        self.starts: list[float] = []
+        self._ranks = 0
+        self._names: dict[int, str] = {EXECUTIVE: "rank 0: executive"}
+        self._inside: Mapping[str, str] = {}
+        self._iterations: list[_Iteration] = []
+        self._running: dict[str, _Iteration] = {}
+        self._copies: dict[tuple[str, str], _Copy] = {}
+        self._cut_short: list[_Copy] = []
+        self._notes: list[Event] = []
+        self._session_ns = 0  # when the run began or was resumed
+        last_ns = 0
+        for record in records:
+            if isinstance(record, (RunResumed, RunEnded)):
+                self._cut(last_ns)
+            last_ns = _nanoseconds(record.time_s)
+            self._apply(record, last_ns)
+        self._cut(last_ns)
+        self._cut_on: dict[int, list[_Copy]] = {}
+        for copy in self._cut_short:
+            for rank in copy.ranks:
+                self._cut_on.setdefault(rank, []).append(copy)
+        self._lanes = self._arrange()
 
-    def write(self, events: Iterable[Event]) -> None:
-        """Append events; they are in the file when this returns."""
-        self._file.write("".join(f"{json.dumps(event)}\n" for event in events))
-        self._file.flush()
+    @property
+    def has_started(self) -> bool:
+        """Whether the run ever did."""
+        return bool(self.starts)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+    @property
+    def origin_ns(self) -> int:
+        """When the run began, before any resumption."""
+        return _nanoseconds(self.starts[0])
+
+    def names(self) -> Iterator[Event]:
+        """Yield what names the lines and orders them."""
+        yield {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": self.workflow}}
+        lines = {EXECUTIVE: self._names[EXECUTIVE]}
+        for lane in range(1, len(self._lanes)):
+            lines[self._line_of(lane)] = "executive: groups side by side"
+        lines |= {rank: f"rank {rank}" for rank in range(1, min(self._ranks, _UNNAMED_RANKS))}
+        lines |= self._names
+        for place, (line, name) in enumerate(lines.items()):
+            yield {"ph": "M", "name": "thread_name", "tid": line, "args": {"name": name}}
+            order = {"sort_index": place}
+            yield {"ph": "M", "name": "thread_sort_index", "tid": line, "args": order}
+
+    def note(self, event: Event) -> None:
+        """Record an event that a rank has written: what it covers is not drawn again."""
+        rank, start_ns = event["tid"], event.get("ts", 0)
+        for copy in self._cut_on.get(rank, ()):
+            if not copy.session_ns <= start_ns <= copy.end_ns:
+                continue
+            end_ns = start_ns + event.get("dur", 0)
+            copy.written_ns[rank] = max(end_ns, copy.written_ns.get(rank, 0))
+            about = event.get("args", {})
+            if event["name"] == copy.name and copy.about().items() <= about.items():
+                copy.ends_written_by.add(rank)
+
+    def events(self) -> Iterator[Event]:
+        """Yield what no rank has written: groups, what happened to copies, what was cut short."""
+        for lane, iterations in enumerate(self._lanes):
+            for iteration in iterations:
+                number = (
+                    f" {'.'.join(map(str, iteration.iteration))}" if iteration.iteration else ""
+                )
+                about = {"iteration": iteration.iteration, "ended_by": iteration.ended_by}
+                yield span_event(
+                    f"group {iteration.group}{number}",
+                    "group",
+                    iteration.start_ns,
+                    iteration.end_ns,
+                    self._line_of(lane),
+                    about,
+                )
+        yield from self._notes
+        for copy in self._cut_short:
+            for rank in copy.ranks:
+                if rank in copy.ends_written_by:
+                    continue
+                start_ns = max(copy.start_ns, copy.written_ns.get(rank, 0))
+                end_ns = max(start_ns, copy.end_ns)
+                about = copy.about() | {"ended": "cut short"}
+                yield span_event(copy.name, "module", start_ns, end_ns, rank, about)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _apply(self, record: Record, now_ns: int) -> None:
+        if isinstance(record, RunStarted):
+            self._start(record)
+        elif isinstance(record, GroupStarted):
+            group, iteration = record.group, record.iteration
+            self._running[group] = _Iteration(group, iteration, now_ns)
+            for name, ranks in record.placement.items():
+                copy = _Copy(name, group, iteration, ranks, now_ns, self._session_ns)
+                self._copies[group, name] = copy
+        elif isinstance(record, GroupFinished):
+            self._finish(record.group, now_ns, record.ended_by or "")
+        elif isinstance(record, (CopyFinished, CopyGivenUp)):
+            self._copies.pop((record.group, record.name), None)
+        elif isinstance(record, CopiesRestarted):
+            for index in record.copies:
+                again = self._copies.get((record.group, f"{record.module}.{index}"))
+                if again is not None:
+                    again.start_ns, again.attempt = now_ns, record.attempt
+        if type(record) in _NOTES:
+            about = {name: getattr(record, name) for name in record.layout}
+            self._notes.append(
+                {
+                    "ph": "i",
+                    "s": "t",
+                    "name": _NOTES[type(record)].format(**about),
+                    "cat": "run",
+                    "ts": now_ns,
+                    "tid": EXECUTIVE,
+                    "args": {name: about[name] for name in about if name not in _HIDDEN},
+                }
+            )
+
+    def _start(self, record: RunStarted) -> None:
+        self.starts.append(record.time_s)
+        self._session_ns = _nanoseconds(record.time_s)
+        self.workflow = record.workflow
+        self._ranks = max(self._ranks, record.ranks)
+        self._inside = record.inside
+        for rank in record.servers:
+            self._names[rank] = f"rank {rank}: tuple server"
+        for node in record.nodes:
+            for rank in node.ranks:
+                self._names[rank] = f"rank {rank} on {node.host}"
+
+    def _finish(self, group: str, now_ns: int, ended_by: str) -> None:
+        iteration = self._running.pop(group, None)
+        if iteration is not None:
+            iteration.end_ns, iteration.ended_by = now_ns, ended_by
+            self._iterations.append(iteration)
+
+    def _cut(self, now_ns: int) -> None:
+        """Everything that runs ends here: the run was stopped or killed."""
+        for group in list(self._running):
+            self._finish(group, now_ns, "cut short")
+        for copy in self._copies.values():
+            copy.end_ns = now_ns
+            self._cut_short.append(copy)
+        self._copies.clear()
+
+    # -- lines --------------------------------------------------------------------------------
+
+    def _line_of(self, lane: int) -> int:
+        return EXECUTIVE if lane == 0 else self._ranks + lane - 1
+
+    def _arrange(self) -> list[list[_Iteration]]:
+        """Distribute iterations over as few lines as keep apart those that ran side by side."""
+        lanes: list[_Lane] = []
+        on_lanes: list[list[_Iteration]] = []
+        for iteration in sorted(
+            self._iterations, key=lambda iteration: (iteration.start_ns, -iteration.end_ns)
+        ):
+            around = self._inside.get(iteration.group, "")
+            place = next(
+                (i for i, lane in enumerate(lanes) if lane.takes(iteration, around)), len(lanes)
+            )
+            if place == len(lanes):
+                lanes.append(_Lane())
+                on_lanes.append([])
+            lanes[place].open.append(iteration)
+            on_lanes[place].append(iteration)
+        return on_lanes
+
+
+def _nanoseconds(time_s: float) -> int:
+    # A journal's times have microseconds; what a float has beyond is noise.
+    return round(time_s * 1e6) * 1000
+
+
+# -- the file -------------------------------------------------------------------------------------
 
 
 def merge_trace(directory: RunDirectory, warn: Callable[[str], None] = lambda _: None) -> Path:

@@ -27,8 +27,7 @@ from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
 from diel.run.resuming import order_resumption
 from diel.run.status import write_status
-from diel.run.trace import TracePart
-from diel.run.trace_builder import span_event
+from diel.run.trace_part import TracePart, span_event
 from modules.sweep.in_flight import InFlightTrials, read_in_flight
 from modules.sweep.ledger import Ledger, LedgerError, about_of, ledger_path, trials_of
 from modules.sweep.messages import Tags

@@ -33,7 +33,7 @@ from diel.executive.events import (
 )
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
 from diel.executive.scheduler import Scheduler
-from diel.run.journal import plain
+from diel.run.json_values import plain
 from diel.run.records import (
     CopyFinished,
     CopyGivenUp,

@@ -13,9 +13,8 @@ from diel.coupling.messages import MessageCounts
 from diel.executive import messages
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import CopyRankFailed, CopyRankFinished, CopyRankLeft, ModuleCommAsked
-from diel.executive.listener import Listener
+from diel.executive.listener import Listener, TimeTable
 from diel.executive.plans import CopyPlan, ModulePlan
-from diel.executive.rank_times import TimeTable
 from diel.executive.status_writer import StatusWriter
 from diel.run.directory import RunDirectory
 from diel.run.records import MessageLogged, ModuleTimes, ProgressMade, ResultAdded

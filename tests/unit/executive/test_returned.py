@@ -11,7 +11,7 @@ import pytest
 
 from diel.executive import outcome
 from diel.executive.outcome import ReturnedFolder, recordable
-from diel.run.records import StoredValue
+from diel.run.json_values import StoredValue
 
 LIMIT_BYTES = 1000
 

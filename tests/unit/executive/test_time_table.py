@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from diel.comm.meter import Times
+from diel.executive.listener import TimeTable
 from diel.executive.plans import CopyPlan
-from diel.executive.rank_times import TimeTable
 from diel.run.records import RankTimes
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diel.run.journal import plain
+from diel.run.json_values import plain
 
 
 class Colour(enum.IntEnum):

@@ -11,8 +11,8 @@ from trace_rules import checked_events, spans_of
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory
-from diel.run.trace import TracePart, merge_trace, save_trace
-from diel.run.trace_builder import span_event
+from diel.run.trace import merge_trace, save_trace
+from diel.run.trace_part import TracePart, span_event
 
 START_S = 1_700_000_000.25
 START_NS = 1_700_000_000_250_000_000

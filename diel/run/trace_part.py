@@ -1,0 +1,52 @@
+"""What one rank writes of the trace of a run, see `diel.run.trace`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from diel.run.directory import RunDirectory
+
+Event: TypeAlias = "dict[str, Any]"
+
+
+def span_event(
+    name: str, category: str, start_ns: int, end_ns: int, line: int, about: Mapping[str, Any]
+) -> Event:
+    """Return a complete event: on which line, from when to when, in nanoseconds."""
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "ts": start_ns,
+        "dur": max(0, end_ns - start_ns),
+        "tid": line,
+        "args": dict(about),
+    }
+
+
+class TracePart:
+    """Appends the events of one rank to its part of a run's trace.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    rank : int
+    """
+
+    def __init__(self, directory: RunDirectory, rank: int) -> None:
+        path = directory.trace_part(rank)
+        path.parent.mkdir(exist_ok=True)
+        self._file = path.open("a", encoding="utf-8", errors="replace")
+        if self._file.tell():
+            self._file.write("\n")  # whoever wrote here before may have been killed in a line
+
+    def write(self, events: Iterable[Event]) -> None:
+        """Append events; they are in the file when this returns."""
+        self._file.write("".join(f"{json.dumps(event)}\n" for event in events))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
