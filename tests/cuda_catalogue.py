@@ -9,8 +9,8 @@ from typing import ClassVar
 from operation_cases import FORMULAS
 
 from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp
-from dnn.backend.cuda import classification, elementwise, gathers, noise
-from dnn.backend.cuda.elementwise import of_formula
+from dnn.backend.cuda import classification, formulas, gathers, noise
+from dnn.backend.cuda.formulas import ADAM_COEFFICIENTS, CLIP_FACTOR, COUNT, of_formula
 from dnn.backend.cuda.reductions import ARGMAX, REDUCTIONS
 from dnn.backend.cuda.source import (
     SCALAR,
@@ -19,7 +19,6 @@ from dnn.backend.cuda.source import (
     elementwise_kernel,
     reduction_kernel,
 )
-from dnn.backend.cuda.updates import ADAM_COEFFICIENTS, CLIP_FACTOR, COUNT
 from dnn.backend.formula import COPY, UpdateFormula
 from dnn.backend.ops import Ops
 from dnn.parameters import FlatBuffer, Segment
@@ -51,7 +50,7 @@ def example_chain() -> Elementwise:
         if formula.has_one_type:
             last = len(members) + 1 if members else 0
             members.append((formula, last, 1, 0)[: 1 + len(formula.names)])
-    return elementwise.chain(tuple(members), 2)
+    return formulas.chain(tuple(members), 2)
 
 
 def optimizer_updates() -> Iterator[Elementwise]:
@@ -59,7 +58,7 @@ def optimizer_updates() -> Iterator[Elementwise]:
     for optimizer in OPTIMIZERS:
         buffers = [FlatBuffer([Segment("w", (3,), 0)], "f4", Ops()) for _ in range(2)]
         optimizer.bind(Recorder(), *buffers)
-    yield from {elementwise.of_update(formula): None for formula in Recorder.formulas}
+    yield from {formulas.of_update(formula): None for formula in Recorder.formulas}
 
 
 class Recorder(Ops):

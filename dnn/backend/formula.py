@@ -6,66 +6,39 @@
 
 A formula may use numbers, arithmetic (``+ - * / **``), comparisons, ``and``, ``or``, ``not``, a
 choice ``a if condition else b``, and the functions of `FUNCTIONS`; ``min`` and ``max`` of NaN are
-NaN. From it come a function of NumPy (`Formula.numpy`) and, by a `formula_writer.Writer`, the
+NaN. From it come a function of NumPy (`Formula.numpy`) and, by a `Writer`, the
 compiled loop on the CPU (`dnn.backend.cpu.chains`) and the CUDA source
-(`dnn.backend.cuda.elementwise`). An `UpdateFormula` is several of them.
-
-References
-----------
-.. [1] Sethi and Ullman, The generation of optimal code for arithmetic expressions, 1970: which
-   operand to compute first, so that few intermediate arrays are needed.
+(`dnn.backend.cuda.formulas`). An `UpdateFormula` is several of them.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["COPY", "FUNCTIONS", "Formula", "UpdateFormula", "is_condition", "number_text"]
+from dnn.backend.formula_numpy import (
+    ARITHMETIC,
+    COMPARISONS,
+    FUNCTIONS,
+    NumpyCode,
+    is_condition,
+    number_text,
+)
 
-FUNCTIONS: dict[str, np.ufunc] = {
-    "abs": np.absolute,
-    "exp": np.exp,
-    "expm1": np.expm1,
-    "log": np.log,
-    "log1p": np.log1p,
-    "max": np.maximum,
-    "min": np.minimum,
-    "sqrt": np.sqrt,
-    "tanh": np.tanh,
-}
-"""Functions that a formula may call, and NumPy's of the same meaning."""
+__all__ = ["COPY", "Formula", "Language", "UpdateFormula", "Writer"]
 
-ARITHMETIC: dict[type[ast.operator], tuple[str, np.ufunc]] = {
-    ast.Add: ("+", np.add),
-    ast.Sub: ("-", np.subtract),
-    ast.Mult: ("*", np.multiply),
-    ast.Div: ("/", np.divide),
-    ast.Pow: ("**", np.power),
-}
-COMPARISONS: dict[type[ast.cmpop], tuple[str, np.ufunc]] = {
-    ast.Gt: (">", np.greater),
-    ast.GtE: (">=", np.greater_equal),
-    ast.Lt: ("<", np.less),
-    ast.LtE: ("<=", np.less_equal),
-    ast.Eq: ("==", np.equal),
-    ast.NotEq: ("!=", np.not_equal),
-}
 PARTS = (
     *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.USub, ast.Not, ast.boolop, ast.Load),
     *ARITHMETIC,
     *COMPARISONS,
 )
 """What else of Python's syntax a formula may consist of."""
-
-KEYWORD_ONLY = (np.maximum, np.minimum)
-"""They take their result by its name only."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +150,8 @@ class Formula:
         return self._in_numpy.overwrites
 
     @cached_property
-    def _in_numpy(self) -> _NumpyCode:
-        return _NumpyCode(self.name, self.names, [("out", self)])
+    def _in_numpy(self) -> NumpyCode:
+        return NumpyCode(self.name, self.names, [("out", self)])
 
 
 @dataclass(frozen=True)
@@ -231,9 +204,9 @@ class UpdateFormula:
         return tuple(name for name in self.rows if name in targets)
 
     @cached_property
-    def in_numpy(self) -> _NumpyCode:
+    def in_numpy(self) -> NumpyCode:
         """Function and workspace in NumPy."""
-        return _NumpyCode(self.name, (*self.rows, *self.scalars), self.parts)
+        return NumpyCode(self.name, (*self.rows, *self.scalars), self.parts)
 
 
 class _NegativeNumbers(ast.NodeTransformer):
@@ -247,257 +220,157 @@ class _NegativeNumbers(ast.NodeTransformer):
         return node
 
 
-def number_text(value: Any) -> str:
-    """Return a number as it is written in Python; infinity is what is too large for a float."""
-    return repr(value).replace("inf", "1e999")
+COPY = Formula("copy", "x", "x")
+"""The same values, maybe in another type."""
 
 
-def is_condition(node: ast.expr) -> bool:
-    """Say whether an expression is true or false."""
-    return isinstance(node, ast.Compare | ast.BoolOp) or (
-        isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-    )
+@dataclass(frozen=True)
+class Language:
+    """How a language spells what formulas consist of: templates of `str.format`.
 
-
-class _NumpyCode:
-    """Calls of NumPy that compute formulas, one after the other.
-
-    Parameters
-    ----------
-    name : str
-        Of the function.
-    operands : sequence of str
-        Its first parameters; a formula may be written into one of them.
-    statements : sequence of (str, Formula)
-        Each with the name of what it is written into: ``out``, an operand or a new name.
+    ``{type}`` stands for the type of arithmetic, ``{0}``, ``{1}`` and so on for operands.
 
     Attributes
     ----------
-    function : callable
-        Operands, workspace and, if it is written, ``out``. A ufunc itself where it is one call: a
-        layer of Python round each call costs 40% of a small training step.
-    workspace : list of bool
-        For each array of workspace whether it is of bool.
-    overwrites : tuple of int
-        Operands that nobody reads once ``out`` has been written.
+    number, power, choice, either, both, inverse, truth, assignment : str
+        A number, ``a ** b``, ``b if a else c``, ``a or b``, ``a and b``, ``not a``, a condition as
+        an element of bool, and the statement that gives a value a name.
+    functions : mapping of str to str
+        Calls of `FUNCTIONS` that are not ``name(operands)``.
+    routines : collection of str
+        Formulas whose names are among `functions` and stand for the whole of them.
     """
 
-    def __init__(
-        self, name: str, operands: Sequence[str], statements: Sequence[tuple[str, Formula]]
-    ) -> None:
-        self.workspace: list[bool] = []
-        self._free: list[int] = []
-        self._kept: dict[str, str] = {}  # where values between stand
-        self._calls: list[_Call] = []
-        for i, (target, formula) in enumerate(statements):
-            if target in ("out", *operands):
-                self._write(target, formula)
+    number: str
+    power: str
+    choice: str
+    either: str
+    both: str
+    inverse: str
+    truth: str
+    assignment: str
+    functions: Mapping[str, str]
+    routines: Collection[str] = ()
+
+
+class Writer:
+    """Writes formulas as statements of a language.
+
+    Parameters
+    ----------
+    language : Language
+    type_name : str
+        The type of arithmetic.
+
+    Attributes
+    ----------
+    lines : list of str
+        The statements so far.
+    """
+
+    def __init__(self, language: Language, type_name: str) -> None:
+        self.language = language
+        self.type_name = type_name
+        self.lines: list[str] = []
+
+    def _spelled(self, template: str, *operands: object) -> str:
+        return template.format(*operands, type=self.type_name)
+
+    def _number(self, value: float) -> str:
+        return self._spelled(self.language.number, number_text(value))
+
+    def named(self, value: str) -> str:
+        """Write a statement that names a value, and return the name."""
+        name = f"t{len(self.lines)}"
+        self.lines.append(self._spelled(self.language.assignment, name, value))
+        return name
+
+    def update(self, formula: UpdateFormula, elements: Mapping[str, str], assignment: str) -> None:
+        """Write the statements of an update.
+
+        Parameters
+        ----------
+        formula : UpdateFormula
+        elements : mapping of str to str
+            For each row what its element is called.
+        assignment : str
+            Template of the statement that gives it a value.
+        """
+        texts = {**elements, **{name: name for name in formula.scalars}}
+        for target, part in formula.parts:
+            value = self.formula(part, [texts[name] for name in part.names])
+            if target in formula.rows:
+                self.lines.append(assignment.format(texts[target], value))
             else:
-                place = self._space(formula.is_bool)
-                self._into(formula.tree, place)
-                self._kept[target] = place
-            read = {x for _, later in statements[i + 1 :] for x in _names_in(later.tree)}
-            for kept in [kept for kept in self._kept if kept not in read]:
-                self._give_back(self._kept.pop(kept))
-        self.overwrites: tuple[int, ...] = ()
-        results = []
-        if statements[-1][0] == "out":
-            results = ["out"]
-            first = next(i for i, call in enumerate(self._calls) if call.target == "out")
-            later = {x for call in self._calls[first + 1 :] for x in call.reads}
-            self.overwrites = tuple(i for i, x in enumerate(operands) if x not in later)
-        self.function = self._compiled(name, operands, results)
+                self.lines.append(self._spelled(self.language.assignment, target, value))
+                texts[target] = target
 
-    def types(self, dtype: npt.DTypeLike) -> list[np.dtype[Any]]:
-        """Return the types of the arrays of workspace."""
-        return [np.dtype(bool if is_bool else dtype) for is_bool in self.workspace]
+    def formula(self, formula: Formula, operands: Sequence[str]) -> str:
+        """Return a formula of operands as an expression."""
+        if formula.name in self.language.routines:
+            return self._call(formula.name, operands)
+        names = dict(zip(formula.names, operands, strict=True))
+        value = self._expression(formula.tree, names)
+        if not is_condition(formula.tree):
+            return value
+        if formula.is_bool:
+            return self._spelled(self.language.truth, value)
+        return self._spelled(self.language.choice, value, self._number(1), self._number(0))
 
-    def _compiled(
-        self, name: str, operands: Sequence[str], results: Sequence[str]
-    ) -> Callable[..., object]:
-        (first, *others) = self._calls
-        is_ufunc = first.ufunc is not None and first.ufunc not in KEYWORD_ONLY
-        if is_ufunc and not others and results and first.reads == tuple(operands):
-            assert first.ufunc is not None
-            return first.ufunc
-        spaces = [f"w{i}_" for i in range(len(self.workspace))]
-        body = "\n    ".join(call.line for call in self._calls)
-        functions = [call.ufunc for call in self._calls if call.ufunc is not None]
-        namespace: dict[str, Any] = {f"np_{function.__name__}": function for function in functions}
-        namespace["np_copyto"] = np.copyto
-        parameters = ", ".join([*operands, *spaces, *results])
-        exec(f"def {name}({parameters}):\n    {body}\n", namespace)
-        function: Callable[..., object] = namespace[name]
-        return function
+    def _call(self, name: str, operands: Sequence[str]) -> str:
+        template = self.language.functions.get(name)
+        if template is None:
+            return f"{name}({', '.join(operands)})"
+        if template.count("{0}") > 1:
+            operands = [x if " " not in x else self.named(x) for x in operands]
+        return self._spelled(template, *operands)
 
-    def _write(self, target: str, formula: Formula) -> None:
-        """Compute a formula into an array that it may read itself."""
-        before = self.workspace, self._free, self._calls
-        for way in (self._into, self._into_at_last, self._into_copy):
-            self.workspace, self._free, self._calls = (before[0][:], before[1][:], before[2][:])
-            if formula.ufunc is not None:
-                self._call(formula.ufunc, formula.names, "new_")
-            elif is_condition(formula.tree) and not formula.is_bool:
-                self._copy(self._value(formula.tree), "new_")
-            else:
-                way(formula.tree, "new_")
-            mine = self._calls[len(before[2]) :]
-            first = next(i for i, call in enumerate(mine) if call.target == "new_")
-            if all(target not in call.reads for call in mine[first + 1 :]):
-                break
-        self._calls = [call.renamed("new_", target) for call in self._calls]
+    def _inner(self, node: ast.expr, names: Mapping[str, str]) -> str:
+        """Return an operand, in parentheses where it needs some."""
+        text = self._expression(node, names)
+        is_single = isinstance(node, ast.Name | ast.Constant | ast.Call) and " " not in text
+        return text if is_single else f"({text})"
 
-    def _into_at_last(self, node: ast.expr, target: str) -> None:
-        """Compute a value so that its array is written by the very last call."""
-        if _is_leaf(node) or isinstance(node, ast.IfExp):
-            self._into_copy(node, target)
-        else:
-            self._into(node, target, at_last=True)
-
-    def _into_copy(self, node: ast.expr, target: str) -> None:
-        self._copy(self._value(node), target)
-
-    def _space(self, is_bool: bool) -> str:
-        """Return the name of an array of workspace that nobody uses now."""
-        for i in self._free:
-            if self.workspace[i] == is_bool:
-                self._free.remove(i)
-                return f"w{i}_"
-        self.workspace.append(is_bool)
-        return f"w{len(self.workspace) - 1}_"
-
-    def _give_back(self, *names: str) -> None:
-        for i in range(len(self.workspace)):
-            if f"w{i}_" in names and f"w{i}_" not in self._kept.values():
-                self._free.append(i)
-
-    def _call(self, ufunc: np.ufunc, operands: Sequence[str], target: str) -> None:
-        self._calls.append(_Call(ufunc, tuple(operands), target))
-
-    def _copy(self, source: str, target: str, where: str = "") -> None:
-        if source != target:
-            self._calls.append(_Call(None, (source, where) if where else (source,), target))
-
-    def _value(self, node: ast.expr) -> str:
-        """Return the name of what holds a value, or the number itself."""
+    def _expression(self, node: ast.expr, names: Mapping[str, str]) -> str:
+        language = self.language
         if isinstance(node, ast.Name):
-            return self._kept.get(node.id, node.id)
+            return names[node.id]
         if isinstance(node, ast.Constant):
-            return number_text(node.value)
-        target = self._space(is_condition(node))
-        self._into(node, target)
-        return target
-
-    def _into(self, node: ast.expr, target: str, at_last: bool = False) -> None:
-        """Compute a value into an array; `at_last`: that is written by the last call alone."""
-        if isinstance(node, ast.Name | ast.Constant):
-            self._copy(self._value(node), target)
-        elif isinstance(node, ast.IfExp):
-            self._choose(node, target)
-        elif isinstance(node, ast.BoolOp):
-            ufunc = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-            self._combine(ufunc, node.values[:2], target, at_last)
-            for value in node.values[2:]:
-                self._reduce(ufunc, target, value)
-        elif isinstance(node, ast.Compare):
-            self._combine(
-                COMPARISONS[type(node.ops[0])][1], [node.left, *node.comparators], target, at_last
-            )
-        elif isinstance(node, ast.UnaryOp):
-            negates = isinstance(node.op, ast.USub)
-            self._combine(
-                np.negative if negates else np.logical_not, [node.operand], target, at_last
-            )
-        elif isinstance(node, ast.BinOp):
-            self._combine(ARITHMETIC[type(node.op)][1], [node.left, node.right], target, at_last)
-        else:
-            assert isinstance(node, ast.Call)
+            assert isinstance(node.value, int | float)
+            return self._number(node.value)
+        if isinstance(node, ast.Call):
             assert isinstance(node.func, ast.Name)
-            self._combine(FUNCTIONS[node.func.id], node.args, target, at_last)
+            if node.func.id in ("max", "min"):
+                return self._extreme(">" if node.func.id == "max" else "<", node.args, names)
+            return self._call(node.func.id, [self._expression(x, names) for x in node.args])
+        if isinstance(node, ast.IfExp):
+            parts = (self._inner(x, names) for x in (node.test, node.body, node.orelse))
+            return self._spelled(language.choice, *parts)
+        if isinstance(node, ast.BoolOp):
+            join = language.both if isinstance(node.op, ast.And) else language.either
+            first, *others = (self._inner(value, names) for value in node.values)
+            for value in others:
+                first = self._spelled(join, first, value)
+            return first
+        if isinstance(node, ast.UnaryOp):
+            operand = self._inner(node.operand, names)
+            negates = isinstance(node.op, ast.USub)
+            return f"-{operand}" if negates else self._spelled(language.inverse, operand)
+        if isinstance(node, ast.Compare):
+            symbol = COMPARISONS[type(node.ops[0])][0]
+            left, right = (self._inner(x, names) for x in (node.left, node.comparators[0]))
+            return f"{left} {symbol} {right}"
+        assert isinstance(node, ast.BinOp)
+        left, right = (self._inner(x, names) for x in (node.left, node.right))
+        if isinstance(node.op, ast.Pow):
+            return self._spelled(language.power, left, right)
+        return f"{left} {ARITHMETIC[type(node.op)][0]} {right}"
 
-    def _reduce(self, ufunc: np.ufunc, target: str, value: ast.expr) -> None:
-        operand = self._value(value)
-        self._call(ufunc, (target, operand), target)
-        self._give_back(operand)
-
-    def _combine(
-        self, ufunc: np.ufunc, nodes: Sequence[ast.expr], target: str, at_last: bool
-    ) -> None:
-        """Call a ufunc; the first operand that is computed is so in the result's own array."""
-        # The last operand first, so that `out` is written late: until then operands can be read.
-        is_bool = any(is_condition(node) for node in nodes)
-        there = next((i for i, node in enumerate(nodes) if not _is_leaf(node)), None)
-        computes_bool = ufunc in (np.logical_and, np.logical_or, np.logical_not)
-        compares = not computes_bool and ufunc in [pair[1] for pair in COMPARISONS.values()]
-        if at_last or compares or (is_bool and not computes_bool):
-            there = None  # or of another type than the result
-        operands = {
-            i: self._value(node) for i, node in reversed(list(enumerate(nodes))) if i != there
-        }
-        if there is not None:
-            self._into(nodes[there], target)
-            operands[there] = target
-        self._call(ufunc, [operands[i] for i in range(len(nodes))], target)
-        self._give_back(*(name for name in operands.values() if name != target))
-
-    def _choose(self, node: ast.IfExp, target: str) -> None:
-        """Copy what is chosen where nothing else holds; the condition is computed before."""
-        if isinstance(node.orelse, ast.Constant) and not isinstance(node.body, ast.Constant):
-            mask = self._inverted(node.test)
-            self._into(node.body, target)
-            self._copy(self._value(node.orelse), target, mask)
-            self._give_back(mask)
-            return
-        mask = self._value(node.test)
-        body = self._value(node.body)
-        self._into(node.orelse, target)
-        self._copy(body, target, mask)
-        self._give_back(mask, body)
-
-    def _inverted(self, test: ast.expr) -> str:
-        """Return the name of an array that holds where a condition does not."""
-        if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq):
-            return self._value(ast.Compare(test.left, [ast.NotEq()], test.comparators))
-        target = self._space(True)
-        self._call(np.logical_not, [self._value_in(test, target)], target)
-        return target
-
-    def _value_in(self, test: ast.expr, target: str) -> str:
-        if isinstance(test, ast.Name):
-            return self._value(test)
-        self._into(test, target)
-        return target
-
-
-class _Call(NamedTuple):
-    """A call of a ufunc, or of `copyto` where that is None: from the first operand, by a mask."""
-
-    ufunc: np.ufunc | None
-    reads: tuple[str, ...]
-    target: str
-
-    @property
-    def line(self) -> str:
-        if self.ufunc is not None:
-            target = f"out={self.target}" if self.ufunc in KEYWORD_ONLY else self.target
-            return f"np_{self.ufunc.__name__}({', '.join(self.reads)}, {target})"
-        source, *where = self.reads
-        only = "".join(f", where={mask}" for mask in where)
-        return f"np_copyto({self.target}, {source}{only})"
-
-    def renamed(self, old: str, new: str) -> _Call:
-        """Return the same call with another name for an array."""
-        reads = tuple(new if x == old else x for x in self.reads)
-        return _Call(self.ufunc, reads, new if self.target == old else self.target)
-
-
-def _names_in(tree: ast.expr) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-
-
-def _is_leaf(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name | ast.Constant)
-
-
-COPY = Formula("copy", "x", "x")
-"""The same values, maybe in another type."""
+    def _extreme(self, symbol: str, nodes: Sequence[ast.expr], names: Mapping[str, str]) -> str:
+        """Return the larger or smaller one of two; of equal ones the first, and NaN before all."""
+        values = [self._expression(node, names) for node in nodes]
+        a, b = (value if " " not in value else self.named(value) for value in values)
+        condition = f"{b} {symbol} {a}"
+        if not isinstance(nodes[1], ast.Constant):  # which is not NaN
+            condition = self._spelled(self.language.either, condition, f"{b} != {b}")
+        return self._spelled(self.language.choice, condition, b, a)

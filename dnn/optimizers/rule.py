@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import ALIGNMENT_BYTES, Array, Ops, Step
-from dnn.backend.formula import UpdateFormula, is_condition, number_text
+from dnn.backend.formula import UpdateFormula
+from dnn.backend.formula_numpy import is_condition, number_text
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import CONSTANT, Node, variable

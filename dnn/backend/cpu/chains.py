@@ -24,8 +24,7 @@ import numpy as np
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.kernels import LINE_ELEMENTS, SPLIT_ELEMENTS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
-from dnn.backend.formula import COPY, Formula
-from dnn.backend.formula_writer import Language, Writer
+from dnn.backend.formula import COPY, Formula, Language, Writer
 from dnn.backend.ops import Array, Chain, Ops
 
 __all__ = ["NUMBA", "chain_kernel", "chain_record", "copy", "elementwise_kernel"]

@@ -22,8 +22,7 @@ from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.chains import NUMBA
 from dnn.backend.cpu.kernels import SPLIT_ELEMENTS, array_kernel, loop
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
-from dnn.backend.formula import UpdateFormula
-from dnn.backend.formula_writer import Writer
+from dnn.backend.formula import UpdateFormula, Writer
 from dnn.backend.ops import Array, Ops
 
 __all__ = ["UpdateKernel", "adam_coefficients", "clip_factor", "update_kernel"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.cuda.elementwise import of_formula
+from dnn.backend.cuda.formulas import of_formula
 from dnn.backend.cuda.launch import Launcher, require_contiguous
 from dnn.backend.cuda.reductions import REDUCTIONS
 from dnn.backend.cuda.source import C_TYPES, THREADS, Kernel, arithmetic, code_of, stored

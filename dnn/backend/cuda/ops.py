@@ -12,12 +12,11 @@ import numpy as np
 
 from dnn.backend.cuda import (
     classification,
-    elementwise,
+    formulas,
     gathers,
     noise,
     products,
     reductions,
-    updates,
 )
 from dnn.backend.cuda.launch import Launcher, Replay
 from dnn.backend.cuda.products import Cublas
@@ -79,13 +78,13 @@ class CudaOps(Ops):
 
     def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
         """Return the call of one kernel for a chain."""
-        return [(self.run_elementwise, (elementwise.chain(chain, len(inputs)), *inputs, out))]
+        return [(self.run_elementwise, (formulas.chain(chain, len(inputs)), *inputs, out))]
 
     def elementwise(
         self, formula: Formula, inputs: Sequence[Any], out: Array, workspace: Sequence[Array] = ()
     ) -> Step:
         """Return the call of a formula's kernel; it needs no workspace."""
-        return self.run_elementwise, (elementwise.of_formula(formula), *inputs, out)
+        return self.run_elementwise, (formulas.of_formula(formula), *inputs, out)
 
     def update(
         self,
@@ -95,7 +94,7 @@ class CudaOps(Ops):
         workspace: Callable[[Sequence[np.dtype[Any]]], Sequence[Array]],
     ) -> Step:
         """Return the call of an update's kernel; it needs no workspace."""
-        return self.run_elementwise, (elementwise.of_update(formula), *rows, *scalars)
+        return self.run_elementwise, (formulas.of_update(formula), *rows, *scalars)
 
     def run_elementwise(self, spec: Elementwise, *operands: Any) -> None:
         """Launch the kernel of a formula, a chain or an update."""
@@ -158,11 +157,11 @@ class CudaOps(Ops):
 
     def copy(self, x: Array, out: Array) -> None:  # type: ignore[override]
         """Copy, broadcast and cast, in one kernel."""
-        self.run_elementwise(elementwise.of_formula(COPY), x, out)
+        self.run_elementwise(formulas.of_formula(COPY), x, out)
 
     def fill(self, value: float, out: Array) -> None:  # type: ignore[override]
         """Set every element."""
-        self.run_elementwise(elementwise.of_formula(COPY), float(value), out)
+        self.run_elementwise(formulas.of_formula(COPY), float(value), out)
 
     take_rows: Any = _launched(gathers.take_rows)
     add_rows: Any = _launched(gathers.add_rows)
@@ -183,8 +182,8 @@ class CudaOps(Ops):
 
     uniform_noise: Any = _launched(noise.uniform_noise)
 
-    clip_factor: Any = _launched(updates.clip_factor)
-    adam_coefficients: Any = _launched(updates.adam_coefficients)
+    clip_factor: Any = _launched(formulas.clip_factor)
+    adam_coefficients: Any = _launched(formulas.adam_coefficients)
 
     def gemm(self, a: Array, b: Array, out: Array) -> None:  # type: ignore[override]
         """Matrix products by cuBLAS."""

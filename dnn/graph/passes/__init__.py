@@ -9,18 +9,20 @@
 """
 
 from dnn.graph.passes.fusion import elementwise_fusion, matmul_bias_activation, products_last
-from dnn.graph.passes.graph import Graph, graph_of, rewrite
-from dnn.graph.passes.mixed_precision import mixed_precision
-from dnn.graph.passes.registry import (
+from dnn.graph.passes.graph import (
     PASSES,
+    Graph,
     Pass,
     checking_passes,
     default_passes,
     explain,
+    graph_of,
     mixed_precision_passes,
     optimise,
     register_pass,
+    rewrite,
 )
+from dnn.graph.passes.mixed_precision import mixed_precision
 from dnn.graph.passes.simplification import (
     buffer_reuse,
     common_subexpressions,

@@ -18,8 +18,7 @@ from dnn.backend import Chain, Ops, empty
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
 from dnn.graph.operations.elementwise import Elementwise, formula_of
-from dnn.graph.passes.graph import Graph, rewrite
-from dnn.graph.passes.registry import register_pass
+from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
 
 __all__ = ["elementwise_fusion", "matmul_bias_activation", "products_last"]

@@ -6,8 +6,7 @@ import numpy as np
 
 from dnn.graph.node import CONSTANT, Node
 from dnn.graph.operations.comparisons import cast
-from dnn.graph.passes.graph import Graph, rewrite, with_inputs
-from dnn.graph.passes.registry import register_pass
+from dnn.graph.passes.graph import Graph, register_pass, rewrite, with_inputs
 
 __all__ = ["mixed_precision"]
 

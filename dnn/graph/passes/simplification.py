@@ -11,8 +11,7 @@ import numpy as np
 from dnn.graph.eager import compute
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import CONSTANT, Node, constant
-from dnn.graph.passes.graph import Graph, rewrite, with_inputs
-from dnn.graph.passes.registry import register_pass
+from dnn.graph.passes.graph import Graph, register_pass, rewrite, with_inputs
 
 __all__ = [
     "buffer_reuse",

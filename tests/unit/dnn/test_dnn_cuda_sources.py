@@ -11,7 +11,7 @@ import pytest
 from cuda_catalogue import all_kernels
 from operation_cases import FORMULAS
 
-from dnn.backend.cuda import elementwise
+from dnn.backend.cuda import formulas
 from dnn.backend.cuda.launch import broadcast_strides, collapse
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.cuda.source import HALF_HEADER, code_of
@@ -56,7 +56,7 @@ def test_every_kernel_compiles_for_sm_90(half: bool) -> None:
 
 def test_a_chain_is_written_as_one_body() -> None:
     multiply, tanh, add = (FORMULAS[name] for name in ("multiply", "tanh", "add"))
-    spec = elementwise.chain(((multiply, 0, 1), (tanh, 2), (add, 3, 0)), 2)
+    spec = formulas.chain(((multiply, 0, 1), (tanh, 2), (add, 3, 0)), 2)
     assert spec.parameters == ("x0", "x1", "out")
     assert spec.body.splitlines() == [
         "const A t0 = x0 * x1;",
@@ -64,7 +64,7 @@ def test_a_chain_is_written_as_one_body() -> None:
         "const A t2 = t1 + x0;",
         "out = t2;",
     ]
-    other = elementwise.chain(((multiply, 0, 1), (tanh, 2), (add, 3, 1)), 2)
+    other = formulas.chain(((multiply, 0, 1), (tanh, 2), (add, 3, 1)), 2)
     assert other.name != spec.name
 
 

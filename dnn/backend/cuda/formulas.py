@@ -1,0 +1,152 @@
+"""Formulas as kernels: alone, in chains, and what optimizers compute."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import Any
+
+from dnn.backend.cuda.launch import Launcher, element_strides
+from dnn.backend.cuda.source import Elementwise
+from dnn.backend.formula import Formula, Language, UpdateFormula, Writer
+from dnn.backend.ops import Chain
+
+__all__ = [
+    "ADAM_COEFFICIENTS",
+    "CLIP_FACTOR",
+    "COUNT",
+    "adam_coefficients",
+    "chain",
+    "clip_factor",
+    "of_formula",
+    "of_update",
+]
+
+
+CUDA = Language(
+    number="A({0})",  # A is the type of arithmetic
+    power="pow({0}, {1})",
+    choice="{0} ? {1} : {2}",
+    either="{0} || {1}",
+    both="{0} && {1}",
+    inverse="!{0}",
+    truth="{0}",
+    assignment="const A {0} = {1};",
+    # Of integers and floats alike.
+    functions={"abs": "{0} < A(0) ? -{0} : {0} == A(0) ? A(0) : {0}"},
+)
+
+
+@functools.cache
+def of_formula(formula: Formula) -> Elementwise:
+    """Return a formula as a kernel."""
+    writer = Writer(CUDA, "A")
+    value = writer.formula(formula, formula.names)
+    body = "\n".join([*writer.lines, f"out = {value};"])
+    conditions = () if formula.has_one_type or formula.is_bool else (("condition", "b1"),)
+    fixed = (("out", "b1"),) if formula.is_bool else conditions
+    return Elementwise(formula.name, (*formula.names, "out"), ("out",), body, fixed=fixed)
+
+
+@functools.cache
+def chain(members: Chain, inputs: int) -> Elementwise:
+    """Return a chain of elementwise operations as one.
+
+    Parameters
+    ----------
+    members : Chain
+        See `dnn.backend.ops`.
+    inputs : int
+        Places below that are inputs.
+
+    Returns
+    -------
+    Elementwise
+    """
+    names = [f"x{i}" for i in range(inputs)]
+    writer = Writer(CUDA, "A")
+    for formula, *operands in members:
+        value = writer.formula(formula, [names[place] for place in operands])
+        names.append(writer.named(value))
+    body = "\n".join([*writer.lines, f"out = {names[-1]};"])
+    digest = hashlib.sha256(body.encode()).hexdigest()[:12]
+    return Elementwise(f"chain_{digest}", (*names[:inputs], "out"), ("out",), body)
+
+
+@functools.cache
+def of_update(formula: UpdateFormula) -> Elementwise:
+    """Return an update as one kernel."""
+    writer = Writer(CUDA, "A")
+    writer.update(formula, {name: name for name in formula.rows}, "{0} = {1};")
+    body = "\n".join(writer.lines)
+    digest = hashlib.sha256(body.encode()).hexdigest()[:12]
+    parameters = (*formula.rows, *formula.scalars)
+    return Elementwise(f"update_{digest}", parameters, formula.written, body, only_written=())
+
+
+CLIP_FACTOR = Elementwise(
+    "clip_factor",
+    ("sums", "limit", "out"),
+    ("out",),
+    """
+A total = 0;
+for (long long j = 0; j < length; ++j) total = total + (A)p_sums[at_sums + j * stride];
+const A norm = sqrt(total);
+out = limit / (norm != norm || norm > limit ? norm : limit);
+""",
+    pointers=("sums",),
+    integers=("length", "stride"),
+)
+
+COUNT = Elementwise(
+    "count",
+    ("count",),
+    ("count",),
+    "count = count + 1;",
+    only_written=(),
+    fixed=(("count", "i8"),),
+)
+
+ADAM_COEFFICIENTS = Elementwise(
+    "adam_coefficients",
+    (
+        "learning_rate",
+        "beta1",
+        "beta2",
+        "weight_decay",
+        "count",
+        "complement1",
+        "complement2",
+        "step_size",
+        "correction",
+        "keep",
+    ),
+    ("complement1", "complement2", "step_size", "correction", "keep"),
+    """
+const double t = (double)count;
+complement1 = A(1) - beta1;
+complement2 = A(1) - beta2;
+step_size = (double)learning_rate / (1.0 - pow((double)beta1, t));
+correction = sqrt(1.0 - pow((double)beta2, t));
+keep = A(1) - learning_rate * weight_decay;
+""",
+    only_written=("complement1", "complement2", "step_size", "correction", "keep"),
+    fixed=(("count", "i8"),),
+)
+
+
+def clip_factor(launcher: Launcher, sums: Any, limit: Any, out: Any) -> None:
+    """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
+    integers = [sums.shape[-1], element_strides(sums)[-1]]
+    limits = limit.reshape(limit.shape[:-1])
+    operands = (sums, limits, out.reshape(out.shape[:-1]))
+    launcher.elementwise(CLIP_FACTOR, operands, integers, hidden=sums.ndim - 1)
+
+
+def adam_coefficients(launcher: Launcher, *operands: Any) -> None:
+    """Count a step, and compute what depends on its number; see `Ops.adam_coefficients`."""
+    count, learning_rate, beta1, beta2, weight_decay, _, *results = operands
+    # Two kernels: no thread of the second may see a count that others still change.
+    launcher.elementwise(COUNT, (count,))
+    settings = (learning_rate, beta1, beta2, weight_decay, count)
+    launcher.elementwise(ADAM_COEFFICIENTS, (*settings, *results))
