@@ -116,7 +116,7 @@ class Executive:
                 from diel.executive.worker import run_worker
 
                 return run_worker(parent)
-            from diel.cli.display import observer_for_rank_0
+            from diel.cli.display import PlainDisplay
             from diel.executive.rank0 import run_rank0
 
             return run_rank0(
@@ -127,7 +127,7 @@ class Executive:
                 run_dir=None,
                 provided=provided,
                 traces_all=self._trace,
-                observer_for=lambda directory: observer_for_rank_0(directory, silent=False),
+                observer_for=PlainDisplay,
             )
         except DielError as error:
             print(f"diel: {error}", file=sys.stderr, flush=True)

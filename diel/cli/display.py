@@ -36,8 +36,6 @@ from diel.run.view import RunView
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from diel.executive.rank0 import RunObserver
-
 _PLAIN_PROGRESS_EVERY_S: Final = 2.0
 _PLAIN_SILENCE_S: Final = 10.0
 """After so long without a line, a few copies that report progress get one each."""
@@ -74,43 +72,6 @@ def display_for(directory: RunDirectory, table_rows: int | None = None) -> Displ
     """
     rows = table_rows or TABLE_ROWS
     return LiveDisplay(directory, rows) if sys.stdout.isatty() else PlainDisplay(directory, rows)
-
-
-def observer_for_rank_0(directory: RunDirectory, *, silent: bool) -> RunObserver:
-    """Return what shows a run from within rank 0."""
-    return NullObserver() if silent else PlainObserver(directory)
-
-
-class PlainObserver:
-    """Shows a run under a bare mpirun, where rank 0 is the only one to do so."""
-
-    def __init__(self, directory: RunDirectory) -> None:
-        self._display = PlainDisplay(directory)
-
-    def refresh(self) -> None:
-        """Print what is new."""
-        self._display.refresh()
-
-    def announce(self, failure: Failure) -> None:
-        """Print the root cause of a failure at once."""
-        self._display.announce(failure)
-
-    def conclude(self) -> None:
-        """Print how the run ended."""
-        self._display.conclude()
-
-
-class NullObserver:
-    """Shows nothing: the process that launched the ranks does."""
-
-    def refresh(self) -> None:
-        """Show nothing."""
-
-    def announce(self, failure: Failure) -> None:
-        """Show nothing."""
-
-    def conclude(self) -> None:
-        """Show nothing."""
 
 
 class PlainDisplay:

@@ -101,23 +101,21 @@ def _nothing_to_resume(directory: RunDirectory) -> int:
 
 
 def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
-    from diel.cli.display import display_for
     from diel.executive import launch
-    from diel.executive.leftovers import remove_leftovers
     from diel.executive.placement import planning
+    from diel.executive.run_plan import RunPlan
     from diel.loading.functions import check_options
-    from diel.loading.reports import conclude_reports
-    from diel.run.trace import save_trace
     from diel.workflow.load import read_draft
 
-    workflow = check_options(read_draft(options.file))
+    draft = read_draft(options.file)
+    workflow = check_options(draft)
     cores = launch.available_cores()
     ranks = options.ranks or planning.needs(workflow, cores).moment
-    plans = planning.plan_groups(workflow, ranks, options.file)
-    if any(module.gpus for module in workflow.modules):
-        node = launch.node_of_all(planning.pool_ranks(workflow, ranks), os.environ)
+    plan = RunPlan.of(workflow, draft, ranks)
+    if any(need.gpus for need in plan.needs.values()):
+        node = launch.node_of_all(plan.pool, os.environ)
         if node is not None:  # else only the ranks themselves can tell
-            planning.assign_ranks(workflow, plans, [node], options.file)
+            planning.assign_ranks(plan.groups, plan.needs, [node], options.file)
     if options.ranks is None and ranks > _RANKS_A_CORE * cores:
         raise LaunchError(
             f"{options.file} can use {ranks:,} ranks at once, and there are {cores} cores: "
@@ -140,24 +138,33 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
             options.runs, workflow.name, workflow.file, private=workflow.private
         )
     options.directory = directory
+    plan.save(directory.plan)
     # Passed to the ranks as JSON: the parser of all commands would cost each of them time.
     run_dir = str(directory.path)
     rank_options = RankOptions(
         None if resumes else str(options.file), run_dir if resumes else None, options.trace, run_dir
     )
     rank_line = [sys.executable, "-c", _RANK, "run", json.dumps(rank_options)]
+
+    def start() -> launch.Launched:
+        return launch.Launched(
+            [*line, *rank_line], directory, workflow.max_threads, workflow.log_size_bytes
+        )
+
+    launched = start()
+    # While the ranks start:
+    from diel.cli.display import display_for
+    from diel.executive.leftovers import remove_leftovers
+    from diel.loading.reports import conclude_reports
+    from diel.run.trace import save_trace
+
+    remove_leftovers()
     with display_for(directory, getattr(options, "top", None)) as display:
-        for _ in range(launch.ATTEMPTS):
-            launched = launch.Launched(
-                [*line, *map(str, rank_line)],
-                directory,
-                workflow.max_threads,
-                workflow.log_size_bytes,
-            )
-            remove_leftovers()  # while the ranks start
-            status = launched.wait(display.refresh)
+        status = launched.wait(display.refresh)
+        for _ in range(launch.ATTEMPTS - 1):
             if not launch.started_nothing(directory):
                 break
+            status = start().wait(display.refresh)
     exit_code = display.conclude(status)
     for complaint in (save_trace(directory), conclude_reports(directory)):
         if complaint:
@@ -212,12 +219,15 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
         from diel.executive.worker import run_worker
 
         return run_worker(parent)
-    from diel.cli.display import observer_for_rank_0
-    from diel.executive.rank0 import run_rank0
+    from diel.executive.rank0 import NullObserver, run_rank0
 
     def observer_for(directory: RunDirectory) -> RunObserver:
         signals.stop_with(directory.request_stop)
-        return observer_for_rank_0(directory, silent=launched_by_us)
+        if launched_by_us:
+            return NullObserver()
+        from diel.cli.display import PlainDisplay
+
+        return PlainDisplay(directory)
 
     launched_by_us = options.run_dir is not None  # then the launcher shows the run
     file, run_dir = options.file, options.run_dir
@@ -233,6 +243,7 @@ def _run_rank(parent: Parent, options: RankOptions, signals: StopSignals) -> int
         runs=Path(options.runs),
         run_dir=None if run_dir is None else Path(run_dir),
         resumes=options.resume is not None,
+        plan_file=RunDirectory(run_dir).plan if launched_by_us and run_dir else None,
         traces_all=options.trace,
         merges_trace=not launched_by_us,
         observer_for=observer_for,

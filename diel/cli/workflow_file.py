@@ -16,6 +16,7 @@ from diel.executive.placement.planning import (
     assign_ranks,
     fewest_gpus_per_node,
     needs,
+    needs_of,
     plan_groups,
     pool_ranks,
     server_ranks,
@@ -123,7 +124,7 @@ def _print_schedule(
     if gpus_per_node is None:
         gpus_per_node = fewest_gpus_per_node(workflow, plans, pool, per_node)
     nodes = simulated_nodes(pool, per_node, gpus_per_node)
-    plans, assignment = assign_ranks(workflow, plans, nodes, shown_as)
+    plans, assignment = assign_ranks(plans, needs_of(workflow), nodes, shown_as)
     preview = SchedulePreview(workflow, plans, assignment)
     head = f"who sits where, with {per_node} ranks on each node"
     if any(module.gpus for module in workflow.modules):

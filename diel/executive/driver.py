@@ -103,7 +103,7 @@ class Driver:
         server_ranks: Sequence[int],
         pool: Sequence[int],
         announce: Callable[[Failure], None],
-        housekeeping: Callable[[], None],
+        housekeeping: Callable[[], object],
         resumption: Resumption | None = None,
     ) -> None:
         self._parent = parent

@@ -15,18 +15,14 @@ from diel.errors import CheckpointError, DielError, LaunchError, RunDirectoryErr
 from diel.executive.driver import Driver
 from diel.executive.messages import Goodbye, Leave, Report, Welcome
 from diel.executive.placement.gpus import nodes_of
-from diel.executive.placement.planning import assign_ranks, plan_groups, pool_ranks, server_ranks
+from diel.executive.placement.planning import assign_ranks
+from diel.executive.run_plan import RunPlan
 from diel.loading.environment import set_thread_environment
-from diel.loading.functions import check_options
-from diel.loading.module_spec import ModuleSpec
-from diel.loading.reports import conclude_reports
 from diel.run.directory import RunDirectory
 from diel.run.recorder import Recorder
 from diel.run.records import Node as NodeRecord
 from diel.run.records import RunRefused, RunStarted
 from diel.run.resuming import resumption
-from diel.run.trace import save_trace
-from diel.workflow.load import Draft, read_draft
 
 if TYPE_CHECKING:
     from diel.comm.parent import Parent
@@ -34,7 +30,6 @@ if TYPE_CHECKING:
     from diel.executive.plans import GroupPlan
     from diel.run.records import Failure
     from diel.workflow.functions import FunctionLocation
-    from diel.workflow.model import Workflow
 
 _DISMISSAL_TIMEOUT_S = 5.0
 BAD_INPUT = 2
@@ -43,14 +38,27 @@ BAD_INPUT = 2
 class RunObserver(Protocol):
     """Shows a run to a person while rank 0 drives it."""
 
-    def refresh(self) -> None:
+    def refresh(self) -> object:
         """Show what is new; called a few times a second."""
 
     def announce(self, failure: Failure) -> None:
         """Show the root cause of a failure at once."""
 
-    def conclude(self) -> None:
+    def conclude(self) -> object:
         """Show how the run ended; the journal is complete."""
+
+
+class NullObserver:
+    """Shows nothing: the process that launched the ranks does."""
+
+    def refresh(self) -> None:
+        """Show nothing."""
+
+    def announce(self, failure: Failure) -> None:
+        """Show nothing."""
+
+    def conclude(self) -> None:
+        """Show nothing."""
 
 
 def run_rank0(
@@ -61,6 +69,7 @@ def run_rank0(
     runs: Path,
     run_dir: Path | None,
     resumes: bool = False,
+    plan_file: Path | None = None,
     provided: Mapping[str, FunctionLocation] | None = None,
     traces_all: bool = False,
     merges_trace: bool = True,
@@ -81,6 +90,8 @@ def run_rank0(
         A run directory that is there already.
     resumes : bool
         Whether a run goes on there from its last checkpoint; `order_resumption` was called.
+    plan_file : Path, optional
+        Where the launcher has left the plan of the workflow file, which it has checked.
     provided : mapping of str to FunctionLocation, optional
         Functions of modules that the file need not name, by module.
     traces_all : bool, optional
@@ -107,57 +118,51 @@ def run_rank0(
                 f"-n {ranks} was asked for, but the MPI launcher started {parent.size} "
                 f"rank{'s' if parent.size > 1 else ''}: leave out diel's -n"
             )
-        workflow, locations = _load(read_draft(file, provided))
-        pool = pool_ranks(workflow, parent.size)
-        nodes = nodes_of((rank, *parent.roster[rank]) for rank in pool)
-        groups, assignment = assign_ranks(
-            workflow, plan_groups(workflow, parent.size, file), nodes, file
-        )
+        plan = None if plan_file is None else RunPlan.take(plan_file, file, parent.size)
+        if plan is None:
+            plan = _checked(file, provided, parent.size)
+        set_thread_environment(plan.max_threads)
+        nodes = nodes_of((rank, *parent.roster[rank]) for rank in plan.pool)
+        groups, assignment = assign_ranks(plan.groups, plan.needs, nodes, file)
         if run_dir is not None:
             directory = RunDirectory(run_dir)
         else:
-            directory = RunDirectory.create(
-                runs, workflow.name, workflow.file, private=workflow.private
-            )
+            directory = RunDirectory.create(runs, plan.name, Path(plan.file), private=plan.private)
         recorder = Recorder(directory)
     except DielError:
         dismiss_all(parent)
         raise
-    specs = {
-        module.name: ModuleSpec.of(module, locations.get(module.name))
-        for module in workflow.modules
-    }
     observer = observer_for(directory)
     driver = Driver(
         parent,
         recorder,
         groups=groups,
         assignment=assignment,
-        server_ranks=server_ranks(workflow),
-        pool=pool,
+        server_ranks=plan.server_ranks,
+        pool=plan.pool,
         announce=observer.announce,
         housekeeping=observer.refresh,
         resumption=resumption(directory) if resumes else None,
     )
     welcome = Welcome(
         run_dir=str(directory.path),
-        folder=str(workflow.file.parent),
-        max_threads=workflow.max_threads,
-        log_size_bytes=workflow.log_size_bytes,
-        returned_size_bytes=workflow.returned_size_bytes,
-        returned_total_bytes=workflow.returned_total_bytes,
-        server_memory_bytes=workflow.tuple_space.memory_bytes,
-        refuse_when_full=workflow.tuple_space.when_full == "raise",
-        spill=workflow.tuple_space.spill,
-        server_ranks=server_ranks(workflow),
-        specs=specs,
+        folder=str(Path(plan.file).parent),
+        max_threads=plan.max_threads,
+        log_size_bytes=plan.log_size_bytes,
+        returned_size_bytes=plan.returned_size_bytes,
+        returned_total_bytes=plan.returned_total_bytes,
+        server_memory_bytes=plan.server_memory_bytes,
+        refuse_when_full=plan.refuse_when_full,
+        spill=plan.spill,
+        server_ranks=plan.server_ranks,
+        specs=plan.specs,
         groups=tuple(groups),
-        boundaries=workflow.boundaries,
+        boundaries=plan.boundaries,
         traces_all=traces_all,
         session=os.urandom(4).hex(),
     )
     try:
-        exit_code = driver.run(welcome, _run_started(parent, workflow, groups, nodes))
+        exit_code = driver.run(welcome, _run_started(parent, plan, groups, nodes))
     except (CheckpointError, OSError) as error:
         refusal = f"{directory.path} cannot be resumed: {error}"
         recorder.record(RunRefused(error=refusal, exit_code=BAD_INPUT))
@@ -166,6 +171,9 @@ def run_rank0(
         raise RunDirectoryError(refusal) from error
     observer.conclude()
     if merges_trace:
+        from diel.loading.reports import conclude_reports
+        from diel.run.trace import save_trace
+
         for complaint in (save_trace(directory), conclude_reports(directory)):
             if complaint:
                 print(f"diel: {complaint}", file=sys.stderr, flush=True)
@@ -173,24 +181,29 @@ def run_rank0(
     return exit_code
 
 
-def _load(draft: Draft) -> tuple[Workflow, dict[str, FunctionLocation]]:
+def _checked(file: str, provided: Mapping[str, FunctionLocation] | None, ranks: int) -> RunPlan:
+    """Check a workflow file; return its plan."""
+    from diel.loading.functions import check_options
+    from diel.workflow.load import read_draft
+
+    draft = read_draft(file, provided)
     # Before any code of a module is imported, which may import NumPy.
     set_thread_environment(max((module.threads for _, module in draft.modules), default=1))
-    return check_options(draft), draft.locations
+    return RunPlan.of(check_options(draft), draft, ranks)
 
 
 def _run_started(
-    parent: Parent, workflow: Workflow, groups: list[GroupPlan], nodes: list[Node]
+    parent: Parent, plan: RunPlan, groups: list[GroupPlan], nodes: list[Node]
 ) -> RunStarted:
     from mpi4py import MPI
 
     from diel import __version__
 
     return RunStarted(
-        workflow=workflow.name,
+        workflow=plan.name,
         ranks=parent.size,
         groups=[group.name for group in groups],
-        file=str(workflow.file),
+        file=plan.file,
         host=parent.host,
         diel=__version__,
         python=platform.python_version(),
@@ -203,8 +216,8 @@ def _run_started(
         iterations={group.name: group.iterations for group in groups},
         until=[group.name for group in groups if group.until is not None],
         inside={name: group.name for group in groups for name in group.groups},
-        servers=server_ranks(workflow),
-        threads={module.name: module.threads for module in workflow.modules},
+        servers=plan.server_ranks,
+        threads={name: spec.threads for name, spec in plan.specs.items()},
         nodes=[NodeRecord(node.host, node.ranks, node.gpus) for node in nodes],
     )
 

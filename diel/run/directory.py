@@ -20,6 +20,7 @@
         checkpoints/        the tuple space as it was when a group had finished an iteration
         spill/              payloads that tuple servers wrote to disk, while the run goes on
         returned/           what modules have returned, where it was too large for the journal
+        plan.json           the workflow as the launcher has checked it, until rank 0 has read that
         stop                made by whoever wants the run to stop
 """
 
@@ -42,7 +43,7 @@ _LONGEST_REASON: Final = 1000
 _LAST_WORDS_BYTES: Final = 256 * 1024
 _FOLDERS: Final = frozenset({"logs", "sweeps", "trace", "checkpoints", "spill", "returned"})
 _OWN_FILE: Final = re.compile(
-    r"journal\.jsonl|workflow\.toml|stop|results(-\d+)?\.csv"
+    r"journal\.jsonl|workflow\.toml|plan\.json|stop|results(-\d+)?\.csv"
     r"|(report(-\d+)?\.html|status\.json|trace\.json)(\.part)?"
 )
 
@@ -58,6 +59,7 @@ class RunDirectory:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
         self.workflow = self.path / "workflow.toml"
+        self.plan = self.path / "plan.json"
         self.journal = self.path / "journal.jsonl"
         self.logs = self.path / "logs"
         self.launcher_log = self.logs / "launcher.log"

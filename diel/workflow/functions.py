@@ -22,10 +22,10 @@ import importlib
 import keyword
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec, PathFinder
 from pathlib import Path
 
+from diel.frozen import Frozen
 from diel.plugins import MODULES, installed_plugins, module_packages
 from diel.text import did_you_mean, near_file_name
 from diel.workflow.definitions import ANYTHING, FunctionNotFound, check_defined, names_in
@@ -33,8 +33,7 @@ from diel.workflow.definitions import ANYTHING, FunctionNotFound, check_defined,
 FORMS = 'write "package.module:function", or "./file.py:function" for a file beside this one'
 
 
-@dataclass(frozen=True)
-class FunctionLocation:
+class FunctionLocation(Frozen):
     """Where a function is.
 
     Attributes

@@ -42,7 +42,7 @@ from diel.workflow.model import (
 from diel.workflow.problems import problems_from_validation
 from diel.workflow.programs import check_programs
 from diel.workflow.references import check_references
-from diel.workflow.source import Place, SourceProblem, read_document
+from diel.workflow.source import Place, SourceProblem, parse_document, read_source
 
 TABLES = ("workflow", "tuple_space", "module", "group", "boundary")
 
@@ -71,6 +71,8 @@ class Draft:
     tuple_space : TupleSpace
     boundaries : list of (int, Boundary)
         As `modules`.
+    source : str
+        The text of the file.
     document : dict
         The file as TOML reads it; empty if it cannot be read.
     lines : dict from Place to int
@@ -90,6 +92,7 @@ class Draft:
     private: bool = True
     tuple_space: TupleSpace = field(default_factory=TupleSpace)
     boundaries: list[tuple[int, Boundary]] = field(default_factory=list)
+    source: str = field(default="", repr=False)
     document: dict[str, Any] = field(default_factory=dict, repr=False)
     lines: dict[Place, int] = field(default_factory=dict, repr=False)
 
@@ -149,7 +152,8 @@ def read_draft(
     path = Path(os.path.abspath(shown_as))  # keeps links, drops ".."
     draft = Draft(file=path, shown_as=shown_as, name=folder_name(path.stem))
     try:
-        draft.document, draft.lines = read_document(path)
+        draft.source = read_source(path)
+        draft.document, draft.lines = parse_document(draft.source)
     except SourceProblem as error:
         draft.problems.append(error.problem)
     else:

@@ -7,14 +7,16 @@ from group to group. So a job needs its largest moment, not the sum of its group
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from diel.frozen import Frozen
 from diel.workflow.graph import heaviest_antichain
-from diel.workflow.model import Group, Module, Workflow
+
+if TYPE_CHECKING:
+    from diel.workflow.model import Group, Module, Workflow
 
 
-@dataclass(frozen=True)
-class RankNeeds:
+class RankNeeds(Frozen):
     """How many ranks a workflow needs, the executive and the tuple servers included.
 
     Attributes

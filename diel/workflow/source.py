@@ -41,8 +41,27 @@ class SourceProblem(Exception):
         self.problem = Problem("", message, remedy, line)
 
 
-def read_document(file: Path) -> tuple[dict[str, Any], dict[Place, int]]:
-    """Read a TOML file.
+def read_source(file: Path) -> str:
+    """Return the text of a TOML file.
+
+    Raises
+    ------
+    SourceProblem
+        If it cannot be read, or is not UTF-8.
+    """
+    data = _read(file)
+    try:
+        # Some editors put a byte order mark in front.
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SourceProblem(
+            "not UTF-8 text", "save the file with the encoding UTF-8", line
+        ) from None
+
+
+def parse_document(text: str) -> tuple[dict[str, Any], dict[Place, int]]:
+    """Parse the text of a TOML file.
 
     Returns
     -------
@@ -54,9 +73,8 @@ def read_document(file: Path) -> tuple[dict[str, Any], dict[Place, int]]:
     Raises
     ------
     SourceProblem
-        If it cannot be read, or is not TOML.
+        If it is not TOML.
     """
-    text = _decode(_read(file))
     # Before the parser sees it: of thousands of brackets it would find no line, and of a key of
     # thousands of parts no end.
     lines: dict[Place, int] = {}
@@ -116,17 +134,6 @@ def _read(file: Path) -> bytes:
 def _files_in(folder: Path) -> str:
     names = sorted(path.name for path in folder.glob("*.toml"))[:6]
     return f"name a file in it: {', '.join(names)}" if names else "name a TOML file"
-
-
-def _decode(data: bytes) -> str:
-    try:
-        # Some editors put a byte order mark in front.
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise SourceProblem(
-            "not UTF-8 text", "save the file with the encoding UTF-8", line
-        ) from None
 
 
 # -- lines ----------------------------------------------------------------------------------------

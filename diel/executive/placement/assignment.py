@@ -32,10 +32,13 @@ class Need(Frozen):
         Of each rank.
     is_spread : bool
         Whether copies go to as many nodes as possible, rather than to as few.
+    is_fill: bool
+        Whether it has as many copies as there is room for.
     """
 
     gpus: int = 0
     is_spread: bool = False
+    is_fill: bool = False
 
 
 class RankAssignment:

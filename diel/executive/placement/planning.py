@@ -7,15 +7,17 @@ check`` and ``diel sbatch`` for nodes that they are told of.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from diel.errors import Problem, WorkflowError
 from diel.executive.placement.assignment import Need, RankAssignment, demand_of
 from diel.executive.placement.gpus import Node, TooFewGpus, assign_gpus, required_ranks
 from diel.executive.plans import GroupPlan, ModulePlan
-from diel.workflow.model import Group, Workflow
 from diel.workflow.size import RankNeeds, fill_group, rank_needs
+
+if TYPE_CHECKING:
+    from diel.workflow.model import Group, Workflow
 
 _NODES_SHOWN: Final = 4
 MOST_GPUS_OF_A_NODE: Final = 4096
@@ -104,20 +106,22 @@ def _plan_group(workflow: Workflow, group: Group, available: int) -> GroupPlan |
 def needs_of(workflow: Workflow) -> dict[str, Need]:
     """Return what each module asks of its ranks."""
     return {
-        module.name: Need(module.gpus, module.placement == "spread") for module in workflow.modules
+        module.name: Need(module.gpus, module.placement == "spread", module.copies == "fill")
+        for module in workflow.modules
     }
 
 
 def assign_ranks(
-    workflow: Workflow, plans: Sequence[GroupPlan], nodes: Sequence[Node], shown_as: str
+    plans: Sequence[GroupPlan], needs: Mapping[str, Need], nodes: Sequence[Node], shown_as: str
 ) -> tuple[list[GroupPlan], RankAssignment]:
     """Assign GPUs to ranks, and limit copies to those that there are GPUs for.
 
     Parameters
     ----------
-    workflow : Workflow
     plans : sequence of GroupPlan
         Their copies fixed for the number of ranks.
+    needs : mapping of str to Need
+        Of all modules, by name.
     nodes : sequence of Node
         Where the ranks of the pool are.
     shown_as : str
@@ -134,13 +138,10 @@ def assign_ranks(
     WorkflowError
         If there are too few GPUs; says needed and available.
     """
-    needs = needs_of(workflow)
     plans = list(plans)
     if not any(need.gpus for need in needs.values()):
         return plans, RankAssignment(nodes, needs, [])
-    fills = {
-        module.name for module in workflow.modules if module.copies == "fill" and module.gpus > 0
-    }
+    fills = {name for name, need in needs.items() if need.is_fill and need.gpus > 0}
     plans = _limit_fills(plans, fills, lambda some: _have_enough_gpus(some, needs, nodes))
     try:
         return plans, RankAssignment(nodes, needs, plans)
@@ -186,7 +187,7 @@ def fewest_gpus_per_node(
 
 
 def _have_enough_gpus(
-    plans: Sequence[GroupPlan], needs: dict[str, Need], nodes: Sequence[Node]
+    plans: Sequence[GroupPlan], needs: Mapping[str, Need], nodes: Sequence[Node]
 ) -> bool:
     try:
         assign_gpus(nodes, [demand_of(group, needs) for group in plans])
@@ -246,7 +247,9 @@ def _smallest(is_enough: Callable[[int], bool], low: int, high: int) -> int:
     return low
 
 
-def _too_few(plans: Sequence[GroupPlan], needs: dict[str, Need], nodes: Sequence[Node]) -> Problem:
+def _too_few(
+    plans: Sequence[GroupPlan], needs: Mapping[str, Need], nodes: Sequence[Node]
+) -> Problem:
     misfits = [group for group in plans if not _have_enough_gpus([group], needs, nodes)]
     sizes = required_ranks([demand_of(group, needs) for group in misfits or plans])
     needed = " and ".join(

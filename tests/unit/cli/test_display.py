@@ -8,13 +8,8 @@ import pytest
 from unit.cli.journals import RUDE, Journal
 
 from diel.cli import display
-from diel.cli.display import (
-    LiveDisplay,
-    NullObserver,
-    PlainDisplay,
-    PlainObserver,
-    observer_for_rank_0,
-)
+from diel.cli.display import LiveDisplay, PlainDisplay
+from diel.executive.rank0 import NullObserver
 from diel.run.directory import RunDirectory
 from diel.run.status import write_status
 
@@ -125,7 +120,7 @@ def test_copies_that_tell_are_heard_where_nothing_else_is_said(
 def test_a_failure_is_told_once_with_its_place(
     directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    observer = PlainObserver(directory)
+    observer = PlainDisplay(directory)
     journal.start()
     failure = journal.failure()
     observer.announce(failure)
@@ -160,17 +155,15 @@ def test_a_stop_that_was_asked_for_is_told(
     assert "study was stopped after" in out
 
 
-def test_a_silent_face_says_nothing(
-    directory: RunDirectory, journal: Journal, capsys: pytest.CaptureFixture[str]
+def test_rank_0_shows_nothing_where_the_launcher_shows_the_run(
+    journal: Journal, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal.start()
-    observer = observer_for_rank_0(directory, silent=True)
+    observer = NullObserver()
     observer.refresh()
     observer.announce(journal.failure())
     observer.conclude()
     assert capsys.readouterr() == ("", "")
-    assert isinstance(observer, NullObserver)
-    assert isinstance(observer_for_rank_0(directory, silent=False), PlainObserver)
 
 
 def test_the_display_fits_where_the_output_goes(

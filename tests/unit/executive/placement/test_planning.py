@@ -13,6 +13,7 @@ from diel.executive.placement.gpus import Node
 from diel.executive.placement.planning import (
     assign_ranks,
     fewest_gpus_per_node,
+    needs_of,
     plan_groups,
     pool_ranks,
     simulated_nodes,
@@ -39,7 +40,8 @@ def arranged(
     work: Workflow, ranks: int, per_node: int, gpus_per_node: int
 ) -> tuple[list[GroupPlan], RankAssignment]:
     nodes = simulated_nodes(pool_ranks(work, ranks), per_node, gpus_per_node)
-    return assign_ranks(work, plan_groups(work, ranks, "w.toml"), nodes, "w.toml")
+    plans = plan_groups(work, ranks, "w.toml")
+    return assign_ranks(plans, needs_of(work), nodes, "w.toml")
 
 
 def copies(plans: list[GroupPlan]) -> dict[str, dict[str, int]]:

@@ -1,0 +1,197 @@
+"""All that rank 0 needs of a workflow file, checked: the file needs to be checked only once.
+
+The launcher checks the file, and rank 0 takes its plan where the file still says the same. Without
+a launcher, as under a bare mpirun, rank 0 checks the file itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from diel.executive.placement.assignment import Need
+from diel.executive.placement.planning import needs_of, plan_groups
+from diel.executive.plans import GroupPlan, ModulePlan
+from diel.frozen import Frozen
+from diel.loading.module_spec import ExecutableSpec, ModuleSpec
+from diel.workflow.functions import FunctionLocation
+
+if TYPE_CHECKING:
+    from diel.workflow.boundary import Boundary
+    from diel.workflow.load import Draft
+    from diel.workflow.model import Workflow
+
+
+class RunPlan(Frozen):
+    """A checked workflow file, and what follows from it for a number of ranks.
+
+    Attributes
+    ----------
+    file, source : str
+        The workflow file, as an absolute path, and its text when it was checked.
+    ranks : int
+        All of them, the executive and the servers included.
+    name : str
+        The workflow's.
+    private : bool
+        Whether the run directory is for its owner alone.
+    servers : int
+        How many ranks serve tuples.
+    server_memory_bytes : int
+    refuse_when_full, spill : bool
+        As in `diel.executive.messages.Welcome`.
+    log_size_bytes, returned_size_bytes, returned_total_bytes : int
+    groups : tuple of GroupPlan
+    specs : dict of str to ModuleSpec
+        Of all modules, by name.
+    needs : dict of str to Need
+        By module.
+    boundaries : tuple of Boundary
+    """
+
+    file: str
+    source: str
+    ranks: int
+    name: str
+    private: bool
+    servers: int
+    server_memory_bytes: int
+    refuse_when_full: bool
+    spill: bool
+    log_size_bytes: int
+    returned_size_bytes: int
+    returned_total_bytes: int
+    groups: tuple[GroupPlan, ...]
+    specs: dict[str, ModuleSpec]
+    needs: dict[str, Need]
+    boundaries: tuple[Boundary, ...] = ()
+
+    @classmethod
+    def of(cls, workflow: Workflow, draft: Draft, ranks: int) -> RunPlan:
+        """Return the plan for a number of ranks of a workflow that a draft has become.
+
+        Raises
+        ------
+        WorkflowError
+            If some group of modules needs more ranks than there are; says needed and available.
+        """
+        return cls(
+            file=str(workflow.file),
+            source=draft.source,
+            ranks=ranks,
+            name=workflow.name,
+            private=workflow.private,
+            servers=workflow.tuple_space.servers,
+            server_memory_bytes=workflow.tuple_space.memory_bytes,
+            refuse_when_full=workflow.tuple_space.when_full == "raise",
+            spill=workflow.tuple_space.spill,
+            log_size_bytes=workflow.log_size_bytes,
+            returned_size_bytes=workflow.returned_size_bytes,
+            returned_total_bytes=workflow.returned_total_bytes,
+            groups=tuple(plan_groups(workflow, ranks, draft.shown_as)),
+            specs={
+                module.name: ModuleSpec.of(module, draft.locations.get(module.name))
+                for module in workflow.modules
+            },
+            needs=needs_of(workflow),
+            boundaries=workflow.boundaries,
+        )
+
+    @property
+    def server_ranks(self) -> tuple[int, ...]:
+        """The ranks that serve tuples: those behind the executive."""
+        return tuple(range(1, 1 + self.servers))
+
+    @property
+    def pool(self) -> range:
+        """The ranks that run modules."""
+        return range(1 + self.servers, self.ranks)
+
+    @property
+    def max_threads(self) -> int:
+        """The largest number of threads that a rank of any module uses."""
+        return max((spec.threads for spec in self.specs.values()), default=1)
+
+    # -- from the launcher to rank 0 --------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        """Write the plan for rank 0, unless JSON cannot hold it: dates in options, boundaries."""
+        if self.boundaries:
+            return
+        with contextlib.suppress(TypeError, OSError):
+            path.write_text(json.dumps(self, default=_as_json), encoding="utf-8")
+
+    @classmethod
+    def take(cls, path: Path, file: str, ranks: int) -> RunPlan | None:
+        """Read the plan that `save` wrote, and remove it.
+
+        Returns
+        -------
+        RunPlan or None
+            None if there is none for this number of ranks, or the workflow file has changed.
+        """
+        try:
+            given = json.loads(path.read_bytes())
+            path.unlink()
+            source = Path(file).read_bytes().decode("utf-8-sig")
+        except (OSError, ValueError):
+            return None
+        if (os.path.abspath(file), source, ranks) != (
+            given["file"],
+            given["source"],
+            given["ranks"],
+        ):
+            return None
+        given["groups"] = tuple(map(_group, given["groups"]))
+        given["specs"] = {name: _spec(table) for name, table in given["specs"].items()}
+        given["needs"] = {name: Need(**table) for name, table in given["needs"].items()}
+        return cls(**{**given, "boundaries": ()})
+
+
+def _as_json(value: object) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Frozen):
+        return value.as_dict()
+    raise TypeError(f"{value!r} is nothing that JSON has")
+
+
+def _group(table: Mapping[str, Any]) -> GroupPlan:
+    until = table["until"]
+    return GroupPlan(
+        **{
+            **table,
+            "modules": tuple(ModulePlan(**module) for module in table["modules"]),
+            "depends": tuple(table["depends"]),
+            "groups": tuple(table["groups"]),
+            "until": tuple(until) if isinstance(until, list) else until,
+        }
+    )
+
+
+def _spec(table: Mapping[str, Any]) -> ModuleSpec:
+    function, executable = table["function"], table["executable"]
+    return ModuleSpec(
+        **{
+            **table,
+            "function": function and _location(function),
+            "executable": executable and _executable(executable),
+        }
+    )
+
+
+def _location(table: Mapping[str, Any]) -> FunctionLocation:
+    paths = {key: table[key] and Path(table[key]) for key in ("file", "root")}
+    sets = {key: frozenset(table[key]) for key in ("classes", "hidden")}
+    return FunctionLocation(**{**table, **paths, **sets})
+
+
+def _executable(table: Mapping[str, Any]) -> ExecutableSpec:
+    words = {key: tuple(table[key]) for key in ("words", "launcher")}
+    return ExecutableSpec(**{**table, **words})
