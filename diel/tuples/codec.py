@@ -83,13 +83,7 @@ def encode(value: object) -> tuple[int, bytes, Any]:
 
 
 def encode_as_pickle(value: object) -> tuple[int, bytes, bytes]:
-    """Return kind, meta and memory of any Python object.
-
-    Raises
-    ------
-    PayloadError
-        If it cannot be pickled.
-    """
+    """Return kind, meta and memory of any Python object that can be pickled."""
     try:
         data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as error:  # whatever a __reduce__ raises
@@ -155,10 +149,7 @@ def check(kind: int, meta: bytes, size_bytes: int) -> None:
 def encode_number(value: float) -> tuple[int, bytes]:
     """Return kind and bytes of an int or float, in which a server can count.
 
-    Raises
-    ------
-    OverflowError
-        If an integer needs more than 64 bits.
+    An integer that needs more than 64 bits is an OverflowError.
     """
     if hasattr(value, "__index__"):  # int, and what is one, such as an IntEnum
         return INTEGER, int(value).to_bytes(8, "little", signed=True)
@@ -195,13 +186,7 @@ def describe(kind: int, meta: bytes) -> str:
 
 
 def receive_into(out: object) -> Encoded:
-    """Return kind, meta and writable memory of an array given as ``out=``.
-
-    Raises
-    ------
-    PayloadError
-        If it is not a writable, C-contiguous array without Python objects in it.
-    """
+    """Return kind, meta and writable memory of an array given as ``out=``."""
     if not is_array(out):
         raise PayloadError(f"out= takes a NumPy array, not a {type(out).__name__}")
     if not (_is_its_memory(out) and out.flags.c_contiguous and out.flags.writeable):

@@ -52,33 +52,15 @@ class Claim:
         self.tag: Tag = decode_tag(reply.key)
 
     def acknowledge(self) -> None:
-        """Confirm that the work is done: the tuple is gone.
-
-        Raises
-        ------
-        ClaimLost
-            If its lease ended before.
-        """
+        """Confirm that the work is done: the tuple is gone; `ClaimLost` if its lease has ended."""
         self._end(Operation.ACKNOWLEDGE)
 
     def give_back(self) -> None:
-        """Put the tuple back to its old place.
-
-        Raises
-        ------
-        ClaimLost
-            If its lease ended before.
-        """
+        """Put the tuple back to its old place; `ClaimLost` if its lease has ended."""
         self._end(Operation.GIVE_BACK)
 
     def renew(self, lease: float) -> None:
-        """Extend the lease to `lease` seconds from now.
-
-        Raises
-        ------
-        ClaimLost
-            If it ended before.
-        """
+        """Extend the lease to `lease` seconds from now; `ClaimLost` if it has ended."""
         if not lease > 0:
             raise ValueError(f"a lease is longer than 0 s; got {lease!r}")
         self._check(self._ask(Operation.RENEW, lease))
@@ -118,13 +100,7 @@ class Subscription:
     is. With several servers, the tuples of one come in order.
     """
 
-    def __init__(
-        self,
-        requests: Requests,
-        servers: list[int],
-        key: bytes,
-        tag: object,
-    ) -> None:
+    def __init__(self, requests: Requests, servers: list[int], key: bytes, tag: object) -> None:
         self._requests = requests
         self._transport = requests.transport
         self._tag = tag

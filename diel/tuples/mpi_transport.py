@@ -51,12 +51,12 @@ class MpiTransport(Transport):
     servers : sequence of int
         The servers' ranks.
     safe_point : callable
-        Asked now and then during waits; what it raises ends them.
+        Called now and then during waits, which end with what it raises.
     transfer_safe_point : callable, optional
-        Asked instead while a payload is under way, which cannot be left half done unless
+        Called instead while a payload is under way, which cannot be left half done unless
         everything ends.
     meter : Meter, optional
-        Told of waits that outlast a few quick polls, and of payloads that travel apart.
+        Measures waits that outlast a few quick polls, and payloads that travel apart.
     """
 
     def __init__(

@@ -202,19 +202,9 @@ def pack_query(
 ) -> bytes:
     """Return the message of an operation that asks for something.
 
-    Parameters
-    ----------
-    operation : Operation
-    request_id : int
-        Numbers the requests of one client, so that it can tell the answers apart.
-    key : bytes
-        A tag or pattern.
-    timeout_s : float, seconds
-        How long to wait for it: 0 not at all, infinity for ever.
-    argument : int
-        Its meaning depends on the operation.
-    kind, meta : int, bytes
-        The only payload that is welcome, if kind is not -1.
+    Its key is a tag or pattern, to be waited for as long as the timeout: 0 not at all, infinity
+    for ever. What `argument` means depends on the operation. `kind` and `meta` describe the only
+    payload that is welcome, if kind is not -1.
     """
     plain = PLAIN if kind < 0 and timeout_s == math.inf and b"*" not in key else 0
     head = _QUERY_HEAD.pack(
@@ -402,25 +392,13 @@ class _PutHeads(dict[int, bytes]):
 
 
 class KnownTag(NamedTuple):
-    """Prepared messages of a tag: all of a put and a take that stays the same.
-
-    Attributes
-    ----------
-    key : bytes
-    server : int
-    credit : Credit
-        At that server.
-    put_heads : mapping of int to bytes
-        All of a put of bytes that stands before these, by how many they are.
-    question_rest : bytes
-        All of a `PLAIN` question behind its number.
-    """
+    """Prepared messages of a tag: all of a put and a take that stays the same."""
 
     key: bytes
     server: int
-    credit: Credit
+    credit: Credit  # at that server
     put_heads: _PutHeads
-    question_rest: bytes
+    question_rest: bytes  # all of a `PLAIN` question behind its number
 
     @classmethod
     def of(cls, key: bytes, server: int, credit: Credit) -> KnownTag:

@@ -52,28 +52,13 @@ _PUT: Final = int(Operation.PUT)  # a member of an IntEnum is slow to pack
 
 
 class Requests:
-    """The requests of one client: routed to servers, paid for with credit, waited for.
-
-    Parameters
-    ----------
-    transport : Transport
-
-    Attributes
-    ----------
-    transport : Transport
-    servers : int
-        How many there are, numbered from 0.
-    known : dict of str to KnownTag
-        Tags that were used before.
-    waiting_for : Wait or None
-        The call that waits at this moment.
-    """
+    """The requests of one client: routed to servers, paid for with credit, waited for."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.servers = transport.servers
-        self.known: dict[str, KnownTag] = {}
-        self.waiting_for: Wait | None = None
+        self.known: dict[str, KnownTag] = {}  # tags that were used before
+        self.waiting_for: Wait | None = None  # the call that waits at this moment
         self._credits = [Credit() for _ in range(self.servers)]
 
     @property
@@ -377,15 +362,7 @@ def raise_for(
     timeout_s: float,
     target: codec.Encoded | None = None,
 ) -> None:
-    """Raise what a call raises whose reply is not a tuple that it can have.
-
-    Raises
-    ------
-    TupleTimeout
-        If nothing matched in time.
-    PayloadError
-        If the tuple does not fit `target`.
-    """
+    """Raise what a call raises whose reply is not a tuple that it can have."""
     if reply.status == Status.TIMEOUT:
         raise TupleTimeout(name, format_tag(tag), timeout_s)
     if reply.status == Status.MISMATCH and target is not None:
@@ -397,13 +374,7 @@ def raise_for(
 
 
 def whole_value(reply: Reply, name: str, tag: object) -> Any:
-    """Return the value of a tuple that is not striped.
-
-    Raises
-    ------
-    PayloadError
-        If it is.
-    """
+    """Return the value of a tuple, which may not be striped."""
     if reply.kind & STRIPED:
         raise PayloadError(
             f"{name}({format_tag(tag)}): the tuple is striped; take it with dist_tget"
@@ -429,13 +400,7 @@ def _what_is_held(reply: Reply) -> str:
 
 
 def seconds(timeout: float | None) -> float:
-    """Return a timeout as a number: infinity for none.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is no number, or negative.
-    """
+    """Return a timeout as a number: infinity for none."""
     if timeout is None:
         return math.inf
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):

@@ -52,17 +52,9 @@ class _Transfer:
 
 
 class TupleServer:
-    """Serves one `TupleStore` to the clients on a communicator.
+    """Serves one `TupleStore`, which has no clock of its own, to the clients on a communicator.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-    store : TupleStore, optional
-    clock : callable, optional
-        Returns seconds; the store itself has no clock.
-    meter : ServerMeter, optional
-        Told when there is nothing to do, and when payloads alone are under way; its clock is this
-        one's.
+    The meter measures when there is nothing to do, and when payloads alone are under way.
     """
 
     def __init__(
@@ -235,12 +227,8 @@ class TupleServer:
 class BlockPool:
     """Hands out blocks of memory for large payloads, and takes them back by itself.
 
-    They are used again: touching fresh pages costs more than copying into them.
-
-    Parameters
-    ----------
-    idle_bytes : int, optional
-        How much is kept for later at most.
+    They are used again: touching fresh pages costs more than copying into them. `idle_bytes` is
+    how much is kept for later at most.
     """
 
     def __init__(self, idle_bytes: int = _IDLE_BYTES) -> None:

@@ -38,18 +38,9 @@ _ALIGNMENT_BYTES: Final = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the pieces of a payload are.
+    """Where the pieces of a payload are."""
 
-    Attributes
-    ----------
-    name : bytes
-        Tells the pieces of this tuple from those of all others.
-    pieces : int
-    size_bytes : int
-        Of the whole payload.
-    """
-
-    name: bytes
+    name: bytes  # distinguishes the pieces of this tuple from those of all others
     pieces: int
     size_bytes: int
 
@@ -61,13 +52,7 @@ class Layout:
 
     @classmethod
     def unpack(cls, data: bytes | bytearray | memoryview) -> Layout:
-        """Return the layout that `pack` made bytes of.
-
-        Raises
-        ------
-        ValueError
-            If it is of another version.
-        """
+        """Return the layout that `pack` made bytes of; one of another version is a ValueError."""
         version, pieces, name, size_bytes = _LAYOUT.unpack(data)
         if version != _VERSION:
             raise ValueError(f"a striped tuple of version {version}; this is version {_VERSION}")

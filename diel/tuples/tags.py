@@ -39,13 +39,7 @@ _STRING, _INTEGER, WILDCARD = b"s", b"i", b"*"
 
 
 def encode_tag(tag: Tag) -> bytes:
-    """Return the bytes of a tag.
-
-    Raises
-    ------
-    TagError
-        If it is not a string or a non-empty tuple of strings and integers.
-    """
+    """Return the bytes of a tag; a TagError if it is none."""
     key, wild = encode_pattern(tag)
     if wild:
         raise TagError(f"{format_tag(tag)}: ANY may stand in tget and tread, not in a tag to put")
@@ -53,13 +47,7 @@ def encode_tag(tag: Tag) -> bytes:
 
 
 def encode_pattern(pattern: Pattern) -> tuple[bytes, bool]:
-    """Return the bytes of a pattern and whether it holds a wildcard.
-
-    Raises
-    ------
-    TagError
-        If it is not a string, `ANY`, or a non-empty tuple of strings, integers and `ANY`.
-    """
+    """Return the bytes of a pattern and whether it holds a wildcard; a TagError if it is none."""
     if isinstance(pattern, tuple):
         fields = pattern
     elif isinstance(pattern, str) or pattern is ANY:

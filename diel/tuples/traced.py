@@ -32,13 +32,7 @@ TRACED: Final = (
 
 
 class TracedClient(TupleClient):
-    """A `TupleClient` that records when each call began and ended, its tag and its bytes.
-
-    Parameters
-    ----------
-    transport : Transport
-    meter : Meter
-    """
+    """A `TupleClient` that records when each call began and ended, its tag and its bytes."""
 
     def __init__(self, transport: Transport, meter: Meter) -> None:
         super().__init__(transport)

@@ -26,22 +26,12 @@ Targets: TypeAlias = "Mapping[int, memoryview] | None"
 
 
 class Transport(ABC):
-    """Carries the requests of one client to its servers, and keeps replies until they are wanted.
-
-    Parameters
-    ----------
-    servers : int
-        How many there are, numbered from 0.
-
-    Attributes
-    ----------
-    cut_short : dict of int to int
-        Requests whose replies nobody waits for any more since an exception ended the wait, and
-        their operations, 0 where that is not known here.
-    """
+    """Carries the requests of a client to its servers, and keeps replies until they are wanted."""
 
     def __init__(self, servers: int) -> None:
         self.servers = servers
+        # Requests whose replies nobody waits for any more since an exception ended the wait, and
+        # their operations, 0 where that is not known here.
         self.cut_short: dict[int, int] = {}
         self._request_id = 0
         self._kept: set[int] = set()
@@ -64,18 +54,8 @@ class Transport(ABC):
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
         """Ask for a tuple, and look for the reply for a short while.
 
-        Parameters
-        ----------
-        server : int
-        rest : bytes
-            All of the `PLAIN` question behind its number.
-
-        Returns
-        -------
-        int
-            The number of the request.
-        bytes or None
-            The tuple's value, if that is bytes; None if the reply is to be had with `receive`.
+        `rest` is all of the `PLAIN` question behind its number. Returns the number of the request,
+        and the tuple's value if that is bytes, None if the reply is to be had with `receive`.
         """
 
     @abstractmethod
@@ -144,12 +124,8 @@ class Transport(ABC):
 class LocalTransport(Transport):
     """Reaches stores in the same process; clients may be threads, each with a transport.
 
-    Parameters
-    ----------
-    stores : sequence of TupleStore, optional
-        Default: a single new one.
-    safe_point : callable, optional
-        Asked during waits; what it raises ends them.
+    `safe_point` is called during waits, which end with what it raises. Without `stores` there is a
+    single new one.
     """
 
     def __init__(

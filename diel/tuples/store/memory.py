@@ -40,32 +40,19 @@ class _Asker(NamedTuple):
 class Memory:
     """Counts the bytes of one store, and those that its clients may send.
 
-    Parameters
-    ----------
-    capacity_bytes : int
-    refuse_when_full : bool
-
-    Attributes
-    ----------
-    granted_bytes, arrived_bytes, released_bytes : int
-        Since the start: the credit that was given to clients, what has come within it, and what
-        of that is gone again. What lies here and what credit is out are differences of these, so
-        that a tuple's coming and going change one number each.
-    credits : dict from client to Credit
-        Of each client that has ever put anything.
-    askers : OrderedDict
-        Who waits for room, in order of arrival.
-    spill_error : str
-        Why tuples could not be moved to the disk when that was tried last; empty if they could.
+    `granted_bytes`, `arrived_bytes` and `released_bytes` are since the start: the credit that was
+    given to clients, what has come within it, and what of that is gone again. What lies here and
+    what credit is out are differences of these, so that a tuple's coming and going change one
+    number each.
     """
 
     def __init__(self, capacity_bytes: int, refuse_when_full: bool) -> None:
         self.capacity_bytes = capacity_bytes
         self.granted_bytes = self.arrived_bytes = self.released_bytes = 0
         self._refuse_when_full = refuse_when_full
-        self.credits: dict[int, Credit] = {}
-        self.askers: OrderedDict[tuple[int, int], _Asker] = OrderedDict()
-        self.spill_error = ""
+        self.credits: dict[int, Credit] = {}  # of each client that has ever put anything
+        self.askers: OrderedDict[tuple[int, int], _Asker] = OrderedDict()  # in order of arrival
+        self.spill_error = ""  # why tuples could not be moved to the disk the last time
 
     @property
     def held_bytes(self) -> int:
@@ -202,13 +189,7 @@ class Spilled:
         return self._size_bytes
 
     def read(self) -> bytearray:
-        """Return the payload.
-
-        Raises
-        ------
-        TupleError
-            If the file is gone or shorter than it was.
-        """
+        """Return the payload; a TupleError if the file is gone or shorter than it was."""
         payload = bytearray(self._size_bytes)
         try:
             with self._path.open("rb", buffering=0) as file:
@@ -223,13 +204,7 @@ class Spilled:
 
 
 class SpillFolder:
-    """Writes payloads to numbered files in a folder of its own.
-
-    Parameters
-    ----------
-    folder : path
-        Made with the first payload.
-    """
+    """Writes payloads to numbered files in a folder of its own, made with the first of them."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
@@ -239,13 +214,7 @@ class SpillFolder:
         return str(self._folder)
 
     def write(self, payload: Payload) -> Spilled:
-        """Return the payload in a file.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written, as on a full disk; then no file is left.
-        """
+        """Return the payload in a file; none is left if it cannot be written."""
         self._files += 1
         path = self._folder / f"{self._files}.payload"
         try:
@@ -269,14 +238,7 @@ def _remove(path: Path) -> None:
 
 
 class Spillable:
-    """Large payloads in a store, oldest first.
-
-    Parameters
-    ----------
-    folder : SpillFolder
-    queues, memory
-        Of the store.
-    """
+    """Large payloads in a store, oldest first."""
 
     def __init__(self, folder: SpillFolder, queues: Queues, memory: Memory) -> None:
         self._folder = folder

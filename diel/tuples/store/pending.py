@@ -38,32 +38,15 @@ _SERVED_DEADLINES: Final = 64
 
 @dataclass(slots=True)
 class Waiter:
-    """A request that waits for a tuple.
+    """A request that waits for a tuple."""
 
-    Attributes
-    ----------
-    number : int
-        Its place in order of arrival.
-    client, request_id : int
-        Whose request it is.
-    operation : int
-    key : bytes
-        The tag or pattern.
-    pattern : Fields or None
-        Its fields if it has wildcards.
-    kind, meta : int, bytes
-        The only payload that is welcome, if kind is not -1.
-    argument : int
-        Of the request.
-    """
-
-    number: int
+    number: int  # its place in order of arrival
     client: int
     request_id: int
     operation: int
     key: bytes
-    pattern: Fields | None
-    kind: int
+    pattern: Fields | None  # the fields of the key if there are wildcards
+    kind: int  # as in `pack_query`
     meta: bytes
     argument: int
 
@@ -161,24 +144,10 @@ class _Subscription:
 
 
 class Subscribers:
-    """All subscriptions of one store.
-
-    Parameters
-    ----------
-    memory : Memory
-        Of the store, in which backlogs count.
-    waiters : Waiters
-        Of the store, where requests for the next tuple wait.
-    next_number : callable
-        Returns the place of a request in order of arrival.
-
-    Attributes
-    ----------
-    by_name : dict of (int, int) to subscription
-        By client and the number of its request.
-    """
+    """All subscriptions of one store."""
 
     def __init__(self, memory: Memory, waiters: Waiters, next_number: Callable[[], int]) -> None:
+        # By client and the number of its request.
         self.by_name: dict[tuple[int, int], _Subscription] = {}
         self._memory = memory
         self._waiters = waiters
@@ -283,20 +252,11 @@ class Claimed:
 
 
 class Claims:
-    """All claims of one store.
+    """All claims of one store; claimed tuples count in its memory.
 
-    Parameters
-    ----------
-    memory : Memory
-        Of the store, in which claimed tuples count.
-    put_back : callable
-        Given a tag and its tuple, puts it back to its old place, or gives it to who waits for it;
-        returns the replies.
-
-    Attributes
-    ----------
-    by_name : dict of int to claim
-        By the version that a claimed tuple has for its holder.
+    `put_back`, given a tag and its tuple, puts it back to its old place, or gives it to who waits
+    for it, and returns the replies. A claim's name is the version that its tuple has for who holds
+    it.
     """
 
     def __init__(self, memory: Memory, put_back: Callable[[bytes, Entry], list[Out]]) -> None:

@@ -19,17 +19,12 @@ class Queues:
     """All tuples of a store, by tag.
 
     A tag with a single tuple, by far the most common, holds it without a queue around it.
-
-    Attributes
-    ----------
-    by_key : dict from tag to Entry or deque of Entry
-    buckets : dict
-        Entries in order of arrival, by (arity, first field), for patterns.
     """
 
     def __init__(self) -> None:
         self.by_key: dict[bytes, Entry | deque[Entry]] = {}
-        # A bucket exists only once a pattern asked for it, so exact tags pay nothing. OrderedDict,
+        # For patterns: numbers and tags of tuples in order of arrival, by (arity, first field). A
+        # bucket exists only once a pattern asked for it, so exact tags pay nothing. OrderedDict,
         # since the first key of a plain dict is slow to find after many deletions at the front.
         self.buckets: dict[tuple[int, bytes | None], OrderedDict[int, bytes]] = {}
 

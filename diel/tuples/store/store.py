@@ -69,11 +69,6 @@ class TupleStore:
         Answer at once that there is no room, rather than let the client wait for it.
     spill : SpillFolder, optional
         Where the oldest large payloads go when there is no room otherwise.
-
-    Attributes
-    ----------
-    queues, memory, claims
-        Its parts; see `diel.tuples.store`.
     """
 
     def __init__(
@@ -128,23 +123,10 @@ class TupleStore:
     # -- requests -----------------------------------------------------------------------------
 
     def handle(self, client: int, message: bytes, now_s: float, payload: Payload = None) -> Outs:
-        """Apply one request.
+        """Apply a request of a client; return the replies to this one and to those that waited.
 
-        Parameters
-        ----------
-        client : int
-            Who asks.
-        message : bytes
-            As `protocol` describes it.
-        now_s : float, seconds
-            The time on any clock that does not go back.
-        payload : buffer, optional
-            Where it travelled apart; the store keeps it.
-
-        Returns
-        -------
-        sequence of Out
-            To this client and to others that waited; none for a plain put.
+        The time is that of any clock that does not go back. A payload that travelled apart becomes
+        the store's.
         """
         self._now_s = now_s
         operation = message[OPERATION]
@@ -369,8 +351,7 @@ class TupleStore:
     ) -> tuple[Status, int]:
         """Replace the tuple that has this version, which keeps its place.
 
-        Returns whether it was there, and how many bytes are gone: the old tuple's, or the new
-        one's.
+        Returns whether it was there, and how many bytes are gone: of the old tuple or the new.
         """
         for entry in self.queues.of(key):
             if entry[1] == version:
