@@ -28,35 +28,22 @@ To: TypeAlias = "str | tuple[str] | tuple[str, int] | tuple[str, int, int] | Add
 
 
 class CopyRanks(NamedTuple):
-    """Where a copy runs.
-
-    Attributes
-    ----------
-    serial : int
-        Different for every copy that is ever started in a run, and larger for later ones.
-    ranks : tuple of int
-        Of the parent communicator; the i-th is rank i of the copy.
-    """
+    """Where a copy runs."""
 
     serial: int
+    """Different for every copy that is ever started in a run, and larger for later ones."""
     ranks: tuple[int, ...]
+    """Of the parent communicator; the i-th is rank i of the copy."""
 
 
 class Peers(Frozen):
-    """The ranks of a group that can send to each other.
-
-    Attributes
-    ----------
-    group : str
-    copies : mapping of str to tuple of CopyRanks
-        The copies of each function module.
-    executables : tuple of str
-        The other modules: they receive no messages.
-    """
+    """The ranks of a group that can send to each other."""
 
     group: str
     copies: Mapping[str, tuple[CopyRanks, ...]]
+    """The copies of each function module."""
     executables: tuple[str, ...] = ()
+    """The other modules: they receive no messages."""
 
     @cached_property
     def by_world_rank(self) -> Mapping[int, tuple[int, Address]]:
@@ -82,13 +69,7 @@ class Peers(Frozen):
                     yield world_rank, copy.serial, Address(module, index, rank)
 
     def resolve(self, to: To) -> Address:
-        """Return the address that a module has written.
-
-        Raises
-        ------
-        AddressError
-            If it is not an address, or no rank has it.
-        """
+        """Return the address that a module has written; an AddressError if no rank has it."""
         address = _read(to)
         if address.module not in self.copies:
             raise AddressError(self._no_such_module(address.module))

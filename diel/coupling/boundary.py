@@ -65,25 +65,15 @@ def _shares(
 
 @dataclass
 class _Outgoing:
-    """A piece that this rank sends.
-
-    Attributes
-    ----------
-    piece : Piece
-    view : ndarray
-        Its place in the array.
-    meta : bytes
-    lane : OutboxLane or None
-        Sends it from its place, where that is contiguous and too large for a head.
-    packed : list of (ndarray, callable or None)
-        Buffers that it was copied into, and whether they are free again.
-    """
+    """A piece that this rank sends."""
 
     piece: Piece
-    view: Array
+    view: Array  # its place in the array
     meta: bytes
     lane: OutboxLane | None = None
+    """Sends it from its place, where that is contiguous and too large for a head."""
     packed: list[tuple[Array, Transfer | None]] = field(default_factory=list)
+    """Buffers that it was copied into, and whether they are free again."""
 
     def buffer(self) -> Array:
         """Return a buffer that is not under way; there are as many as pushes nobody has pulled."""
@@ -96,24 +86,13 @@ class _Outgoing:
 
 @dataclass
 class _Incoming:
-    """A piece that this rank receives.
-
-    Attributes
-    ----------
-    piece : Piece
-    view, landing : ndarray
-        Its place in the array, and where it lands: the same if that is contiguous.
-    memory : memoryview
-        Of `landing`.
-    subject : object
-        What is waited for, in words.
-    """
+    """A piece that this rank receives."""
 
     piece: Piece
-    view: Array
-    landing: Array
-    memory: memoryview
-    subject: object
+    view: Array  # its place in the array
+    landing: Array  # where it lands: the same if that is contiguous
+    memory: memoryview  # of `landing`
+    subject: object  # what is waited for, in words
 
 
 class SharedBoundary:

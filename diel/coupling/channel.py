@@ -44,18 +44,11 @@ class Channel:
     ----------
     port : Port
     safe_point : callable, optional
-        Asked during waits; what it raises ends them.
+        Called during waits, which end with what it raises.
     warn : callable, optional
-        Told (module, copy, text) of messages that nobody received.
+        Given (module, copy, text) on messages that nobody received.
     meter : Meter, optional
-        Told of waits that outlast a few quick polls, and of payloads that it has received.
-
-    Attributes
-    ----------
-    waiting_for : (str, object, float) or None
-        The call that waits, what for, and its timeout in seconds.
-    was_used : bool
-        Whether the copy has sent or received anything.
+        Measures waits that outlast a few quick polls, and payloads that it has received.
     """
 
     def __init__(
@@ -69,11 +62,12 @@ class Channel:
         self._meter = meter if meter is not None else Meter()
         self._safe_point = safe_point
         self._warn = warn
+        # The call that waits, what for, and its timeout in seconds.
         self.waiting_for: tuple[str, object, float] | None = None
         self._waits_for: Literal["message", "receipt", ""] = ""
         self._receivers: tuple[tuple[int, int], ...] = ()
-        self._me = Address("")
-        self._peers = Peers("", {})
+        self.address = Address("")  # of this rank
+        self.peers = Peers("", {})  # the ranks of the group
         self._inbox = Inbox(port, warn)
         self._outbox = Outbox(port)
         if port.wakeup is not None:
@@ -84,19 +78,13 @@ class Channel:
 
     def open(self, me: Address, peers: Peers) -> None:
         """Begin with a copy: from now on its messages are received, and no others."""
-        self._me, self._peers = me, peers
+        self.address, self.peers = me, peers
         self._outbox.open(peers.place(me)[0])
         self._inbox.open(me, peers)
 
     def close(self) -> None:
-        """End with the copy: wait until its messages have left, drop those that it did not take.
-
-        Raises
-        ------
-        RunStopped
-            If the run is stopping.
-        """
-        if not self._peers.has_one_rank:
+        """End with the copy: wait until its messages have left, drop those that it did not take."""
+        if not self.peers.has_one_rank:
             self.poll()
         if not self.was_used:  # nearly always; further looks at MPI would take as long as the rest
             self._inbox.close()
@@ -127,16 +115,6 @@ class Channel:
             self._inbox.tell_of_dropped()
 
     @property
-    def address(self) -> Address:
-        """The address of this rank."""
-        return self._me
-
-    @property
-    def peers(self) -> Peers:
-        """The ranks of the group."""
-        return self._peers
-
-    @property
     def was_used(self) -> bool:
         """Whether the copy has sent or received anything."""
         return bool(self._outbox.sent) or self._inbox.arrived > 0
@@ -157,7 +135,7 @@ class Channel:
 
     def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
         """Send a value without waiting; see `Context.send`."""
-        receiver = self._peers.resolve(to)
+        receiver = self.peers.resolve(to)
         transfer = self.post(receiver, key_of(tag), *values.encode(value, self._port, copy=copy))
         return Sending(self, [] if transfer is None else [transfer], [receiver])
 
@@ -165,8 +143,8 @@ class Channel:
         self, value: object, to: To, *, tag: Tag | None = None, timeout: float | None = None
     ) -> None:
         """Send a value and wait until it has been received; see `Context.move`."""
-        receiver = self._peers.resolve(to)
-        if receiver == self._me:
+        receiver = self.peers.resolve(to)
+        if receiver == self.address:
             raise AddressError(f"{receiver} cannot move anything to itself: it would wait for ever")
         outgoing = values.encode(value, self._port, copy=False)
         transfer = self.post(receiver, key_of(tag), *outgoing, apart=True)
@@ -183,7 +161,7 @@ class Channel:
         with_source: bool = False,
     ) -> Any:
         """Receive a value, wait until there is one; see `Context.recv`."""
-        sender = None if source is None else self._peers.resolve(source)
+        sender = None if source is None else self.peers.resolve(source)
         target = None if out is None else values.target(out, self._port)
         key = key_of(tag)
         arrival = self.await_arrival(key, sender, _From(sender, tag), timeout)
@@ -223,22 +201,10 @@ class Channel:
     ) -> Transfer | None:
         """Send encoded memory.
 
-        Parameters
-        ----------
-        receiver : Address
-            In the peers.
-        key : bytes
-        encoded : Encoded
-            What is larger than a head holds stays as it is until it has been received.
-        owner : object, optional
-            Of its memory, kept as long.
-        apart : bool, optional
-            Send even a small payload apart, so that its receipt is known.
-
-        Returns
-        -------
-        callable or None
-            Whether it has been received; None if all of it was in the head, and has left.
+        What is larger than a head holds must stay as it is until it has been received; the owner of
+        its memory is kept as long. `apart` sends even a small payload apart from the head, so that
+        its receipt is known. Returns whether it has been received; None if all of it was in the
+        head, and has left.
         """
         if self._outbox.is_under_way:
             self.poll()
@@ -254,7 +220,7 @@ class Channel:
         return self._outbox.lane(self._recipient(receiver), key, encoded)
 
     def _recipient(self, receiver: Address) -> Recipient:
-        return Recipient(receiver, *self._peers.place(receiver))
+        return Recipient(receiver, *self.peers.place(receiver))
 
     def _await_ticket(self) -> None:
         if not self._outbox.has_ticket:
@@ -272,13 +238,7 @@ class Channel:
         timeout: float | None,
         operation: str = "recv",
     ) -> Arrival:
-        """Wait for a message and return it; it stays until `receive`.
-
-        Raises
-        ------
-        CouplingTimeout
-            If there is none in time.
-        """
+        """Wait for a message and return it; it stays until `receive`."""
         arrival = self._look_for(key, source)
         if arrival is not None:
             return arrival
@@ -301,17 +261,11 @@ class Channel:
         receivers: Sequence[Address],
         timeout: float | None,
     ) -> None:
-        """Wait until `poll` says that messages have been received.
-
-        Raises
-        ------
-        CouplingTimeout
-            If they have not in time.
-        """
+        """Wait until `poll` says that messages have been received."""
         if poll():
             return
         subject = _By(receivers)
-        places = tuple(self._peers.place(address) for address in receivers)
+        places = tuple(self.peers.place(address) for address in receivers)
         with self._waiting("receipt", subject, timeout, "receipt", places):
             received = self._wait(poll, timeout)
         if received is None:

@@ -77,13 +77,7 @@ _SEPARATOR: Final = b"\0"
 
 
 def key_of(tag: Tag | None) -> bytes:
-    """Return the key of messages with a tag, or without one.
-
-    Raises
-    ------
-    TagError
-        If it is no tag.
-    """
+    """Return the key of messages with a tag, or without one."""
     return _NO_TAG if tag is None else encode_tag(tag)
 
 
@@ -107,28 +101,18 @@ _NOBODY: Final[Mapping[tuple[int, int], int]] = {}
 class MessageCounts(Frozen):
     """How many messages a copy on a rank has sent and received: what tells a deadlock from delay.
 
-    Attributes
-    ----------
-    sent : dict of (int, int) to int
-        Messages that it has sent, by serial and world rank of their receivers.
-    arrived : int
-        Messages that have reached it, received by it or not.
-    delivered : dict of (int, int) to int
-        Of those sent with a payload apart, how many are known to have been received.
-    received : dict of (int, int) to int
-        Payloads that it has received, by serial and world rank of their senders.
-    waits_for : str
-        ``message``, ``receipt`` (of a message of its own), or nothing of the kind.
-    receivers : tuple of (int, int)
-        Serials and world ranks of those whose receipt it waits for.
+    Other ranks are named by serial and world rank.
     """
 
     sent: Mapping[tuple[int, int], int] = _NOBODY
-    arrived: int = 0
+    arrived: int = 0  # received by it or not
     delivered: Mapping[tuple[int, int], int] = _NOBODY
+    """Of those sent with a payload apart, how many are known to have been received."""
     received: Mapping[tuple[int, int], int] = _NOBODY
+    """Payloads that it has received, by their senders."""
     waits_for: Literal["message", "receipt", ""] = ""
     receivers: tuple[tuple[int, int], ...] = ()
+    """Those whose receipt it waits for."""
 
 
 NO_MESSAGES: Final = MessageCounts()
@@ -153,27 +137,13 @@ class _Copy(NamedTuple):
 
 
 class Inbox:
-    """Messages that have reached one rank.
-
-    Parameters
-    ----------
-    port : Port
-    warn : callable
-        Told (module, copy, text) of messages that nobody received.
-
-    Attributes
-    ----------
-    arrived : int
-        Messages that have reached this copy, received by it or not.
-    received : Counter of (int, int)
-        Payloads that it has received, by serial and world rank of their senders.
-    """
+    """Messages that have reached one rank; `arrived` and `received` as in `MessageCounts`."""
 
     def __init__(self, port: Port, warn: Callable[[str, int, str], None]) -> None:
         self._port = port
         self._warn = warn
         self._serial = 0
-        self._is_open = False
+        self.is_open = False  # whether messages are kept
         self._peers = Peers("", {})
         self._recent: dict[int, _Copy] = {}
         self._arrivals: dict[bytes, deque[Arrival]] = {}
@@ -191,23 +161,18 @@ class Inbox:
         while len(self._recent) > _RECENT_COPIES:
             del self._recent[next(iter(self._recent))]
         self.arrived, self.received = 0, Counter()
-        self._is_open = True
+        self.is_open = True
         early, self._early = self._early, []
         for world_rank, head in early:
             self._sort(world_rank, head)
 
     def close(self) -> None:
         """End with the copy: what it has not received is dropped, and what comes from now on."""
-        self._is_open = False
+        self.is_open = False
         arrived, self._arrivals = self._arrivals, {}
         for queue in arrived.values():
             for arrival in queue:
                 self._drop(arrival.world_rank, arrival.head)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether messages are kept."""
-        return self._is_open
 
     @property
     def is_dropping(self) -> bool:
@@ -217,10 +182,7 @@ class Inbox:
     def poll(self, wanted: tuple[bytes, Address | None] | None = None) -> bool:
         """Look for messages that have come; return whether there are some for this copy.
 
-        Parameters
-        ----------
-        wanted : (bytes, Address or None), optional
-            As for `find`: what comes after such a message is left for the next time.
+        What comes after the `wanted` one, as for `find`, is left for the next time.
         """
         before = self.arrived
         found = self._port.poll()
@@ -231,7 +193,7 @@ class Inbox:
             found = self._port.poll()
         while self._dropping and self._dropping[0][0]():
             self._dropping.popleft()
-        if self._dropped and not self._is_open:
+        if self._dropped and not self.is_open:
             self.tell_of_dropped()
         return self.arrived > before
 
@@ -263,7 +225,7 @@ class Inbox:
             self._early.append((world_rank, head))
             return
         serial, sender = self._peers.by_world_rank.get(world_rank, (-1, None))
-        is_wanted = self._is_open and (head.to_serial, head.from_serial) == (self._serial, serial)
+        is_wanted = self.is_open and (head.to_serial, head.from_serial) == (self._serial, serial)
         if sender is None or not is_wanted:
             self._drop(world_rank, head)
             return
@@ -334,17 +296,8 @@ class Outbox:
     """Messages on their way from one rank.
 
     A payload that does not fit into a head has a ticket until it has been received. So nothing
-    that is under way can be taken for anything else.
-
-    Parameters
-    ----------
-    port : Port
-
-    Attributes
-    ----------
-    sent, apart : Counter of (int, int)
-        Messages of this copy, all and those with a payload apart, by serial and world rank of
-        their recipients.
+    that is under way can be taken for anything else. Messages of this copy, all and those with a
+    payload apart, are counted by serial and world rank of their recipients.
     """
 
     def __init__(self, port: Port) -> None:
@@ -457,10 +410,7 @@ class Sending:
     """A message on its way, from `Channel.send`."""
 
     def __init__(
-        self,
-        channel: Channel,
-        transfers: Sequence[Transfer],
-        receivers: Sequence[Address],
+        self, channel: Channel, transfers: Sequence[Transfer], receivers: Sequence[Address]
     ) -> None:
         self._channel = channel
         self._transfers = list(transfers)

@@ -22,53 +22,26 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """Where a message shall land.
+    """Where a message shall land."""
 
-    Attributes
-    ----------
-    meta : bytes
-        Of the array's dtype and shape.
-    memory : Memory
-    finish : callable
-        To be called when the payload is in the memory.
-    """
-
-    meta: bytes
+    meta: bytes  # of the array's dtype and shape
     memory: Memory
-    finish: Callable[[], None]
+    finish: Callable[[], None]  # to be called when the payload is in the memory
 
 
 class Outgoing(NamedTuple):
-    """A value to send.
-
-    Attributes
-    ----------
-    encoded : Encoded
-        Its kind, meta and memory.
-    owner : object
-        What has to live as long as the memory is read; an address on a GPU keeps nothing alive.
-    """
+    """A value to send."""
 
     encoded: codec.Encoded
     owner: object = None
+    """What has to live as long as the memory is read; an address on a GPU keeps nothing alive."""
 
 
 def encode(value: Any, port: Port, *, copy: bool) -> Outgoing:
     """Return a value as something to send.
 
-    Parameters
-    ----------
-    value : object
-    port : Port
-        Whether it takes the memory of a GPU decides how that travels.
-    copy : bool
-        Whether the memory has to be another one than that of the value. What fits into a head is
-        copied there anyway.
-
-    Raises
-    ------
-    PayloadError
-        If the value is no array and cannot be pickled.
+    With `copy` in memory of its own; what fits into a head is copied there anyway. Whether the port
+    takes the memory of a GPU decides how that travels.
     """
     if is_on_device(value):
         if port.gpu_aware and device_bytes(value) > INLINE_BYTES:
@@ -98,10 +71,7 @@ def _encode_on_device(value: Any, port: Port, *, copy: bool) -> Outgoing:
 def target(out: Any, port: Port) -> Target:
     """Return where a message lands that is received into an array.
 
-    Raises
-    ------
-    PayloadError
-        If it is not a writable, C-contiguous array without Python objects in it.
+    A PayloadError if that is not writable and C-contiguous, or has Python objects in it.
     """
     if not is_on_device(out):
         _, meta, memory = codec.receive_into(out)

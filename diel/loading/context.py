@@ -30,21 +30,7 @@ _PROGRESS_EVERY_S: Final = 0.1
 
 
 class Place(Frozen):
-    """Where in the run a rank of a module stands.
-
-    Attributes
-    ----------
-    group, module : str
-    copy_index, copies : int
-        Which copy of the module this is, from 0, and how many there are.
-    copies_of : mapping of str to int
-        Copies of every module in the group.
-    run_dir, folder : Path
-        The run directory; the folder of the workflow file.
-    iteration : tuple of int
-        Which iteration of the group this is, from 0: a number for each group around it, outermost
-        first, and one for itself.
-    """
+    """Where in the run a rank of a module stands; the fields are those of `Context`."""
 
     group: str
     module: str
@@ -374,15 +360,7 @@ def running(context: Context) -> Iterator[None]:
 
 
 def _logger_of(name: str, record: Callable[..., None]) -> logging.Logger:
-    """Return a logger that prints, and sends warnings and errors to the journal.
-
-    Parameters
-    ----------
-    name : str
-        Who logs.
-    record : callable
-        Writes to the journal: given the class of a record, and its fields.
-    """
+    """Return a logger that prints, and sends warnings and errors to the journal."""
     logger = logging.Logger(name, logging.INFO)
     to_file = _OutputHandler()
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

@@ -128,12 +128,8 @@ def shorten(path: Path, limit_bytes: int) -> int:
     """Take the middle out of a log file that has outgrown its limit: a quarter at each end stays.
 
     Whoever writes it has opened it to append, and goes on behind its new end. What is written at
-    this very moment may be lost.
-
-    Returns
-    -------
-    int
-        The bytes that were left out; 0 if it is short enough, or not there.
+    this very moment may be lost. Returns the bytes that were left out; 0 if it is short enough, or
+    not there.
     """
     try:
         size_bytes = path.stat().st_size
@@ -153,24 +149,13 @@ def shorten(path: Path, limit_bytes: int) -> int:
 
 
 class LimitedFile(io.FileIO):
-    """A file to append to that is shortened when it has outgrown its limit.
-
-    Parameters
-    ----------
-    path : Path
-    limit_bytes : int
-
-    Attributes
-    ----------
-    left_out_bytes : int
-        What was taken out of it so far.
-    """
+    """A file to append to that is shortened when it has outgrown its limit."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         super().__init__(path, "a")
         self._path, self._limit_bytes = path, limit_bytes
         self._room_bytes = limit_bytes - path.stat().st_size
-        self.left_out_bytes = 0
+        self.left_out_bytes = 0  # what was taken out of it so far
 
     def write(self, data: Buffer, /) -> int:
         """Write, and shorten the file if that was too much."""
@@ -183,13 +168,7 @@ class LimitedFile(io.FileIO):
 
 
 class OpenLog:
-    """Keeps the last log file open: a group that iterates writes to the same one every time.
-
-    Parameters
-    ----------
-    limit_bytes : int
-        What a file may grow to.
-    """
+    """Keeps the last log file open: a group that iterates writes to the same one every time."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

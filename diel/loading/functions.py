@@ -47,18 +47,9 @@ parse in two threads at once (its issue 106905)."""
 
 
 def import_code(location: FunctionLocation, folder: Path) -> ModuleType:
-    """Import the Python module in which a function is defined.
+    """Import the Python module in which a function is defined; whatever it raises is raised here.
 
-    Parameters
-    ----------
-    location : FunctionLocation
-    folder : Path
-        Of the workflow file; put first on ``sys.path``, as Python does for a script.
-
-    Raises
-    ------
-    Exception
-        Whatever the code raises.
+    The folder of the workflow file is put first on ``sys.path``, as Python does for a script.
     """
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -131,13 +122,7 @@ def load_plugin(spec: str, folder: Path, kind: str = MODULES) -> Callable[..., A
 
 
 def find_function(location: FunctionLocation, code: ModuleType) -> Callable[[Any], Any]:
-    """Return the function of imported code.
-
-    Raises
-    ------
-    TypeError
-        If it is not something to call with a context.
-    """
+    """Return the function of imported code; a TypeError if it cannot be called with a context."""
     function = getattr(code, location.function)
     if not callable(function) or inspect.iscoroutinefunction(function):
         raise TypeError(f"{location.spec} is not a plain function")
@@ -181,15 +166,7 @@ def _is_free(file: Path) -> bool:
 
 
 class _OwnPackageFinder:
-    """Finds a user's package before an installed one: a folder, with ``__init__.py``, or a file.
-
-    Parameters
-    ----------
-    name : str
-        Of the package.
-    folder : Path
-        Of the workflow file.
-    """
+    """Finds a user's package before an installed one: a folder, with ``__init__.py``, or a file."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -230,17 +207,8 @@ def _find_own_first(name: str, folder: Path) -> None:
 def check_options(draft: Draft) -> Workflow:
     """Check the options of every module and return the workflow.
 
-    Imports the files that define ``Options``, and no other code of modules.
-
-    Parameters
-    ----------
-    draft : Draft
-        A workflow file as `diel.workflow.load.read_draft` left it.
-
-    Raises
-    ------
-    WorkflowError
-        With every problem of the file, those of the draft included.
+    Imports the files that define ``Options``, and no other code of modules. A WorkflowError has
+    every problem of the file, those of the draft included.
     """
     problems = []
     modules = {module.name: module for _, module in draft.modules}
@@ -317,18 +285,9 @@ def register_functions(
     """Make functions of a program usable as modules, in place of those that a file names.
 
     Each becomes the one function of a Python module of its own that is in no file, so that what
-    finds, checks and calls the functions of files does the same with these.
-
-    Parameters
-    ----------
-    functions : mapping of str to callable
-        By the name of the module in the workflow file. If the Python module that defines one
-        also defines ``Options``, its options are validated by that.
-
-    Returns
-    -------
-    dict of str to FunctionLocation
-        By the name of the module.
+    finds, checks and calls the functions of files does the same with these. They are given and
+    returned by the name of the module in the workflow file. If the Python module that defines one
+    also defines ``Options``, its options are validated by that.
     """
     return {name: _register(name, function) for name, function in functions.items()}
 

@@ -15,47 +15,25 @@ _NOTHING: Final[Mapping[str, str]] = {}
 
 
 class ExecutableSpec(Frozen):
-    """The program of a module; placeholders may stand in all texts.
+    """The program of a module; placeholders may stand in all texts."""
 
-    Attributes
-    ----------
-    words, launcher : tuple of str
-        The program and its arguments; what is put before them, if anything.
-    directory, stdin : str
-        Relative to the workflow file's folder; empty for the folder itself, and for nothing to
-        read.
-    environment : mapping of str to str
-    """
-
-    words: tuple[str, ...]
-    launcher: tuple[str, ...] = ()
-    directory: str = ""
+    words: tuple[str, ...]  # the program and its arguments
+    launcher: tuple[str, ...] = ()  # what is put before them
+    directory: str = ""  # relative to the workflow file's folder
     environment: Mapping[str, str] = _NOTHING
-    stdin: str = ""
+    stdin: str = ""  # a file, relative to that folder too; empty for nothing to read
     tasks: int | None = None
 
 
 class ModuleSpec(Frozen):
-    """A module's entry in the workflow file.
-
-    Attributes
-    ----------
-    name : str
-    function : FunctionLocation or None
-    executable : ExecutableSpec or None
-    threads : int
-        BLAS/OpenMP threads for each rank.
-    gpus : int
-        GPUs of each rank.
-    options : dict
-    """
+    """A module's entry in the workflow file."""
 
     name: str
     function: FunctionLocation | None
     executable: ExecutableSpec | None
-    threads: int
+    threads: int  # of BLAS and OpenMP, for each rank
     options: dict[str, Any]
-    gpus: int = 0
+    gpus: int = 0  # of each rank
 
     @classmethod
     def of(cls, module: Module, location: FunctionLocation | None) -> ModuleSpec:

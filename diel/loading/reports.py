@@ -126,31 +126,18 @@ class Reporter(Protocol):
 
 @dataclass
 class _Run:
-    """What a journal says that reports need.
-
-    Attributes
-    ----------
-    tables : dict
-        By the name of each table's file, the record that declares it last, with the time at which
-        it was declared first.
-    complaint : str
-        What is damaged; empty if nothing is.
-    """
+    """What a journal says that reports need."""
 
     view: RunView = field(default_factory=RunView)
     started: RunStarted | None = None
     tables: dict[str, ResultsDeclared] = field(default_factory=dict)
-    complaint: str = ""
+    """By the name of each table's file, the record that declares it last, with the time at which it
+    was declared first."""
+    complaint: str = ""  # what is damaged
 
     @classmethod
     def read(cls, directory: RunDirectory) -> _Run:
-        """Read a journal.
-
-        Raises
-        ------
-        RunDirectoryError
-            If it cannot be read at all.
-        """
+        """Read a journal."""
         run, reader = cls(), JournalReader(directory.journal)
         numbers: dict[tuple[str, frozenset[str]], int] = {}
         for record in reader.new_records():
@@ -187,10 +174,7 @@ class _Run:
 def conclude_reports(directory: RunDirectory) -> str:
     """Add to the reports of a run that has ended how it did so, and where its time went.
 
-    Returns
-    -------
-    str
-        Why that cannot be done; empty if it was, or there are none.
+    Returns why that cannot be done; nothing if it was, or there are none.
     """
     reports = directory.reports()
     if not reports:
@@ -206,14 +190,7 @@ def conclude_reports(directory: RunDirectory) -> str:
 
 
 def explain_lost_ranks(directory: RunDirectory, copies: Collection[str]) -> list[str]:
-    """Return what reporters know of a run that the death of ranks has ended, as lines of text.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-    copies : collection of str
-        The copies whose ranks have died, as ``trainer.0``; empty if that is not known.
-    """
+    """Return what reporters know of a run that the death of ranks has ended, as lines of text."""
     lines: list[str] = []
     try:
         for explain in _reporting("explain_lost_ranks"):
@@ -236,16 +213,8 @@ def write_reports(
 ) -> list[Path]:
     """Write a report on each table of results in a run directory.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    warn : callable, optional
-        Told what is damaged and had to be left out.
-
-    Raises
-    ------
-    RunDirectoryError
-        If it is no run's directory, there are no results, or no report could be written.
+    Warns of what is damaged and had to be left out. A RunDirectoryError says that it is no run's
+    directory, there are no results, or no report could be written.
     """
     run = _Run.read(directory)
     if not run.tables:

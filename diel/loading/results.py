@@ -11,12 +11,9 @@ from diel.run.directory import new_results_file
 
 
 def as_number(value: Any) -> int | float:
-    """Return a real number as one of Python's own: what the journal can hold.
+    """Return a real number as one of Python's own, which the journal can hold, or a ValueError.
 
-    Raises
-    ------
-    ValueError
-        If the value is not a real number, or is an integer beyond all floats.
+    An integer beyond all floats is refused too.
     """
     if not isinstance(value, numbers.Real):
         raise ValueError(f"{value!r} is no number")

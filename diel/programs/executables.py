@@ -26,23 +26,11 @@ _STDERR_LINES: Final = 20
 
 @dataclass(frozen=True)
 class Command:
-    """A program that is ready to be started: nothing is left to be filled in.
+    """A program that is ready to be started: nothing is left to be filled in."""
 
-    Attributes
-    ----------
-    words : tuple of str
-        The whole line, a launcher in front included.
-    directory : Path
-        The working directory.
-    added : mapping of str to str
-        What the program finds in its environment beside what it inherits.
-    stdin : Path or None
-        The file that it reads as standard input, if any.
-    """
-
-    words: tuple[str, ...]
-    directory: Path
-    added: Mapping[str, str]
+    words: tuple[str, ...]  # a launcher in front included
+    directory: Path  # the working directory
+    added: Mapping[str, str]  # its environment, beside what it inherits
     stdin: Path | None = None
 
     def __str__(self) -> str:
@@ -54,13 +42,8 @@ def command_of(
 ) -> Command:
     """Return the command of one copy of a module.
 
-    Parameters
-    ----------
-    spec : ExecutableSpec
-    places : mapping
-        A value for each placeholder.
-    facts : mapping
-        Variables of the run itself; those in the spec come on top.
+    `places` has a value for each placeholder, `facts` has the environment variables of the run
+    itself, of which those in the spec take precedence.
     """
     folder = Path(str(places["folder"]))
 
@@ -87,13 +70,6 @@ class ProgramRunner:
 
     Both that and the socket to the tuple space are made for the first program and stay. To be used
     by the main thread.
-
-    Parameters
-    ----------
-    tuples : TupleClient
-        What ``diel tuple`` in a program reaches.
-    wakeup : Wakeup, optional
-        By which other ranks wake this one while it waits.
     """
 
     def __init__(self, tuples: TupleClient, wakeup: Wakeup | None = None) -> None:

@@ -19,19 +19,7 @@ class Shown(NamedTuple):
 
 
 def value_of(form: str, body: bytes) -> Any:
-    """Return the value that a command has given.
-
-    Parameters
-    ----------
-    form : str
-        One of `diel.programs.tuple_protocol.FORMS`.
-    body : bytes
-
-    Raises
-    ------
-    PayloadError
-        If it is not of that form.
-    """
+    """Return the value that a command has given, in one of `diel.programs.tuple_protocol.FORMS`."""
     try:
         if form == "text":
             return body.decode()
@@ -46,19 +34,10 @@ def value_of(form: str, body: bytes) -> Any:
 
 
 def shown(value: Any, form: str | None) -> Shown:
-    """Return what a command prints.
+    """Return what a command prints, in the form that it asked for.
 
-    Parameters
-    ----------
-    value : object
-    form : str or None
-        What was asked for; None for what fits the value best: text for strings and numbers, bytes
-        as they are, JSON for other things.
-
-    Raises
-    ------
-    PayloadError
-        If the value has no such form; says which one it has.
+    None is for what fits the value best: text for strings and numbers, bytes as they are, JSON for
+    other things.
     """
     if form == "npy":
         return Shown(_npy(value), False)

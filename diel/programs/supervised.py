@@ -102,12 +102,8 @@ class Supervisor:
 
     To be used by the main thread: when the thread that made it ends, so does all of it.
 
-    Parameters
-    ----------
-    environment : mapping of str to str
-        What all programs inherit.
-    removed : str, optional
-        A socket, alone in its folder, to be removed with it when all is over.
+    All programs inherit the environment. `removed` is a socket, alone in its folder, to be removed
+    with it when all is over.
     """
 
     def __init__(self, environment: Mapping[str, str], removed: str = "") -> None:
@@ -159,17 +155,8 @@ class Supervisor:
     def start_all(self, programs: Sequence[Program], grace_s: float) -> SupervisedProgram:
         """Start programs, one after the other whatever comes of each; those before have ended.
 
-        Parameters
-        ----------
-        programs : sequence of Program
-            At least one.
-        grace_s : float, seconds
-            For each to end by itself when it is asked to.
-
-        Raises
-        ------
-        OSError
-            If not even the supervisor can be started.
+        Each has the grace to end by itself when it is asked to. An OSError says that not even the
+        supervisor can be started.
         """
         requests = [
             {

@@ -151,12 +151,8 @@ class _Supervisor:
     def _start(self, request: dict[str, Any]) -> None:
         """Start a program.
 
-        Raises
-        ------
-        OSError
-            With a file name if not the program itself is the reason.
-        ValueError
-            If a word cannot be one.
+        An OSError has a file name if not the program itself is the reason; a ValueError is for a
+        word that cannot be one.
         """
         self._ended, self._program, self._has_ended = {}, 0, False
         environment = {**self._environment, **request["added"]}
@@ -319,14 +315,7 @@ def now_ticks() -> int:
 
 
 def signal_descendants(number: int, spared: Collection[int] = (), since_ticks: int = 0) -> None:
-    """Send a signal to every process below this one.
-
-    Parameters
-    ----------
-    number : int
-    spared, since_ticks : optional
-        As in `descendants`.
-    """
+    """Send a signal to every process below this one, as `descendants` has them."""
     for pid in descendants(spared, since_ticks):
         try:
             os.kill(pid, number)
@@ -337,12 +326,7 @@ def signal_descendants(number: int, spared: Collection[int] = (), since_ticks: i
 def kill_descendants(reap: Callable[[int], object], since_ticks: int = 0) -> None:
     """Kill every process below this one, and what they start meanwhile, until none is left.
 
-    Parameters
-    ----------
-    reap : callable
-        Given the number of a process that was killed, and may be a child of this one.
-    since_ticks : int, optional
-        As in `descendants`.
+    `reap` is given the number of a process that was killed, and may be a child of this one.
     """
     killed_s: dict[int, float] = {}
     while pids := descendants(since_ticks=since_ticks):

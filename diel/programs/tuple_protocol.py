@@ -75,13 +75,7 @@ class Unpacker:
         self._buffer += data
 
     def head(self) -> dict[str, Any] | None:
-        """Return the head of the next parcel, which may come before its body.
-
-        Raises
-        ------
-        NotUnderstood
-            If the head is not JSON with a size.
-        """
+        """Return the head of the next parcel, which may come before its body."""
         if self._head is None:
             end = self._buffer.find(b"\n", 0, LONGEST_HEAD_BYTES)
             if end < 0:
@@ -93,13 +87,7 @@ class Unpacker:
         return self._head
 
     def next(self) -> Parcel | None:
-        """Return the next parcel if all of it has come.
-
-        Raises
-        ------
-        NotUnderstood
-            If its head is not JSON with a size.
-        """
+        """Return the next parcel if all of it has come."""
         head = self.head()
         if head is None or len(self._buffer) < head["size"]:
             return None
@@ -128,11 +116,6 @@ def parse_tag(text: str) -> Fields:
     """Return the fields of a tag or pattern.
 
     A field is an integer only if it is written as Python writes one: ``007`` is a string.
-
-    Raises
-    ------
-    TagError
-        If the text is not a tag; says how to write one.
     """
     if text.startswith("["):
         return _parse_list(text)

@@ -62,20 +62,8 @@ _FAREWELL_S: Final = 1.0
 class TupleSocket:
     """A socket at which a rank serves the commands of its program.
 
-    Parameters
-    ----------
-    tuples : TupleClient
-        Used by the thread that calls `serve`.
-
-    Attributes
-    ----------
-    address : str
-        The socket, in a folder that only this user can enter.
-
-    Raises
-    ------
-    ModuleFailed
-        If there is no place for a socket.
+    The client is used by the thread that calls `serve`. The address is in a folder that only this
+    user can enter. Serving and settling raise `RunStopped` where the run is stopping.
     """
 
     def __init__(self, tuples: TupleClient) -> None:
@@ -97,13 +85,7 @@ class TupleSocket:
         return {TUPLE_SOCKET: self.address, TOKEN: self._token}
 
     def serve(self) -> None:
-        """Do what can be done at this moment, without waiting for anybody.
-
-        Raises
-        ------
-        RunStopped
-            If the run is stopping.
-        """
+        """Do what can be done at this moment, without waiting for anybody."""
         for key, _ in self._selector.select(0):
             if key.data is None:
                 self._accept()
@@ -117,13 +99,7 @@ class TupleSocket:
                     self._dismiss(connection)
 
     def settle(self) -> None:
-        """Serve what a program has left to be served; it is gone, with all that it had started.
-
-        Raises
-        ------
-        RunStopped
-            If the run is stopping.
-        """
+        """Serve what a program has left to be served; it is gone, with all that it had started."""
         try:
             # What they said last may still lie in the sockets: that a value was received, say.
             wait_for(self._is_quiet, _FAREWELL_S)
@@ -364,13 +340,7 @@ class _Connection:
 
 
 class _Request:
-    """A request of a command: operation, tag, form, timeout and value.
-
-    Raises
-    ------
-    TupleError
-        If the operation, the tag or the value is invalid.
-    """
+    """A request of a command: operation, tag, form, timeout and value; a TupleError if invalid."""
 
     def __init__(self, parcel: Parcel, now_s: float) -> None:
         from diel.programs.shell_values import value_of
