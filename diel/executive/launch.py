@@ -19,7 +19,7 @@ from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
 from diel.executive.placement.gpus import Node
 from diel.loading.environment import shorten, thread_environment
-from diel.programs.supervised import Supervisor
+from diel.programs.supervised import Program, Supervisor
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
 from diel.run.records import RunCreated, RunResumed
@@ -217,14 +217,8 @@ class Launched:
         environment = {**os.environ, **thread_environment(threads)}
         self._supervisor = Supervisor(environment)
         try:
-            self._program = self._supervisor.start(
-                command,
-                directory=Path.cwd(),
-                added={},
-                stdout=log,
-                stderr=log,
-                grace_s=_TERMINATION_S,
-            )
+            launcher = Program(command, Path.cwd(), added={}, stdout=log, stderr=log)
+            self._program = self._supervisor.start([launcher], _TERMINATION_S)
         except OSError as error:
             raise LaunchError(f"{command[0]} cannot be started: {error}") from error
 

@@ -152,7 +152,7 @@ class ProgramRunner:
         safe_point: Callable[[], None],
     ) -> list[Ending]:
         try:
-            running = supervisor.start_all(programs, _TERMINATION_GRACE_S)
+            running = supervisor.start(programs, _TERMINATION_GRACE_S)
         except OSError as error:
             why = f"the supervisor of programs cannot be started: {error.strerror or error}"
             raise ModuleFailed(why) from error

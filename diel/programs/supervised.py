@@ -83,12 +83,12 @@ class Ending:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to be started by a supervisor; see `Supervisor.start`."""
+    """A program to be started by a supervisor."""
 
     command: Sequence[str]
-    directory: Path
-    added: Mapping[str, str]
-    stdout: Path
+    directory: Path  # the working directory
+    added: Mapping[str, str]  # its environment, beside what it inherits
+    stdout: Path  # a file that its output is appended to
     stderr: Path
     stdin: Path | None = None
 
@@ -117,42 +117,7 @@ class Supervisor:
         """The process number, while there is one."""
         return None if self._process is None else self._process.pid
 
-    def start(
-        self,
-        command: Sequence[str],
-        *,
-        directory: Path,
-        added: Mapping[str, str],
-        stdout: Path,
-        stderr: Path,
-        stdin: Path | None = None,
-        grace_s: float,
-    ) -> SupervisedProgram:
-        """Start a program; those before have ended.
-
-        Parameters
-        ----------
-        command : sequence of str
-        directory : Path
-            Its working directory.
-        added : mapping of str to str
-            What it shall find in its environment besides.
-        stdout, stderr : Path
-            Files that its output and errors are appended to.
-        stdin : Path, optional
-            What it reads as its standard input; else that is empty.
-        grace_s : float, seconds
-            For the program to end by itself when it is asked to.
-
-        Raises
-        ------
-        OSError
-            If not even the supervisor can be started.
-        """
-        program = Program(command, directory, added, stdout, stderr, stdin)
-        return self.start_all([program], grace_s)
-
-    def start_all(self, programs: Sequence[Program], grace_s: float) -> SupervisedProgram:
+    def start(self, programs: Sequence[Program], grace_s: float) -> SupervisedProgram:
         """Start programs, one after the other whatever comes of each; those before have ended.
 
         Each has the grace to end by itself when it is asked to. An OSError says that not even the

@@ -18,7 +18,7 @@ import pytest
 
 from diel.comm.waiting import wait_for
 from diel.programs import supervisor as supervisor_module
-from diel.programs.supervised import Ending, SupervisedProgram, Supervisor
+from diel.programs.supervised import Ending, Program, SupervisedProgram, Supervisor
 from diel.workflow.programs import child_environment
 
 PATIENCE_S = 20
@@ -87,7 +87,7 @@ def start(supervisor: Supervisor, tmp_path: Path) -> Start:
 
     def begin(*command: str, grace_s: float = 0.3, **keys: Any) -> SupervisedProgram:
         files = {"stdout": tmp_path / "out", "stderr": tmp_path / "err", **keys}
-        return supervisor.start(command, directory=tmp_path, added={}, grace_s=grace_s, **files)
+        return supervisor.start([Program(command, tmp_path, added={}, **files)], grace_s)
 
     return begin
 
