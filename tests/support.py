@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -104,6 +106,42 @@ def mpirun_diel(ranks: int, *arguments: object, cwd: Path, **options: object) ->
     return execute(line, cwd=cwd, **options)  # type: ignore[arg-type]
 
 
+@contextlib.contextmanager
+def started_diel(*arguments: object, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run the command line in the background; it is killed, if need be, when the block is left."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "diel", *map(str, arguments)],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    """Return as soon as something is so; fail if that takes too long."""
+    deadline_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"not so after {timeout_s} s"
+        time.sleep(0.02)
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Return the command lines of the processes whose working directory this is."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").resolve() == folder.resolve():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
 def run_dir(folder: Path) -> Path:
     """Return the only run directory in a folder."""
     (only,) = (folder / "runs").iterdir()
@@ -122,6 +160,15 @@ def journal(folder: Path) -> list[dict[str, object]]:
     lines = [json.loads(as_json(plain(encoded(record, record.time_s)))) for record in records]
     assert lines[0]["event"] == "RunCreated"
     return lines[1:]
+
+
+def check_end(finished: Finished, folder: Path) -> None:
+    """Fail unless a run has ended well, without a complaint, and left nothing behind."""
+    assert finished.status == 0, finished.output
+    assert finished.stderr == ""
+    last = journal(folder)[-1]
+    assert (last["event"], last["tuples_left"]) == ("RunEnded", 0)
+    assert str(run_dir(folder)) in finished.stdout
 
 
 def record(event: str, time_s: float = 0.0, **fields: Any) -> Any:

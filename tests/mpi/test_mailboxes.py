@@ -59,8 +59,8 @@ def test_waiting_gives_up_after_its_timeout(parent):
 def test_a_blocked_rank_sleeps(parent):
     mailbox = Mailbox(parent.comm, sends=1, receives=2)
     cpu_s = time.process_time()
-    assert mailbox.wait(timeout_s=3) is None
-    assert time.process_time() - cpu_s < 0.3
+    assert mailbox.wait(timeout_s=1.5) is None
+    assert time.process_time() - cpu_s < 0.15
 
 
 def test_a_rank_that_sleeps_is_woken_by_a_message(parent):

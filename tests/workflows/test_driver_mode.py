@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,8 +69,6 @@ sys.exit(status)
 def run_driver(folder: Path, program: str, file: str = FILE, ranks: int = 5):  # type: ignore[no-untyped-def]
     (folder / "driver.py").write_text(program)
     (folder / "w.toml").write_text(file)
-    import sys
-
     return execute([*mpiexec(ranks), sys.executable, "driver.py"], cwd=folder)
 
 
@@ -104,30 +103,41 @@ def test_a_failure_is_known_to_every_rank(tmp_path: Path) -> None:
         assert f"rank {rank} of 5: status 1" in finished.stdout
 
 
-@pytest.mark.parametrize(
-    ("program", "file", "words"),
-    [
-        (PYTHON.replace('"listener"', '"listner"'), FILE, 'did you mean "listener"?'),
-        (
-            PYTHON,
-            FILE.replace('"greet"\n', '"greet"\nfunction = "./driver.py:greet"\n'),
-            "has added a function",
-        ),
-        (PYTHON, FILE.replace("greeting =", "greting ="), "unknown key greting"),
-        (
-            PYTHON.replace('.add_module(listen, "listener")', ""),
-            FILE,
-            "add its function in the program that runs this file",
-        ),
-    ],
-    ids=["unknown module", "two functions", "options", "no function"],
-)
-def test_what_cannot_be_run_is_said_once(
-    program: str, file: str, words: str, tmp_path: Path
-) -> None:
-    program = program.replace("(BaseModel):", "(BaseModel, extra='forbid'):")
-    finished = run_driver(tmp_path, program + END, file)
-    assert finished.status == 2, finished.output
-    assert finished.stderr.count(words) == 1
+# What is wrong with a workflow file, how the program adds its functions, and what is said.
+_WRONG = {
+    "unknown module": (FILE, {"listner": "listen"}, 'did you mean "listener"?'),
+    "two functions": (
+        FILE.replace('"greet"\n', '"greet"\nfunction = "./driver.py:greet"\n'),
+        {"listener": "listen"},
+        "has added a function",
+    ),
+    "options": (
+        FILE.replace("greeting =", "greting ="),
+        {"listener": "listen"},
+        "unknown key greting",
+    ),
+    "no function": (FILE, {}, "add its function in the program that runs this file"),
+}
+
+
+def test_what_cannot_be_run_is_said_once(tmp_path: Path) -> None:
+    """One after the other, in one program: it goes on after each."""
+    program = FUNCTIONS.replace("(BaseModel):", "(BaseModel, extra='forbid'):")
+    program += "import diel\nfrom mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\n"
+    for number, (file, functions, _) in enumerate(_WRONG.values()):
+        (tmp_path / f"{number}.toml").write_text(file)
+        added = "".join(f'.add_module({what}, "{name}")' for name, what in functions.items())
+        program += f"""
+status = diel.Executive("{number}.toml").add_module(greet){added}.run()
+print(f"file {number}, rank {{rank}}: status {{status}}", flush=True)
+"""
+    finished = run_driver(tmp_path, program, ranks=3)
+    assert finished.status == 0, finished.output
+    told = finished.stderr.split("diel: ")[1:]
+    assert len(told) == len(_WRONG), finished.stderr
+    for number, (name, (_, _, words)) in enumerate(_WRONG.items()):
+        assert told[number].startswith(f"{number}.toml: ")
+        assert told[number].count(words) == 1, f"{name}: {told[number]}"
+        for rank in range(3):
+            assert f"file {number}, rank {rank}: status 2" in finished.stdout
     assert "Traceback" not in finished.output
-    assert "rank 4 of 5: status 2" in finished.stdout

@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from support import WORKFLOWS, diel, journal, mpi_implementation, run_dir, workflow
+from support import (
+    WORKFLOWS,
+    Finished,
+    check_end,
+    diel,
+    journal,
+    mpi_implementation,
+    run_dir,
+    started_diel,
+    workflow,
+)
 
 from diel.comm.waiting import wait_for
 from diel.workflow.programs import FACTS
@@ -74,8 +83,7 @@ def pid_in(file: Path) -> int:
 def test_the_ensemble_agrees_with_theory(tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler, cc")
-    finished = diel("run", WORKFLOWS / "ensemble.toml", cwd=tmp_path)
-    assert finished.status == 0, finished.output
+    check_end(diel("run", WORKFLOWS / "ensemble.toml", cwd=tmp_path), tmp_path)
     (returned,) = [
         record["returned"]
         for record in journal(tmp_path)
@@ -89,14 +97,59 @@ def test_the_ensemble_agrees_with_theory(tmp_path: Path) -> None:
     assert len(set(means)) == 8  # each has random numbers of its own
 
 
-def test_every_fact_is_told(tmp_path: Path) -> None:
-    workflow(tmp_path, one_group(program("facts", "env")))
-    finished = diel("run", "w.toml", cwd=tmp_path)
+@pytest.fixture(scope="module")
+def ended_well(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    """One run, for several tests: a folder, and how the command ended."""
+    folder = tmp_path_factory.mktemp("ended_well")
+    task = (
+        "echo $DIEL_TASK >> done; echo task {task} of $DIEL_TASKS; "
+        "[ {task} != 3 ] || [ -e failed ] || {{ touch failed; exit 5; }}"
+    )
+    toml = one_group(
+        program("facts", "env"),
+        program("t", "sh", "-c", task, tasks="10", copies="2", retries="1"),
+        program("careless", sys.executable, "daemon.py", "pid"),
+    )
+    finished = diel("run", workflow(folder, toml, daemon=DAEMON), cwd=folder)
     assert finished.status == 0, finished.output
-    lines = log(tmp_path, "facts.0.0.log").splitlines()
-    told = {line.partition("=")[0] for line in lines if line.startswith("DIEL_")}
-    assert set(FACTS) <= told
-    assert "DIEL_ITERATION=0" in lines
+    return folder, finished
+
+
+def test_a_program_gets_its_facts_and_not_the_launchers(
+    ended_well: tuple[Path, Finished],
+) -> None:
+    folder, _ = ended_well
+    lines = log(folder, "facts.0.0.log").splitlines()
+    facts = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert set(FACTS) <= set(facts)
+    assert facts["DIEL_RUN_DIR"] == str(run_dir(folder))
+    assert facts["DIEL_MODULE"] == "facts"
+    assert (facts["DIEL_COPY"], facts["DIEL_COPIES"], facts["DIEL_PROCESSES"]) == ("0", "1", "1")
+    assert facts["DIEL_ITERATION"] == "0"
+    assert facts["OMP_NUM_THREADS"] == "1"
+    launchers = ("OMPI_COMM", "PMIX_", "PMI_", "PRTE_LAUNCHED", "HYDI_", "MPI_LOCAL")
+    assert not [name for name in facts if name.startswith(launchers)]
+
+
+def test_copies_share_tasks_and_one_that_failed_is_done_again(
+    ended_well: tuple[Path, Finished],
+) -> None:
+    folder, _ = ended_well
+    done = map(int, (folder / "done").read_text().split())
+    assert sorted(done) == sorted([*range(10), 3])
+    logs = (run_dir(folder) / "logs").glob("t.*.0.log")
+    assert "task 9 of 10\n" in "".join(file.read_text() for file in logs)
+    (failure,) = [one for one in journal(folder) if one["event"] == "ModuleFailed"]
+    assert failure["error"].startswith("ModuleFailed: task 3: sh -c ")
+    assert journal(folder)[-1]["tuples_left"] == 0
+
+
+def test_what_a_program_leaves_behind_is_ended_with_a_warning(
+    ended_well: tuple[Path, Finished],
+) -> None:
+    folder, finished = ended_well
+    assert "warning from careless.0: 1 process(es) that it had left behind" in finished.stdout
+    assert not is_alive(pid_in(folder / "pid"))
 
 
 def test_an_mpi_program_runs_inside_a_rank(tmp_path: Path) -> None:
@@ -175,44 +228,10 @@ diel tuple get --nowait "over $DIEL_COPY" || echo "exit code $?"
     assert journal(tmp_path)[-1]["tuples_left"] == 0
 
 
-def test_copies_share_tasks_and_one_that_failed_is_done_again(tmp_path: Path) -> None:
-    script = (
-        "echo $DIEL_TASK >> done; echo task {task} of $DIEL_TASKS; "
-        "[ {task} != 3 ] || [ -e failed ] || {{ touch failed; exit 5; }}"
-    )
-    entry = program("t", "sh", "-c", script, tasks="10", copies="2", retries="1")
-    workflow(tmp_path, one_group(entry))
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    done = map(int, (tmp_path / "done").read_text().split())
-    assert sorted(done) == sorted([*range(10), 3])
-    logs = (run_dir(tmp_path) / "logs").glob("t.*.0.log")
-    assert "task 9 of 10\n" in "".join(file.read_text() for file in logs)
-    (failure,) = [one for one in journal(tmp_path) if one["event"] == "ModuleFailed"]
-    assert failure["error"].startswith("ModuleFailed: task 3: sh -c ")
-    assert journal(tmp_path)[-1]["tuples_left"] == 0
-
-
-def test_what_a_program_leaves_behind_is_ended_with_a_warning(tmp_path: Path) -> None:
-    entry = program("careless", sys.executable, "daemon.py", "pid")
-    workflow(tmp_path, one_group(entry), daemon=DAEMON)
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    assert "warning from careless.0: 1 process(es) that it had left behind" in finished.stdout
-    assert not is_alive(pid_in(tmp_path / "pid"))
-
-
 def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) -> None:
     script = f"{sys.executable} daemon.py daemon; echo $$ ready > pid; sleep 300"
     workflow(tmp_path, one_group(program("solver", "sh", "-c", script)), daemon=DAEMON)
-    run = subprocess.Popen(
-        [sys.executable, "-m", "diel", "run", "w.toml"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with started_diel("run", "w.toml", cwd=tmp_path) as run:
         pids = [pid_in(tmp_path / "pid"), pid_in(tmp_path / "daemon")]
         supervisor = parent_of(pids[0])
         rank = parent_of(supervisor)
@@ -220,9 +239,6 @@ def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) 
         os.kill(rank, signal.SIGKILL)
         began_s = time.monotonic()
         _, stderr = run.communicate(timeout=PATIENCE_S)
-    finally:
-        run.kill()
-        run.communicate()
     assert run.returncode == 1
     assert "ended without a word" in stderr
     assert time.monotonic() - began_s < 15
@@ -233,42 +249,12 @@ def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) 
 def test_a_run_that_is_stopped_ends_who_waits_in_diel_tuple(tmp_path: Path) -> None:
     script = "echo $$ ready > pid; diel tuple get never; echo 'not reached'"
     workflow(tmp_path, one_group(program("waiter", "sh", "-c", script)))
-    run = subprocess.Popen(
-        [sys.executable, "-m", "diel", "run", "w.toml"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with started_diel("run", "w.toml", cwd=tmp_path) as run:
         pid = pid_in(tmp_path / "pid")
         time.sleep(0.5)
         run.send_signal(signal.SIGINT)
         stdout, stderr = run.communicate(timeout=10)
-    finally:
-        run.kill()
-        run.communicate()
     assert run.returncode == 130, stderr
     assert "was stopped" in stdout
     assert not is_alive(pid)
     assert "not reached" not in log(tmp_path, "waiter.0.0.log")
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"directory": '"nowhere"'}, ["the working directory", "nowhere does not exist"]),
-        ({"stdin": '"none.txt"'}, ["the standard input", "none.txt does not exist"]),
-        ({"environment": '{ PATH = "{run_dir}" }'}, ["true cannot be started: No such file"]),
-    ],
-)
-def test_what_is_only_found_out_in_the_run(
-    keys: dict[str, str], words: list[str], tmp_path: Path
-) -> None:
-    workflow(tmp_path, one_group(program("a", "true", **keys)))
-    finished = diel("run", "w.toml", cwd=tmp_path)
-    assert finished.status == 1, finished.output
-    assert "module 'a' failed: ModuleFailed:" in finished.stderr
-    for part in words:
-        assert part in finished.stderr
-    assert "Traceback" not in finished.output

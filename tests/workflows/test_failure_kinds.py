@@ -20,6 +20,18 @@ KINDS = {
     "exits": ('executable = ["sh", "-c", "exit 7"]', "exited with status 7"),
     "killed": ('executable = ["sh", "-c", "kill -9 $$"]', "was killed by SIGKILL"),
     "missing": ('executable = ["{run_dir}/no-such-program"]', "no-such-program"),
+    "no_folder": (
+        'executable = ["true"]\ndirectory = "nowhere"',
+        "nowhere does not exist",
+    ),
+    "no_input": (
+        'executable = ["true"]\nstdin = "none.txt"',
+        "none.txt does not exist",
+    ),
+    "no_path": (
+        'executable = ["true"]\nenvironment = { PATH = "{run_dir}" }',
+        "true cannot be started: No such file",
+    ),
     "late": ('executable = ["sleep", "60"]\ntime_limit = "500 ms"', "time limit of 0.5 s"),
     "waits": ('function = "./m.py:waits"\ntime_limit = "500 ms"', "time limit of 0.5 s"),
 }
@@ -36,6 +48,7 @@ def test_whatever_fails_is_tried_again_and_given_up(tmp_path: Path) -> None:
     finished = diel("run", workflow(tmp_path, toml, m=MODULES), cwd=tmp_path)
     assert finished.status == 0, finished.output
     assert (tmp_path / "it-went-on").exists()
+    assert "Traceback" not in finished.output
     records = journal(tmp_path)
     given_up = {one["module"]: one for one in records if one["event"] == "CopyGivenUp"}
     assert set(given_up) == set(KINDS)

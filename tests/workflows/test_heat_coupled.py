@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import WORKFLOWS, diel, journal, run_dir
+from support import WORKFLOWS, check_end, diel, journal, run_dir
 
 from diel import load_workflow
 
@@ -69,8 +69,7 @@ def test_coupled_heat_is_that_of_a_single_domain(
     assert [module.processes for module in workflow.modules] == [fluid_ranks, solid_ranks, 1]
 
     finished = diel("run", FILE.name, cwd=tmp_path)
-    assert finished.status == 0, finished.output
-    assert finished.stderr == ""
+    check_end(finished, tmp_path)
     records = journal(tmp_path)
     assert not [record for record in records if record["event"] == "MessageLogged"]
 

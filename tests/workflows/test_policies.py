@@ -58,9 +58,7 @@ def waits(ctx):
         raise
 
 def computes(ctx):
-    deadline = time.time() + 60
-    while time.time() < deadline:
-        pass
+    time.sleep(60)  # no less deaf than a loop, and others have the core meanwhile
 
 def fine(ctx):
     return "fine"

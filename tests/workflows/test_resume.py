@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-from support import diel, journal, mpirun_diel, results, run_dir, workflow
+from support import diel, journal, mpirun_diel, results, run_dir, started_diel, wait_until, workflow
 
 MODULES = """\
 import os, signal, time
@@ -113,18 +110,14 @@ def test_a_run_that_failed_goes_on_from_its_last_checkpoint(tmp_path: Path, how:
 
 def test_a_run_that_was_stopped_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     file = started(tmp_path, "wait")
-    command = [sys.executable, "-m", "diel", "run", str(file)]
-    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
-    deadline_s = time.monotonic() + 60
-    while not (tmp_path / "waiting").exists() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert (tmp_path / "waiting").exists()
-    directory = run_dir(tmp_path)
-    too_early = diel("run", "--resume", directory, cwd=tmp_path)
-    assert too_early.status == 2
-    assert "is being written: a run goes on there" in too_early.output
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    with started_diel("run", file, cwd=tmp_path) as process:
+        wait_until(lambda: (tmp_path / "waiting").exists())
+        directory = run_dir(tmp_path)
+        too_early = diel("run", "--resume", directory, cwd=tmp_path)
+        assert too_early.status == 2
+        assert "is being written: a run goes on there" in too_early.output
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
     resumed = mpirun_diel(5, "run", "--resume", directory, cwd=tmp_path)
     assert resumed.status == 0, resumed.output
     check_result(tmp_path)

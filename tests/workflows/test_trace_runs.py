@@ -6,13 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import WORKFLOWS, diel, journal, mpirun_diel, run_dir, workflow
+from support import WORKFLOWS, diel, journal, mpirun_diel, run_dir, wait_until, workflow
 from trace_rules import checked_events, spans_of
 
 MODULES = """
@@ -166,13 +164,6 @@ def test_a_run_that_fails_or_is_killed_has_a_trace(
     assert (watched.status, watched.stderr) == (0, "")
     assert state in watched.stdout
     assert ("m.0 failed: ValueError: on purpose" in watched.stdout) == (ended == "failed")
-
-
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it took too long"
-        time.sleep(0.1)
 
 
 def test_a_run_is_watched_from_another_terminal(tmp_path: Path) -> None:
