@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from diel.loading.functions import load_plugin as load_plugin
     from diel.loading.reports import ResultsTable as ResultsTable
     from diel.plugins import installed_plugins as installed_plugins
+    from diel.processes import end_with_parent as end_with_parent
+    from diel.processes import start_helper as start_helper
     from diel.run.json_lines import JsonLinesFile as JsonLinesFile
     from diel.run.json_lines import whole_lines as whole_lines
     from diel.text import describe_error as describe_error
@@ -40,6 +42,7 @@ _HOME = {
     "child_environment": "diel.workflow.programs",
     "describe_error": "diel.text",
     "duration_s": "diel.text",
+    "end_with_parent": "diel.processes",
     "format_duration": "diel.text",
     "format_value": "diel.text",
     "import_function": "diel.loading.functions",
@@ -47,6 +50,7 @@ _HOME = {
     "load_plugin": "diel.loading.functions",
     "load_workflow": "diel.workflow.load",
     "locate_function": "diel.workflow.functions",
+    "start_helper": "diel.processes",
     "whole_lines": "diel.run.json_lines",
 }
 __all__ = [
@@ -60,6 +64,7 @@ __all__ = [
     "child_environment",
     "describe_error",
     "duration_s",
+    "end_with_parent",
     "format_duration",
     "format_value",
     "import_function",
@@ -67,6 +72,7 @@ __all__ = [
     "load_plugin",
     "load_workflow",
     "locate_function",
+    "start_helper",
     "whole_lines",
 ]
 

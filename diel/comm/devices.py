@@ -58,19 +58,11 @@ def _count_by_question(environment: Mapping[str, str]) -> int:
     tool = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if tool is None:
         return 0
-    import subprocess  # not for every rank that starts
+    from diel.processes import answer_of  # not for every rank that starts
 
     try:
-        answer = subprocess.run(
-            [tool, "-L"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_QUESTION_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        answer = answer_of([tool, "-L"], _QUESTION_TIMEOUT_S)
+    except OSError:
         return 0
     if answer.returncode:
         return 0

@@ -8,7 +8,6 @@ import platform
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from diel.comm.devices import visible_gpus
 from diel.errors import LaunchError
 from diel.executive.placement.gpus import Node
 from diel.loading.environment import shorten, thread_environment
+from diel.processes import answer_of
 from diel.programs.supervised import Program, Supervisor
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
@@ -40,6 +40,7 @@ _BATCH_VARIABLES: Final = (
 )
 _HOST_FILE: Final = ("HOSTFILE", "HOST_FILE", "hostfile")
 _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_VERSION_TIMEOUT_S: Final = 20.0
 _POLL_S: Final = 0.05
 # For mpiexec to end after the last record: ranks that finalize, or are aborted.
 _AFTER_SUCCESS_S: Final = 30.0
@@ -124,15 +125,8 @@ def find_mpiexec() -> Path:
 def mpi_implementation(mpiexec: Path) -> str:
     """Return "Open MPI" or "MPICH", or "unknown", from what ``mpiexec --version`` prints."""
     try:
-        text = subprocess.run(
-            [mpiexec, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
+        text = answer_of([str(mpiexec), "--version"], _VERSION_TIMEOUT_S).stdout
+    except OSError as error:
         raise LaunchError(f"{mpiexec} --version does not work: {error}") from error
     if "Open MPI" in text or "OpenRTE" in text or "PRRTE" in text:
         return "Open MPI"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from diel.comm.waiting import wait_for
+from diel.processes import start_helper
 from diel.programs.supervisor import become_subreaper, kill_descendants, now_ticks
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
@@ -178,14 +179,10 @@ class Supervisor:
         ours, its = socket.socketpair()
         line = [sys.executable, "-I", "-S", str(_SUPERVISOR)]
         try:
-            self._process = subprocess.Popen(
+            self._process = start_helper(
                 [*line, str(its.fileno()), str(os.getpid()), self._removed],
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[its.fileno()],
-                start_new_session=True,
+                its.fileno(),
+                environment=self._environment,
             )
         except BaseException:
             ours.close()

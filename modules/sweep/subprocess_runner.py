@@ -16,7 +16,6 @@ that breaks a limit is killed with all that it has started, and the next trial g
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -41,7 +40,6 @@ _LOOK_EVERY_S: Final = 0.25
 _MEASURE_EVERY_S: Final = 0.02
 _LEAVE_S: Final = 1.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_PR_SET_PDEATHSIG: Final = 1
 _PACKAGE: Final = __name__.split(".")[0]
 # Our package may go under another name here, beside a user's of its name: so it shall there.
 _START: Final = """\
@@ -100,7 +98,7 @@ class SubprocessRunner:
         NotReady
             If it cannot prepare: that is no trial's fault.
         """
-        from diel import child_environment
+        from diel import child_environment, start_helper
 
         folder = Path(__file__).parents[1]
         environment = child_environment()
@@ -110,14 +108,12 @@ class SubprocessRunner:
         )
         self._link, its = Pipe()
         with its:
-            self._process = subprocess.Popen(
+            self._process = start_helper(
                 [sys.executable, "-c", _START, _PACKAGE, str(folder), str(its.fileno())],
-                stdin=subprocess.DEVNULL,
+                its.fileno(),
+                environment=environment,
                 stdout=_descriptor(sys.stdout),
                 stderr=_descriptor(sys.stderr),
-                pass_fds=[its.fileno()],
-                env=environment,
-                start_new_session=True,
             )
         try:
             self._send(self._task)
@@ -231,7 +227,9 @@ class _Died(Exception):
 
 def work(descriptor: int) -> None:
     """Run trials in the process, until there are no more."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    from diel import end_with_parent
+
+    end_with_parent()
     link = Connection(descriptor)
     task: Task = link.recv()
     try:

@@ -26,7 +26,7 @@ else:
 # import each other.
 LAYERS = {
     "diel": """
-        errors frozen run text
+        errors frozen processes run text
         plugins
         comm workflow
         tuples
@@ -73,7 +73,7 @@ LAYER_OF = {
     for name in line.split()
 }
 # Those on which packages of the same layer may stand too.
-GROUND = {"diel.errors", "diel.frozen", "diel.text"}
+GROUND = {"diel.errors", "diel.frozen", "diel.processes", "diel.text"}
 # In no layer: they import what is asked of them, when it is asked.
 ROOTS = {"diel/__init__.py", "diel/__main__.py", "dnn/__init__.py", "modules/__init__.py"}
 
@@ -342,6 +342,7 @@ def test_the_public_names_of_diel() -> None:
         "child_environment",
         "describe_error",
         "duration_s",
+        "end_with_parent",
         "format_duration",
         "format_value",
         "import_function",
@@ -349,6 +350,7 @@ def test_the_public_names_of_diel() -> None:
         "load_plugin",
         "load_workflow",
         "locate_function",
+        "start_helper",
         "whole_lines",
     ]
 
