@@ -1,0 +1,177 @@
+"""Sweeps that go on from their ledger, and those that end before all points are tried."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from datetime import date, datetime
+from typing import Any
+
+import pytest
+from unit.modules.sweeping import GRID, Sweep
+
+from diel.testing import Module, TupleSpace, run_modules
+from modules import master, trainer
+from modules.sweep.ledger import LedgerError
+from modules.sweep.master_loop import SweepFailed
+from modules.sweep.messages import End, Lease, Tags
+
+
+def test_a_sweep_in_which_everything_failed_goes_on_once_its_function_is_mended(
+    sweep: Sweep,
+) -> None:
+    big = {"space": {"x": {"from": 0, "to": 9999, "step": 1}}, "trials": 6000}
+    with pytest.raises(SweepFailed):
+        sweep.run(big, train="broken")
+    assert {row["state"] for row in sweep.rows} == {"RuntimeError: always"}
+    failed = len(sweep.records)
+    sweep.run(big, train="leaves")
+    assert len(sweep.records) == 6000
+    assert sum(one["state"] == "failed" for one in sweep.records) == failed
+
+
+def test_infinity_is_a_choice_that_a_resumed_sweep_knows(sweep: Sweep) -> None:
+    options = {
+        "space": {"x": [1, 2, float("inf")]},
+        "strategy": {"name": "cross_entropy", "elite": 4},
+        "trials": 40,
+    }
+    assert sweep.run(options, train="endless").returned["x"] == float("inf")
+    sweep.cut_ledger(21)
+    assert sweep.run(options, train="endless").returned["x"] == float("inf")
+    assert len(sweep.records) == 40
+
+
+def test_a_date_is_a_choice_that_a_resumed_sweep_knows(sweep: Sweep) -> None:
+    days = [date(2026, 11, 22), date(1979, 5, 27), datetime(2026, 12, 1, 7, 32, tzinfo=None)]
+    options = {
+        "space": {"day": days},
+        "strategy": {"name": "cross_entropy", "elite": 4},
+        "trials": 30,
+    }
+    assert sweep.run(options, train="dated").returned["day"] == days[2]
+    texts = {"2026-11-22", "1979-05-27", "2026-12-01T07:32:00"}
+    assert {one["parameters"]["day"] for one in sweep.records} == texts
+    whole = {one["trial"]: one["parameters"] for one in sweep.records}
+    sweep.cut_ledger(11)
+    again = sweep.run(options, train="dated")  # which would fail with a text in place of a date
+    assert again.returned["day"] == days[2]
+    assert {one["state"] for one in sweep.records} == {"finished"}
+    assert len(sweep.records) == 30
+    assert {trial: whole[trial] for trial in range(12)} == {
+        one["trial"]: one["parameters"] for one in sweep.records if one["trial"] < 12
+    }
+
+
+def test_what_is_recorded_is_not_run_again(sweep: Sweep) -> None:
+    sweep.run(GRID)
+    path = sweep.ledger
+    lines = path.read_bytes().splitlines(keepends=True)
+    whole = {one["trial"]: (one["parameters"], one["metrics"]) for one in sweep.records}
+    path.write_bytes(b"".join(lines[:11]) + lines[11][:-9])  # ten trials and half of one
+    before = sweep.tried
+    left = {one["trial"] for one in sweep.records}
+    assert len(left) == 10
+    done = sweep.run(GRID)
+    assert sweep.tried - before == Counter(set(range(30)) - left)
+    again = {one["trial"]: (one["parameters"], one["metrics"]) for one in sweep.records}
+    assert again == whole
+    assert len(sweep.records) == len(sweep.rows) == 30
+    assert done.returned["trial"] == 7
+    # And once more, when nothing is left to do.
+    before = sweep.tried
+    assert sweep.run(GRID).returned["trial"] == 7
+    assert sweep.tried == before
+
+
+def test_a_ledger_of_half_a_line_is_one_that_has_not_begun(sweep: Sweep) -> None:
+    """What a full disk, or a death in the middle of the first line, leaves."""
+    path = sweep.ledger
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"format": 1, "sweep": {"spa')
+    sweep.run(GRID)
+    assert len(sweep.records) == 30
+
+
+def test_another_sweep_does_not_go_on_from_this_one(sweep: Sweep) -> None:
+    sweep.run(GRID)
+    with pytest.raises(LedgerError, match="another sweep"):
+        sweep.run({**GRID, "seed": 6})
+
+
+def test_no_trial_begins_once_one_is_good_enough(sweep: Sweep) -> None:
+    big = {"space": {"x": {"from": 0, "to": 99_999, "step": 1}}}
+    done = sweep.run({**big, "until": {"objective": 0.0}})
+    assert done.returned["trial"] == 7
+    assert 8 <= len(sweep.records) < 50_000
+    before = len(sweep.records)
+    sweep.run({**big, "until": {"objective": 0.0}})  # what goes on has reached it already
+    assert len(sweep.records) == before
+
+
+def test_no_trial_begins_after_the_time(sweep: Sweep) -> None:
+    started_s = time.monotonic()
+    big = {"space": {"x": {"from": 0, "to": 99_999, "step": 1}}}
+    sweep.run({**big, "until": {"time": 0.3}}, options={"seconds": 0.02})
+    assert time.monotonic() - started_s < 10
+    assert 4 <= len(sweep.records) < 1000
+
+
+def test_a_strategy_that_learns_is_told_and_goes_on(sweep: Sweep) -> None:
+    options = {
+        "space": {"x": {"from": 0.0, "to": 100.0}},
+        "strategy": {"name": "cross_entropy"},
+        "trials": 150,
+        "deterministic": True,
+        "lag": 8,
+        "seed": 1,
+    }
+    sweep.run(options, trainers=3)
+    whole = {one["trial"]: one["parameters"] for one in sweep.records}
+    assert sorted(whole) == list(range(150))
+    late = [abs(point["x"] - 7) for trial, point in whole.items() if trial >= 100]
+    assert sum(late) / len(late) < 15  # it has learned
+    sweep.cut_ledger(61)
+    sweep.run(options, trainers=1)
+    assert {one["trial"]: one["parameters"] for one in sweep.records} == whole
+    assert len(sweep.records) == 150
+
+
+def test_what_an_earlier_life_has_left_is_dropped(sweep: Sweep) -> None:
+    """Leases, ends of earlier iterations, and claims that a dead trainer held."""
+    with TupleSpace() as space:
+        tuples = space.client()
+        for tag, value in (
+            (Tags("group", "trainer").lease, Lease("old", 1, 0, 5)),
+            (Tags("group", "trainer").lease, End((7,))),
+        ):
+            tuples.tput(tag, value, wait=True)
+        # The trainers come first, and find them.
+        mine = trainer.Options.model_validate(
+            {"train": "./mine.py:train"}, context={"folder": sweep.folder}
+        )
+        waiting = threading.Event()
+
+        def late_master(ctx: Any) -> Any:
+            while tuples.count(Tags("group", "trainer").lease):
+                time.sleep(0.01)
+            waiting.set()
+            return master.run(ctx)
+
+        runs = run_modules(
+            {
+                "master": Module(
+                    late_master,
+                    master.Options.model_validate({"objective": "score", "maximise": True, **GRID}),
+                ),
+                "trainer": Module(trainer.run, mine, copies=2),
+            },
+            space=space,
+            folder=sweep.folder,
+            run_dir=sweep.run_dir,
+            timeout=30,
+        )
+    assert waiting.is_set()
+    assert sum(one.returned for one in runs["trainer"]) == 30
+    assert sweep.tried == Counter(range(30))
