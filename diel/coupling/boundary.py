@@ -64,7 +64,7 @@ def _shares(
 
 
 @dataclass
-class _Outgoing:
+class _OutgoingPiece:
     """A piece that this rank sends."""
 
     piece: Piece
@@ -85,7 +85,7 @@ class _Outgoing:
 
 
 @dataclass
-class _Incoming:
+class _IncomingPiece:
     """A piece that this rank receives."""
 
     piece: Piece
@@ -145,19 +145,21 @@ class SharedBoundary:
         self._lanes = [sent.lane for sent in self._outgoing if sent.lane is not None]
         self._readers = sorted({sent.piece.reader for sent in self._outgoing})
 
-    def _send(self, piece: Piece) -> _Outgoing:
+    def _send(self, piece: Piece) -> _OutgoingPiece:
         view = self.array[slices(piece.box)]
         meta = codec.array_meta(view)
         if view.nbytes <= INLINE_BYTES or not view.flags.c_contiguous:
-            return _Outgoing(piece, view, meta)
+            return _OutgoingPiece(piece, view, meta)
         encoded = codec.Encoded(codec.ARRAY, meta, codec.memory_of(view))
-        return _Outgoing(piece, view, meta, self._channel.lane(piece.reader, piece.key, encoded))
+        return _OutgoingPiece(
+            piece, view, meta, self._channel.lane(piece.reader, piece.key, encoded)
+        )
 
-    def _receive(self, piece: Piece) -> _Incoming:
+    def _receive(self, piece: Piece) -> _IncomingPiece:
         view = self.array[slices(piece.box)]
         landing = view if view.flags.c_contiguous else np.empty(view.shape, view.dtype)
         memory = codec.memory_of(landing)
-        return _Incoming(piece, view, landing, memory, _Of(self.name, piece))
+        return _IncomingPiece(piece, view, landing, memory, _Of(self.name, piece))
 
     def push(self) -> Sending:
         """Send what this rank owns to whoever reads it; never waits.
@@ -241,7 +243,7 @@ class SharedBoundary:
             self.pull(timeout)
         self._await_lanes(timeout)
 
-    def _push_copy(self, sent: _Outgoing) -> Transfer | None:
+    def _push_copy(self, sent: _OutgoingPiece) -> Transfer | None:
         buffer = sent.buffer()
         buffer[...] = sent.view
         encoded = codec.Encoded(codec.ARRAY, sent.meta, codec.memory_of(buffer))

@@ -12,7 +12,7 @@ from diel.comm.waiting import wait_for
 from diel.coupling import values
 from diel.coupling.address import Address, Peers, To
 from diel.coupling.messages import (
-    Arrival,
+    ArrivedMessage,
     Inbox,
     MessageCounts,
     Outbox,
@@ -182,7 +182,7 @@ class Channel:
             value = self._take_value(arrival)
         return (arrival.source, value) if with_source else value
 
-    def _take_value(self, arrival: Arrival) -> Any:
+    def _take_value(self, arrival: ArrivedMessage) -> Any:
         head = arrival.head
         memory = np.empty(head.size_bytes, np.uint8).data  # not zeroed
         self.receive([(arrival, memory)])
@@ -237,7 +237,7 @@ class Channel:
         subject: object,
         timeout: float | None,
         operation: str = "recv",
-    ) -> Arrival:
+    ) -> ArrivedMessage:
         """Wait for a message and return it; it stays until `receive`."""
         arrival = self._look_for(key, source)
         if arrival is not None:
@@ -248,7 +248,7 @@ class Channel:
             raise CouplingTimeout(f"{operation}({subject!r})", timeout or 0.0)
         return arrival
 
-    def _look_for(self, key: bytes, source: Address | None) -> Arrival | None:
+    def _look_for(self, key: bytes, source: Address | None) -> ArrivedMessage | None:
         arrival = self._inbox.find(key, source)
         if arrival is None:
             self.poll((key, source))
@@ -271,7 +271,9 @@ class Channel:
         if received is None:
             raise CouplingTimeout(f"receipt({subject!r})", timeout or 0.0)
 
-    def receive(self, arrivals: Sequence[tuple[Arrival, Memory]], owner: object = None) -> None:
+    def receive(
+        self, arrivals: Sequence[tuple[ArrivedMessage, Memory]], owner: object = None
+    ) -> None:
         """Take messages off the queue, each payload into memory of its size; wait for them."""
         begun = [self._inbox.receive(arrival, memory) for arrival, memory in arrivals]
         transfers = [transfer for transfer in begun if transfer is not None]

@@ -35,7 +35,7 @@ NO_TICKET: Final = -1
 
 _FIXED: Final = struct.Struct("<QQQhBHH")
 _RECENT_COPIES: Final = 8
-"""Copies that ran on this rank and whose names a late message may still be told by."""
+"""Copies that ran on this rank and whose names a warning of a late message may still need."""
 
 
 class Head(NamedTuple):
@@ -121,7 +121,7 @@ NO_MESSAGES: Final = MessageCounts()
 # -- messages that have reached this rank ----------------------------------------------------------
 
 
-class Arrival(NamedTuple):
+class ArrivedMessage(NamedTuple):
     """A message whose head is here."""
 
     source: Address
@@ -146,7 +146,7 @@ class Inbox:
         self.is_open = False  # whether messages are kept
         self._peers = Peers("", {})
         self._recent: dict[int, _Copy] = {}
-        self._arrivals: dict[bytes, deque[Arrival]] = {}
+        self._arrivals: dict[bytes, deque[ArrivedMessage]] = {}
         self._early: list[tuple[int, Head]] = []
         self._dropping: deque[tuple[Transfer, Memory]] = deque()
         self._dropped: Counter[tuple[int, int, str]] = Counter()
@@ -197,7 +197,7 @@ class Inbox:
             self.tell_of_dropped()
         return self.arrived > before
 
-    def find(self, key: bytes, source: Address | None) -> Arrival | None:
+    def find(self, key: bytes, source: Address | None) -> ArrivedMessage | None:
         """Return the oldest message with this key, from this sender or from anybody."""
         queue = self._arrivals.get(key)
         if not queue:
@@ -206,7 +206,7 @@ class Inbox:
             return queue[0]
         return next((arrival for arrival in queue if arrival.source == source), None)
 
-    def receive(self, arrival: Arrival, memory: Memory) -> Transfer | None:
+    def receive(self, arrival: ArrivedMessage, memory: Memory) -> Transfer | None:
         """Receive a message into memory of its size; return whether it is there, None if it is."""
         head = arrival.head
         queue = self._arrivals[head.key]
@@ -230,7 +230,7 @@ class Inbox:
             self._drop(world_rank, head)
             return
         self.arrived += 1
-        arrival = Arrival(sender, world_rank, head)
+        arrival = ArrivedMessage(sender, world_rank, head)
         self._arrivals.setdefault(head.key, deque()).append(arrival)
 
     def _drop(self, world_rank: int, head: Head) -> None:

@@ -29,7 +29,7 @@ class Target(NamedTuple):
     finish: Callable[[], None]  # to be called when the payload is in the memory
 
 
-class Outgoing(NamedTuple):
+class OutgoingValue(NamedTuple):
     """A value to send."""
 
     encoded: codec.Encoded
@@ -37,7 +37,7 @@ class Outgoing(NamedTuple):
     """What has to live as long as the memory is read; an address on a GPU keeps nothing alive."""
 
 
-def encode(value: Any, port: Port, *, copy: bool) -> Outgoing:
+def encode(value: Any, port: Port, *, copy: bool) -> OutgoingValue:
     """Return a value as something to send.
 
     With `copy` in memory of its own; what fits into a head is copied there anyway. Whether the port
@@ -52,7 +52,7 @@ def encode(value: Any, port: Port, *, copy: bool) -> Outgoing:
         kind, meta, memory = codec.encode_as_pickle(value)
     if copy and len(memory) > INLINE_BYTES and _is_memory_of(value):
         memory = bytes(memory)
-    return Outgoing(codec.Encoded(kind, meta, memory))
+    return OutgoingValue(codec.Encoded(kind, meta, memory))
 
 
 def _is_memory_of(value: object) -> bool:
@@ -60,12 +60,12 @@ def _is_memory_of(value: object) -> bool:
     return isinstance(value, bytearray) or (is_array(value) and value.flags.c_contiguous)
 
 
-def _encode_on_device(value: Any, port: Port, *, copy: bool) -> Outgoing:
+def _encode_on_device(value: Any, port: Port, *, copy: bool) -> OutgoingValue:
     if copy or not is_contiguous(value):
         value = _device_copy(value)
     meta = _device_meta(value)
     memory = port.device_memory(*address_of(value))
-    return Outgoing(codec.Encoded(codec.ARRAY, meta, memory), value)
+    return OutgoingValue(codec.Encoded(codec.ARRAY, meta, memory), value)
 
 
 def target(out: Any, port: Port) -> Target:

@@ -125,7 +125,7 @@ class Reporter(Protocol):
 
 
 @dataclass
-class _Run:
+class _RunFacts:
     """What a journal says that reports need."""
 
     view: RunView = field(default_factory=RunView)
@@ -136,7 +136,7 @@ class _Run:
     complaint: str = ""  # what is damaged
 
     @classmethod
-    def read(cls, directory: RunDirectory) -> _Run:
+    def read(cls, directory: RunDirectory) -> _RunFacts:
         """Read a journal."""
         run, reader = cls(), JournalReader(directory.journal)
         numbers: dict[tuple[str, frozenset[str]], int] = {}
@@ -180,7 +180,7 @@ def conclude_reports(directory: RunDirectory) -> str:
     if not reports:
         return ""
     try:
-        accounts = _Run.read(directory).accounts
+        accounts = _RunFacts.read(directory).accounts
         for report in reports:
             for conclude in _reporting("conclude_report"):
                 conclude(report, _state(directory), accounts)
@@ -216,7 +216,7 @@ def write_reports(
     Warns of what is damaged and had to be left out. A RunDirectoryError says that it is no run's
     directory, there are no results, or no report could be written.
     """
-    run = _Run.read(directory)
+    run = _RunFacts.read(directory)
     if not run.tables:
         raise RunDirectoryError(run.complaint or f"{directory.path} holds no results to report on")
     complaints = [run.complaint] if run.complaint else []
@@ -239,7 +239,7 @@ def write_reports(
 
 
 def _table(
-    directory: RunDirectory, run: _Run, declared: ResultsDeclared, file: Path
+    directory: RunDirectory, run: _RunFacts, declared: ResultsDeclared, file: Path
 ) -> ResultsTable:
     parameters = list(declared.parameters)
     chosen = {*parameters, *_NEITHER}

@@ -25,7 +25,7 @@ _STDERR_LINES: Final = 20
 
 
 @dataclass(frozen=True)
-class Command:
+class ProgramCommand:
     """A program that is ready to be started: nothing is left to be filled in."""
 
     words: tuple[str, ...]  # a launcher in front included
@@ -39,7 +39,7 @@ class Command:
 
 def command_of(
     spec: ExecutableSpec, places: Mapping[str, object], facts: Mapping[str, object]
-) -> Command:
+) -> ProgramCommand:
     """Return the command of one copy of a module.
 
     `places` has a value for each placeholder, `facts` has the environment variables of the run
@@ -57,7 +57,7 @@ def command_of(
     line = [words for words in (spec.launcher, spec.words) if words]
     added = {name: str(value) for name, value in facts.items()}
     added |= {name: filled(value) for name, value in spec.environment.items()}
-    return Command(
+    return ProgramCommand(
         words=tuple(word for first, *rest in line for word in (program(first), *map(filled, rest))),
         directory=folder / filled(spec.directory),
         added=added,
@@ -80,7 +80,7 @@ class ProgramRunner:
 
     def run(
         self,
-        commands: Sequence[Command],
+        commands: Sequence[ProgramCommand],
         *,
         run_dir: Path,
         log: Path,
@@ -92,7 +92,7 @@ class ProgramRunner:
 
         Parameters
         ----------
-        commands : sequence of Command
+        commands : sequence of ProgramCommand
         run_dir : Path
             Where their working directories are made if they are not there.
         log : Path
@@ -184,10 +184,12 @@ class ProgramRunner:
             self._tuple_socket.close()
 
 
-def _failure(command: Command, ending: Ending, errors: Path, end: int | None) -> ModuleFailed:
+def _failure(
+    command: ProgramCommand, ending: Ending, errors: Path, end: int | None
+) -> ModuleFailed:
     who = command if ending.errno is None else command.words[0]
-    is_told = not ending.supervisor  # else what it wrote, and where, is not known
-    tail = last_lines(errors, start_bytes=ending.errors_from, end_bytes=end) if is_told else ""
+    is_known = not ending.supervisor  # else what it wrote, and where, is not known
+    tail = last_lines(errors, start_bytes=ending.errors_from, end_bytes=end) if is_known else ""
     more = f"\nlast lines of its standard error:\n{tail}" if tail else ""
     return ModuleFailed(f"{who} {ending}{more}")
 
@@ -211,7 +213,7 @@ def last_lines(
     return "\n".join(lines[-count:])
 
 
-def _provide_directory(command: Command, run_dir: Path) -> None:
+def _provide_directory(command: ProgramCommand, run_dir: Path) -> None:
     directory = command.directory
     # Without following "..": what leaves the run directory on the way is not inside it.
     is_inside = Path(os.path.normpath(directory)).is_relative_to(os.path.normpath(run_dir))

@@ -9,7 +9,7 @@
 
 The rank's client of the tuple space must not be shared by threads, so the rank serves the socket in
 the loop in which it waits for its program. A `get` that waits must not block that loop: it is a
-watch, which takes nothing, and a claim once the watch tells. The claim is acknowledged when the
+watch, which takes nothing, and a claim once that has matched. The claim is acknowledged when the
 command has printed the value; if it dies before, the tuple lies in its old place again.
 """
 
@@ -287,7 +287,7 @@ class _Connection:
     def _attempt(self, request: _Request, now_s: float) -> None:
         if now_s < self._not_before_s:
             return
-        if self._watch is not None and not self._watch.is_told() and now_s < request.deadline_s:
+        if self._watch is not None and not self._watch.has_matched() and now_s < request.deadline_s:
             return
         self._stop_watching()
         if self._has_left and request.operation != "put":

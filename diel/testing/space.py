@@ -23,7 +23,7 @@ from diel.tuples.protocol import (
 )
 from diel.tuples.requests import Requests
 from diel.tuples.store import TupleStore
-from diel.tuples.striping import Layout
+from diel.tuples.striping import PieceLayout
 from diel.tuples.tags import Tag, decode_tag
 from diel.tuples.transport import LocalTransport
 from diel.workflow import model
@@ -181,7 +181,7 @@ class TupleSpace:
 def _value(item: Reply, pieces: Mapping[bytes, Any]) -> Any:
     payload = item.payload
     if item.kind & STRIPED:
-        layout = Layout.unpack(payload)
+        layout = PieceLayout.unpack(payload)
         payload = bytearray().join(pieces[key] for key in layout.piece_keys())
     return codec.decode(item.kind & ~STRIPED, item.meta, payload)
 

@@ -45,7 +45,7 @@ from diel.tuples.protocol import (
     is_piece,
     unpack_frames,
 )
-from diel.tuples.striping import Layout
+from diel.tuples.striping import PieceLayout
 from diel.tuples.tags import decode_tag, encode_tag
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class _Census:
     frames: int = 0
     tuples: int = 0
     pieces: dict[bytes, int] = field(default_factory=dict)  # bytes of each, by key
-    layouts: dict[bytes, Layout] = field(default_factory=dict)
+    layouts: dict[bytes, PieceLayout] = field(default_factory=dict)
 
     def add(self, item: Reply) -> None:
         self.frames += 1
@@ -77,14 +77,14 @@ class _Census:
             return
         self.tuples += 1
         if item.kind & STRIPED:
-            layout = Layout.unpack(item.payload)
+            layout = PieceLayout.unpack(item.payload)
             self.layouts[layout.name] = layout
 
-    def is_whole(self, layout: Layout) -> bool:
+    def is_whole(self, layout: PieceLayout) -> bool:
         enough = layout.pieces <= len(self.pieces)
         return enough and self.pieces.keys() >= set(layout.piece_keys())
 
-    def has_its_size(self, layout: Layout) -> bool:
+    def has_its_size(self, layout: PieceLayout) -> bool:
         """Whether the pieces of a layout, all of which are here, are as large as it says."""
         pieces = [self.pieces[key] for key in layout.piece_keys()]
         return sum(pieces) == layout.size_bytes and pieces == layout.piece_sizes()
@@ -216,7 +216,7 @@ def restore(path: PathLike, requests: Requests) -> int:
 def _is_present(item: Reply, census: _Census) -> bool:
     if is_piece(item.key):
         return False
-    return not item.kind & STRIPED or census.is_whole(Layout.unpack(item.payload))
+    return not item.kind & STRIPED or census.is_whole(PieceLayout.unpack(item.payload))
 
 
 class _Reader:
@@ -319,10 +319,10 @@ def _is_sound(item: Reply) -> bool:
     """Whether a frame has the key of a tag or a piece, and a value or a layout of one."""
     try:
         if is_piece(item.key):
-            return len(item.key) == len(Layout(bytes(8), 1, 0).piece_keys()[0])
+            return len(item.key) == len(PieceLayout(bytes(8), 1, 0).piece_keys()[0])
         size_bytes = len(item.payload)
         if item.kind & STRIPED:
-            layout = Layout.unpack(item.payload)
+            layout = PieceLayout.unpack(item.payload)
             if not layout.pieces:
                 return False
             size_bytes = layout.size_bytes

@@ -414,7 +414,7 @@ class TupleClient:
         return Subscription(self._requests, servers, key, tag)
 
     def watch(self, tag: Pattern) -> Watch:
-        """Return what tells, without waiting, that a tuple matches: for loops that poll."""
+        """Return what looks, without waiting, whether a tuple has matched: for loops that poll."""
         key, servers = self._requests.pattern_places(tag)
         return Watch(self._requests, servers, key)
 

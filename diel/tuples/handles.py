@@ -197,7 +197,7 @@ class Subscription:
 
 
 class Watch:
-    """Tells once that a tuple matches; made by `TupleClient.watch`.
+    """Looks for the first tuple that matches; made by `TupleClient.watch`.
 
     It takes nothing: by the time somebody looks, another rank may have been faster. So nothing is
     lost with a watch that is closed, whatever is on its way to it.
@@ -207,17 +207,17 @@ class Watch:
         self._requests = requests
         self._transport = requests.transport
         self._asked = {requests.watch(server, key): server for server in servers}  # by request
-        self._is_told = False
+        self._has_matched = False
 
-    def is_told(self) -> bool:
+    def has_matched(self) -> bool:
         """Whether a tuple has matched since the watch began; never waits."""
-        if not self._is_told:
+        if not self._has_matched:
             found = self._transport.poll(self._asked)
             if found is not None:
-                self._is_told = True
+                self._has_matched = True
                 self._transport.drop(found[1].request_id)
                 del self._asked[found[1].request_id]
-        return self._is_told
+        return self._has_matched
 
     def close(self) -> None:
         """End the watch."""

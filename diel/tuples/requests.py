@@ -208,7 +208,7 @@ class Requests:
         target: codec.Encoded | None,
         argument: int,
     ) -> tuple[int, Reply]:
-        """Take at whichever server has a match: each is asked to tell when it does."""
+        """Take at whichever server has a match: each is asked to reply once it has."""
 
         def try_at(server: int) -> Reply:
             return self.ask(server, operation, key, timeout_s=0, target=target, argument=argument)
@@ -223,12 +223,12 @@ class Requests:
             for server in range(self.servers):
                 watches[self.watch(server, key, timeout_s)] = server
             while True:
-                server, told = self.transport.receive(watches, timeout_s)
-                self.transport.drop(told.request_id)
-                del watches[told.request_id]
-                if told.status == Status.TIMEOUT:
+                server, matched = self.transport.receive(watches, timeout_s)
+                self.transport.drop(matched.request_id)
+                del watches[matched.request_id]
+                if matched.status == Status.TIMEOUT:
                     if not watches:
-                        return server, told
+                        return server, matched
                     continue
                 reply = try_at(server)
                 if reply.status != Status.TIMEOUT:

@@ -37,7 +37,7 @@ _ALIGNMENT_BYTES: Final = 64
 
 
 @dataclass(frozen=True)
-class Layout:
+class PieceLayout:
     """Where the pieces of a payload are."""
 
     name: bytes  # distinguishes the pieces of this tuple from those of all others
@@ -45,13 +45,13 @@ class Layout:
     size_bytes: int
 
     @classmethod
-    def plan(cls, size_bytes: int, servers: int) -> Layout:
+    def plan(cls, size_bytes: int, servers: int) -> PieceLayout:
         """Return the layout for a new payload: a piece a server, none of them tiny."""
         pieces = max(1, min(servers, -(-size_bytes // _SMALLEST_PIECE_BYTES)))
         return cls(os.urandom(8), pieces, size_bytes)
 
     @classmethod
-    def unpack(cls, data: bytes | bytearray | memoryview) -> Layout:
+    def unpack(cls, data: bytes | bytearray | memoryview) -> PieceLayout:
         """Return the layout that `pack` made bytes of; one of another version is a ValueError."""
         version, pieces, name, size_bytes = _LAYOUT.unpack(data)
         if version != _VERSION:
@@ -95,7 +95,7 @@ class Striper:
         key, server = requests.place(tag)
         kind, _, meta, buffer = encode(value, key)
         payload = memoryview(buffer)
-        layout = Layout.plan(len(payload), requests.servers)
+        layout = PieceLayout.plan(len(payload), requests.servers)
         message, _ = pack_put(Operation.PUT, 0, 0, kind | STRIPED, key, meta, layout.pack())
         parts = self._parts(layout, payload)
         whole = (server, message, None)
@@ -106,7 +106,7 @@ class Striper:
         requests.ask_all(Operation.FLUSH, [(at, b"") for at, _, _ in parts])
         requests.send_puts([whole])
 
-    def _parts(self, layout: Layout, payload: memoryview) -> list[tuple[int, bytes, Payload]]:
+    def _parts(self, layout: PieceLayout, payload: memoryview) -> list[tuple[int, bytes, Payload]]:
         """Return (server, message, payload that travels apart) for each piece."""
         parts = []
         for key, piece in zip(layout.piece_keys(), layout.cut(payload), strict=True):
@@ -125,7 +125,7 @@ class Striper:
         self, operation: int, reply: Reply, target: memoryview | None = None
     ) -> memoryview | None:
         """Take or read all pieces of a tuple; None if somebody else has taken them."""
-        layout = Layout.unpack(reply.payload)
+        layout = PieceLayout.unpack(reply.payload)
         if target is None:
             target = np.empty(layout.size_bytes, np.uint8).data
         cuts = layout.cut(target)

@@ -94,7 +94,7 @@ def _integer(field: object) -> int | None:
         return None
 
 
-def split_fields(key: bytes) -> tuple[bytes, ...]:
+def split_fields(key: bytes) -> Fields:
     """Cut the bytes of a tag or pattern into those of its fields."""
     fields = []
     start = 0
@@ -110,7 +110,15 @@ def is_wildcard(field: bytes) -> bool:
     return field[:1] == WILDCARD
 
 
-def fields_match(pattern: tuple[bytes, ...], fields: tuple[bytes, ...]) -> bool:
+def wildcard_fields(key: bytes) -> Fields | None:
+    """Return the fields of a pattern if any of them is `ANY`, else None: then it is a tag."""
+    if b"*" not in key:  # there may be a star in a string too
+        return None
+    fields = split_fields(key)
+    return fields if any(map(is_wildcard, fields)) else None
+
+
+def fields_match(pattern: Fields, fields: Fields) -> bool:
     """Whether a pattern matches a tag, both cut by `split_fields`."""
     return len(pattern) == len(fields) and all(
         wanted == field or is_wildcard(wanted)

@@ -324,9 +324,9 @@ def test_a_watch_tells_without_waiting(parent):
             return
         for size in (1, 300_000):
             with tuples.watch((parent.rank, ANY)) as watch, tuples.watch("never") as never:
-                assert not watch.is_told()
+                assert not watch.has_matched()
                 tuples.tput((parent.rank, "a"), np.full(size, 3.0))
-                assert wait_for(lambda watch=watch: watch.is_told() or None, _PATIENCE_S)
+                assert wait_for(lambda watch=watch: watch.has_matched() or None, _PATIENCE_S)
                 # What the space answers meanwhile finds its way.
                 assert tuples.tget((parent.rank, "a"), timeout=_PATIENCE_S).sum() == 3 * size
-                assert not never.is_told()
+                assert not never.has_matched()

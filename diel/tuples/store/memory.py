@@ -37,7 +37,7 @@ class _Asker(NamedTuple):
     deadline_s: float
 
 
-class Memory:
+class StoreMemory:
     """Counts the bytes of one store, and those that its clients may send.
 
     `granted_bytes`, `arrived_bytes` and `released_bytes` are since the start: the credit that was
@@ -240,7 +240,7 @@ def _remove(path: Path) -> None:
 class Spillable:
     """Large payloads in a store, oldest first."""
 
-    def __init__(self, folder: SpillFolder, queues: Queues, memory: Memory) -> None:
+    def __init__(self, folder: SpillFolder, queues: Queues, memory: StoreMemory) -> None:
         self._folder = folder
         self._queues = queues
         self._memory = memory
@@ -261,7 +261,7 @@ class Spillable:
     def make_room(self, missing_bytes: int) -> None:
         """Write the oldest payloads that lie there to files, until there is room.
 
-        Where the disk takes no more, `Memory.spill_error` says so to whoever waits for room.
+        Where the disk takes no more, `StoreMemory.spill_error` says so to whoever waits for room.
         """
         while missing_bytes > 0 and self._places:
             number, key = self._places.popleft()

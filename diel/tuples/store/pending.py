@@ -19,7 +19,6 @@ from typing import Final
 
 from diel.tuples.protocol import (
     NOTHING,
-    Operation,
     Out,
     Outs,
     Query,
@@ -28,9 +27,9 @@ from diel.tuples.protocol import (
     is_piece,
     tuple_reply,
 )
-from diel.tuples.store.memory import Memory, cost_of, loaded
+from diel.tuples.store.memory import StoreMemory, cost_of, loaded
 from diel.tuples.store.queues import Entry
-from diel.tuples.tags import Fields, fields_match, is_wildcard, split_fields
+from diel.tuples.tags import Fields, fields_match, split_fields, wildcard_fields
 
 _SERVED_DEADLINES: Final = 64
 """Deadlines of requests that were served may lie about, so many beyond those that wait."""
@@ -41,14 +40,8 @@ class Waiter:
     """A request that waits for a tuple."""
 
     number: int  # its place in order of arrival
-    client: int
-    request_id: int
-    operation: int
-    key: bytes
-    pattern: Fields | None  # the fields of the key if there are wildcards
-    kind: int  # as in `pack_query`
-    meta: bytes
-    argument: int
+    query: Query
+    pattern: Fields | None  # the fields of its key if there are wildcards
 
 
 class Waiters:
@@ -70,7 +63,7 @@ class Waiters:
         """Add a request that waits, until a moment or for ever (infinity)."""
         self.by_number[waiter.number] = waiter
         if waiter.pattern is None:
-            self._on_key.setdefault(waiter.key, {})[waiter.number] = None
+            self._on_key.setdefault(waiter.query.key, {})[waiter.number] = None
         else:
             self._on_pattern[waiter.number] = None
         if deadline_s < math.inf:
@@ -86,10 +79,10 @@ class Waiters:
         if waiter.pattern is not None:
             del self._on_pattern[waiter.number]
             return
-        numbers = self._on_key[waiter.key]
+        numbers = self._on_key[waiter.query.key]
         del numbers[waiter.number]
         if not numbers:
-            del self._on_key[waiter.key]
+            del self._on_key[waiter.query.key]
 
     def first_on(self, key: bytes) -> Waiter | None:
         """Return who has waited longest for these very bytes, patterns left aside."""
@@ -111,7 +104,7 @@ class Waiters:
     def find(self, client: int, request_id: int) -> Waiter | None:
         """Return the request of a client, if it waits."""
         for waiter in self.by_number.values():
-            if (waiter.client, waiter.request_id) == (client, request_id):
+            if waiter.query.client == client and waiter.query.request_id == request_id:
                 return waiter
         return None
 
@@ -135,7 +128,7 @@ class Waiters:
 
 
 @dataclass(slots=True)
-class _Subscription:
+class _Subscriber:
     """A pattern that a client wants copies for, and the copies that it has yet to ask for."""
 
     key: bytes
@@ -146,18 +139,20 @@ class _Subscription:
 class Subscribers:
     """All subscriptions of one store."""
 
-    def __init__(self, memory: Memory, waiters: Waiters, next_number: Callable[[], int]) -> None:
+    def __init__(
+        self, memory: StoreMemory, waiters: Waiters, next_number: Callable[[], int]
+    ) -> None:
         # By client and the number of its request.
-        self.by_name: dict[tuple[int, int], _Subscription] = {}
+        self.by_name: dict[tuple[int, int], _Subscriber] = {}
         self._memory = memory
         self._waiters = waiters
         self._next_number = next_number
 
     def subscribe(self, query: Query, now_s: float) -> Outs:
         """Begin a subscription, whose name is the number of the request."""
-        fields = split_fields(query.key)
-        pattern = fields if any(map(is_wildcard, fields)) else None
-        self.by_name[query.client, query.request_id] = _Subscription(query.key, pattern)
+        self.by_name[query.client, query.request_id] = _Subscriber(
+            query.key, wildcard_fields(query.key)
+        )
         return (answer(query.client, query.request_id, Status.OK),)
 
     def next(self, query: Query, now_s: float) -> Outs:
@@ -171,21 +166,12 @@ class Subscribers:
             return [_copy_for(query.client, query.request_id, entry), *released]
         if query.timeout_s <= 0:
             return (answer(query.client, query.request_id, Status.TIMEOUT),)
-        waiter = Waiter(
-            self._next_number(),
-            query.client,
-            query.request_id,
-            Operation.NEXT,
-            _next_key(query.client, query.argument),
-            None,
-            -1,
-            b"",
-            query.argument,
-        )
+        waiting = query._replace(key=_next_key(query.client, query.argument))
+        waiter = Waiter(self._next_number(), waiting, None)
         self._waiters.add(waiter, now_s + query.timeout_s)
         return NOTHING
 
-    def tell(self, key: bytes, entry: Entry) -> list[Out]:
+    def publish(self, key: bytes, entry: Entry) -> list[Out]:
         """Give every subscriber that wants it a copy of a tuple that is being put."""
         replies: list[Out] = []
         if is_piece(key):
@@ -199,7 +185,7 @@ class Subscribers:
             waiter = self._waiters.first_on(_next_key(client, request_id))
             if waiter is not None:
                 self._waiters.remove(waiter)
-                replies.append(_copy_for(client, waiter.request_id, entry))
+                replies.append(_copy_for(client, waiter.query.request_id, entry))
             else:
                 subscription.backlog.append(entry)
                 self._memory.hold(cost_of(entry))
@@ -259,7 +245,7 @@ class Claims:
     it.
     """
 
-    def __init__(self, memory: Memory, put_back: Callable[[bytes, Entry], list[Out]]) -> None:
+    def __init__(self, memory: StoreMemory, put_back: Callable[[bytes, Entry], list[Out]]) -> None:
         self.by_name: dict[int, Claimed] = {}
         self._memory = memory
         self._put_back = put_back

@@ -39,10 +39,10 @@ from diel.tuples.protocol import (
     unpack_prefix,
     unpack_query,
 )
-from diel.tuples.store.memory import Memory, Spillable, SpillFolder, cost_of, loaded
+from diel.tuples.store.memory import Spillable, SpillFolder, StoreMemory, cost_of, loaded
 from diel.tuples.store.pending import Claims, Subscribers, Waiter, Waiters
 from diel.tuples.store.queues import Entry, Queues
-from diel.tuples.tags import is_wildcard, split_fields
+from diel.tuples.tags import wildcard_fields
 
 # Members of an IntEnum are slow to reach and to compare: these are for what every tuple passes.
 _PUT: Final = int(Operation.PUT)
@@ -80,7 +80,7 @@ class TupleStore:
         self._numbers = 0
         self.queues = Queues()
         self._by_key, self._buckets = self.queues.by_key, self.queues.buckets
-        self.memory = Memory(capacity_bytes, refuse_when_full)
+        self.memory = StoreMemory(capacity_bytes, refuse_when_full)
         self._waiters = Waiters()
         self.claims = Claims(self.memory, self._put_back)
         self._dumps: dict[int, deque[Entry]] = {}  # what clients have yet to ask for
@@ -154,7 +154,8 @@ class TupleStore:
         replies: list[Out] = []
         for waiter in self._waiters.overdue(now_s):
             self._waiters.remove(waiter)
-            replies.append(answer(waiter.client, waiter.request_id, Status.TIMEOUT))
+            query = waiter.query
+            replies.append(answer(query.client, query.request_id, Status.TIMEOUT))
         replies += self.memory.expire(now_s)
         return replies + self.claims.expire(now_s)
 
@@ -170,7 +171,7 @@ class TupleStore:
         """Forget a client: its claims go back, what it waits for is nobody's."""
         self._now_s = max(self._now_s, now_s)
         replies: list[Out] = []
-        for waiter in [waiter for waiter in self._waiters if waiter.client == client]:
+        for waiter in [waiter for waiter in self._waiters if waiter.query.client == client]:
             self._waiters.remove(waiter)
         replies += self._subscribers.client_died(client)
         self._dumps.pop(client, None)
@@ -222,7 +223,7 @@ class TupleStore:
     def _put(self, key: bytes, body: bytes, payload: Payload) -> Outs:
         self._numbers = number = self._numbers + 1
         entry = (number, number, body, payload)
-        replies = self._subscribers.tell(key, entry)
+        replies = self._subscribers.publish(key, entry)
         taken_by, more = self._offer_to_waiters(key, entry)
         if taken_by is None:
             self.queues.append(key, entry)
@@ -245,43 +246,39 @@ class TupleStore:
         replies = []
         for waiter in self._waiters.matching(key):
             self._waiters.remove(waiter)
-            reply, removes = self._offer(waiter, key, entry)
+            reply, removes = self._offer(waiter.query, key, entry)
             replies.append(reply)
             if removes:
-                return waiter.operation, replies
+                return waiter.query.operation, replies
         return None, replies
 
-    def _offer(self, asker: Waiter | Query, key: bytes, entry: Entry) -> tuple[Out, bool]:
+    def _offer(self, query: Query, key: bytes, entry: Entry) -> tuple[Out, bool]:
         """Answer a request with a tuple; say whether that takes the tuple away.
 
         A request that names the only payload it can receive (``out=``) and meets another one is
-        told so, and the tuple stays.
+        refused, and the tuple stays.
         """
         _, version, body, payload = entry
-        operation = asker.operation
+        operation = query.operation
         if operation == _WATCH:
-            return answer(asker.client, asker.request_id, Status.OK), False
-        if asker.kind >= 0:
+            return answer(query.client, query.request_id, Status.OK), False
+        if query.kind >= 0:
             kind, _, meta, _ = unpack_body(body)
-            if (asker.kind, asker.meta) != (kind & ~STRIPED, meta):
-                misfit = pack_put(Status.MISMATCH, asker.request_id, 0, kind, key, meta, b"")[0]
-                return Out(asker.client, misfit), False
+            if (query.kind, query.meta) != (kind & ~STRIPED, meta):
+                misfit = pack_put(Status.MISMATCH, query.request_id, 0, kind, key, meta, b"")[0]
+                return Out(query.client, misfit), False
         if operation == _CLAIM:
-            lease_ends_s = self._now_s + asker.argument / 1000 if asker.argument else math.inf
+            lease_ends_s = self._now_s + query.argument / 1000 if query.argument else math.inf
             self._numbers = version = self._numbers + 1  # the name of this claim
-            self.claims.hold(version, asker.client, key, entry, lease_ends_s)
-        reply = tuple_reply(asker.client, asker.request_id, version, body, loaded(payload))
+            self.claims.hold(version, query.client, key, entry, lease_ends_s)
+        reply = tuple_reply(query.client, query.request_id, version, body, loaded(payload))
         return reply, operation != _READ
 
     # -- getting ------------------------------------------------------------------------------
 
     def _get(self, query: Query, now_s: float) -> Outs:
         key = query.key
-        pattern = None
-        if b"*" in key:  # perhaps a wildcard, perhaps a star in a string
-            fields = split_fields(key)
-            if any(map(is_wildcard, fields)):
-                pattern = fields
+        pattern = wildcard_fields(key)
         found = key if pattern is None else self.queues.oldest_match(pattern)
         entry = None if found is None else self.queues.first(found)
         if found is not None and entry is not None:
@@ -296,18 +293,7 @@ class TupleStore:
         if query.timeout_s <= 0:
             return (answer(query.client, query.request_id, Status.TIMEOUT),)
         self._numbers += 1
-        waiter = Waiter(
-            self._numbers,
-            query.client,
-            query.request_id,
-            query.operation,
-            key,
-            pattern,
-            query.kind,
-            query.meta,
-            query.argument,
-        )
-        self._waiters.add(waiter, now_s + query.timeout_s)
+        self._waiters.add(Waiter(self._numbers, query, pattern), now_s + query.timeout_s)
         return NOTHING
 
     def _cancel(self, query: Query, now_s: float) -> Outs:
@@ -329,14 +315,14 @@ class TupleStore:
             number, _, body, _ = entry
             kind, _, _, data = unpack_body(body)
             if kind not in (codec.INTEGER, codec.FLOAT):
-                told = answer(query.client, query.request_id, Status.NOT_A_NUMBER)
-                return (told, *self.memory.release(cost))
+                refusal = answer(query.client, query.request_id, Status.NOT_A_NUMBER)
+                return (refusal, *self.memory.release(cost))
             total = codec.decode_number(kind, data) + total
         try:
             kind, value = codec.encode_number(total)
         except OverflowError:
-            told = answer(query.client, query.request_id, Status.TOO_LARGE)
-            return (told, *self.memory.release(cost))
+            refusal = answer(query.client, query.request_id, Status.TOO_LARGE)
+            return (refusal, *self.memory.release(cost))
         message, _ = pack_put(Status.OK, query.request_id, 0, kind, query.key, b"", value)
         body = message[BODY_AT:]
         reply = Out(query.client, message)
@@ -412,9 +398,9 @@ class TupleStore:
             yield claim.key, claim.entry
 
     def _matching(self, key: bytes) -> list[tuple[bytes, Entry]]:
-        fields = split_fields(key)
-        if any(map(is_wildcard, fields)):
-            return self.queues.matching(fields)
+        pattern = wildcard_fields(key)
+        if pattern is not None:
+            return self.queues.matching(pattern)
         return [(key, entry) for entry in self.queues.of(key)]
 
     # -- the rest -----------------------------------------------------------------------------
@@ -446,7 +432,7 @@ class TupleStore:
             "spill_error": self.memory.spill_error,
             "tags": [(key.hex(), len(self.queues.of(key))) for key in self.queues][:1000],
             "waiting": sorted(
-                {(waiter.client, waiter.request_id) for waiter in self._waiters}
+                {(waiter.query.client, waiter.query.request_id) for waiter in self._waiters}
                 | set(self.memory.asking())
             ),
             "claims": [(claim.client, claim.key.hex()) for claim in self.claims.by_name.values()],

@@ -14,7 +14,7 @@ from diel.comm.meter import Meter, Span
 from diel.executive.plans import CopyPlan
 from diel.executive.rank_times import SpanRecorder, clock_offset_s, event_of
 from diel.run.directory import RunDirectory
-from diel.tuples.striping import Layout
+from diel.tuples.striping import PieceLayout
 from diel.tuples.tags import ANY, encode_tag
 
 PLAN = CopyPlan(7, "g", "m", 1, 2, (3,), 8, (3,), (0, 2), 2)
@@ -102,7 +102,7 @@ def test_a_disk_that_cannot_be_written_costs_the_trace_alone(tmp_path: Path) -> 
             {"tag": "('a', 1)", "bytes": 9},
         ),
         (
-            Span("transfer", 0, 1, "receive", Layout(b"12345678", 1, 9).piece_keys()[0], 9),
+            Span("transfer", 0, 1, "receive", PieceLayout(b"12345678", 1, 9).piece_keys()[0], 9),
             "receive",
             {"bytes": 9},
         ),

@@ -11,7 +11,7 @@ import pytest
 from diel.errors import ModuleFailed, RunStopped
 from diel.loading.module_spec import ExecutableSpec
 from diel.programs.executables import (
-    Command,
+    ProgramCommand,
     ProgramRunner,
     command_of,
     last_lines,
@@ -213,7 +213,7 @@ def test_the_last_lines_of_anything(tmp_path: Path, content: bytes, lines: str) 
 # -- what a module's entry says -------------------------------------------------------------------
 
 
-def command(folder: Path, words: list[str], **keys: Any) -> Command:
+def command(folder: Path, words: list[str], **keys: Any) -> ProgramCommand:
     places = {**PLACES, "folder": folder, "run_dir": folder / "runs" / "one"}
     return command_of(ExecutableSpec(words=tuple(words), **keys), places, {"DIEL_COPY": 2})
 
@@ -319,9 +319,9 @@ def test_the_command_diel_is_on_the_path(log: Path, monkeypatch: pytest.MonkeyPa
 def test_programs_run_one_after_the_other_whatever_comes_of_each(log: Path) -> None:
     scripts = ["echo one >&2", "echo two; exit 3", None, "echo err >&2; exit 4", "echo last"]
     lines = [("sh", "-c", script) if script else ("./no",) for script in scripts]
-    commands = [Command(line, log.parent, {}) for line in lines]
+    commands = [ProgramCommand(line, log.parent, {}) for line in lines]
     nowhere = log.parent / "nowhere"
-    commands.append(Command(("true",), nowhere, {}))
+    commands.append(ProgramCommand(("true",), nowhere, {}))
     with TupleSpace() as space:
         runner = ProgramRunner(space.client())
         run_dir = log.parent / "run"

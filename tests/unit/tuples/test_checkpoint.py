@@ -20,7 +20,7 @@ from diel.tuples import checkpoint, codec
 from diel.tuples.client import TupleClient
 from diel.tuples.protocol import BODY, STRIPED, Operation, is_piece, pack_put, server_of_piece
 from diel.tuples.store import TupleStore
-from diel.tuples.striping import Layout
+from diel.tuples.striping import PieceLayout
 from diel.tuples.tags import decode_tag, encode_tag
 from diel.tuples.transport import LocalTransport
 
@@ -348,7 +348,7 @@ def forged(body: bytes) -> bytes:
         (codec.ARRAY, b"\xff", bytes(16)),
         (7, b"", b"no such kind"),
         (codec.BYTES | STRIPED, b"", b"no layout"),
-        (codec.FLOAT | STRIPED, b"", Layout(b"12345678", 1, 9).pack()),
+        (codec.FLOAT | STRIPED, b"", PieceLayout(b"12345678", 1, 9).pack()),
     ],
 )
 def test_a_forged_value_is_refused(kind: int, meta: bytes, payload: bytes, tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_pieces_that_do_not_have_their_size_are_refused(tmp_path: Path) -> None:
     space = Space(3)
     space.client.dist_tput("field", bytes(20_000))
     (layout,) = (
-        Layout.unpack(entry[2][-Layout(b"", 1, 0).pack().__len__() :])
+        PieceLayout.unpack(entry[2][-PieceLayout(b"", 1, 0).pack().__len__() :])
         for store in space.stores
         for key in store.queues
         if not is_piece(key)

@@ -16,14 +16,14 @@ def test_a_watch_tells_that_a_tuple_is_there_or_comes(
     tuples: TupleClient, other: TupleClient, pattern: Any, stores: list[TupleStore]
 ) -> None:
     with tuples.watch(pattern) as watch:
-        assert not watch.is_told()
+        assert not watch.has_matched()
         other.tput(("b", 1), "no match")
-        assert not watch.is_told()
+        assert not watch.has_matched()
         other.tput("a", 1)
-        assert watch.is_told()
-        assert watch.is_told()  # once told, for ever
+        assert watch.has_matched()
+        assert watch.has_matched()  # once told, for ever
     with tuples.watch(pattern) as watch:
-        assert watch.is_told()
+        assert watch.has_matched()
     assert other.count("a") == 1  # a watch takes nothing
     assert not any(store._waiters for store in stores)
 
@@ -35,10 +35,10 @@ def test_what_happens_between_two_looks_at_a_watch_is_no_harm(
         other.tput(("b", 1), "for the second")
         other.tput("c", 2)
         assert tuples.tget("c") == 2  # receives what is for the watches too
-        assert second.is_told()
-        assert not first.is_told()
+        assert second.has_matched()
+        assert not first.has_matched()
         other.tput("a", 1)
-        assert first.is_told()
+        assert first.has_matched()
 
 
 def test_a_watch_that_is_closed_leaves_nothing(
