@@ -57,7 +57,7 @@ def ask_s(name: str, told: int) -> float:
     drawn = Search(
         SweepOptions.model_validate({"space": ASK_SPACE, "strategy": "random", "trials": 1000})
     )
-    points = [drawn.parameters(trial) for trial in range(1000)]
+    points = [drawn.strategy.ask(trial) for trial in range(1000)]
     if not getattr(strategy, "is_stateless", False) or hasattr(strategy, "report"):
         hears = getattr(strategy, "report", None)
         for trial in range(told):

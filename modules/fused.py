@@ -49,37 +49,23 @@ def undisturbed_s(history: History, epoch_s: float | None = None) -> float:
     """Return what a training takes where nothing else goes on: its epochs times the shortest, in s.
 
     So it does not matter whether others trained at the same time, on this rank or beside it.
-
-    Parameters
-    ----------
-    history : History
-    epoch_s : float, seconds, optional
-        What an epoch of its kind takes, where that was timed.
+    `epoch_s` is what an epoch of its kind takes, where that was timed.
     """
     return len(history) * (min(history.epoch_times_s) if epoch_s is None else epoch_s)
 
 
 @dataclass(frozen=True)
 class _Training:
-    """One network to train.
-
-    Attributes
-    ----------
-    trial : int
-        Its place among those that are trained together.
-    number : int
-        Of the split.
-    wanted : Hyperparameters
-    seed : int
-    report : Report
-        Of the trial.
-    """
+    """One network to train."""
 
     trial: int
+    """Its place among those that are trained together."""
     number: int
+    """Of the split."""
     wanted: Hyperparameters
     seed: int
     report: Report
+    """Of the trial."""
 
     def key(self, job: TrainingJob) -> tuple[Any, ...]:
         """Return what has to agree in one plan."""
@@ -97,14 +83,7 @@ def is_wide(wanted: Hyperparameters) -> bool:
 
 
 class FusedTrainings:
-    """Trains networks for several trials at once, in plans that it keeps for the next ones.
-
-    Parameters
-    ----------
-    rounds : Rounds
-    table : RoutineTable, optional
-        Of the run.
-    """
+    """Trains networks for several trials at once, in plans that it keeps for the next ones."""
 
     def __init__(self, rounds: Rounds, table: RoutineTable | None = None) -> None:
         self._rounds = rounds
@@ -116,17 +95,10 @@ class FusedTrainings:
     def __call__(
         self, trials: Sequence[tuple[Hyperparameters, Sequence[int], Report]]
     ) -> list[list[dict[str, Any]]]:
-        """Train.
+        """Train; return for each trial what each split gave.
 
-        Parameters
-        ----------
-        trials : sequence of (Hyperparameters, sequence of int, Report)
-            With the seed of each split. Of a single split the report gets the learning curve.
-
-        Returns
-        -------
-        list of list of dict
-            For each trial, what each split gave.
+        A trial comes with the seed of each split. Of a single split its report gets the learning
+        curve.
         """
         trainings = [
             _Training(trial, number, wanted, seed, report)
@@ -193,14 +165,7 @@ class FusedTrainings:
         return found
 
     def epoch_s(self, wanted: Hyperparameters, number: int) -> float | None:
-        """Return what an epoch of a network takes alone; None of those never trained together.
-
-        Parameters
-        ----------
-        wanted : Hyperparameters
-        number : int
-            Of the split.
-        """
+        """Return what an epoch of a network of a split takes alone; None of those never fused."""
         if is_wide(wanted):
             return None
         if self._versions is None:

@@ -54,12 +54,12 @@ class Hyperparameters(BaseModel):
 
     @model_validator(mode="after")
     def _check_that_they_go_together(self) -> Hyperparameters:
-        for name, (other, kinds) in _GOES_WITH.items():
-            if name in self.model_fields_set and getattr(self, other) not in kinds:
+        for name, (parent, kinds) in _GOES_WITH.items():
+            if name in self.model_fields_set and getattr(self, parent) not in kinds:
                 wanted = " or ".join(repr(kind) for kind in kinds)
                 raise ValueError(
-                    f"{name} goes with {other} {wanted}, not {getattr(self, other)!r}: "
-                    f"give it an if = {{ {other} = ... }}"
+                    f"{name} goes with {parent} {wanted}, not {getattr(self, parent)!r}: "
+                    f"give it an if = {{ {parent} = ... }}"
                 )
         if self.nesterov and not self.of_optimizer("momentum"):
             raise ValueError("nesterov needs a momentum above 0")
@@ -91,8 +91,8 @@ class Hyperparameters(BaseModel):
 
 def parameters_with(name: str, value: Any) -> dict[str, Any]:
     """Return parameters of which only this one was chosen."""
-    other, kinds = _GOES_WITH.get(name, ("", ()))
-    return {name: value, **({other: kinds[0]} if other else {})}
+    parent, kinds = _GOES_WITH.get(name, ("", ()))
+    return {name: value, **({parent: kinds[0]} if parent else {})}
 
 
 def layers_of(wanted: Hyperparameters, features: int, classes: int) -> list[Layer]:
@@ -120,11 +120,7 @@ def dropout_rates(wanted: Sequence[Hyperparameters]) -> dict[str, list[float]]:
 def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int) -> Optimizer:
     """Return the optimizer of one network, or that of K networks which agree in `plan_key`.
 
-    Parameters
-    ----------
-    wanted : Hyperparameters or sequence of Hyperparameters
-    rows : int
-        Of an epoch: schedules count steps.
+    `rows` are those of an epoch: schedules count steps.
     """
     from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp
 

@@ -51,37 +51,21 @@ def run(ctx: Context) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a sweep will do.
-
-    Attributes
-    ----------
-    strategy : str
-    size : int or None
-        How many trials there are; None if that is not known.
-    points : list of dict
-        The parameters of the first trials, as far as they follow from no result.
-    trainer : str
-        The module that tries them.
-    what_is_wrong : callable
-        Says of the metrics of a trial why they cannot be ranked; nothing if they can.
-    """
+    """What a sweep will do."""
 
     strategy: str
     size: int | None
+    """How many trials there are; None if that is not known."""
     points: list[dict[str, Any]]
+    """The parameters of the first trials, as far as they follow from no result."""
     trainer: str
+    """The module that tries them."""
     what_is_wrong: Callable[[Mapping[str, Any]], str]
+    """Says of the metrics of a trial why they cannot be ranked; nothing if they can."""
 
 
 def preview_sweep(options: Options, folder: Path) -> Preview:
-    """Return what a sweep will do, without doing it.
-
-    Parameters
-    ----------
-    options : Options
-    folder : Path
-        Of the workflow file.
-    """
+    """Return what a sweep will do, without doing it; `folder` is that of the workflow file."""
     search = Search(options, folder)
     points = []
     for trial in range(_POINTS_SHOWN):
@@ -101,10 +85,7 @@ def preview_sweep(options: Options, folder: Path) -> Preview:
 def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:
     """Write what the sweeps of a run have recorded in other formats; return the files.
 
-    Raises
-    ------
-    ValueError
-        If a format is unknown, or what it needs is not installed.
+    A ValueError if a format is unknown, or what it needs is not installed.
     """
     from .sweep.export import export
 
@@ -113,13 +94,7 @@ def export_sweep(run_dir: Path, formats: list[str], folder: Path) -> list[Path]:
 
 
 def check_export(formats: list[str]) -> None:
-    """Find out, before a sweep is run, whether it can be exported so.
-
-    Raises
-    ------
-    ValueError
-        As `export_sweep`.
-    """
+    """Find out, before a sweep is run, whether it can be exported so; errors as `export_sweep`."""
     from .sweep.export import check_formats
 
     check_formats(formats)

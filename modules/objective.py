@@ -71,21 +71,9 @@ class UnknownName(ExpressionError):
 
 
 def compile_expression(text: str) -> tuple[Evaluate, list[str]]:
-    """Turn an expression into a function.
+    """Turn an expression into a function of a trial's metrics, and the metrics it names, sorted.
 
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    (function, list of str)
-        Takes the metrics of a trial, gives the value; and the metrics that it names, sorted.
-
-    Raises
-    ------
-    ExpressionError
-        If it is something else than arithmetic.
+    An `ExpressionError` if it is something else than arithmetic.
     """
     if len(text) > _MOST_CHARACTERS:
         raise ExpressionError(f"an expression of {len(text)} characters is too long")
@@ -124,10 +112,10 @@ def _build(node: ast.expr, text: str, names: set[str]) -> Evaluate:
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
         return _both(_COMPARE[type(node.ops[0])], node.left, node.comparators[0], text, names)
     if isinstance(node, ast.IfExp):
-        test, then, other = (
+        test, then, otherwise = (
             _build(part, text, names) for part in (node.test, node.body, node.orelse)
         )
-        return lambda metrics: then(metrics) if test(metrics) else other(metrics)
+        return lambda metrics: then(metrics) if test(metrics) else otherwise(metrics)
     if isinstance(node, ast.Call):
         return _call(node, text, names)
     part = ast.get_source_segment(text.strip(), node) or text
@@ -165,8 +153,8 @@ def _both(
     text: str,
     names: set[str],
 ) -> Evaluate:
-    first, other = _build(left, text, names), _build(right, text, names)
-    return lambda metrics: apply(first(metrics), other(metrics))
+    first, second = _build(left, text, names), _build(right, text, names)
+    return lambda metrics: apply(first(metrics), second(metrics))
 
 
 def _call(node: ast.Call, text: str, names: set[str]) -> Evaluate:
@@ -196,26 +184,17 @@ class ObjectiveError(ValueError):
 
 @dataclass(frozen=True)
 class Objective:
-    """A number that is to be made large or small.
-
-    Attributes
-    ----------
-    text : str
-        As the workflow file says it.
-    maximise : bool
-    evaluate : function
-        From the metrics of a trial to the number.
-    names : tuple of str
-        The metrics that it needs, as far as that can be seen from the text.
-    is_function : bool
-        Whether it is a user's function, whose needs cannot be seen.
-    """
+    """A number that is to be made large or small."""
 
     text: str
+    """As the workflow file says it."""
     maximise: bool
     evaluate: Evaluate
+    """From the metrics of a trial to the number."""
     names: tuple[str, ...]
+    """The metrics that it needs, as far as that can be seen from the text."""
     is_function: bool = False
+    """Whether it is a user's function, whose needs cannot be seen."""
 
     @classmethod
     def parse(
@@ -279,10 +258,8 @@ class Objective:
     def value(self, metrics: Mapping[str, Any]) -> float:
         """Return the objective of a trial; NaN where arithmetic gives none, as 1 / 0.
 
-        Raises
-        ------
-        ObjectiveError
-            If a metric that it needs is not there or is no number, or the user's function raises.
+        An `ObjectiveError` if a metric that it needs is not there or is no number, or the user's
+        function raises.
         """
         try:
             return float(self.evaluate(metrics))

@@ -140,13 +140,8 @@ class SweepOptions(BaseModel):
             raise problem("name is missing: which strategy it is", 'add name = "random"')
         own = name.split(":")[0] if ":" in name else ""
         if (not own and not is_known(name)) or (own == "optuna" and name not in STRATEGIES):
-            near = get_close_matches(name, STRATEGIES, 1)
-            raise problem(
-                f'there is no strategy "{name}"',
-                f'did you mean "{near[0]}"?'
-                if near
-                else f"there are {', '.join(STRATEGIES)}, and yours as package.module:Class",
-            )
+            there = f"there are {', '.join(STRATEGIES)}, and yours as package.module:Class"
+            raise problem(f'there is no strategy "{name}"', _meant(name, STRATEGIES, there))
         try:
             return check_strategy(strategy, _folder(info))
         except ValidationError as error:
@@ -161,10 +156,9 @@ class SweepOptions(BaseModel):
             return None
         name = rule.get("rule")
         if name not in RULES:
-            near = get_close_matches(str(name), RULES, 1)
             raise problem(
                 f"there is no rule {name!r}" if name is not None else "rule is missing",
-                f'did you mean "{near[0]}"?' if near else f"there are {', '.join(RULES)}",
+                _meant(str(name), RULES),
             )
         try:
             return RULES[name].model_validate(rule).model_dump(exclude={"name"})
@@ -265,16 +259,10 @@ class SweepOptions(BaseModel):
         if modules is None:
             return
         if self.trainer not in modules:
-            if self.trainer not in context.get(
-                "names", ()
-            ):  # else its own entry says what is wrong
-                near = get_close_matches(self.trainer, modules, 1)
-                yield at(
-                    ("trainer",),
-                    self.trainer,
-                    f'there is no module "{self.trainer}", which is to try the points',
-                    f'did you mean "{near[0]}"?' if near else f"there are {', '.join(modules)}",
-                )
+            # A module that is named but not there: its own entry says what is wrong.
+            if self.trainer not in context.get("names", ()):
+                text = f'there is no module "{self.trainer}", which is to try the points'
+                yield at(("trainer",), self.trainer, text, _meant(self.trainer, modules))
             return
         if self._has_our_trainer(info):
             if modules[self.trainer].processes > 1:
@@ -326,10 +314,7 @@ class SweepOptions(BaseModel):
     def objectives(self, folder: Path = Path()) -> list[Objective]:
         """Return the objectives, the first one deciding which trial is the best.
 
-        Parameters
-        ----------
-        folder : Path
-            Of the workflow file, beside which functions are found.
+        Functions are looked for beside the workflow file, in `folder`.
         """
         pairs = zip(self.objective, self._directions(), strict=True)
         return [Objective.parse(text, maximise, folder) for text, maximise in pairs]
@@ -343,15 +328,7 @@ def _folder(info: ValidationInfo) -> Path:
 
 
 def space_problems(space: dict[str, Any], columns: Collection[str]) -> Iterator[InitErrorDetails]:
-    """Read every parameter, then all together.
-
-    Parameters
-    ----------
-    space : dict
-        As the file has it.
-    columns : collection of str
-        Of the results, like which no parameter may be called.
-    """
+    """Read every parameter, then all together; none may be called like a column of the results."""
     sound = True
     for name, entry in space.items():
         if name in columns:
@@ -375,13 +352,8 @@ def parameter_problems(space: Space) -> Iterator[InitErrorDetails]:
     sound = True
     for name, dimension in space.dimensions.items():
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            yield at(
-                ("space", name),
-                name,
-                f"the trainer has no such hyperparameter; it knows {', '.join(known)}",
-                f'did you mean "{near[0]}"?' if near else "",
-            )
+            text = f"the trainer has no such hyperparameter; it knows {', '.join(known)}"
+            yield at(("space", name), name, text, _meant(name, known, ""))
             sound = False
             continue
         for value in islice(dimension.examples(), _VALUES_CHECKED):
@@ -420,20 +392,20 @@ def with_remedies(error: ValidationError, model: type[BaseModel]) -> ValidationE
         place = tuple(str(step) for step in entry["loc"])
         if entry["type"] == "extra_forbidden":
             known = [key for key in model.model_fields if key not in ("name", "rule")]
-            near = get_close_matches(place[-1], known, 1)
-            remedy = f"there are {', '.join(known)}" if known else "it has no options: remove it"
-            problems.append(
-                at(
-                    place,
-                    entry["input"],
-                    f'unknown key "{place[-1]}"',
-                    f'did you mean "{near[0]}"?' if near else remedy,
-                )
-            )
+            remedy = _meant(place[-1], known, None if known else "it has no options: remove it")
+            problems.append(at(place, entry["input"], f'unknown key "{place[-1]}"', remedy))
         else:
             text = f"{entry['msg'][0].lower()}{entry['msg'][1:]}, got {entry['input']!r}"
             problems.append(at(place, entry["input"], text))
     return ValidationError.from_exception_data("strategy", problems)
+
+
+def _meant(name: str, known: Collection[str], otherwise: str | None = None) -> str:
+    """Return the remedy for a name that is not known: the nearest one, or all there are."""
+    near = get_close_matches(name, known, 1)
+    if near:
+        return f'did you mean "{near[0]}"?'
+    return f"there are {', '.join(known)}" if otherwise is None else otherwise
 
 
 def at(place: tuple[str, ...], given: Any, text: str, remedy: str = "") -> InitErrorDetails:

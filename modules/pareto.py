@@ -20,10 +20,6 @@ class ParetoFront(Generic[Entry]):
     largest : int, optional
         A front of more entries is thinned out: every second one goes, the ends stay.
 
-    Attributes
-    ----------
-    thinned : bool
-
     Notes
     -----
     Only the front is kept: for independent scores it has about ``(ln n)**(m - 1) / (m - 1)!`` of n
@@ -39,16 +35,9 @@ class ParetoFront(Generic[Entry]):
         self._firsts: list[float] = []
 
     def add(self, number: int, scores: Sequence[float], entry: Entry) -> bool:
-        """Offer an entry; return whether it is on the front now.
+        """Offer an entry and the number of its trial; return whether it is on the front now.
 
-        Parameters
-        ----------
-        number : int
-            Of the trial, say.
-        scores : sequence of float
-            Larger is better in each; an entry with NaN among them is never on the front.
-        entry : Entry
-            Whatever is to be kept of it.
+        Larger scores are better; an entry with NaN among them is never on the front.
         """
         new = tuple(scores)
         if any(score != score for score in new):
@@ -85,7 +74,7 @@ class ParetoFront(Generic[Entry]):
         return [entry for _, _, entry in ranked]
 
 
-def dominates(scores: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether scores are at least as good as others in everything, and better in something."""
-    pairs = list(zip(scores, others, strict=True))
+def dominates(scores: Sequence[float], rivals: Sequence[float]) -> bool:
+    """Whether scores are at least as good as their rivals in everything, and better in one."""
+    pairs = list(zip(scores, rivals, strict=True))
     return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)

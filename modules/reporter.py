@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 def write_report(table: ResultsTable) -> Path:
-    """Write ``report.html`` on a table of results; return its file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Write ``report.html`` on a table of results; return its file. An OSError if that fails."""
     from .report import Moment, RankAccount, Sweep
     from .report import write_report as write
     from .report.live import now
@@ -53,12 +47,7 @@ def write_report(table: ResultsTable) -> Path:
 def conclude_report(report: Path, state: str, accounts: Sequence[Mapping[str, Any]]) -> None:
     """Add how the run ended, and where its time went, to a report.
 
-    Raises
-    ------
-    OSError
-        If it cannot be read or written.
-    ValueError
-        If it is no report of a sweep.
+    An OSError if it cannot be read or written, a ValueError if it is no report of a sweep.
     """
     from .report import conclude_report as conclude
 

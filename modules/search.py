@@ -38,21 +38,14 @@ from .trial import DIVERGED
 
 @dataclass
 class Until:
-    """Watches what happens and says when it is enough.
-
-    Attributes
-    ----------
-    trials : int or None
-        As many are tried.
-    score : float or None
-        Once a trial has it or more, no further one begins.
-    time_s : float or None
-        Seconds after the start, as `clock` tells them; no further one begins.
-    """
+    """Watches what happens and says when it is enough."""
 
     trials: int | None = None
+    """As many are tried."""
     score: float | None = None
+    """Once a trial has it or more, no further one begins."""
     time_s: float | None = None
+    """Seconds after the start, as `clock` tells them; no further one begins."""
     _reason: str | None = None
 
     def allows(self, trial: int) -> bool:
@@ -84,40 +77,15 @@ class StrategyError(ValueError):
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether metrics are a result.
-
-    Attributes
-    ----------
-    reason : str
-        Why they are none; empty if they are.
-    is_diverged : bool
-        Whether numbers are lost, rather than missing: the trial diverged, and did not fail.
-    """
+    """Whether metrics are a result."""
 
     reason: str = ""
+    """Why they are none; empty if they are."""
     is_diverged: bool = False
+    """Whether numbers are lost, rather than missing: the trial diverged, and did not fail."""
 
 
 _SOUND = Judgement()
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a result means.
-
-    Attributes
-    ----------
-    values : tuple of float
-        Of each objective; NaN where there is none.
-    score : float or None
-        The first objective, turned so that larger is better; None if there is none.
-    is_best : bool
-        Whether no trial so far was better; of equals, the one with the smaller number.
-    """
-
-    values: tuple[float, ...]
-    score: float | None
-    is_best: bool
 
 
 class Search:
@@ -125,22 +93,17 @@ class Search:
 
     Parameters
     ----------
-    options : SweepOptions
     folder : Path
         Of the workflow file, beside which a user's own functions are found.
 
     Attributes
     ----------
-    space : Space
-    strategy : Strategy
-    objectives : list of Objective
     size : int or None
         How many trials there will be, if nothing ends them before; None if that is unknown.
     is_stateless : bool
-        Whether `parameters` can be had of any trial, at any time, on any rank.
+        Whether any trial may be asked for, at any time, on any rank.
     best : (int, dict, tuple) or None
         Trial, parameters and values of the best so far.
-    bias : SelectionBias
     """
 
     def __init__(self, options: SweepOptions, folder: Path = Path()) -> None:
@@ -170,10 +133,8 @@ class Search:
     def ask(self, trial: int) -> Parameters | Wait | None:
         """Return the parameters of a new trial; `WAIT` before another `tell`, None for no more.
 
-        Raises
-        ------
-        StrategyError
-            If a user's strategy returns something else, or a parameter that the space has not.
+        A `StrategyError` if a user's strategy returns something else, or a parameter that the space
+        has not.
         """
         if not self._until.allows(trial):
             return None
@@ -189,33 +150,17 @@ class Search:
             )
         return asked
 
-    def parameters(self, trial: int) -> Parameters:
-        """Return the parameters of a trial of a stateless strategy, however many there may be.
-
-        Raises
-        ------
-        ValueError
-            If the strategy is not stateless, or has no such trial.
-        """
-        asked = self.strategy.ask(trial) if self.is_stateless else None
-        if not isinstance(asked, dict):
-            raise ValueError(f"trial {trial} does not follow from its number")
-        return asked
-
     def report(self, trial: int, step: int, metrics: Mapping[str, Any]) -> bool:
         """Take intermediate metrics; True if the trial is to be stopped.
 
-        Raises
-        ------
-        ObjectiveError
-            If the objective needs what is not reported.
+        An `ObjectiveError` if the objective needs what is not reported.
         """
         report = getattr(self.strategy, "report", None)
         if report is None:
             return False
         objective = self.objectives[0]
         score = objective.score(objective.value(metrics))
-        return bool(report(trial, step, float("nan") if score is None else score))
+        return bool(report(trial, step, math.nan if score is None else score))
 
     def tell(
         self,
@@ -225,30 +170,18 @@ class Search:
         evaluated: Evaluated | None = None,
         *,
         is_stopped: bool = False,
-    ) -> Told:
-        """Take the result of a trial.
+    ) -> tuple[float, ...]:
+        """Take the result of a trial; return the values of its objectives, NaN where there is none.
 
-        Parameters
-        ----------
-        trial : int
-        parameters : dict
-        metrics : mapping or None
-            What was reported at the end; None if the trial failed or was stopped early.
-        evaluated : Evaluated, optional
-            The metrics split by split, for the selection bias.
-        is_stopped : bool, optional
-            Whether it was stopped early: then its scores have had a part in the choice.
-
-        Raises
-        ------
-        ObjectiveError
-            If an objective needs what is not there.
+        `metrics` are those at the end; None if the trial failed, or was stopped early: then its
+        scores have had a part in the choice. `evaluated` has them split by split, for the selection
+        bias. An `ObjectiveError` if an objective needs what is not there.
         """
         if metrics is None:
             self.strategy.tell(trial, parameters, None)
             if is_stopped:
                 self.bias.add_stopped()
-            return Told((float("nan"),) * len(self.objectives), None, False)
+            return (math.nan,) * len(self.objectives)
         values = tuple(objective.value(metrics) for objective in self.objectives)
         scores = [
             objective.score(value) for objective, value in zip(self.objectives, values, strict=True)
@@ -257,16 +190,13 @@ class Search:
         self.strategy.tell(trial, parameters, score)
         self._until.told(score)
         if len(scores) > 1:
-            known = [float("nan") if score is None else score for score in scores]
+            known = [math.nan if score is None else score for score in scores]
             self._front.add(trial, known, (trial, parameters, values))
         if evaluated is not None:
             self.bias.add(trial, evaluated)
-        is_best = score is not None and (
-            self._best_score is None or (score, -trial) > self._best_score
-        )
-        if is_best and score is not None:
+        if score is not None and (self._best_score is None or (score, -trial) > self._best_score):
             self._best_score, self.best = (score, -trial), (trial, parameters, values)
-        return Told(values, score, is_best)
+        return values
 
     def judge(self, metrics: Mapping[str, Any]) -> Judgement:
         """Say whether the metrics at the end of a trial are a result that can be ranked.

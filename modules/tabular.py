@@ -18,13 +18,9 @@ _OPTIONS = {"dataset": "digits", "path": None, "validation_fraction": 0.2, "spli
 def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Dataset]:
     """Return training and validation rows; of equal options the same ones, loaded once.
 
-    Parameters
-    ----------
-    options : mapping
-        ``dataset``, ``path``, ``validation_fraction``, ``split_seed``, ``standardise``, as our own
-        trainer has them, and others, which do not matter here.
-    folder : Path
-        Of the workflow file, to which the path is relative.
+    The options are ``dataset``, ``path`` (relative to the workflow file's folder),
+    ``validation_fraction``, ``split_seed`` and ``standardise``, as our own trainer has them; others
+    do not matter here.
     """
     dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
     place = None if path is None else place_of_data(path, folder)
@@ -32,19 +28,10 @@ def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Datas
 
 
 def place_of_data(path: str, folder: Path) -> Path:
-    """Return the place that a path in a workflow file means.
+    """Return the place that a path in a workflow file means, relative to the file's folder.
 
-    Parameters
-    ----------
-    path : str
-        ``$NAME`` stands for an environment variable, ``~`` for the home folder.
-    folder : Path
-        Of the workflow file, to which it is relative.
-
-    Raises
-    ------
-    ValueError
-        If such a variable is not set; it has a ``remedy``.
+    ``$NAME`` stands for an environment variable, ``~`` for the home folder. A ValueError with a
+    ``remedy`` if such a variable is not set.
     """
     expanded = os.path.expanduser(os.path.expandvars(path))
     if found := re.search(r"\$(?:\{(\w+)\}|(\w+))", expanded):

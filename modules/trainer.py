@@ -162,10 +162,7 @@ class Options(BaseModel):
     def resolve(self, folder: Path) -> Path:
         """Return the data's place; `folder` is that of the workflow file.
 
-        Raises
-        ------
-        ValueError
-            If the path names an environment variable that is not set.
+        A ValueError if the path names an environment variable that is not set.
         """
         return place_of_data(self.path or "", folder)
 
@@ -220,13 +217,8 @@ def _own_line(detail: str, folder: Path) -> str:
 def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     """Load the data; return what trains networks on it.
 
-    Parameters
-    ----------
-    options : mapping
-        ``dataset``, ``path``, which rows and by what to standardise them, as in `Options`, and
-        ``table``, the text of a `RoutineTable`, if there is one.
-    folder : Path
-        Of the workflow file.
+    The options are ``dataset``, ``path``, which rows and by what to standardise them, as in
+    `Options`, and ``table``, the text of a `RoutineTable`, if there is one.
     """
     from dnn import RoutineTable
 
@@ -282,7 +274,6 @@ def routines_of_run(ctx: Context, rank: int = 0, ranks: int = 1) -> Iterator[Rou
 
     Parameters
     ----------
-    ctx : Context
     rank, ranks : int
         Of this process within its copy, and how many there are.
     """
@@ -305,7 +296,7 @@ def routines_of_run(ctx: Context, rank: int = 0, ranks: int = 1) -> Iterator[Rou
             mine.unlink()
     text = file.read_text(encoding="utf-8")
     for copy in range(ctx.copies_of[ctx.module]):
-        for other in range(ranks):
-            if copy or other:
-                ctx.tuples.tput((*base, copy, other), text)
+        for copy_rank in range(ranks):
+            if copy or copy_rank:
+                ctx.tuples.tput((*base, copy, copy_rank), text)
     yield RoutineTable.from_json(text)

@@ -21,7 +21,6 @@ class NetworkTrainer:
 
     Parameters
     ----------
-    rounds : Rounds
     table : RoutineTable, optional
         Of the run.
 
@@ -68,17 +67,9 @@ class NetworkTrainer:
     def train_together(
         self, trials: Sequence[tuple[dict[str, Any], Report]]
     ) -> list[dict[str, Any] | None]:
-        """Train several trials at once.
+        """Train several trials at once, each with its parameters and its report.
 
-        Parameters
-        ----------
-        trials : sequence of (dict, Report)
-            The parameters and the report of each.
-
-        Returns
-        -------
-        list of dict or None
-            Of each trial what a call alone returns; None where it is better trained alone.
+        Returns of each what a call alone returns; None where it is better trained alone.
         """
         wanted = [Hyperparameters.model_validate(dict(parameters)) for parameters, _ in trials]
         narrow = [place for place, parameters in enumerate(wanted) if not is_wide(parameters)]

@@ -75,33 +75,19 @@ def marked(metrics: Mapping[str, Any], *, is_diverged: bool = False) -> dict[str
 
 
 class Trial(NamedTuple):
-    """What is to be run.
-
-    Attributes
-    ----------
-    number : int
-        Within its sweep, from 0.
-    parameters : dict
-    seed : int
-        As `trial_seed` gives it.
-    attempt : int
-        From 1: how often it has been run, this time included.
-    """
+    """What is to be run."""
 
     number: int
+    """Within its sweep, from 0."""
     parameters: dict[str, Any]
     seed: int
+    """As `trial_seed` gives it."""
     attempt: int = 1
+    """From 1: how often it has been run, this time included."""
 
 
 class LearningCurve:
-    """The reports of a trial, of very many some at equal distances, and the last one.
-
-    Attributes
-    ----------
-    last : tuple of (int, dict) or None
-        Step and metrics that were reported last.
-    """
+    """The reports of a trial, of very many some at equal distances, and the last one."""
 
     def __init__(self) -> None:
         self.last: tuple[int, Metrics] | None = None
@@ -245,30 +231,20 @@ class Report:
 
 @dataclass
 class TrialResult:
-    """What a trial gave.
-
-    Attributes
-    ----------
-    metrics : dict
-        Of a trial that failed, what it reported last.
-    reason : str
-        Why it failed; empty if it did not.
-    detail : str
-        A traceback, where there is one.
-    is_stopped : bool
-        Whether it was stopped early.
-    has_died : bool
-        Whether the process that tried it is no more.
-    reports : list of (int, dict)
-        Its learning curve.
-    """
+    """What a trial gave."""
 
     metrics: Metrics = field(default_factory=dict)
+    """Of a trial that failed, what it reported last."""
     reason: str = ""
+    """Why it failed; empty if it did not."""
     detail: str = ""
+    """A traceback, where there is one."""
     is_stopped: bool = False
+    """Whether it was stopped early."""
     has_died: bool = False
+    """Whether the process that tried it is no more."""
     reports: Reports = field(default_factory=list)
+    """Its learning curve."""
 
 
 def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> TrialResult:

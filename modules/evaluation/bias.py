@@ -8,8 +8,8 @@ winner stands beside an estimate in which the choice had no part of the rows tha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 from ..objective import Objective
 from .jobs import Evaluated
@@ -57,10 +57,6 @@ class BiasReport:
 class SelectionBias:
     """Watches the trials of a sweep; its memory does not grow with them.
 
-    Parameters
-    ----------
-    objective : Objective
-
     Notes
     -----
     Of nested splits, in each of them the trial that is best by its inner folds is scored on the
@@ -97,7 +93,7 @@ class SelectionBias:
         self.trials += 1
         self._is_nested, self._rows = bool(test), evaluated.rows
         scores = [score for score in (test or choice) if score is not None]
-        naive = (math.fsum(scores) / len(scores), -trial)
+        naive = (fmean(scores), -trial)
         if self._naive is None or naive > self._naive:
             self._naive, self._naive_splits = naive, scores
         chosen = [
@@ -124,12 +120,12 @@ class SelectionBias:
         honest, spread, method = None, None, "one split"
         finals = [final for _, final in self._chosen]
         if self._is_nested:
-            honest = math.fsum(finals) / splits
-            spread = _deviation(finals)
+            honest = fmean(finals)
+            spread = stdev(finals)
             method = f"nested cross-validation ({splits} folds)"
         elif splits > 1:
             gains = [best - own for best, own in zip(finals, self._naive_splits, strict=True)]
-            honest = naive - math.fsum(gains) / splits
+            honest = naive - fmean(gains)
             method = f"{splits} folds, corrected for the choice"
         sign = 1 if self._objective.maximise else -1
         return BiasReport(
@@ -195,8 +191,3 @@ def luck(trials: int, rows: int, accuracy: float) -> float:
         reached = expected_best(middle) >= accuracy - 0.5 / rows
         low, high = (low, middle) if reached else (middle, high)
     return max(accuracy - high, 0.0)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / max(len(values) - 1, 1))

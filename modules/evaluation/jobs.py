@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from .splits import Fold, NestedFold, Rows
@@ -24,45 +25,30 @@ _MOST_KEPT_BYTES = 2**28
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training.
-
-    Attributes
-    ----------
-    train, test : array of intp
-        Rows to train on, rows to score.
-    outer : int
-        The number of the split to which it belongs.
-    is_test : bool
-        Whether its score tells how good a choice was; otherwise it takes part in the choice.
-    """
+    """One training."""
 
     train: Rows
     test: Rows
+    """Rows to train on, rows to score."""
     outer: int
+    """The number of the split to which it belongs."""
     is_test: bool = False
+    """Whether its score tells how good a choice was; otherwise it takes part in the choice."""
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What the trainings of a trial gave.
-
-    Attributes
-    ----------
-    metrics : dict
-        Means over the trainings on which a choice may be based; the training time is the sum over
-        all trainings.
-    choice : tuple of dict
-        Of each split: the metrics on which the choice in it is based.
-    test : tuple of dict
-        Of each split: the metrics on rows that have no part in the choice. Only of nested splits.
-    rows : int
-        How many rows are scored in a split, rounded down; 0 where that is unknown.
-    """
+    """What the trainings of a trial gave."""
 
     metrics: dict[str, float]
+    """Means over the trainings on which a choice may be based; the training time is the sum over
+    all trainings."""
     choice: tuple[dict[str, float], ...]
+    """Of each split: the metrics on which the choice in it is based."""
     test: tuple[dict[str, float], ...] = field(default=())
+    """Of each split: the metrics on rows that have no part in the choice. Only of nested splits."""
     rows: int = 0
+    """How many rows are scored in a split, rounded down; 0 where that is unknown."""
 
     def splits(self) -> dict[str, Any]:
         """Return what the metrics do not say, in plain values: for a ledger."""
@@ -109,8 +95,6 @@ class Rounds:
 
     Parameters
     ----------
-    data : Dataset
-    jobs : sequence of TrainingJob
     standardise_by : {"columns", "one scale", "none"}, optional
         By default what the data say of themselves, see `dnn.standardise`.
 
@@ -141,15 +125,7 @@ class Rounds:
 
 
 def collect(jobs: Sequence[TrainingJob], results: Sequence[Metrics]) -> Evaluated:
-    """Put the metrics of the trainings of a trial together.
-
-    Parameters
-    ----------
-    jobs : sequence of TrainingJob
-        As `jobs_of` gave them.
-    results : sequence of mapping
-        The metrics of each.
-    """
+    """Put the metrics of the trainings of a trial together; `jobs` as `jobs_of` gave them."""
     pairs = list(zip(jobs, results, strict=True))
     outers = sorted({job.outer for job in jobs})
     choice = tuple(
@@ -166,6 +142,4 @@ def collect(jobs: Sequence[TrainingJob], results: Sequence[Metrics]) -> Evaluate
 
 def means(results: Sequence[Metrics]) -> dict[str, float]:
     """Return the mean of each metric."""
-    return {
-        name: math.fsum(result[name] for result in results) / len(results) for name in results[0]
-    }
+    return {name: fmean(result[name] for result in results) for name in results[0]}

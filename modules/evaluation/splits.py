@@ -21,29 +21,19 @@ class EvaluationError(ValueError):
 
 @dataclass(frozen=True)
 class Fold:
-    """A split of rows.
-
-    Attributes
-    ----------
-    train, test : array of intp
-        Disjoint, in rising order; together, the rows that were split.
-    """
+    """A split of rows."""
 
     train: Rows
     test: Rows
+    """Disjoint, in rising order; together, the rows that were split."""
 
 
 @dataclass(frozen=True)
 class NestedFold(Fold):
-    """A split whose training rows are split again, for the choice.
-
-    Attributes
-    ----------
-    inner : tuple of Fold
-        None of them has a row of `test`.
-    """
+    """A split whose training rows are split again, for the choice."""
 
     inner: tuple[Fold, ...]
+    """None of them has a row of `test`."""
 
 
 def holdout(y: npt.ArrayLike, fraction: float, seed: int = 0, stratified: bool = True) -> Fold:
@@ -240,17 +230,9 @@ class EvaluationOptions(BaseModel):
         return table
 
     def split(self, y: npt.ArrayLike) -> list[Fold]:
-        """Return the splits of some rows, `NestedFold` for nested ones.
+        """Return the splits of rows with these classes, `NestedFold` for nested ones.
 
-        Parameters
-        ----------
-        y : array of int, shape (n,)
-            Classes.
-
-        Raises
-        ------
-        EvaluationError
-            If there are too few rows.
+        An `EvaluationError` if there are too few rows.
         """
         if self.method == "holdout":
             return [holdout(y, self.fraction, self.seed, self.stratified)]
@@ -260,12 +242,3 @@ class EvaluationOptions(BaseModel):
             y, self.folds, self.inner_folds, self.seed, self.repeats, self.stratified
         )
         return list(nested)
-
-    @property
-    def trainings(self) -> int:
-        """How many models a trial trains."""
-        if self.method == "holdout":
-            return 1
-        if self.method == "k_fold":
-            return self.folds * self.repeats
-        return self.folds * self.repeats * (self.inner_folds + 1)

@@ -24,7 +24,7 @@ from diel import format_value
 
 from ..pareto import ParetoFront
 from .markup import LARGEST, as_number, show
-from .sweep import DIVERGED, DONE, STOPPED, Sweep
+from .sweep import DIVERGED, DONE, REASON, STATE, STOPPED, TRAINER, TRIAL, Sweep
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -40,18 +40,12 @@ _TRAINERS: Final = 4096
 
 @dataclass(frozen=True)
 class ShownRow:
-    """A row that is shown.
-
-    Attributes
-    ----------
-    order : int
-        How many rows came before it.
-    score : float
-        Its objective, turned so that more is better.
-    """
+    """A row that is shown."""
 
     order: int
+    """How many rows came before it."""
     score: float
+    """Its objective, turned so that more is better."""
     row: Row
 
 
@@ -60,7 +54,6 @@ class Gatherer:
 
     Parameters
     ----------
-    sweep : Sweep
     sample, top : int, optional
         How many rows are kept by chance, and as the best.
 
@@ -103,16 +96,16 @@ class Gatherer:
         Rows are kept, not copied: they must not be changed later.
         """
         sweep = self.sweep
-        objective, cost, status = sweep.objective, sweep.cost, sweep.status
+        objective, cost = sweep.objective, sweep.cost
         quality, better = sweep.quality, 1.0 if sweep.maximise_quality else -1.0
         sign = 1.0 if sweep.maximise else -1.0
         for row in rows:
             order = self.count
             self.count = order + 1
             spent = _number(row.get(cost))
-            self._note_trainer(row.get(sweep.trainer))
+            self._note_trainer(row.get(TRAINER))
             score = sign * _number(row.get(objective))
-            state = str(row.get(status) or "").lower()
+            state = str(row.get(STATE) or "").lower()
             stopped = state in STOPPED
             if stopped:
                 self.stopped += 1
@@ -165,7 +158,7 @@ class Gatherer:
             del self.steps[1:half:2]
 
     def _note_top(self, score: float, order: int, row: Row) -> None:
-        number = as_number(row.get(self.sweep.trial))
+        number = as_number(row.get(TRIAL))
         tie = -float(order) if number is None else -number
         entry = (score, tie, order, row)
         if len(self._top) < self._top_size:
@@ -179,7 +172,7 @@ class Gatherer:
         return self.failed + self.diverged
 
     def _note_failure(self, order: int, row: Row) -> None:
-        reason = row.get(self.sweep.reason) or row.get(self.sweep.status)
+        reason = row.get(REASON) or row.get(STATE)
         text = format_value(" ".join(str(reason or "").split()), longest=200)
         if not text or text.lower() in DONE:
             text = f"{self.sweep.objective} is {show(row.get(self.sweep.objective))}"

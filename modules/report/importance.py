@@ -49,48 +49,31 @@ _BEYOND: Final = 2.0
 
 @dataclass(frozen=True)
 class Effect:
-    """What one parameter does.
-
-    Attributes
-    ----------
-    name : str
-    alone : float
-        Share of the prediction's variance that it explains by itself, from 0 to 1.
-    in_pairs : float
-        Share that it explains together with one other parameter, beyond what both do alone.
-    labels : list of str
-        Of its values, or of ranges of them, in order.
-    mean : list of float
-        The objective that the forest expects with each, whatever the other parameters are.
-    """
+    """What one parameter does."""
 
     name: str
     alone: float
+    """Share of the prediction's variance that it explains by itself, from 0 to 1."""
     in_pairs: float
+    """Share that it explains together with one other parameter, beyond what both do alone."""
     labels: list[str]
+    """Of its values, or of ranges of them, in order."""
     mean: list[float]
+    """The objective that the forest expects with each, whatever the other parameters are."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """How the variance of the forest's prediction is divided.
-
-    Attributes
-    ----------
-    effects : list of Effect
-        The most important first.
-    pairs : list of (str, str, float)
-        Shares that two parameters explain together only, the largest first.
-    explained : float
-        R² of the forest on trials that a tree has not seen: at 0 or below it knows nothing.
-    trials : int
-        How many it has learned from.
-    """
+    """How the variance of the forest's prediction is divided."""
 
     effects: list[Effect]
+    """The most important first."""
     pairs: list[tuple[str, str, float]]
+    """Shares that two parameters explain together only, the largest first."""
     explained: float
+    """R² of the forest on trials that a tree has not seen: at 0 or below it knows nothing."""
     trials: int
+    """How many it has learned from."""
 
 
 def importance(
@@ -183,36 +166,36 @@ def _analyse(
     often = np.argsort(-sum(tree.gain for tree in trees), kind="stable")[:_IN_PAIRS]
     curves = [np.zeros(count) for count in bins_of]
     planes = {
-        (one, other): np.zeros((bins_of[one], bins_of[other]))
-        for one, other in combinations(sorted(int(one) for one in often), 2)
+        (first, second): np.zeros((bins_of[first], bins_of[second]))
+        for first, second in combinations(sorted(int(number) for number in often), 2)
     }
     for tree in trees:
         marginals = _Marginals(tree, shares)
-        for one, curve in enumerate(curves):
-            curve += marginals.of_one(one) / len(trees)
+        for number, curve in enumerate(curves):
+            curve += marginals.of_parameter(number) / len(trees)
         for pair, plane in planes.items():
-            plane += marginals.of_two(*pair) / len(trees)
+            plane += marginals.of_pair(*pair) / len(trees)
     alone = [
         float(share @ (curve - share @ curve) ** 2) / whole
         for curve, share in zip(curves, shares, strict=True)
     ]
     in_pairs = np.zeros(len(names))
     pairs = []
-    for (one, other), plane in planes.items():
-        beyond = plane - curves[one][:, None] - curves[other][None, :]
-        beyond -= shares[one] @ beyond @ shares[other]
-        share = float(shares[one] @ beyond**2 @ shares[other]) / whole
-        pairs.append((names[one], names[other], share))
-        in_pairs[[one, other]] += share
+    for (first, second), plane in planes.items():
+        beyond = plane - curves[first][:, None] - curves[second][None, :]
+        beyond -= shares[first] @ beyond @ shares[second]
+        share = float(shares[first] @ beyond**2 @ shares[second]) / whole
+        pairs.append((names[first], names[second], share))
+        in_pairs[[first, second]] += share
     effects = [
         Effect(
             name,
-            alone[one],
-            float(in_pairs[one]),
-            columns[one].labels,
-            [float(value) for value in curves[one] + y.mean()],
+            alone[number],
+            float(in_pairs[number]),
+            columns[number].labels,
+            [float(value) for value in curves[number] + y.mean()],
         )
-        for one, name in enumerate(names)
+        for number, name in enumerate(names)
     ]
     effects.sort(key=lambda effect: -(effect.alone + effect.in_pairs / 2))
     pairs.sort(key=lambda pair: -pair[2])
@@ -235,23 +218,23 @@ class _Marginals:
         )
         self._weighted = self._width.prod(axis=1) * tree.value
 
-    def of_one(self, one: int) -> Floats:
+    def of_parameter(self, number: int) -> Floats:
         """Return it for each bin of a parameter."""
-        bins = self._bins[one]
-        add = self._weighted / self._width[:, one]
-        steps = np.bincount(self._tree.low[:, one], add, bins + 1)
-        steps -= np.bincount(self._tree.high[:, one], add, bins + 1)
+        bins = self._bins[number]
+        add = self._weighted / self._width[:, number]
+        steps = np.bincount(self._tree.low[:, number], add, bins + 1)
+        steps -= np.bincount(self._tree.high[:, number], add, bins + 1)
         return steps.cumsum()[:bins]
 
-    def of_two(self, one: int, other: int) -> Floats:
+    def of_pair(self, first: int, second: int) -> Floats:
         """Return it for each pair of bins of two parameters."""
-        across = self._bins[other] + 1
-        shape = (self._bins[one] + 1, across)
-        add = self._weighted / (self._width[:, one] * self._width[:, other])
+        across = self._bins[second] + 1
+        shape = (self._bins[first] + 1, across)
+        add = self._weighted / (self._width[:, first] * self._width[:, second])
         steps = np.zeros(shape[0] * across)
         for side, here in ((1.0, self._tree.low), (-1.0, self._tree.high)):
             for turn, there in ((1.0, self._tree.low), (-1.0, self._tree.high)):
-                corner = here[:, one] * across + there[:, other]
+                corner = here[:, first] * across + there[:, second]
                 steps += np.bincount(corner, side * turn * add, len(steps))
         plane: Floats = steps.reshape(shape).cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
         return plane

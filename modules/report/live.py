@@ -106,13 +106,7 @@ class LiveReport:
         self._gathered.sweep = replace(self._gathered.sweep, expected=trials)
 
     def close(self, state: str = "finished") -> None:
-        """Write the report a last time.
-
-        Parameters
-        ----------
-        state : str, optional
-            How the sweep ended: ``finished``, ``failed`` or ``stopped``.
-        """
+        """Write the report a last time; `state` is ``finished``, ``failed`` or ``stopped``."""
         self._write(state, None, learns=True)
 
     def _write_live(self) -> None:
@@ -181,20 +175,9 @@ def conclude_report(
 ) -> None:
     """Add to a report what is known once the run has ended.
 
-    Parameters
-    ----------
-    path : path
-    state : str
-        ``finished``, ``failed`` or ``stopped``.
-    accounts : sequence of mapping
-        Of the ranks, as the journal's record ``TimeAccounted`` has them.
-
-    Raises
-    ------
-    OSError
-        If it cannot be read or written.
-    ValueError
-        If it is no report.
+    `state` is ``finished``, ``failed`` or ``stopped``; `accounts` are those of the ranks, as in the
+    journal's record ``TimeAccounted``. An OSError if the file cannot be read or written, a
+    ValueError if it is no report.
     """
     document = Path(path).read_text(encoding="utf-8")
     told = [RankAccount.of(account) for account in accounts]

@@ -42,7 +42,6 @@ def tag(name: str, /, *children: str | None, **attributes: Any) -> Markup:
 
     Parameters
     ----------
-    name : str
     *children : str or None
         Text, which is escaped, or `Markup`; None is left out.
     **attributes

@@ -47,19 +47,10 @@ def analyse(picture: Picture) -> Importance | None:
 
 
 def page(picture: Picture, found: Importance | None) -> str:
-    """Return the report.
+    """Return the report as HTML; `found` is from `analyse`, of this picture or an earlier one.
 
-    Parameters
-    ----------
-    picture : Picture
-    found : Importance or None
-        From `analyse`, of this picture or of an earlier one of the same sweep.
-
-    Returns
-    -------
-    str
-        HTML. All that came from outside is escaped, and the page forbids itself by its content
-        security policy to run any script but its own or to load anything.
+    All that came from outside is escaped, and the page forbids itself by its content security
+    policy to run any script but its own or to load anything.
     """
     sweep, moment = picture.sweep, picture.moment
     script, style = _asset("report.js"), _asset("report.css")
@@ -111,18 +102,8 @@ def page(picture: Picture, found: Importance | None) -> str:
 def concluded(document: str, state: str, accounts: Sequence[RankAccount]) -> str:
     """Return a report of a run that has ended, of which nothing else is known anew.
 
-    Parameters
-    ----------
-    document : str
-    state : str
-        How the run ended.
-    accounts : sequence of RankAccount
-        If there are none, what was said of the ranks stays.
-
-    Raises
-    ------
-    ValueError
-        If the document is no report.
+    `state` is how the run ended. Without accounts, what was said of the ranks stays. A ValueError
+    if the document is no report.
     """
     document = _replaced(document, "state", _state(state))
     document = _replaced(document, "live", Markup(""))
@@ -132,10 +113,7 @@ def concluded(document: str, state: str, accounts: Sequence[RankAccount]) -> str
 def with_bias_of(document: str, earlier: str) -> str:
     """Return a report with what an earlier one said of the selection bias, if it said anything.
 
-    Raises
-    ------
-    ValueError
-        If one of them is no report.
+    A ValueError if one of them is no report.
     """
     start, end = _region(earlier, "bias")
     if start == end:

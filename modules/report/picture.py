@@ -10,7 +10,7 @@ from typing import Any, Final
 from .gather import Gatherer, Row, ShownRow
 from .markup import as_number, show
 from .plot import LinearScale, focus
-from .sweep import STOPPED, Moment, Sweep
+from .sweep import CURVE, STATE, STOPPED, TRAINER, TRIAL, Moment, Sweep
 
 SHADES: Final = 7
 """Steps of the colour scale, from the worst to the best."""
@@ -21,26 +21,19 @@ STOPPED_CURVES: Final = 40
 
 @dataclass(frozen=True)
 class Picture:
-    """The rows that are shown, and which of them are what.
-
-    Attributes
-    ----------
-    rows : list of Row
-        In the order in which they came; the lists below hold their places here.
-    orders : list of int
-        How many trials came before each.
-    sampled, steps, top, front : list of int
-        By chance; better than all before; the best, best first; the Pareto front, cheapest first.
-    """
+    """The rows that are shown, and which of them are what."""
 
     gathered: Gatherer
     moment: Moment
     rows: list[Row]
+    """In the order in which they came; the lists below hold their places here."""
     orders: list[int]
+    """How many trials came before each."""
     sampled: list[int]
     steps: list[int]
     top: list[int]
     front: list[int]
+    """By chance; better than all before; the best, best first; the Pareto front, cheapest first."""
 
     @classmethod
     def of(cls, gathered: Gatherer, moment: Moment) -> Picture:
@@ -80,7 +73,7 @@ class Picture:
     def curve_of(self, place: int) -> list[tuple[float, float]]:
         """Return the points of a row's learning curve that can be drawn, if there are several."""
         points = []
-        for step, value in self.rows[place].get(self.sweep.curve) or ():
+        for step, value in self.rows[place].get(CURVE) or ():
             x, y = as_number(step), as_number(value)
             if x is not None and y is not None:
                 points.append((x, y))
@@ -93,8 +86,7 @@ class Picture:
         stopped = [
             place
             for place in self.sampled
-            if str(self.rows[place].get(self.sweep.status)).lower() in STOPPED
-            and self.curve_of(place)
+            if str(self.rows[place].get(STATE)).lower() in STOPPED and self.curve_of(place)
         ]
         return [*best, *stopped[:: -(-len(stopped) // STOPPED_CURVES) or 1]]
 
@@ -151,7 +143,7 @@ class Picture:
         """Return rows in the order of their trials' numbers; those without one come last."""
 
         def key(place: int) -> tuple[bool, float, int]:
-            number = as_number(self.rows[place].get(self.sweep.trial))
+            number = as_number(self.rows[place].get(TRIAL))
             return number is None, number or 0.0, place
 
         return sorted(places, key=key)
@@ -165,8 +157,8 @@ class Picture:
         """Return the columns of the table of trials, in their order."""
         sweep = self.sweep
         known = {name for row in self.rows for name in row}
-        wanted = [sweep.trial, *self.varying, sweep.objective, *sweep.metrics]
-        wanted += [sweep.trainer, "seed"]
+        wanted = [TRIAL, *self.varying, sweep.objective, *sweep.metrics]
+        wanted += [TRAINER, "seed"]
         return [name for name in dict.fromkeys(wanted) if name in known]
 
     def cells(self, place: int, columns: Iterable[str]) -> list[Any]:

@@ -94,15 +94,7 @@ class LogScale:
 
 
 class NamedScale:
-    """Every value has a place of its own, at equal distances.
-
-    Parameters
-    ----------
-    labels : sequence of str
-        In order.
-    most : int, optional
-        How many of them are written on the axis.
-    """
+    """Every label has a place of its own, at equal distances; `most` of them are written."""
 
     def __init__(self, labels: Sequence[str], most: int = _MOST_LABELS) -> None:
         self.labels = tuple(labels)
@@ -228,20 +220,11 @@ _LIFT: Final = 8.0
 
 @dataclass(frozen=True)
 class Plot:
-    """The frame of a plot: its size, its scales and what stands beside them.
-
-    Attributes
-    ----------
-    width, height : float
-        Of the drawing, axes and all.
-    x, y : Scale
-    x_title, y_title : str
-    left, right, top, bottom : float
-        Margins.
-    """
+    """The frame of a plot: its size, its scales and what stands beside them."""
 
     width: float
     height: float
+    """Of the drawing, axes and all."""
     x: Scale
     y: Scale
     x_title: str
@@ -250,6 +233,7 @@ class Plot:
     right: float = 14
     top: float = 26
     bottom: float = 40
+    """Margins."""
     x_ticks: int = 6
     y_ticks: int = 5
 
@@ -274,17 +258,10 @@ class Plot:
         )
 
     def draw(self, *content: Markup, label: str, kind: str = "points", style: str = "") -> Markup:
-        """Return the drawing.
+        """Return the drawing, with `content` over the grid.
 
-        Parameters
-        ----------
-        *content : Markup
-            What is drawn over the grid.
-        label : str
-            What the drawing shows, for those who cannot see it.
-        kind : str, optional
-            What the page's script makes of it.
-        style : str, optional
+        `label` says what it shows, for those who cannot see it; `kind`, what the page's script
+        makes of it.
         """
         return tag(
             "svg",
@@ -340,6 +317,6 @@ def stairs(points: Sequence[tuple[float, float]], end: float, style: str) -> Mar
     """Return a line that keeps its height until the next point, and up to `end`."""
     if not points:
         return Markup("")
-    (x, y), *others = points
-    path = f"M{place(x)},{place(y)}" + "".join(f"H{place(x)}V{place(y)}" for x, y in others)
+    (x, y), *later = points
+    path = f"M{place(x)},{place(y)}" + "".join(f"H{place(x)}V{place(y)}" for x, y in later)
     return tag("path", d=f"{path}H{place(max(end, points[-1][0]))}", class_=style)

@@ -37,6 +37,7 @@ from .plot import (
     stairs,
     text,
 )
+from .sweep import TRIAL
 
 if TYPE_CHECKING:
     from ..evaluation import BiasReport
@@ -59,7 +60,7 @@ def headline(picture: Picture) -> Markup:
     figures = []
     if picture.best is not None:
         value = show(picture.best.get(sweep.objective))
-        number = picture.best.get(sweep.trial)
+        number = picture.best.get(TRIAL)
         which = f"trial {show(number)}" if number is not None else ""
         figures.append(
             figure(f"{sweep.direction} {words(sweep.objective)}", value, which, "chosen")
@@ -365,13 +366,7 @@ def _draw_parallel(picture: Picture) -> Markup | None:
 def _lane(scale: Scale, where: float | None, aside: float) -> float | None:
     """Spread the lines through a named value by the objective, so that none hides the others.
 
-    Parameters
-    ----------
-    scale : Scale
-    where : float or None
-        The place of the value.
-    aside : float
-        From -0.5 to 0.5: which line of those through the value.
+    `aside`, from -0.5 to 0.5, says which line of those through the value at `where` it is.
     """
     if where is None or not isinstance(scale, NamedScale):
         return where
@@ -417,8 +412,8 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup:
         for effect in found.effects
     ]
     pairs = [
-        f"{words(first)} with {words(other)} {share:.0%}"
-        for first, other, share in found.pairs[:_PAIRS]
+        f"{words(first)} with {words(second)} {share:.0%}"
+        for first, second, share in found.pairs[:_PAIRS]
         if share >= 0.01
     ]
     told = f"Together, beyond what each does alone: {'; '.join(pairs)}." if pairs else None
@@ -458,7 +453,7 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup:
 
 def _draw_effect(effect: Effect, found: Importance, maximise: bool) -> Markup:
     """Draw what the forest expects with each value of a parameter."""
-    everything = [value for other in found.effects for value in other.mean]
+    everything = [value for shown in found.effects for value in shown.mean]
     longest = max(len(label) for label in effect.labels[:: max(1, len(effect.labels) // 4)])
     scale = NamedScale(effect.labels, most=max(2, 220 // (7 * min(longest, 14) + 12)))
     low, high = min(everything), max(everything)

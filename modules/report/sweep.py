@@ -11,6 +11,16 @@ from ..trial import METRICS
 if TYPE_CHECKING:
     from ..evaluation import BiasReport
 
+# Columns of what belongs to every trial; rows need not have them.
+TRIAL: Final = "trial"
+TRAINER: Final = "trainer"
+STATE: Final = "state"
+"""How it ended: what is in neither `DONE` nor `STOPPED` nor `DIVERGED` is a failure."""
+REASON: Final = "reason"
+"""Why it failed; without it, its state says why."""
+CURVE: Final = "learning curve"
+"""A sequence of step and objective: drawn, and in no table."""
+
 DONE: Final = frozenset({"", "ok", "done", "finished", "complete", "completed"})
 """States of a trial whose objective counts."""
 DIVERGED: Final = frozenset({"diverged"})
@@ -39,13 +49,6 @@ class Sweep:
         How many trials there will be, where that is known.
     cost : str
         The column of what a trial costs: its training time in seconds.
-    trial, trainer, status, reason : str
-        The columns of a trial's number, of who trained it, of how it ended and why; rows need not
-        have them. A state that is in neither `DONE` nor `STOPPED` nor `DIVERGED` is a failure, and
-        says why if `reason` does not.
-    curve : str
-        The column of a trial's learning curve: a sequence of step and objective. It is drawn, and
-        in no table.
     workflow : str
         The text of the workflow file.
     command : str
@@ -63,11 +66,6 @@ class Sweep:
     metrics: Sequence[str] = ()
     expected: int | None = None
     cost: str = "training_time_s"
-    trial: str = "trial"
-    trainer: str = "trainer"
-    status: str = "state"
-    reason: str = "reason"
-    curve: str = "learning curve"
     workflow: str = ""
     command: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -75,8 +73,8 @@ class Sweep:
 
     def metrics_of(self, row: Mapping[str, Any]) -> list[str]:
         """Return the columns of a row that came out of the trial."""
-        others = {self.trial, self.trainer, self.status, self.reason, self.curve, "seed"}
-        return [name for name in row if name not in others and name not in self.parameters]
+        known = {TRIAL, TRAINER, STATE, REASON, CURVE, "seed"}
+        return [name for name in row if name not in known and name not in self.parameters]
 
     @property
     def direction(self) -> str:
@@ -88,8 +86,8 @@ class Sweep:
         """What is shown against the cost: the objective, unless that is the cost itself."""
         if self.objective != self.cost:
             return self.objective
-        others = [name for name in self.metrics if name != self.cost]
-        return "accuracy" if "accuracy" in others or not others else others[0]
+        metrics = [name for name in self.metrics if name != self.cost]
+        return "accuracy" if "accuracy" in metrics or not metrics else metrics[0]
 
     @property
     def maximise_quality(self) -> bool:
@@ -101,26 +99,17 @@ class Sweep:
 
 @dataclass(frozen=True)
 class RankAccount:
-    """How one rank spent its time, as the run's account has it.
-
-    Attributes
-    ----------
-    rank : int
-    host : str
-    copies : sequence of str
-        What ran there.
-    working_s, waiting_s, communicating_s : float
-    cpu_s : float or None
-        CPU time in this; None where nobody has measured it.
-    """
+    """How one rank spent its time, as the run's account has it."""
 
     rank: int
     host: str
     copies: Sequence[str]
+    """What ran there."""
     working_s: float
     waiting_s: float
     communicating_s: float
     cpu_s: float | None = None
+    """CPU time in this; None where nobody has measured it."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> RankAccount:

@@ -19,7 +19,7 @@ from .markup import (
     words,
 )
 from .picture import Picture
-from .sweep import RankAccount
+from .sweep import REASON, TRIAL, RankAccount
 
 if TYPE_CHECKING:
     from ..evaluation import BiasReport
@@ -88,7 +88,7 @@ def failures_section(picture: Picture) -> Markup | None:
     if not gathered.lost:
         return None
     reasons = [[f"{many:,}", reason] for reason, many in gathered.reasons.most_common()]
-    names = [picture.sweep.trial, *picture.varying, picture.sweep.reason]
+    names = [TRIAL, *picture.varying, REASON]
     known = [name for name in names if any(name in row for _, row in gathered.failures)]
     examples = [[show(row.get(name)) for name in known] for _, row in gathered.failures]
     of = f"{gathered.lost:,} of {gathered.count:,} trials have no result."

@@ -1,4 +1,4 @@
-"""Beside which values of others a parameter exists."""
+"""Beside which values of other parameters a parameter exists."""
 
 from __future__ import annotations
 
@@ -16,16 +16,10 @@ _BOUNDS = ("at_least", "at_most")
 
 @dataclass(frozen=True)
 class Condition:
-    """What a parameter's value has to be.
-
-    Attributes
-    ----------
-    values : tuple or None
-        It has to be one of these; None where only the bounds count.
-    at_least, at_most : float
-    """
+    """What a parameter's value has to be."""
 
     values: tuple[Any, ...] | None = None
+    """It has to be one of these; None where only the bounds count."""
     at_least: float = -math.inf
     at_most: float = math.inf
 
@@ -37,7 +31,7 @@ class Condition:
 
 
 Conditions = Mapping[str, Mapping[str, Condition]]
-"""Of each parameter: of each other that it asks about, what it asks."""
+"""Of each parameter: of each parent that it asks about, what it asks."""
 
 
 def parse_conditions(
@@ -45,40 +39,37 @@ def parse_conditions(
 ) -> dict[str, dict[str, Condition]]:
     """Read the ``if`` of every parameter.
 
-    Raises
-    ------
-    SpaceError
-        If one asks for what can never be, or about a parameter that is not there.
+    A `SpaceError` if one asks for what can never be, or about a parameter that is not there.
     """
     return {
-        name: {other: _condition(name, other, what, dimensions) for other, what in table.items()}
+        name: {parent: _condition(name, parent, what, dimensions) for parent, what in table.items()}
         for name, table in wanted.items()
     }
 
 
 def _condition(
-    name: str, other: str, what: object, dimensions: Mapping[str, Dimension]
+    name: str, parent: str, what: object, dimensions: Mapping[str, Dimension]
 ) -> Condition:
-    if other not in dimensions:
+    if parent not in dimensions:
         raise SpaceError(
-            f"if: there is no parameter {other!r}{_meant(other, list(dimensions))}", name
+            f"if: there is no parameter {parent!r}{_meant(parent, list(dimensions))}", name
         )
-    dimension = dimensions[other]
+    dimension = dimensions[parent]
     if isinstance(what, Mapping) and what and set(what) <= set(_BOUNDS):
-        return _bounds(name, other, what, dimension)
+        return _bounds(name, parent, what, dimension)
     if isinstance(what, Mapping) and not (
         isinstance(dimension, Choices) and _is_value(what, dimension)
     ):
         unknown = ", ".join(str(key) for key in what if key not in _BOUNDS) or "{}"
         raise SpaceError(
-            f"if: {other}: unknown condition {unknown}; write a value, a list of values, "
+            f"if: {parent}: unknown condition {unknown}; write a value, a list of values, "
             "or { at_least = ..., at_most = ... }",
             name,
         )
     if not isinstance(dimension, Finite) and not isinstance(dimension, LogIntegers):
         raise SpaceError(
-            f"if: {other} has any value between two, so it is never just {what!r}; "
-            f"write {other} = {{ at_least = ... }} or {{ at_most = ... }}",
+            f"if: {parent} has any value between two, so it is never just {what!r}; "
+            f"write {parent} = {{ at_least = ... }} or {{ at_most = ... }}",
             name,
         )
     is_list = isinstance(what, Sequence) and not isinstance(what, str)
@@ -86,19 +77,21 @@ def _condition(
         return Condition((_own(what, dimension),))
     values = tuple(what) if isinstance(what, Sequence) and is_list else (what,)
     if not values:
-        raise SpaceError(f"if: {other} = [] never holds", name)
+        raise SpaceError(f"if: {parent} = [] never holds", name)
     for value in values:
         if not _is_value(value, dimension):
             known = [str(choice) for choice in dimension] if isinstance(dimension, Choices) else []
-            raise SpaceError(f"if: {other} is never {value!r}{_meant(str(value), known)}", name)
+            raise SpaceError(f"if: {parent} is never {value!r}{_meant(str(value), known)}", name)
     return Condition(tuple(_own(value, dimension) for value in values))
 
 
-def _bounds(name: str, other: str, what: Mapping[str, Any], dimension: Dimension) -> Condition:
+def _bounds(name: str, parent: str, what: Mapping[str, Any], dimension: Dimension) -> Condition:
     values = dimension if isinstance(dimension, Choices) else ()
     for bound in [*what.values(), *values]:
         if isinstance(bound, bool) or not isinstance(bound, (int, float)) or bound != bound:
-            raise SpaceError(f"if: {other} = {dict(what)}: at_least and at_most need numbers", name)
+            raise SpaceError(
+                f"if: {parent} = {dict(what)}: at_least and at_most need numbers", name
+            )
     at_least, at_most = what.get("at_least", -math.inf), what.get("at_most", math.inf)
     return Condition(None, _own(at_least, dimension), _own(at_most, dimension))
 
@@ -128,12 +121,8 @@ def _meant(name: str, known: Sequence[str]) -> str:
 def parents_first(conditions: Conditions) -> list[str]:
     """Return the parameters so that each comes after those that it asks about.
 
-    Otherwise they stay in the order in which they stand.
-
-    Raises
-    ------
-    SpaceError
-        If conditions run in a circle.
+    Otherwise they stay in the order in which they stand. A `SpaceError` if conditions run in a
+    circle.
     """
     placed: dict[str, None] = {}
     while len(placed) < len(conditions):
@@ -141,7 +130,7 @@ def parents_first(conditions: Conditions) -> list[str]:
             (
                 name
                 for name, table in conditions.items()
-                if name not in placed and all(other in placed for other in table)
+                if name not in placed and all(parent in placed for parent in table)
             ),
             None,
         )
@@ -156,24 +145,15 @@ def _circle(conditions: Conditions, placed: Mapping[str, None]) -> str:
     way: list[str] = []
     while name not in way:
         way.append(name)
-        name = next(other for other in conditions[name] if other not in placed)
+        name = next(parent for parent in conditions[name] if parent not in placed)
     return f"conditions run in a circle: {' if '.join([*way[way.index(name) :], name])}"
 
 
 def breaks(dimension: Dimension, asked: Sequence[Condition]) -> Iterator[tuple[int, int]]:
-    """Cut the values of a parameter into runs within which every condition is constant.
+    """Cut the values of a parameter into runs within which every condition about it is constant.
 
-    Parameters
-    ----------
-    dimension : Dimension
-    asked : sequence of Condition
-        What other parameters ask about this one.
-
-    Yields
-    ------
-    (int, int)
-        How many values there are in a run, and which conditions hold there, as bits. A range that
-        cannot be counted gives a run of one for each part.
+    Yields how many values there are in a run, and which conditions hold there, as bits. A range
+    that cannot be counted gives a run of one for each part.
     """
     if isinstance(dimension, Finite):
         ends = sorted(_changes(dimension, asked) | {0, len(dimension)})
@@ -230,5 +210,5 @@ def _samples(dimension: Dimension, asked: Sequence[Condition]) -> list[Any]:
         )
         ends += [dimension.share(bound) for bound in bounds if low <= bound <= high]
     ends = sorted(set(ends))
-    middles = [(below + other) / 2 for below, other in pairwise(ends)]
+    middles = [(below + above) / 2 for below, above in pairwise(ends)]
     return [dimension.at(min(share, 1 - 2**-53)) for share in sorted({*ends, *middles})]

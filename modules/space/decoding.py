@@ -24,64 +24,36 @@ _MOST_NODES = 50_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """Neighbouring values behind which the rest of a point is alike.
-
-    Attributes
-    ----------
-    first : int
-        Index of the first value.
-    before : int
-        Points that come before this run's.
-    below : PointNode
-    """
+    """Neighbouring values behind which the rest of a point is alike."""
 
     first: int
+    """Index of the first value."""
     before: int
+    """Points that come before this run's."""
     below: PointNode
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PointNode:
-    """A parameter, after what came before it has been chosen.
-
-    Attributes
-    ----------
-    position : int
-        Of the parameter; one beyond the last for the end of a point.
-    size : int
-        Points below.
-    runs : tuple of Run
-        One without end if the parameter is absent here.
-    starts : tuple of int
-        ``before`` of each run.
-    is_present : bool
-    """
+    """A parameter, after what came before it has been chosen."""
 
     position: int
+    """Of the parameter; one beyond the last for the end of a point."""
     size: int
+    """Points below."""
     runs: tuple[Run, ...] = ()
+    """One without end if the parameter is absent here."""
     starts: tuple[int, ...] = ()
+    """``before`` of each run."""
     is_present: bool = True
 
 
 class PointTree:
     """The points of a space by their numbers.
 
-    Parameters
-    ----------
-    names : sequence of str
-        Each after those that it asks about; the last varies fastest.
-    dimensions : mapping of str to Dimension
-    conditions : Conditions
-
-    Raises
-    ------
-    SpaceError
-        If a parameter is in no point at all, or conditions are beyond counting.
-
-    Notes
-    -----
-    Sizes mean something only if every dimension is `Finite`.
+    Each of the `names` comes after those that it asks about; the last varies fastest. Sizes mean
+    something only if every dimension is `Finite`. A `SpaceError` if a parameter is in no point at
+    all, or conditions are beyond counting.
     """
 
     def __init__(
@@ -94,9 +66,9 @@ class PointTree:
         self._askers: list[list[int]] = [[] for _ in names]
         asked: list[list[Any]] = [[] for _ in names]
         for name, table in conditions.items():
-            for other, condition in table.items():
-                self._askers[place[other]].append(place[name])
-                asked[place[other]].append(condition)
+            for parent, condition in table.items():
+                self._askers[place[parent]].append(place[name])
+                asked[place[parent]].append(condition)
         self._runs = [
             list(breaks(dimension, wanted))
             for dimension, wanted in zip(self._dimensions, asked, strict=True)
@@ -187,11 +159,6 @@ _WORD = (1 << 64) - 1
 class Permutation:
     """A permutation of ``range(size)`` that follows from a seed.
 
-    Parameters
-    ----------
-    size : int
-    seed : int
-
     Notes
     -----
     A Feistel network over a pair of digits (left, right) with bases as near the square root of the
@@ -216,13 +183,7 @@ class Permutation:
         self._hash = _mixed if self._left <= _WORD >> 16 else self._digested
 
     def __getitem__(self, index: int) -> int:
-        """Return which element comes at a place.
-
-        Raises
-        ------
-        IndexError
-            If the place is not in ``range(size)``.
-        """
+        """Return which element comes at a place; an IndexError if there is no such place."""
         if not 0 <= index < self.size:
             raise IndexError(f"place {index} of {self.size}")
         while True:
@@ -235,11 +196,11 @@ class Permutation:
 
     def _network(self, index: int) -> int:
         bases, hashed = (self._left, self._right), self._hash
-        one, other = divmod(index, self._right)
+        shifted, kept = divmod(index, self._right)
         for turn, key in enumerate(self._keys):
-            # `one` is the left digit in even rounds, the right one in odd rounds.
-            one, other = other, (one + hashed(other, key)) % bases[turn & 1]
-        return one * self._right + other
+            # The left digit is shifted in even rounds, the right one in odd rounds.
+            shifted, kept = kept, (shifted + hashed(kept, key)) % bases[turn & 1]
+        return shifted * self._right + kept
 
     def _digested(self, value: int, key: int) -> int:
         """Return a hash as wide as the digits, for grids beyond all counting."""

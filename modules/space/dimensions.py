@@ -51,22 +51,16 @@ class Dimension:
     is_ordered = True
 
     def at(self, share: float) -> Any:
-        """Return a value.
+        """Return the value at a share of the way through, from 0 to below 1.
 
-        Parameters
-        ----------
-        share : float, 0 <= share < 1
-            How far through the values; uniformly drawn shares give each its due.
+        Uniformly drawn shares give each value its due.
         """
         raise NotImplementedError
 
     def share(self, value: Any) -> float:
         """Return the share in whose middle a value lies: ``at(share(value)) == value``.
 
-        Raises
-        ------
-        ValueError
-            If it is none of the values.
+        A ValueError if it is none of the values.
         """
         raise NotImplementedError
 
@@ -92,13 +86,7 @@ class Finite(Dimension):
         return iter(self)
 
     def index_of(self, value: Any) -> int:
-        """Return where a value stands.
-
-        Raises
-        ------
-        ValueError
-            If it does not.
-        """
+        """Return where a value stands; a ValueError if it does not."""
         raise NotImplementedError
 
     def at(self, share: float) -> Any:
@@ -110,9 +98,9 @@ class Finite(Dimension):
         return (self.index_of(value) + 0.5) / len(self)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Whether two values of a file are the same; 1 and true are not, 1 and 1.0 are."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+    return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)
 
 
 @dataclass(frozen=True)
@@ -265,5 +253,5 @@ def _is_real(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _near(one: float, other: float, step: float) -> bool:
-    return abs(one - other) <= 1e-9 * abs(step) or one == other
+def _near(first: float, second: float, step: float) -> bool:
+    return abs(first - second) <= 1e-9 * abs(step) or first == second

@@ -33,22 +33,9 @@ _MOST_LOG_STEPS = 100_000
 
 
 def parse_dimension(entry: object) -> tuple[Dimension, Mapping[str, Any]]:
-    """Read one parameter.
+    """Read what stands behind a parameter's name: its values, and what its ``if`` says, unread.
 
-    Parameters
-    ----------
-    entry : object
-        What stands behind the parameter's name.
-
-    Returns
-    -------
-    (Dimension, mapping)
-        Its values, and what stands in its ``if``, unread.
-
-    Raises
-    ------
-    SpaceError
-        If it is malformed, or has no values.
+    A `SpaceError` if it is malformed, or has no values.
     """
     if not isinstance(entry, Mapping):
         return _dimension(entry), {}
@@ -181,8 +168,8 @@ class Space:
     Attributes
     ----------
     dimensions : mapping of str to Dimension
-    is_finite : bool
-        Whether a grid can go through it.
+    endless : list of str
+        Parameters whose values cannot be counted: no grid can go through them.
 
     Raises
     ------
@@ -212,10 +199,7 @@ class Space:
     def parse(cls, table: Mapping[str, Any]) -> Space:
         """Return the space of a table in a workflow file.
 
-        Raises
-        ------
-        SpaceError
-            If a parameter is malformed, or the grid has no points.
+        A `SpaceError` if a parameter is malformed, or the grid has no points.
         """
         if not table:
             raise SpaceError("the grid is empty: name at least one parameter")
@@ -233,19 +217,8 @@ class Space:
         return list(self.dimensions)
 
     @property
-    def is_finite(self) -> bool:
-        """Whether its points can be counted."""
-        return not self.endless
-
-    @property
     def size(self) -> int:
-        """The number of points.
-
-        Raises
-        ------
-        SpaceError
-            If they cannot be counted.
-        """
+        """The number of points; a `SpaceError` if they cannot be counted."""
         if self.endless:
             raise SpaceError(
                 "every number between two, which a grid cannot go through; "
@@ -257,17 +230,8 @@ class Space:
     def point(self, index: int) -> Parameters:
         """Return the parameters of one point of the grid, the last one varying fastest.
 
-        Parameters
-        ----------
-        index : int
-            From 0 to ``size - 1``.
-
-        Raises
-        ------
-        IndexError
-            If it is not.
-        SpaceError
-            If the points cannot be counted.
+        An IndexError if the index is not from 0 to ``size - 1``, a `SpaceError` if the points
+        cannot be counted.
         """
         if not 0 <= index < self.size:
             raise IndexError(f"point {index} of a grid of {self.size}")
@@ -276,21 +240,16 @@ class Space:
     def sample(self, draw: Callable[[str], float]) -> Parameters:
         """Return a point whose parameters are drawn one by one, each after those it asks about.
 
-        Parameters
-        ----------
-        draw : function
-            Takes a parameter's name, gives a share of its values, from 0 to below 1; called only
-            for parameters that are there.
+        `draw` takes a parameter's name and gives a share of its values, from 0 to below 1; it is
+        called only for parameters that are there.
         """
         return self.build(lambda name: self.dimensions[name].at(draw(name)))
 
     def build(self, choose: Callable[[str], Any]) -> Parameters:
         """Return a point whose values are chosen one by one, each after those it asks about.
 
-        Parameters
-        ----------
-        choose : function
-            Takes a parameter's name, gives its value; called only for parameters that are there.
+        `choose` takes a parameter's name and gives its value; it is called only for parameters that
+        are there.
         """
         chosen: Parameters = {}
         for name in self._order:
@@ -301,10 +260,7 @@ class Space:
     def check(self, parameters: Mapping[str, Any]) -> None:
         """Check that parameters are a point of the space.
 
-        Raises
-        ------
-        SpaceError
-            If a value is none of its parameter's, or one is missing or should be.
+        A `SpaceError` if a value is none of its parameter's, or one is missing or should be.
         """
         for name in [*self._order, *(name for name in parameters if name not in self.dimensions)]:
             wanted = name in self.dimensions and self._is_there(name, parameters)
@@ -318,8 +274,8 @@ class Space:
 
     def _is_there(self, name: str, chosen: Mapping[str, Any]) -> bool:
         return all(
-            other in chosen and condition.holds(chosen[other])
-            for other, condition in self.conditions[name].items()
+            parent in chosen and condition.holds(chosen[parent])
+            for parent, condition in self.conditions[name].items()
         )
 
     def _in_order(self, parameters: Parameters) -> Parameters:

@@ -25,10 +25,6 @@ _KIND = "strategies"
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    def given(self) -> dict[str, Any]:
-        """Return the options but for the name."""
-        return self.model_dump(exclude={"name", "rule"})
-
 
 class GridOptions(_Table):
     """Options of ``grid``: every point once. Its order is an option of the sweep."""
@@ -91,26 +87,11 @@ RULES: dict[str, type[_Table]] = {"halving": HalvingOptions, "median": MedianOpt
 
 
 def check_strategy(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Check the options of a strategy, without making it.
+    """Check the options of a strategy without making it; return them with those that were left out.
 
-    Parameters
-    ----------
-    table : mapping
-        With its ``name``: one of `STRATEGIES`, one of an installed package, or a user's class.
-    folder : Path
-        Of the workflow file.
-
-    Returns
-    -------
-    dict
-        The table, with the options that were left out.
-
-    Raises
-    ------
-    pydantic.ValidationError
-        If an option is wrong.
-    PluginError
-        If there is no such strategy.
+    The name in the table is one of `STRATEGIES`, one of an installed package, or a user's class
+    beside the workflow file. A `pydantic.ValidationError` if an option is wrong, a `PluginError` if
+    there is no such strategy.
     """
     name = table["name"]
     if name in STRATEGIES:

@@ -25,8 +25,6 @@ class CrossEntropy:
 
     Parameters
     ----------
-    space : Space
-    seed : int
     elite : int, at least 2
         How many trials the distribution is fitted to.
     startup : int, optional
@@ -108,19 +106,13 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class Normal:
-    """A normal distribution of shares, cut off at 0 and 1, by inversion.
-
-    Attributes
-    ----------
-    mean, deviation : float
-    below, between : float
-        Probability that the uncut one lies below 0, and between 0 and 1.
-    """
+    """A normal distribution of shares, cut off at 0 and 1, by inversion."""
 
     mean: float
     deviation: float
     below: float
     between: float
+    """Probability that the uncut one lies below 0, and between 0 and 1."""
 
     @classmethod
     def fit(cls, shares: list[float]) -> Normal:
@@ -142,17 +134,10 @@ class Normal:
 
 @dataclass(frozen=True)
 class Frequencies:
-    """Probabilities of choices: their counts, each as if it had been seen once more.
-
-    Attributes
-    ----------
-    counts : tuple of (int, int)
-        Of choices that were seen: index and how often, by index.
-    choices : int
-    seen : int
-    """
+    """Probabilities of choices: their counts, each as if it had been seen once more."""
 
     counts: tuple[tuple[int, int], ...]
+    """Of choices that were seen: index and how often, by index."""
     choices: int
     seen: int
 

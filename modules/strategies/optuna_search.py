@@ -44,8 +44,6 @@ class OptunaSearch:
 
     Parameters
     ----------
-    space : Space
-    seed : int
     sampler : str
         A key of `SAMPLERS`.
     best, last : int, optional

@@ -21,12 +21,7 @@ WINDOW = 4096
 
 
 class Window:
-    """The last `limit` numbers that were added.
-
-    Parameters
-    ----------
-    limit : int
-    """
+    """The last `limit` numbers that were added."""
 
     def __init__(self, limit: int = WINDOW) -> None:
         self._limit = limit
@@ -215,11 +210,6 @@ class Median:
 class StrategyWithRule:
     """Asks a strategy, and stops trials by a rule.
 
-    Parameters
-    ----------
-    strategy : Strategy
-    rule : StoppingRule
-
     Notes
     -----
     Which trials are stopped depends on the order in which reports come; `Lagged` has a remedy.
@@ -271,7 +261,6 @@ class Lagged:
 
     Parameters
     ----------
-    strategy : Strategy
     lag : int, at least 1
         At most ``lag + 1`` trials can be under way: so many that no trainer waits, and as few as
         that allows, since a strategy learns later by as much.

@@ -91,20 +91,9 @@ class Draws:
 
 
 class Grid:
-    """Goes through all points of a space, in their order or shuffled.
+    """Goes through all points of a space: in their order, the last parameter fastest, or shuffled.
 
-    Parameters
-    ----------
-    space : Space
-    seed : int
-        Of the shuffled order.
-    order : {"natural", "shuffled"}
-        Natural: the last parameter varies fastest.
-
-    Raises
-    ------
-    SpaceError
-        If the points cannot be counted.
+    A `SpaceError` if the points cannot be counted.
     """
 
     is_stateless = True
@@ -131,11 +120,6 @@ class Random:
 
     A parameter that exists only beside some value of another is drawn when that value was: so
     ``optimizer = ["sgd", "adam"]`` gives each half the trials, however many points belong to it.
-
-    Parameters
-    ----------
-    space : Space
-    seed : int
 
     References
     ----------

@@ -40,36 +40,17 @@ class ExportError(ValueError):
 
 
 def export(ledger: Path, formats: list[str], folder: Path) -> list[Path]:
-    """Write what a ledger holds in other formats, into files beside it.
+    """Write what a ledger holds in other formats (`FORMATS`), into files beside it; return these.
 
-    Parameters
-    ----------
-    ledger : Path
-    formats : list of {"csv", "json", "parquet", "optuna"}
-    folder : Path
-        Of the workflow file, beside which a function that is the objective is found.
-
-    Returns
-    -------
-    list of Path
-
-    Raises
-    ------
-    ExportError
-        If a format is unknown, or what it needs is not installed.
+    Functions that are objectives are looked for beside the workflow file, in `folder`. An
+    `ExportError` if a format is unknown, or what it needs is not installed.
     """
     check_formats(formats)
     return [path for name in formats for path in FORMATS[name](ledger, folder)]
 
 
 def check_formats(formats: list[str]) -> None:
-    """Find out whether a sweep can be exported so, before it has run for a night.
-
-    Raises
-    ------
-    ExportError
-        As `export`.
-    """
+    """Find out whether a sweep can be exported so, before it has run for a night; as `export`."""
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise ExportError(f"no such format: {', '.join(unknown)}; there are {', '.join(FORMATS)}")
@@ -106,10 +87,7 @@ def reports_of(ledger: Path) -> Iterator[dict[str, Any]]:
 def curves_of(ledger: Path, folder: Path) -> Iterator[tuple[int, list[tuple[int, float]]]]:
     """Yield of each record its trial and its learning curve: steps, and the first objective there.
 
-    Raises
-    ------
-    ValueError
-        If the ledger is damaged, or there is no such objective.
+    A ValueError if the ledger is damaged, or there is no such objective.
     """
     objective = objectives_of(ledger, folder)[0]
     for record in trials_of(ledger):
@@ -212,10 +190,10 @@ def _kind_of(value: Any) -> type:
     return str
 
 
-def _wider(one: type | None, other: type) -> type:
-    if one is None or one is other:
-        return other
-    return float if {one, other} == {int, float} else str
+def _wider(so_far: type | None, kind: type) -> type:
+    if so_far is None or so_far is kind:
+        return kind
+    return float if {so_far, kind} == {int, float} else str
 
 
 def _as(kind: type, value: Any) -> Any:

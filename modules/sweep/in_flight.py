@@ -29,19 +29,12 @@ _MOST_TRIALS: Final = 2**20
 
 @dataclass(frozen=True)
 class LeftInFlight:
-    """The trials that a rank was running.
-
-    Attributes
-    ----------
-    trainer : str
-        Its copy, as ``trainer.0``.
-    rank : int
-        Within the copy.
-    trials : range
-    """
+    """The trials that a rank was running."""
 
     trainer: str
+    """Its copy, as ``trainer.0``."""
     rank: int
+    """Within the copy."""
     trials: range
 
     def __str__(self) -> str:
@@ -52,15 +45,7 @@ class LeftInFlight:
 
 
 class InFlightTrials:
-    """Notes which trials this rank is running.
-
-    Parameters
-    ----------
-    run_dir : Path
-    tags : Tags
-        Of the trainer.
-    copy_index, copy_rank : int
-    """
+    """Notes which trials this rank of a trainer is running."""
 
     def __init__(self, run_dir: Path, tags: Tags, copy_index: int, copy_rank: int) -> None:
         self._path = _folder(run_dir) / f"{_prefix(tags)}{copy_index}.{copy_rank}{_SUFFIX}"
@@ -95,14 +80,7 @@ class InFlightTrials:
 
 
 def read_in_flight(run_dir: Path, tags: Tags | None = None) -> list[LeftInFlight]:
-    """Return the trials of ranks that have not left by themselves.
-
-    Parameters
-    ----------
-    run_dir : Path
-    tags : Tags, optional
-        Only of this trainer.
-    """
+    """Return the trials of ranks, of all trainers or one, that have not left by themselves."""
     return list(_read(_paths(run_dir, tags)))
 
 
@@ -115,18 +93,10 @@ def take_in_flight(run_dir: Path, tags: Tags) -> list[LeftInFlight]:
 
 
 def explain_lost_ranks(run_dir: Path, lost: Collection[str]) -> list[str]:
-    """Return which trials were under way when a run was ended by the death of a rank.
+    """Return in lines which trials were under way when a run was ended by the death of a rank.
 
-    Parameters
-    ----------
-    run_dir : Path
-    lost : collection of str
-        The copies whose ranks have died, as ``trainer.0``; empty if that is not known.
-
-    Returns
-    -------
-    list of str
-        Lines of text; none if there was no sweep.
+    `lost` are the copies whose ranks have died, as ``trainer.0``; empty if that is not known. No
+    lines if there was no sweep.
     """
     found = read_in_flight(run_dir)
     goes_on = f"no recorded trial is lost: diel run --resume {run_dir} goes on"

@@ -97,48 +97,30 @@ def _lowest(bits: int) -> int:
 
 @dataclass(frozen=True)
 class Grant:
-    """Trials that are given out: from `start` to ``stop - 1``.
-
-    Attributes
-    ----------
-    lease : int
-        The number under which they are out.
-    start, stop : int
-    attempt : int
-        From 1: how often they have been given out because of failures, this time included.
-    """
+    """Trials that are given out: from `start` to ``stop - 1``."""
 
     lease: int
+    """The number under which they are out."""
     start: int
     stop: int
     attempt: int = 1
+    """From 1: how often they have been given out because of failures, this time included."""
 
 
 @dataclass
 class LeaseBook:
-    """The trials of a sweep, by number.
-
-    Parameters
-    ----------
-    total : int or None
-        How many trials there are; None as long as that is not known.
-    recorded : Bitmap
-        Those that need not be done. The book adds to it.
-    """
+    """The trials of a sweep, by number."""
 
     total: int | None
+    """How many trials there are; None as long as that is not known."""
     recorded: Bitmap = field(default_factory=Bitmap)
+    """Those that need not be done. The book adds to it."""
 
     def __post_init__(self) -> None:
         self._next = 0
         self._again: deque[tuple[int, int, int]] = deque()
         self._out: dict[int, Grant] = {}
         self._leases = self._trials_out = 0
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every trial is recorded."""
-        return self.total is not None and len(self.recorded) >= self.total
 
     @property
     def leases_out(self) -> int:
@@ -179,20 +161,11 @@ class LeaseBook:
         return grant
 
     def came_back(self, lease: int, done: int, retried: Collection[int] = ()) -> Grant | None:
-        """Take a lease back of which the first `done` trials were tried.
+        """Take a lease back of which the first `done` trials were tried; return what it was.
 
-        Parameters
-        ----------
-        lease : int
-        done : int
-        retried : collection of int
-            Those that were tried and are to be tried again.
-
-        Returns
-        -------
-        Grant or None
-            What it was; None for a lease that came back before: its trials were done twice, by a
-            trainer that was given up and by another one. Then nothing changes.
+        Those that are to be `retried` are given out again. None for a lease that came back before:
+        its trials were done twice, by a trainer that was given up and by another one. Then nothing
+        changes.
         """
         out = self._out.pop(lease, None)
         if out is None:
@@ -219,24 +192,16 @@ class LeaseBook:
 class Pace:
     """How many trials to give out at once, from how long they take.
 
-    Short trials travel by the thousand, long ones one by one, and near the end the rest is
-    shared among all trainers.
-
-    Attributes
-    ----------
-    at_once : int
-        How many trials a trainer runs together, which takes less time.
+    Short trials travel by the thousand, long ones one by one, and near the end the rest is shared
+    among all trainers.
     """
 
     def __init__(self) -> None:
-        self._trial_s: float | None = None
+        self.trial_s: float | None = None
+        """What a trial takes at the moment, in seconds; None if nothing is known yet."""
         self._size = 1
         self.at_once = 1
-
-    @property
-    def trial_s(self) -> float | None:
-        """What a trial takes at the moment, in seconds; None if nothing is known yet."""
-        return self._trial_s
+        """How many trials a trainer runs together, which takes less time."""
 
     def observe(self, trials: int, seconds: float) -> None:
         """Record how long the trials of a lease took."""
@@ -244,23 +209,23 @@ class Pace:
             return
         each_s = seconds / trials
         # Slower counts at once, faster by halves: a lease that takes too long holds up others.
-        if self._trial_s is None or each_s > self._trial_s:
-            self._trial_s = each_s
+        if self.trial_s is None or each_s > self.trial_s:
+            self.trial_s = each_s
         else:
-            self._trial_s = (self._trial_s + each_s) / 2
+            self.trial_s = (self.trial_s + each_s) / 2
 
     def size(self, to_give: int | None, trainers: int) -> int:
         """Return how many trials to give out next."""
         if self.at_once > 1 and to_give is not None:
-            short = int(TARGET_S / self._trial_s) if self._trial_s else 1
+            short = int(TARGET_S / self.trial_s) if self.trial_s else 1
             share = max(to_give // (2 * trainers), min(self.at_once // _FEWEST, short))
             size = self.at_once
             while 3 * size > 4 * max(1, share):
                 size = (size + 1) // 2
             return size
-        if self._trial_s is None:
+        if self.trial_s is None:
             return 1
-        fits = int(TARGET_S / self._trial_s) if self._trial_s > 0 else MOST_TRIALS
+        fits = int(TARGET_S / self.trial_s) if self.trial_s > 0 else MOST_TRIALS
         size = max(1, min(fits, self._size * _GROWTH, MOST_TRIALS))
         self._size = size
         if to_give is not None:

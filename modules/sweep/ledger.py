@@ -52,19 +52,10 @@ def ledger_path(run_dir: Path, group: str, module: str, iteration: Sequence[int]
 
 
 class Ledger:
-    """Appends to a ledger that this process alone writes.
+    """Appends to a ledger that this process alone writes; `about` is its first line.
 
-    Parameters
-    ----------
-    path : Path
-        Made if need be. Half a line at its end, left by a process that was killed, is cut off.
-    about : dict
-        What was asked for: the first line.
-
-    Raises
-    ------
-    LedgerError
-        If the file is there and says something else about itself.
+    The file is made if need be. Half a line at its end, left by a process that was killed, is cut
+    off. A `LedgerError` if the file says something else about itself.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
@@ -107,13 +98,7 @@ def has_begun(path: Path) -> bool:
 
 
 def about_of(path: Path) -> dict[str, Any]:
-    """Return what a ledger says of its sweep.
-
-    Raises
-    ------
-    LedgerError
-        If it is none.
-    """
+    """Return what a ledger says of its sweep; a `LedgerError` if it is none."""
     try:
         head = json.loads(next(whole_lines(path), b""))
         if head["format"] == FORMAT and isinstance(head["sweep"], dict):
@@ -127,12 +112,8 @@ def about_of(path: Path) -> dict[str, Any]:
 def records_of(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a ledger, in the order in which they were written.
 
-    A last line that is not whole is passed over. The file is never in memory as a whole.
-
-    Raises
-    ------
-    LedgerError
-        If a line is no record.
+    A last line that is not whole is passed over; another that is no record is a `LedgerError`. The
+    file is never in memory as a whole.
     """
     for number, line in enumerate(whole_lines(path), start=1):
         if number == 1:
@@ -154,11 +135,6 @@ def trials_of(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the records of a ledger as `records_of`, each with its state, parameters and metrics.
 
     One that lacks any of these is of a trial that failed: nothing else can be said of it.
-
-    Raises
-    ------
-    LedgerError
-        As `records_of`.
     """
     for record in records_of(path):
         missing = [name for name in _NEEDED if name not in record]

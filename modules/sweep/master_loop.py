@@ -52,43 +52,23 @@ class SweepFailed(ModuleFailed):
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep is to do.
-
-    Attributes
-    ----------
-    search : Search
-        Chooses the trials, and evaluates their metrics.
-    seed : int
-        From which each trial's follows.
-    retries : int
-        How often a trial that failed is tried again.
-    about : dict
-        What the file asks for, in plain values: the first line of the ledger.
-    """
+    """What a sweep is to do."""
 
     search: Search
+    """Chooses the trials, and evaluates their metrics."""
     seed: int
+    """From which each trial's follows."""
     retries: int = 0
+    """How often a trial that failed is tried again."""
     about: dict[str, Any] = field(default_factory=dict)
+    """What the file asks for, in plain values: the first line of the ledger."""
 
 
 def run_master(ctx: Context, tags: Tags, plan: SweepPlan, trainers: int) -> dict[str, Any]:
-    """Run a sweep, or what is left of it; return the row of its best trial.
+    """Run a sweep, or what is left of it, on so many trainers; return the row of its best trial.
 
-    Parameters
-    ----------
-    ctx : Context
-    tags : Tags
-    plan : Plan
-    trainers : int
-        How many copies there are.
-
-    Raises
-    ------
-    SweepFailed
-        If no trial has succeeded.
-    LedgerError
-        If the run directory holds the ledger of another sweep.
+    `SweepFailed` if no trial has succeeded, a `LedgerError` if the run directory holds the ledger
+    of another sweep.
     """
     sweep = _MasterLoop(ctx, tags, plan, trainers)
     state = "stopped"

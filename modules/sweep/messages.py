@@ -27,16 +27,11 @@ Tag: TypeAlias = "tuple[str | int, ...]"
 
 @dataclass(frozen=True)
 class Tags:
-    """The tags of the messages of one sweep.
-
-    Attributes
-    ----------
-    group, trainer : str
-        The group and the trainer's module.
-    """
+    """The tags of the messages of one sweep."""
 
     group: str
     trainer: str
+    """The group and the trainer's module."""
 
     def sweep(self, session: str) -> Tag:
         """Return the tag of a `SweepOrder`."""
@@ -66,51 +61,33 @@ class Tags:
 
 @dataclass(frozen=True)
 class SweepOrder:
-    """What a trainer has to know of a sweep: it reads this once.
-
-    Attributes
-    ----------
-    session : str
-    seed : int
-        From which each trial's follows.
-    strategy : Strategy or None
-        Where it needs to be told nothing: the trainers ask it themselves.
-    wants_reports : bool
-        Whether intermediate reports go to the master, which may stop a trial.
-    quarantined : frozenset of int
-        Trials that may have killed a rank in an earlier session: to be run in another process.
-    """
+    """What a trainer has to know of a sweep: it reads this once."""
 
     session: str
     seed: int
+    """From which each trial's follows."""
     strategy: Any
+    """One that needs to be told nothing, which the trainers ask themselves; None for any other."""
     wants_reports: bool = False
+    """Whether intermediate reports go to the master, which may stop a trial."""
     quarantined: frozenset[int] = frozenset()
+    """Trials that may have killed a rank in an earlier session: to be run in another process."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Trials for one trainer.
-
-    Attributes
-    ----------
-    session : str
-    number : int
-        Of the lease.
-    start, stop : int
-        The trials, from `start` to ``stop - 1``.
-    points : list of dict or None
-        The parameters of each; None where the strategy gives them.
-    attempt : int
-        From 1: how often these trials have been run, this time included.
-    """
+    """Trials for one trainer."""
 
     session: str
     number: int
+    """Of the lease."""
     start: int
     stop: int
+    """The trials, from `start` to ``stop - 1``."""
     points: list[dict[str, Any]] | None = None
+    """The parameters of each; None where the strategy gives them."""
     attempt: int = 1
+    """From 1: how often these trials have been run, this time included."""
 
 
 @dataclass(frozen=True)
@@ -122,45 +99,29 @@ class End:
 
 @dataclass
 class Outcome:
-    """What a lease gave: a list for each column, an entry for each trial that was run.
-
-    Attributes
-    ----------
-    session : str
-    lease, start : int
-    trainer : int
-        The copy that ran them.
-    points : list of dict
-    metrics : list of dict
-        Of a trial that failed, those that it had reported.
-    started_s : list of float
-        Seconds since 1970.
-    seconds : list of float
-    reasons : dict of int to str
-        Why trials have failed.
-    stopped : set of int
-        Trials that the master had stopped early.
-    at_once : int
-        How many trials this trainer runs together.
-    saves_models : bool
-        Whether it can write the model of a trial.
-    reports : dict of int to list of (int, dict)
-        The learning curves of trials that have reported something.
-    """
+    """What a lease gave: a list for each column, an entry for each trial that was run."""
 
     session: str
     lease: int
     start: int
     trainer: int
+    """The copy that ran them."""
     points: list[dict[str, Any]] = field(default_factory=list)
     metrics: list[dict[str, Any]] = field(default_factory=list)
+    """Of a trial that failed, those that it had reported."""
     started_s: list[float] = field(default_factory=list)
+    """Seconds since 1970."""
     seconds: list[float] = field(default_factory=list)
     reasons: dict[int, str] = field(default_factory=dict)
+    """Why trials have failed."""
     stopped: set[int] = field(default_factory=set)
+    """Trials that the master had stopped early."""
     at_once: int = 1
+    """How many trials this trainer runs together."""
     saves_models: bool = False
+    """Whether it can write the model of a trial."""
     reports: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
+    """The learning curves of trials that have reported something."""
 
 
 @dataclass(frozen=True)

@@ -25,21 +25,7 @@ AFTER_METRICS: Final = ("trainer", "seed", "state")
 
 
 class SweepOutput:
-    """Writes the table and the report of a sweep, and shows how it stands.
-
-    Parameters
-    ----------
-    ctx : Context
-    search : Search
-    book : LeaseBook
-        Says how many trials there are and how many are recorded.
-    results : SweepResults
-        Has the best rows, and counts those that are not ranked.
-    seed : int
-        Of the sweep.
-    file : Path
-        Of the table.
-    """
+    """Writes the table of a sweep to `file`, and its report, and shows how it stands."""
 
     def __init__(
         self,
@@ -134,7 +120,9 @@ class SweepOutput:
     def close(self, state: str) -> None:
         """Bring everything to its files; `state` is how the sweep has ended."""
         self._report.expect(self._book.total)
-        close_report(self._ctx, self._report, state)
+        self._report.close(state)
+        if self._report.problem:
+            self._ctx.log.warning("%s", self._report.problem)
         if self._table is None and self._untabled:  # none has succeeded: there are no metrics
             self._table = CsvTable(self._file, [*self._columns([]), *AFTER_METRICS])
             self._table.write(self._untabled)
@@ -150,10 +138,8 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
 
     Parameters
     ----------
-    ctx : Context
     table : Path
         ``results.csv``, or ``results-2.csv``.
-    search : Search
     seed : int
         Of the sweep.
     """
@@ -188,22 +174,8 @@ def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveRep
     )
 
 
-def close_report(ctx: Context, report: LiveReport, state: str) -> None:
-    """Write a report a last time; if it cannot be written, the log says why."""
-    report.close(state)
-    if report.problem:
-        ctx.log.warning("%s", report.problem)
-
-
 class CsvTable:
-    """Writes rows of a fixed set of columns, many at a time.
-
-    Parameters
-    ----------
-    path : Path
-        Written anew.
-    columns : sequence of str
-    """
+    """Writes rows of a fixed set of columns, many at a time, to a new file."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)

@@ -38,13 +38,11 @@ class SweepResults:
 
     Parameters
     ----------
-    search : Search
     seed : int
         Of the sweep.
 
     Attributes
     ----------
-    best_rows : BestRows
     succeeded, failed, stopped, diverged : int
         How many trials; those that were stopped early count as succeeded too.
     """
@@ -159,7 +157,7 @@ class SweepResults:
         if state == FINISHED:
             splits = record.get(SPLITS)
             evaluated = Evaluated.of(metrics, splits) if splits is not None else None
-            values = self._search.tell(trial, record["parameters"], metrics, evaluated).values
+            values = self._search.tell(trial, record["parameters"], metrics, evaluated)
         else:
             is_stopped = state == STOPPED
             self._search.tell(trial, record["parameters"], None, is_stopped=is_stopped)
@@ -225,13 +223,7 @@ RankingKey: TypeAlias = "tuple[bool, float, int]"
 class BestRows:
     """The best rows of a sweep, and which columns are the same in all rows.
 
-    Parameters
-    ----------
-    objective : str
-        The column that ranks rows.
-    maximise : bool
-    kept : int, optional
-        How many of the best rows to keep.
+    The column `objective` ranks them; `kept` is how many to keep.
     """
 
     def __init__(self, objective: str, *, maximise: bool, kept: int = 20) -> None:
@@ -265,13 +257,7 @@ class BestRows:
         return self._sign * value <= self._worst_kept[1]
 
     def add(self, row: Mapping[str, Any]) -> bool:
-        """Take a row into account; return whether it is among the best so far.
-
-        Parameters
-        ----------
-        row : mapping
-            ``trial``, the objective and any other columns.
-        """
+        """Take a row into account; return whether it is among the best so far."""
         if self._constants is None:
             self._constants = {
                 name: value for name, value in row.items() if name != self._objective

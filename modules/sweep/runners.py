@@ -32,22 +32,15 @@ _MEMORY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]iB|B)\s*", re.IGNORECA
 
 @dataclass(frozen=True)
 class Task:
-    """What a trainer calls for each trial.
-
-    Attributes
-    ----------
-    function : str or callable
-        ``train(parameters, report)``: where it is, as a workflow file says it. Or a function
-        ``prepare(options, folder)`` that returns it.
-    options : mapping
-        What the file gives to it.
-    folder : Path
-        Of the workflow file.
-    """
+    """What a trainer calls for each trial."""
 
     function: str | Callable[[Mapping[str, Any], Path], Train]
+    """``train(parameters, report)``: where it is, as a workflow file says it. Or a function
+    ``prepare(options, folder)`` that returns it."""
     options: Mapping[str, Any]
+    """What the file gives to it."""
     folder: Path
+    """Of the workflow file."""
 
     def load(self) -> Train:
         """Import the function; prepare what it needs."""
@@ -104,7 +97,6 @@ class InProcessRunner:
 
     Parameters
     ----------
-    task : Task
     comm : MPI.Intracomm or None
         That the function finds in its report.
     note : function, optional
@@ -198,13 +190,7 @@ class RankGroupRunner:
 
     The other ranks wait for their trials in the tuple space, and not in a collective call of MPI,
     which would take a core from those who work, and where nobody could tell them that the run ends.
-
-    Parameters
-    ----------
-    ctx : Context
-    tags : Tags
-    runner : TrialRunner
-        Runs a trial on this rank.
+    `runner` runs a trial on this rank.
     """
 
     def __init__(self, ctx: Context, tags: Tags, runner: TrialRunner) -> None:

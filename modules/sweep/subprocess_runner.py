@@ -1,4 +1,4 @@
-"""Trials in a process beside the rank, which may die, hang or use up memory without harm.
+"""Runs trials in a process beside the rank, which may die, hang or use up memory without harm.
 
 The process prepares once and then takes trial after trial, so a trial costs a message more. One
 that breaks a limit is killed with all that it has started, and the next trial gets a new process.
@@ -91,13 +91,7 @@ class SubprocessRunner:
             return TrialResult(last, str(death), has_died=True, reports=curve.points)
 
     def _start(self) -> None:
-        """Start a process and wait until it is ready.
-
-        Raises
-        ------
-        NotReady
-            If it cannot prepare: that is no trial's fault.
-        """
+        """Start a process and wait until it is ready; `NotReady` if it cannot prepare."""
         from diel import child_environment, start_helper
 
         folder = Path(__file__).parents[1]
@@ -106,11 +100,11 @@ class SubprocessRunner:
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(folder.parent), *filter(None, [environment.get("PYTHONPATH")])]
         )
-        self._link, its = Pipe()
-        with its:
+        self._link, childs_end = Pipe()
+        with childs_end:
             self._process = start_helper(
-                [sys.executable, "-c", _START, _PACKAGE, str(folder), str(its.fileno())],
-                its.fileno(),
+                [sys.executable, "-c", _START, _PACKAGE, str(folder), str(childs_end.fileno())],
+                childs_end.fileno(),
                 environment=environment,
                 stdout=_descriptor(sys.stdout),
                 stderr=_descriptor(sys.stderr),
@@ -134,12 +128,7 @@ class SubprocessRunner:
     def _receive(self, deadline_s: float | None) -> Any:
         """Return the next message; end the process if it breaks a limit.
 
-        Raises
-        ------
-        _Died
-            If it does, or has died by itself.
-        RunStopped
-            If the run is stopping.
+        `_Died` if it does, or has died by itself; `RunStopped` if the run is stopping.
         """
         assert self._link is not None
         looked_s = time.monotonic()

@@ -66,13 +66,7 @@ def run_leases(
 ) -> int:
     """Run the trials that the master gives out until there are no more; return how many.
 
-    Parameters
-    ----------
-    ctx : Context
-    tags : Tags
-    runner : TrialRunner
-    quarantine : function, optional
-        Gives a runner that survives some trials: they may have killed a rank before.
+    `quarantine` gives a runner that survives some trials: they may have killed a rank before.
     """
     at_once = getattr(runner, "at_once", 1)
     trials = failures = 0
@@ -231,15 +225,7 @@ def _quarantine(
 
 
 class Progress:
-    """Shows how far a trainer is, now and then, where its trials take long enough to be looked at.
-
-    Parameters
-    ----------
-    show : function
-        As `Context.progress`.
-    clock : function, optional
-        Seconds from anywhere.
-    """
+    """Shows how far a trainer is, now and then, where trials take long enough to be looked at."""
 
     def __init__(self, show: ShowProgress, clock: Callable[[], float] = time.monotonic) -> None:
         self._show, self._clock = show, clock

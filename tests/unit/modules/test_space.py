@@ -251,7 +251,7 @@ def test_a_point_has_the_parameters_of_its_space() -> None:
 
 def test_a_grid_cannot_go_through_every_number_between_two() -> None:
     space = Space.parse({"a": 1, "rate": {"from": 0.1, "to": 0.2}})
-    assert not space.is_finite
+    assert space.endless
     for call in (lambda: space.size, lambda: space.point(0)):
         with pytest.raises(SpaceError, match=r"rate: every number between two, .* add step"):
             call()

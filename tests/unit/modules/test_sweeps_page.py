@@ -14,6 +14,7 @@ from support import ROOT
 
 from diel.workflow.problems import problems_from_validation
 from modules import trainer
+from modules.evaluation import jobs_of
 from modules.options import SweepOptions
 from modules.search import Search
 from modules.space import Space
@@ -104,7 +105,7 @@ def test_a_trainer_of_the_page_is_valid(source: str, words: str, tmp_path: Path)
     options = TrainerOptions.model_validate(options_of(source), context={"folder": tmp_path})
     if "evaluation" in source:
         assert options.evaluation is not None
-        assert options.evaluation.trainings in (20, 25)
+        assert len(jobs_of(options.evaluation.split([0, 1] * 50))) in (20, 25)
     else:
         assert options.standardise == "one scale"
 
