@@ -8,12 +8,10 @@ from __future__ import annotations
 import sys
 import time
 from threading import Lock
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from diel.cli import panels
-from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion
-from diel.cli.failure import print_failure
+from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, print_failure
 from diel.cli.output import console, warn
 from diel.run.directory import RunDirectory
 from diel.run.journal import JournalReader
@@ -35,6 +33,7 @@ from diel.run.view import RunView
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from typing_extensions import Self
 
 _PLAIN_PROGRESS_EVERY_S: Final = 2.0
 _PLAIN_SILENCE_S: Final = 10.0
@@ -42,40 +41,14 @@ _PLAIN_SILENCE_S: Final = 10.0
 _PLAIN_COPIES: Final = 4
 
 
-class Display(Protocol):
-    """Shows one run from its start to its end."""
-
-    def __enter__(self) -> Display: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-    def refresh(self) -> int | None:
-        """Show what is new; return the exit code once the run has ended."""
-
-    def conclude(self, launcher_status: int = 0) -> int:
-        """Show how the run ended; return the exit code."""
-
-
 def display_for(directory: RunDirectory, table_rows: int | None = None) -> Display:
-    """Return the display that fits where standard output goes.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-    table_rows : int, optional
-        How many of the best rows of results to show at the end.
-    """
+    """Return the display that fits where standard output goes."""
     rows = table_rows or TABLE_ROWS
     return LiveDisplay(directory, rows) if sys.stdout.isatty() else PlainDisplay(directory, rows)
 
 
-class PlainDisplay:
-    """One line for each thing that happens: for logs, and for rank 0 under a bare mpirun.
+class Display:
+    """Shows one run from its start to its end.
 
     Parameters
     ----------
@@ -83,35 +56,25 @@ class PlainDisplay:
     table_rows : int, optional
         How many of the best rows of results to show at the end.
     """
+
+    _on_terminal = False
 
     def __init__(self, directory: RunDirectory, table_rows: int = TABLE_ROWS) -> None:
         self._directory = directory
         self._table_rows = table_rows
         self._journal = JournalReader(directory.journal)
         self._view = RunView()
-        self._progress_shown_s = 0.0
-        self._printed_s = time.monotonic()
-        self._rows_shown: dict[TableName, int] = {}
         self._failure_shown = False
-        self._iterations_shown_s: dict[str, float] = {}
 
-    def __enter__(self) -> PlainDisplay:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        pass
+    def __exit__(self, *details: Any) -> None:
+        """End what `__enter__` has begun."""
 
     def refresh(self) -> int | None:
-        """Print what is new; return the exit code once the run has ended."""
-        for record in _after_resumption(self._journal.new_records(), self._view):
-            self._view.apply(record)
-            line = _line_for(record, self._view)
-            if line and self._is_due(record):
-                self._print(line, record.time_s)
-            if record is self._view.failure:
-                self.announce(self._view.failure)
-        self._show_progress()
-        return self._view.exit_code
+        """Show what is new; return the exit code once the run has ended."""
+        raise NotImplementedError
 
     def announce(self, failure: Failure) -> None:
         """Print the root cause of a failure, once."""
@@ -124,9 +87,38 @@ class PlainDisplay:
         self.refresh()
         if self._journal.complaint and not _is_lost(self._view):
             warn(self._journal.complaint)
+        if self._view.failure is not None:
+            self.announce(self._view.failure)
         return print_conclusion(
-            self._view, self._directory, launcher_status, table_rows=self._table_rows
+            self._view,
+            self._directory,
+            launcher_status,
+            on_terminal=self._on_terminal,
+            table_rows=self._table_rows,
         )
+
+
+class PlainDisplay(Display):
+    """One line for each thing that happens: for logs, and for rank 0 under a bare mpirun."""
+
+    def __init__(self, directory: RunDirectory, table_rows: int = TABLE_ROWS) -> None:
+        super().__init__(directory, table_rows)
+        self._progress_shown_s = 0.0
+        self._printed_s = time.monotonic()
+        self._rows_shown: dict[TableName, int] = {}
+        self._iterations_shown_s: dict[str, float] = {}
+
+    def refresh(self) -> int | None:
+        """Print what is new; return the exit code once the run has ended."""
+        for record in _after_resumption(self._journal.new_records(), self._view):
+            self._view.apply(record)
+            line = _line_for(record, self._view)
+            if line and self._is_due(record):
+                self._print(line, record.time_s)
+            if record is self._view.failure:
+                self.announce(self._view.failure)
+        self._show_progress()
+        return self._view.exit_code
 
     def _is_due(self, record: Record) -> bool:
         """Whether to show a record: of iterations, only one now and then."""
@@ -248,23 +240,15 @@ def _line_for_finish(record: GroupFinished, view: RunView) -> str:
     return f"group {name} finished {after}{why}"
 
 
-class LiveDisplay:
-    """A display that redraws itself on a terminal.
+class LiveDisplay(Display):
+    """A display that redraws itself on a terminal."""
 
-    Parameters
-    ----------
-    directory : RunDirectory
-    table_rows : int, optional
-        How many of the best rows of results to show at the end.
-    """
+    _on_terminal = True
 
     def __init__(self, directory: RunDirectory, table_rows: int = TABLE_ROWS) -> None:
         from rich.live import Live
 
-        self._directory = directory
-        self._table_rows = table_rows
-        self._journal = JournalReader(directory.journal)
-        self._view = RunView()
+        super().__init__(directory, table_rows)
         self._status = StatusView()
         self._changing = Lock()  # Rich draws from a thread of its own
         # What modules say is shown as it is: brackets and colons are theirs, not Rich's.
@@ -277,7 +261,7 @@ class LiveDisplay:
         )
         self._shown_messages = 0
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self) -> Self:
         self._live.__enter__()
         return self
 
@@ -295,21 +279,6 @@ class LiveDisplay:
             self._live.console.print(f"{level.lower()} from {who}: {text}")
         self._shown_messages = len(self._view.messages)
         return self._view.exit_code
-
-    def conclude(self, launcher_status: int = 0) -> int:
-        """Print how the run ended; return the exit code."""
-        self.refresh()
-        if self._journal.complaint and not _is_lost(self._view):
-            warn(self._journal.complaint)
-        if self._view.failure is not None:
-            print_failure(self._view.failure)
-        return print_conclusion(
-            self._view,
-            self._directory,
-            launcher_status,
-            on_terminal=True,
-            table_rows=self._table_rows,
-        )
 
     def _render(self) -> RenderableType:
         from rich.console import Group

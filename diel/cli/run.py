@@ -135,7 +135,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     resumes = directory is not None
     if directory is None:
         directory = RunDirectory.create(
-            options.runs, workflow.name, workflow.file, private=workflow.private
+            options.runs, plan.name, workflow.file, private=plan.private
         )
     options.directory = directory
     plan.save(directory.plan)
@@ -148,7 +148,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
 
     def start() -> launch.Launched:
         return launch.Launched(
-            [*line, *rank_line], directory, workflow.max_threads, workflow.log_size_bytes
+            [*line, *rank_line], directory, plan.max_threads, plan.log_size_bytes
         )
 
     launched = start()

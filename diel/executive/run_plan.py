@@ -84,14 +84,14 @@ class RunPlan(Frozen):
             source=draft.source,
             ranks=ranks,
             name=workflow.name,
-            private=workflow.private,
+            private=workflow.settings.private,
             servers=workflow.tuple_space.servers,
             server_memory_bytes=workflow.tuple_space.memory_bytes,
             refuse_when_full=workflow.tuple_space.when_full == "raise",
             spill=workflow.tuple_space.spill,
-            log_size_bytes=workflow.log_size_bytes,
-            returned_size_bytes=workflow.returned_size_bytes,
-            returned_total_bytes=workflow.returned_total_bytes,
+            log_size_bytes=workflow.settings.log_size_bytes,
+            returned_size_bytes=workflow.settings.returned_size_bytes,
+            returned_total_bytes=workflow.settings.returned_total_bytes,
             groups=tuple(plan_groups(workflow, ranks, draft.shown_as)),
             specs={
                 module.name: ModuleSpec.of(module, draft.locations.get(module.name))

@@ -14,9 +14,7 @@
     programs.py    placeholders in the words of an executable, and whether it can be started
     problems.py    pydantic's complaints as Problems: a path, plain words, a remedy
     annotations.py what a key accepts, in words, and an example of it
-    text.py        durations, sizes, values as TOML, the name nearest to a misspelt one
     graph.py       cycles, orders and the heaviest antichain of the dependency graph
-    size.py        how many MPI ranks a workflow needs
     sections.py    boxes of index ranges
     drawing.py     a workflow as text, for Graphviz and for Mermaid
     schema.py      the JSON Schema of a file, and the page that documents its keys

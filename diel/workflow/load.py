@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from diel.errors import Problem, WorkflowError
-from diel.text import did_you_mean, join_path, show_given, show_key, size_bytes
+from diel.text import did_you_mean, join_path, show_given, show_key
 from diel.workflow.boundary import Boundary, check_boundaries
 from diel.workflow.definitions import FunctionNotFound
 from diel.workflow.fields import NOTHING_TO_RUN, ONE_OF
@@ -64,10 +64,7 @@ class Draft:
         The entries that are valid, each with its index in the file.
     problems : list of Problem
     locations : dict from module name to FunctionLocation
-    name : str
-        The workflow's name.
-    log_size_bytes, returned_size_bytes, returned_total_bytes : int
-    private : bool
+    settings : WorkflowTable
     tuple_space : TupleSpace
     boundaries : list of (int, Boundary)
         As `modules`.
@@ -85,11 +82,7 @@ class Draft:
     groups: list[tuple[int, Group]] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     locations: dict[str, FunctionLocation] = field(default_factory=dict)
-    name: str = ""
-    log_size_bytes: int = 0
-    returned_size_bytes: int = 0
-    returned_total_bytes: int = 0
-    private: bool = True
+    settings: WorkflowTable = field(default_factory=WorkflowTable)
     tuple_space: TupleSpace = field(default_factory=TupleSpace)
     boundaries: list[tuple[int, Boundary]] = field(default_factory=list)
     source: str = field(default="", repr=False)
@@ -113,15 +106,12 @@ class Draft:
         if problems:
             raise WorkflowError(self.shown_as, _in_order(problems, self.lines))
         return Workflow(
-            name=self.name,
+            name=self.settings.name or folder_name(self.file.stem),
             modules=tuple(module for _, module in self.modules),
             groups=tuple(group for _, group in self.groups),
             tuple_space=self.tuple_space,
             boundaries=tuple(boundary for _, boundary in self.boundaries),
-            log_size_bytes=self.log_size_bytes,
-            returned_size_bytes=self.returned_size_bytes,
-            returned_total_bytes=self.returned_total_bytes,
-            private=self.private,
+            settings=self.settings,
             file=self.file,
         )
 
@@ -150,7 +140,7 @@ def read_draft(
     """
     shown_as = os.fspath(file)
     path = Path(os.path.abspath(shown_as))  # keeps links, drops ".."
-    draft = Draft(file=path, shown_as=shown_as, name=folder_name(path.stem))
+    draft = Draft(file=path, shown_as=shown_as)
     try:
         draft.source = read_source(path)
         draft.document, draft.lines = parse_document(draft.source)
@@ -215,12 +205,7 @@ def _read_tables(draft: Draft) -> None:
             near = did_you_mean(key, TABLES)
             hint = f'did you mean "{near}"?' if near else f"known tables: {', '.join(TABLES)}"
             problems.append(Problem(join_path("", [key]), f"unknown table {show_key(key)}", hint))
-    table = _read_table(draft, "workflow", WorkflowTable())
-    draft.name = table.name or draft.name
-    draft.log_size_bytes = size_bytes(table.log_size)
-    draft.returned_size_bytes = size_bytes(table.returned_size)
-    draft.returned_total_bytes = size_bytes(table.returned_total)
-    draft.private = table.private
+    draft.settings = _read_table(draft, "workflow", draft.settings)
     draft.tuple_space = _read_table(draft, "tuple_space", draft.tuple_space)
     draft.modules = _read_entries(draft, "module", Module)
     draft.groups = _read_entries(draft, "group", Group)

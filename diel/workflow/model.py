@@ -2,7 +2,8 @@
 
 ::
 
-    Workflow                   [workflow]   name, size of logs
+    Workflow
+    ├── settings               [workflow]   name, size of logs
     ├── tuple_space            [tuple_space] ranks that serve tuples, and their memory
     ├── modules: Module...     [[module]]   what runs: a Python function or an executable
     ├── groups: Group...       [[group]]    which modules run together, or which groups, how often,
@@ -205,69 +206,14 @@ _LARGEST_RETURNED_BYTES = 2**26
 __all__ = ["Boundary", "Group", "Module", "TupleSpace", "Workflow", "WorkflowTable", "folder_name"]
 
 
-class Workflow(StrictTable):
-    """A whole workflow file, valid and complete."""
-
-    name: FolderName = Field(
-        description="Names the folder of each run; by default the file's name without its suffix.",
-        examples=["study"],
-    )
-    modules: tuple[Module, ...] = Field(description="Every [[module]], in file order.")
-    groups: tuple[Group, ...] = Field(description="Every [[group]], in file order.")
-    tuple_space: TupleSpace = Field(default=TupleSpace(), description="The table [tuple_space].")
-    boundaries: tuple[Boundary, ...] = Field(
-        default=(), description="Every [[boundary]], in file order."
-    )
-    log_size_bytes: int = Field(default=2**26, description="What a log file may grow to.")
-    returned_size_bytes: int = Field(
-        default=2**16, description="What a returned value may take in the journal."
-    )
-    returned_total_bytes: int = Field(
-        default=10 * 2**30, description="What the files of all larger ones may take together."
-    )
-    private: bool = Field(
-        default=True,
-        description=(
-            "Whether the run directory, and so all that is in it, can be read by its owner alone; "
-            "if not, the umask says who else may."
-        ),
-        examples=[False],
-    )
-    file: Path = Field(description="The workflow file, as an absolute path.")
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the workflow file: relative paths in the file start here."""
-        return self.file.parent
-
-    @property
-    def max_threads(self) -> int:
-        """The largest number of threads that a rank of any module uses."""
-        return max((module.threads for module in self.modules), default=1)
-
-    def module(self, name: str) -> Module:
-        """Return the module of this name, or raise KeyError."""
-        return self._modules_by_name[name]
-
-    def group(self, name: str) -> Group:
-        """Return the group of this name, or raise KeyError."""
-        return self._groups_by_name[name]
-
-    @cached_property
-    def _modules_by_name(self) -> dict[str, Module]:
-        return {module.name: module for module in self.modules}
-
-    @cached_property
-    def _groups_by_name(self) -> dict[str, Group]:
-        return {group.name: group for group in self.groups}
-
-
 class WorkflowTable(StrictTable):
     """The table [workflow] itself."""
 
     name: FolderName | None = Field(
         default=None,
-        description=Workflow.model_fields["name"].description,
+        description=(
+            "Names the folder of each run; by default the file's name without its suffix."
+        ),
         examples=["study"],
     )
     log_size: str | int = Field(
@@ -297,7 +243,10 @@ class WorkflowTable(StrictTable):
     )
     private: bool = Field(
         default=True,
-        description=Workflow.model_fields["private"].description,
+        description=(
+            "Whether the run directory, and so all that is in it, can be read by its owner alone; "
+            "if not, the umask says who else may."
+        ),
         examples=[False],
     )
 
@@ -321,6 +270,60 @@ class WorkflowTable(StrictTable):
         if size_bytes(log_size) < _SMALLEST_LOG_BYTES:
             raise ValueError(f"a log file needs 64 KiB at least; got {log_size!r}")
         return log_size
+
+    @property
+    def log_size_bytes(self) -> int:
+        """What a log file may grow to, in bytes."""
+        return size_bytes(self.log_size)
+
+    @property
+    def returned_size_bytes(self) -> int:
+        """What a returned value may take in the journal, in bytes."""
+        return size_bytes(self.returned_size)
+
+    @property
+    def returned_total_bytes(self) -> int:
+        """What the files of all larger ones may take together, in bytes."""
+        return size_bytes(self.returned_total)
+
+
+class Workflow(StrictTable):
+    """A whole workflow file, valid and complete."""
+
+    name: FolderName = Field(description="What it is called, by its table or its file.")
+    settings: WorkflowTable = Field(
+        default_factory=WorkflowTable, description="The table [workflow]."
+    )
+    modules: tuple[Module, ...] = Field(description="Every [[module]], in file order.")
+    groups: tuple[Group, ...] = Field(description="Every [[group]], in file order.")
+    tuple_space: TupleSpace = Field(
+        default_factory=TupleSpace, description="The table [tuple_space]."
+    )
+    boundaries: tuple[Boundary, ...] = Field(
+        default=(), description="Every [[boundary]], in file order."
+    )
+    file: Path = Field(description="The workflow file, as an absolute path.")
+
+    @property
+    def max_threads(self) -> int:
+        """The largest number of threads that a rank of any module uses."""
+        return max((module.threads for module in self.modules), default=1)
+
+    def module(self, name: str) -> Module:
+        """Return the module of this name, or raise KeyError."""
+        return self._modules_by_name[name]
+
+    def group(self, name: str) -> Group:
+        """Return the group of this name, or raise KeyError."""
+        return self._groups_by_name[name]
+
+    @cached_property
+    def _modules_by_name(self) -> dict[str, Module]:
+        return {module.name: module for module in self.modules}
+
+    @cached_property
+    def _groups_by_name(self) -> dict[str, Group]:
+        return {group.name: group for group in self.groups}
 
 
 def folder_name(stem: str) -> str:

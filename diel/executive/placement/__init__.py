@@ -2,7 +2,7 @@
 
 ::
 
-    planning.py       how many copies each module has, which ranks serve, are there enough GPUs
+    planning.py       how many ranks and copies, which ranks serve, are there enough GPUs
     gpus.py           which rank has which GPUs
     assignment.py     which of the free ranks a copy takes
     preview.py        who would run where and when: the scheduler, without a run

@@ -19,7 +19,7 @@ def test_a_good_file_gives_its_workflow(folder: Path) -> None:
     workflow = load_workflow(file)
     assert workflow.name == "study"
     assert workflow.file == file
-    assert workflow.folder == folder
+    assert workflow.file.parent == folder
     assert [module.name for module in workflow.modules] == ["master", "trainer", "report"]
     assert workflow.module("master").options == {"points": [1, 2], "nested": {"rate": 0.1}}
     assert workflow.module("trainer").copies == "fill"

@@ -72,7 +72,6 @@ def test_names_that_are_good(name: str) -> None:
 
 def test_unknown_names_are_key_errors() -> None:
     workflow = Workflow(name="w", modules=(), groups=(), file=Path("/a/w.toml"))
-    assert workflow.folder == Path("/a")
     assert workflow.max_threads == 1
     for find in (workflow.module, workflow.group):
         with pytest.raises(KeyError, match="zzz"):
@@ -81,7 +80,7 @@ def test_unknown_names_are_key_errors() -> None:
 
 def test_the_room_imports_neither_mpi_nor_numpy() -> None:
     code = (
-        "import sys, diel.workflow.load, diel.workflow.size\n"
+        "import sys, diel.workflow.load, diel.executive.placement.planning\n"
         "print([name for name in ('mpi4py', 'numpy', 'modules', 'dnn') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

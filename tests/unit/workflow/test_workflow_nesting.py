@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from diel.errors import Problem, WorkflowError
+from diel.executive.placement.planning import RankNeeds, rank_needs
 from diel.text import duration_s, format_duration
 from diel.workflow.load import load_workflow
 from diel.workflow.model import Group, Workflow
 from diel.workflow.references import DEEPEST
-from diel.workflow.size import RankNeeds, rank_needs
 
 MODULE = '[[module]]\nname = "a"\nfunction = "./work.py:run"\n'
 

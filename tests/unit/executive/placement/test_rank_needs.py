@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diel.executive.placement.planning import RankNeeds, fill_group, rank_needs
 from diel.workflow.model import Group, Module, Workflow
-from diel.workflow.size import RankNeeds, fill_group, rank_needs
 
 
 def module(name: str, copies: int | Literal["fill"] = 1, processes: int = 1) -> Module:
