@@ -37,12 +37,9 @@ def describe(node: Node) -> str:
 
 
 def integers_of(where: str, values: object, what: str) -> tuple[int, ...]:
-    """Return a sequence of integers as a tuple of Python's; `what` names it in the message.
+    """Return a sequence of integers as a tuple of Python's, else raise `ShapeError`.
 
-    Raises
-    ------
-    ShapeError
-        If it is no sequence, or one of its members is no integer.
+    `what` names it in the message.
     """
     try:
         return tuple(operator.index(value) for value in values)  # type: ignore[attr-defined]
@@ -52,13 +49,7 @@ def integers_of(where: str, values: object, what: str) -> tuple[int, ...]:
 
 
 def shape_of(where: str, shape: object) -> tuple[int, ...]:
-    """Return a shape as a tuple of Python's integers.
-
-    Raises
-    ------
-    ShapeError
-        If it is no sequence of integers, or a length is negative.
-    """
+    """Return a shape as a tuple of Python's integers; `ShapeError` if it is none."""
     lengths = integers_of(where, shape, "a shape")
     if any(length < 0 for length in lengths):
         raise ShapeError(where, f"a length in {lengths} is negative", lengths)
@@ -68,12 +59,8 @@ def shape_of(where: str, shape: object) -> tuple[int, ...]:
 def axis_of(where: str, x: Node, axis: object, new: bool = False) -> int:
     """Return the number, from 0, of an axis of `x` that may be counted from the end.
 
-    With `new` it is the place of an axis that is to be inserted, of which there is one more.
-
-    Raises
-    ------
-    ShapeError
-        If there is no such axis.
+    With `new` it is the place of an axis that is to be inserted, of which there is one more. If
+    there is no such axis, it is a `ShapeError`.
     """
     count = x.ndim + new
     try:
@@ -88,13 +75,7 @@ def axis_of(where: str, x: Node, axis: object, new: bool = False) -> int:
 
 
 def axes_of(where: str, x: Node, axis: object) -> set[int]:
-    """Return the numbers, from 0, of one axis, of several, or of all where `axis` is None.
-
-    Raises
-    ------
-    ShapeError
-        If there is no such axis.
-    """
+    """Return the numbers, from 0, of one axis, of several, or of all where `axis` is None."""
     if axis is None:
         return set(range(x.ndim))
     several = axis if isinstance(axis, tuple | list) else (axis,)

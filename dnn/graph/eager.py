@@ -21,20 +21,7 @@ __all__ = ["compute", "run_eagerly"]
 
 
 def compute(node: Node, inputs: Sequence[Array], ops: Ops | None = None) -> Array:
-    """Compute one node from the values of its inputs, in new memory.
-
-    Parameters
-    ----------
-    node : Node
-        With an operation.
-    inputs : sequence of array
-    ops : Ops, optional
-        NumPy's if left out.
-
-    Returns
-    -------
-    array, of the node's shape and type
-    """
+    """Compute one node from the values of its inputs, in new memory; with NumPy without `ops`."""
     ops = ops or Ops()
     assert node.operation is not None
     out = empty(ops, node.shape, node.dtype)

@@ -118,15 +118,7 @@ def _sum(terms: Sequence[Node]) -> Node:
 def topological_order(outputs: Sequence[Node], done: Collection[Node] = ()) -> list[Node]:
     """Return every node that is needed, inputs before consumers.
 
-    Parameters
-    ----------
-    outputs : sequence of Node
-    done : collection of Node, optional
-        Nodes to leave out, together with what only they need.
-
-    Returns
-    -------
-    list of Node
+    Nodes that are `done` are left out, together with what only they need.
     """
     order: list[Node] = []
     seen: set[Node] = set()

@@ -70,10 +70,6 @@ def lay_out(
     strided : collection of Node
         Those of `external` whose elements lie apart along the first axis, as a parameter of K
         models does in a buffer with a row for each.
-
-    Returns
-    -------
-    Layout
     """
     layout = Layout(assignments_last(topological_order(outputs) if order is None else order))
     layout.views = _views(layout.order, external, strided)

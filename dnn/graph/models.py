@@ -37,11 +37,6 @@ def with_models(
         What became of every node that `outputs` need. Those of `per_model`, and all `outputs` that
         are computed, have shape (models, *shape); outputs that are the same for all models are
         repeated, but an assignment that is the same for all models is done once.
-
-    Raises
-    ------
-    ConfigurationError
-        If `models` is less than 1, or something in `per_model` is computed.
     """
     if models < 1:
         raise ConfigurationError(f"the number of models must be at least 1, not {models}")

@@ -45,18 +45,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def called_by_nodes(function: _Function) -> _Function:
-    """Let the methods of `Node` call a function by its name.
+    """Let the methods of `Node` call a function by its name; it is a decorator.
 
     What they call is written with nodes, and so stands in modules that import this one.
-
-    Parameters
-    ----------
-    function : callable
-
-    Returns
-    -------
-    callable
-        The same one: it is a decorator.
     """
     _FUNCTIONS[function.__name__] = function
     return function
@@ -229,12 +220,9 @@ def check_nodes(kind: str, *inputs: object) -> None:
 
 
 def nodes_of(kind: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Return a sequence of nodes as a tuple.
+    """Return a sequence of nodes as a tuple; `DtypeError` if a member is no node.
 
-    Raises
-    ------
-    DtypeError
-        If one is no node, or it is a single one, which would be taken for the sequence of its rows.
+    A single node is refused too: it would be taken for the sequence of its rows.
     """
     if isinstance(nodes, Node):
         raise DtypeError(f"{kind}: {nodes!r} is one node, and not a sequence of nodes")
@@ -244,20 +232,9 @@ def nodes_of(kind: str, nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def fed(where: str, node: Node, value: npt.ArrayLike) -> Array:
-    """Return a value for a node as an array of its type of elements.
+    """Return a value for a placeholder or a variable as an array of its shape and type of elements.
 
-    Parameters
-    ----------
-    where : str
-        Who was given it, for the message.
-    node : Node
-        A placeholder or a variable.
-    value : array_like, of the node's shape
-
-    Returns
-    -------
-    array, of the node's shape and type
-        `value` itself if it is one.
+    `where` is who was given it, for the message. The value itself is returned if it is one.
 
     Raises
     ------
@@ -291,17 +268,6 @@ def _called(function: str, *arguments: Any) -> Node:
 
 def as_nodes(kind: str, *operands: Operand) -> tuple[Node, ...]:
     """Turn numbers and arrays beside a node into constants of that node's type of elements.
-
-    Parameters
-    ----------
-    kind : str
-        The operation that they are for, for messages.
-    *operands : Node, number or array
-        At least one is a node.
-
-    Returns
-    -------
-    tuple of Node
 
     Raises
     ------

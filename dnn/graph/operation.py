@@ -68,86 +68,31 @@ class Operation:
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         """Return shape and type of the result; asked when a node is made.
 
-        Parameters
-        ----------
-        *inputs : Node
-        **attributes
-            As they were given to `apply`.
-
-        Returns
-        -------
-        (tuple of int, numpy.dtype)
-
-        Raises
-        ------
-        ShapeError, DtypeError
-            If the inputs do not fit.
+        `attributes` are as they were given to `apply`. Inputs that do not fit are a `ShapeError` or
+        a `DtypeError`.
         """
         raise NotImplementedError
 
     def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        """Return what the operation needs only while it runs.
-
-        Parameters
-        ----------
-        node : Node
-            Of this operation.
-
-        Returns
-        -------
-        sequence of (tuple of int, numpy.dtype)
-            Shapes and types of the arrays.
-        """
+        """Return shapes and types of the arrays that the operation needs only while it runs."""
         return ()
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         """Return the calls that write the result; asked when a plan is compiled.
 
-        Parameters
-        ----------
-        ops : Ops
-        node : Node
-            Of this operation.
-        arrays : Arrays
-            Bound for good: the calls are replayed with them.
-
-        Returns
-        -------
-        list of (function, arguments)
-            The functions make no arrays.
+        The arrays are bound for good: the calls are replayed with them, and make none.
         """
         raise NotImplementedError
 
     def as_view(self, node: Node, array: Array) -> Array:
-        """Return the result as a view of input 0; only asked where `view` holds.
-
-        Parameters
-        ----------
-        node : Node
-            Of this operation.
-        array : array
-            Of its input 0.
-
-        Returns
-        -------
-        array, of the node's shape
-        """
+        """Return the result as a view of input 0; only asked where `view` holds."""
         raise NotImplementedError
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        """Return ``dy -> dx`` for each input.
+        """Return ``dy -> dx`` for each input, None where there is no gradient.
 
-        Parameters
-        ----------
-        node : Node
-            Of this operation.
-        dy : Node, of the shape and type of `node`
-
-        Returns
-        -------
-        sequence of Node or None
-            None where there is no gradient. One may keep the shape that broadcasting gave its
-            input: whoever asks sums it back to the shape of the input.
+        A gradient may keep the shape that broadcasting gave its input: whoever asks sums it back to
+        the shape of the input.
         """
         raise NotImplementedError
 
@@ -163,18 +108,14 @@ class Operation:
         inputs : sequence of Node
             Its inputs for all models.
         stacked : sequence of bool
-            Which of `inputs` have a leading axis of length `models`; the others serve all models
-            alike. At least one has it.
+            Which of `inputs` have a leading axis of length `models`, at least one; the others serve
+            all models alike.
         models : int
 
         Returns
         -------
         Node, shape (models, *node.shape)
-
-        Notes
-        -----
-        This default serves any operation, one model after the other. Those that can do better
-        say so.
+            This default serves any operation, one model after the other.
         """
         alone = []
         for k in range(models):
@@ -188,36 +129,14 @@ class Operation:
 
 
 def reshaped(x: Node, shape: Shape) -> Node:
-    """Return the elements of `x` in another shape.
-
-    Parameters
-    ----------
-    x : Node
-    shape : tuple of int
-        As many elements.
-
-    Returns
-    -------
-    Node, of `shape`
-        `x` itself if it has that shape.
-    """
+    """Return the elements of `x` in another shape of the same size; `x` itself if it has that."""
     return x if x.shape == shape else apply("reshape", x, shape=shape)
 
 
 def aligned(x: Node, is_stacked: bool, ndim: int) -> Node:
     """Insert axes behind that of the models, so that models broadcast as one does.
 
-    Parameters
-    ----------
-    x : Node
-    is_stacked : bool
-        Whether it has an axis of models; else it stays as it is.
-    ndim : int
-        How many axes the result of one model has.
-
-    Returns
-    -------
-    Node
+    `ndim` is how many axes the result of one model has. What is not stacked stays as it is.
     """
     missing = ndim - (x.ndim - 1)
     if not is_stacked or missing <= 0:
@@ -226,19 +145,7 @@ def aligned(x: Node, is_stacked: bool, ndim: int) -> Node:
 
 
 def stack_all(inputs: Sequence[Node], stacked: Sequence[bool], models: int) -> list[Node]:
-    """Repeat what serves all models, so that every input has the axis of the models.
-
-    Parameters
-    ----------
-    inputs : sequence of Node
-    stacked : sequence of bool
-        Which of them have it.
-    models : int
-
-    Returns
-    -------
-    list of Node, each of shape (models, ...)
-    """
+    """Repeat what serves all models, so that every input has the axis of the models."""
     return [
         x if has else apply("broadcast_to", x, shape=(models, *x.shape))
         for x, has in zip(inputs, stacked, strict=True)
@@ -251,18 +158,7 @@ _Kind = TypeVar("_Kind", bound=type[Operation])
 
 
 def register(kind: _Kind) -> _Kind:
-    """Enter an operation in the table, under its name.
-
-    Parameters
-    ----------
-    kind : class
-        A subclass of `Operation`.
-
-    Returns
-    -------
-    class
-        The same one: it is a decorator.
-    """
+    """Enter an operation in the table, under its name; it is a decorator."""
     OPERATIONS[kind.name] = kind()
     return kind
 
@@ -275,19 +171,8 @@ def documented(
 ) -> _Function:
     """Give a function the name and the documentation of the operation that it applies.
 
-    Parameters
-    ----------
-    function : callable
-    operation : class
-        The first line of its docstring says what the function returns; the paragraphs after that
-        say more of the result.
-    parameters, returns, raises : str
-        Sections of the docstring, in NumPy style.
-
-    Returns
-    -------
-    callable
-        The same one.
+    The first line of the operation's docstring says what the function returns; the paragraphs after
+    that say more of the result. The sections are in NumPy style.
     """
     summary, _, more = cleandoc(operation.__doc__ or "").partition("\n\n")
     sections = {
@@ -314,10 +199,6 @@ def apply(kind: str, *inputs: Node, **attributes: Any) -> Node:
     *inputs : Node
     **attributes
         What the operation needs besides.
-
-    Returns
-    -------
-    Node
 
     Raises
     ------

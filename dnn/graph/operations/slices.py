@@ -138,23 +138,10 @@ def _parts(node: Node, axis: int) -> list[Index]:
 
 @called_by_nodes
 def part(x: Node, key: Any) -> Node:
-    """Return ``x[key]`` of integers, slices, None and ``...``.
+    """Return ``x[key]`` of integers, slices, None and ``...``, a view of `x` where that can be.
 
-    Parameters
-    ----------
-    x : Node
-    key : int, slice, None, Ellipsis, or a tuple of them
-
-    Returns
-    -------
-    Node, of the shape that NumPy gives it and the type of `x`
-        A view of `x` where that can be.
-
-    Raises
-    ------
-    ShapeError
-        If there are more than `x` has axes, an integer is out of range, the step of a slice is 0,
-        or a key is something else.
+    It is a `ShapeError` if there are more than `x` has axes, an integer is out of range, the step
+    of a slice is 0, or a key is something else.
     """
     keys = list(key) if isinstance(key, tuple) else [key]
     if any(k is not None and k is not ... and not _is_index(k) for k in keys):

@@ -108,23 +108,7 @@ def broadcast_to(x: Node, shape: Sequence[int]) -> Node:
 
 
 def sum_to(x: Node, shape: Shape) -> Node:
-    """Return `x` summed over the axes along which `shape` would be broadcast to it.
-
-    Parameters
-    ----------
-    x : Node
-    shape : tuple of int
-
-    Returns
-    -------
-    Node, of `shape` and the type of `x`
-        `x` itself if it has that shape.
-
-    Raises
-    ------
-    ShapeError
-        If `shape` does not broadcast to that of `x`.
-    """
+    """Return `x` summed over the axes along which `shape` would be broadcast to it."""
     return x if x.shape == shape else apply("sum_to", x, shape=shape)
 
 

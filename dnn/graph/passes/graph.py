@@ -140,19 +140,10 @@ def graph_of(outputs: Sequence[Node]) -> Graph:
 def rewrite(graph: Graph, rule: Rule) -> Graph:
     """Replace nodes one by one, inputs before their consumers.
 
-    Parameters
-    ----------
-    graph : Graph
-    rule : function (node, inputs) -> Node or None
-        Asked for every node. `inputs` are what the node's inputs have become. A node that it
-        returns has the same shape and type as `node`; nodes that are needed for it and not yet in
-        the graph are entered before it. For a placeholder or a variable it is what the others
-        read in its place: the node itself stays, for its array comes from outside.
-
-    Returns
-    -------
-    Graph
-        With the mapping continued.
+    `rule` is asked for every node, with what the node's inputs have become. A node that it returns
+    has the same shape and type; nodes that are needed for it and not yet in the graph are entered
+    before it. For a placeholder or a variable it is what the others read in its place: the node
+    itself stays, for its array comes from outside.
     """
     now: dict[Node, Node] = {}
     order: list[Node] = []
@@ -224,17 +215,9 @@ AFTER_OWN = ("buffer_reuse",)
 
 
 def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[Graph], Graph]]:
-    """Enter a pass in the table.
+    """Enter a pass in the table, under the name by which `optimise` and `Plan` know it.
 
-    Parameters
-    ----------
-    name : str
-        By which `optimise` and `Plan` know it.
-
-    Returns
-    -------
-    decorator of a function (Graph) -> Graph
-        The first line of its docstring describes the pass.
+    It is a decorator; the first line of the function's docstring describes the pass.
     """
 
     def enter(run: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
@@ -246,39 +229,17 @@ def register_pass(name: str) -> Callable[[Callable[[Graph], Graph]], Callable[[G
 
 
 def default_passes(ops: Ops) -> tuple[str, ...]:
-    """Return the passes that a plan takes when none are named.
-
-    Parameters
-    ----------
-    ops : Ops
-        Whose own passes are among them.
-
-    Returns
-    -------
-    tuple of str
-    """
+    """Return the passes that a plan takes when none are named, those of `ops` among them."""
     return (*BEFORE_OWN, *ops.passes, *AFTER_OWN)
 
 
 def mixed_precision_passes() -> tuple[str, ...]:
-    """Return the passes for training in mixed precision.
-
-    Returns
-    -------
-    tuple of str
-        Without those that pay with one class of `Ops` only.
-    """
+    """Return the passes for training in mixed precision, without those of one class of `Ops`."""
     return (*BEFORE_OWN, "mixed_precision", *AFTER_OWN)
 
 
 def checking_passes() -> tuple[str, ...]:
-    """Return passes that keep every value until the next replay, to be looked at.
-
-    Returns
-    -------
-    tuple of str
-        For `Plan.first_nonfinite`.
-    """
+    """Return passes that keep every value until the next replay, for `Plan.first_nonfinite`."""
     return BEFORE_OWN
 
 
