@@ -33,13 +33,7 @@ class Device:
 
     @classmethod
     def of(cls, name: str | Device) -> Device:
-        """Return the device of a name; a device is returned as it is.
-
-        Raises
-        ------
-        ConfigurationError
-            If there is no such kind of device. That the device is there is not checked.
-        """
+        """Return the device of a name, there or not; a device is returned as it is."""
         if isinstance(name, Device):
             return name
         kind, colon, index = str(name).partition(":")
@@ -62,13 +56,7 @@ CPU = Device("cpu")
 
 
 def import_cupy() -> Any:
-    """Return the module cupy.
-
-    Raises
-    ------
-    DeviceError
-        If it is not installed, or does not find its libraries.
-    """
+    """Return the module cupy; `DeviceError` if it is not there, or does not find its libraries."""
     try:
         import cupy
     except ImportError as error:
@@ -82,17 +70,9 @@ def import_cupy() -> Any:
 
 @functools.cache
 def cuda_problem(index: int = 0) -> str | None:
-    """Say why a GPU cannot be used.
+    """Say what is missing for a GPU to be used, and what to do about it; None if nothing is.
 
-    Parameters
-    ----------
-    index : int
-        Which of the GPUs that this process sees.
-
-    Returns
-    -------
-    str or None
-        What is missing and what to do about it; None if nothing is.
+    `index` counts the GPUs that this process sees.
     """
     try:
         runtime = import_cupy().cuda.runtime

@@ -254,18 +254,9 @@ class Language:
 
 
 class Writer:
-    """Writes formulas as statements of a language.
+    """Writes formulas as statements of a language, whose type of arithmetic is `type_name`.
 
-    Parameters
-    ----------
-    language : Language
-    type_name : str
-        The type of arithmetic.
-
-    Attributes
-    ----------
-    lines : list of str
-        The statements so far.
+    `lines` are the statements so far.
     """
 
     def __init__(self, language: Language, type_name: str) -> None:
@@ -288,13 +279,8 @@ class Writer:
     def update(self, formula: UpdateFormula, elements: Mapping[str, str], assignment: str) -> None:
         """Write the statements of an update.
 
-        Parameters
-        ----------
-        formula : UpdateFormula
-        elements : mapping of str to str
-            For each row what its element is called.
-        assignment : str
-            Template of the statement that gives it a value.
+        `elements` says what the element of each row is called, `assignment` is the template of the
+        statement that gives it a value.
         """
         texts = {**elements, **{name: name for name in formula.scalars}}
         for target, part in formula.parts:

@@ -68,14 +68,8 @@ def is_condition(node: ast.expr) -> bool:
 class NumpyCode:
     """Calls of NumPy that compute formulas, one after the other.
 
-    Parameters
-    ----------
-    name : str
-        Of the function.
-    operands : sequence of str
-        Its first parameters; a formula may be written into one of them.
-    statements : sequence of (str, Formula)
-        Each with the name of what it is written into: ``out``, an operand or a new name.
+    Each statement is a formula and the name of what it is written into: ``out``, an operand or a
+    new name.
 
     Attributes
     ----------

@@ -64,15 +64,9 @@ class Ops:
     ) -> Step:
         """Return the call that computes a formula, element by element.
 
-        Parameters
-        ----------
-        formula : Formula
-        inputs : sequence of array or number
-            Its operands, which broadcast to `out`.
-        out : array
-            It may be one of the operands in `Formula.overwrites`.
-        workspace : sequence of array, of the shape of `out`
-            Of the types that `Formula.workspace` asks for.
+        `inputs`, arrays or numbers, broadcast to `out`, which may be one of the operands in
+        `Formula.overwrites`; `workspace` has its shape, and the types that `Formula.workspace` asks
+        for.
         """
         return formula.numpy, (*inputs, *workspace, out)
 
@@ -85,14 +79,8 @@ class Ops:
     ) -> Step:
         """Return the call that computes the statements of an update, in place.
 
-        Parameters
-        ----------
-        formula : UpdateFormula
-        rows : sequence of array, shape (n,) or (K, n)
-        scalars : sequence of array, shape () or (K, 1)
-        workspace : function
-            From types of elements to arrays of the shape of the rows; asked only where some are
-            needed.
+        `rows` are of shape (n,) or (K, n), `scalars` of shape () or (K, 1). `workspace`, from types
+        of elements to arrays of the shape of the rows, is asked only where some are needed.
         """
         spaces = workspace(formula.in_numpy.types(rows[0].dtype))
         return formula.in_numpy.function, (*rows, *scalars, *spaces)
@@ -104,11 +92,7 @@ class Ops:
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
         """Return calls that do the same as `steps` with less in between; done once for a plan.
 
-        Parameters
-        ----------
-        steps : sequence of (function, arguments)
-        scratch : array, optional
-            Memory whose contents nobody reads afterwards: calls may leave it out.
+        `scratch` is memory whose contents nobody reads afterwards: calls may leave it out.
         """
         return list(steps)
 

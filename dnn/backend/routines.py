@@ -69,13 +69,7 @@ class RoutineTable:
 
     @classmethod
     def from_json(cls, text: str) -> RoutineTable:
-        """Return the table of a text from `to_json`.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is no such text.
-        """
+        """Return the table of a text from `to_json`; `ConfigurationError` if it is none."""
         try:
             given = json.loads(text)
             return cls({name: [(row[0], row[1]) for row in rows] for name, rows in given.items()})
@@ -84,14 +78,7 @@ class RoutineTable:
 
     @classmethod
     def measure(cls, ops: Any, clock: Callable[[], float] = time.perf_counter) -> RoutineTable:
-        """Time the candidates at a few sizes, a tenth of a second altogether.
-
-        Parameters
-        ----------
-        ops : Ops
-            It says by ``ops.candidates()`` what is to be timed; nothing for one without a choice.
-        clock : callable, optional
-        """
+        """Time what ``ops.candidates()`` names at a few sizes, a tenth of a second altogether."""
         choices: dict[str, list[tuple[int, str]]] = {}
         for operation, size, calls in ops.candidates():
             fastest = min(calls, key=lambda name: _seconds(calls[name], clock))

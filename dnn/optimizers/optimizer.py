@@ -142,18 +142,8 @@ class Optimizer:
     ) -> None:
         """Declare a hyperparameter that may change between steps.
 
-        Parameters
-        ----------
-        name : str
-        value : float or sequence of float
-            One, or one for each of K networks.
-        least, above, below : float
-            ``least <= value`` and ``above < value < below`` must hold.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is no number or out of its range.
+        It is a number, or one for each of K networks; ``least <= value`` and ``above < value <
+        below`` must hold, else it is a `ConfigurationError`.
         """
         try:
             values = np.atleast_1d(np.asarray(value, np.float64))
@@ -203,15 +193,7 @@ class Optimizer:
     def bind(self, ops: Ops, parameters: FlatBuffer, gradients: FlatBuffer) -> Update:
         """Compile the update of a network, or of K networks in one buffer.
 
-        Parameters
-        ----------
-        ops : Ops
-        parameters, gradients : FlatBuffer
-            With the same segments.
-
-        Returns
-        -------
-        Update
+        Parameters and gradients have the same segments.
 
         Raises
         ------
@@ -254,35 +236,17 @@ class Optimizer:
     ) -> list[Step]:
         """Return what is to be done once in a step, before all blocks.
 
-        Parameters
-        ----------
-        ops : Ops
-        scalars : dict of str to array, shape () or (K, 1)
-            Hyperparameters by name; further numbers for `step` may be added.
-        state : dict of str to FlatBuffer
-            What it remembers; further buffers may be added.
-
-        Returns
-        -------
-        list of (function, arguments)
+        `scalars` are the hyperparameters by name, of shape () or (K, 1), and `state` is what the
+        optimizer remembers; further numbers for `step`, and further buffers, may be added.
         """
         return []
 
     def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
         """Return the function that moves one block, with its arguments.
 
-        Parameters
-        ----------
-        ops : Ops
-        block : Block
-            Parameters and gradients, of shape (n,) or (K, n), and what belongs to them.
-        scalars : mapping of str to array, shape () or (K, 1)
-            Hyperparameters by name, and what `prepare` has added.
-
-        Returns
-        -------
-        (function, arguments)
-            It writes the new parameters and state in place.
+        The block is of shape (n,) or (K, n); `scalars` are hyperparameters by name, and what
+        `prepare` has added, of shape () or (K, 1). The function writes the new parameters and state
+        in place.
         """
         raise NotImplementedError
 
@@ -338,16 +302,8 @@ def _blocks(
 def clip_steps(ops: Ops, gradients: Array, scalars: Mapping[str, Array]) -> list[Step]:
     """Return the steps that clip gradients in place: by value, then by the norm of all together.
 
-    Parameters
-    ----------
-    ops : Ops
-    gradients : array, shape (P,) or (K, P)
-    scalars : mapping of str to array of shape () or (K, 1)
-        ``clip_value`` and ``clip_norm``, where they are wanted.
-
-    Returns
-    -------
-    list of (function, arguments)
+    They are of shape (P,) or (K, P). `scalars` are ``clip_value`` and ``clip_norm``, of shape () or
+    (K, 1), where they are wanted.
 
     References
     ----------

@@ -78,17 +78,7 @@ class Rule(Optimizer):
         raise NotImplementedError
 
     def decayed(self, w: Node, g: Node, scalars: Mapping[str, Node]) -> tuple[Node, Node]:
-        """Return parameters and gradients with weight decay, for `rule`.
-
-        Parameters
-        ----------
-        w, g : Node
-        scalars : mapping of str to Node
-
-        Returns
-        -------
-        (Node, Node)
-        """
+        """Return parameters and gradients with weight decay, for `rule`."""
         return w, g + scalars["weight_decay"] * w
 
     def bind(self, ops: Ops, parameters: FlatBuffer, gradients: FlatBuffer) -> Update:
@@ -157,23 +147,8 @@ def update_formula(
 ) -> UpdateFormula:
     """Write nodes down as the statements of an update.
 
-    Parameters
-    ----------
-    name : str
-    new : mapping of str to Node
-        What becomes of rows; all of it is computed from the old values.
-    rows : sequence of str
-    names : mapping of Node to str
-        Of rows and scalars.
-
-    Returns
-    -------
-    UpdateFormula
-
-    Raises
-    ------
-    ConfigurationError
-        If a node is not elementwise.
+    `new` is what becomes of rows, all of it computed from the old values; `names` are those of rows
+    and scalars. A node that is not elementwise is a `ConfigurationError`.
     """
     uses = Counter(new.values())
     order = topological_order(list(dict.fromkeys(new.values())))

@@ -167,18 +167,8 @@ def schedule_steps(
 ) -> list[Step]:
     """Put the scheduled learning rate in the place of the given one.
 
-    Parameters
-    ----------
-    ops : Ops
-    schedule : schedule
-    scalars : dict of str to array
-        ``learning_rate`` is replaced by the array that the returned step writes.
-    state : dict of str to FlatBuffer
-        ``schedule`` is added: how many steps were done.
-
-    Returns
-    -------
-    list of (function, arguments)
+    ``scalars["learning_rate"]`` becomes the array that the returned steps write;
+    ``state["schedule"]`` is added, how many steps were done.
     """
     given = scalars["learning_rate"]
     scheduled = scalars["learning_rate"] = ops.asarray(np.ones(given.shape, given.dtype))

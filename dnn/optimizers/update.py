@@ -64,11 +64,8 @@ class Update:
     def snapshot(self) -> dict[str, Array]:
         """Return a copy of all that the next steps depend on besides parameters and gradients.
 
-        Returns
-        -------
-        dict of str to array
-            ``state.NAME`` for each buffer, ``scalar.NAME`` for each hyperparameter, and
-            ``steps_done``; all on the host.
+        On the host: ``state.NAME`` for each buffer, ``scalar.NAME`` for each hyperparameter, and
+        ``steps_done``.
         """
         arrays = {f"state.{name}": buffer.flat for name, buffer in self.state.items()}
         arrays |= {f"scalar.{name}": array for name, array in self.scalars.items()}

@@ -68,13 +68,7 @@ def cache_folder() -> Path:
 
 
 def entry_of(source: str) -> int:
-    """Return the address of the C function ``entry`` that a source defines.
-
-    Parameters
-    ----------
-    source : str
-        `HEADER` and a body.
-    """
+    """Return the address of the C function ``entry`` of a source: `HEADER` and a body."""
     with _lock:
         return _entry_of(source)
 

@@ -136,13 +136,8 @@ _HEADER = HEADER.replace("**FLAGS", '**{**FLAGS, "fastmath": {"nsz"}}')
 def chain_source(chain: Chain, accesses: tuple[Access, ...], codes: tuple[str, ...]) -> str:
     """Return the source of a chain's kernel.
 
-    Parameters
-    ----------
-    chain : tuple of instructions
-    accesses : tuple of Access
-        Of each input.
-    codes : tuple of str
-        ``"f4"``, ``"f8"``, ``"b1"``, ``"i8"`` or ``"u8"`` for each input and for the result.
+    `codes` are those of each input and of the result: ``"f4"``, ``"f8"``, ``"b1"``, ``"i8"``,
+    ``"u8"``.
     """
     lines = []
     names = []

@@ -23,20 +23,9 @@ _NAME = re.compile(r'@(?:"([^"]+)"|([\w.$-]+))')
 def compiled(source: str, symbol: str, machine: Any) -> tuple[Any, bytes | None]:
     """Compile a kernel.
 
-    Parameters
-    ----------
-    source : str
-        It defines ``entry``, a `numba.cfunc`.
-    symbol : str
-        The name of its function in the machine code.
-    machine : TargetMachine of llvmlite
-        What makes the machine code.
-
-    Returns
-    -------
-    (CFunc, bytes or None)
-        What Numba made of it, and machine code that works without Numba: None where this is not
-        to be had, because it calls functions of Numba's own.
+    Its source defines ``entry``, a `numba.cfunc`, which is called `symbol` in the machine code.
+    Returned is what Numba made of it, and machine code that works without Numba: None where this is
+    not to be had, because it calls functions of Numba's own.
     """
     # Numba needs a file name for its messages only.
     names: dict[str, Any] = {"__name__": f"dnn.{symbol}"}

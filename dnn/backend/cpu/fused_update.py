@@ -30,13 +30,8 @@ Interval = tuple[int, int]
 def fuse_update(steps: Sequence[Step], scratch: Array, gemm: Callable[..., object]) -> list[Step]:
     """Return the same steps, those of the optimizer as early as they can be.
 
-    Parameters
-    ----------
-    steps : sequence of (function, arguments)
-    scratch : array, shape (P,) or (K, P)
-        The gradients; what stands there after the steps nobody reads.
-    gemm : callable
-        As it occurs in `steps`.
+    `scratch`, of shape (P,) or (K, P), holds the gradients: what stands there after the steps
+    nobody reads. `gemm` is the product as it occurs in `steps`.
     """
     memory = _Memory(scratch)
     steps = _preparations_first(steps, memory)

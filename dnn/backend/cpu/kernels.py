@@ -71,6 +71,7 @@ def array_kernel(
     arrange : callable
         From the arguments of the `Ops` method to those arrays, or None if they do not fit.
     oracle : callable
+        The `Ops` method in NumPy, for arrays that do not fit.
     extra : callable
         From the code of the first array's type, and the arrays, to further source arguments.
     number : callable, optional

@@ -50,19 +50,7 @@ def of_formula(formula: Formula) -> Elementwise:
 
 @functools.cache
 def chain(members: Chain, inputs: int) -> Elementwise:
-    """Return a chain of elementwise operations as one.
-
-    Parameters
-    ----------
-    members : Chain
-        See `dnn.backend.ops`.
-    inputs : int
-        Places below that are inputs.
-
-    Returns
-    -------
-    Elementwise
-    """
+    """Return a chain of elementwise operations as one; places below `inputs` are inputs."""
     names = [f"x{i}" for i in range(inputs)]
     writer = Writer(CUDA, "A")
     for formula, *operands in members:

@@ -64,12 +64,7 @@ class Call(NamedTuple):
 
 
 class Launcher:
-    """Compiles kernels when they are first called, and calls them.
-
-    Parameters
-    ----------
-    cupy : module
-    """
+    """Compiles kernels when they are first called, and calls them."""
 
     def __init__(self, cupy: Any) -> None:
         self.cupy = cupy
@@ -124,14 +119,8 @@ class Launcher:
     ) -> None:
         """Launch an elementwise kernel over the shape of its last written operand.
 
-        Parameters
-        ----------
-        spec : Elementwise
-        operands : sequence of device array or number
-            In the order of the parameters; they broadcast to the operand that is written last.
-        integers : sequence of int
-        hidden : int, optional
-            An axis that pointer operands have and the others lack: it is left out of the loop.
+        The operands, in the order of the parameters, broadcast to that. `hidden` is an axis that
+        pointer operands have and the others lack: it is left out of the loop.
         """
         named = dict(zip(spec.parameters, operands, strict=True))
         target = named[spec.writes[-1]]
@@ -171,17 +160,9 @@ class Launcher:
         out: Any,
         scale: float = 1.0,
     ) -> None:
-        """Launch a reduction.
+        """Launch a reduction of operands of one shape over axes that are not negative.
 
-        Parameters
-        ----------
-        spec : Reduction
-        operands : sequence of device array, of one shape
-        axes : tuple of int, not negative
-            Reduced.
-        out : device array
-            Of the shape of the operands, with length 1 along `axes`.
-        scale : float
+        `out` has their shape, with length 1 along `axes`.
         """
         for array in (*operands, out):
             self._check(spec.name, array)
@@ -246,14 +227,7 @@ class Launcher:
 
 
 class Replay:
-    """Calls, to be repeated.
-
-    Parameters
-    ----------
-    cupy : module
-    calls : sequence of Call
-    prepare : callable
-        Called in the capturing stream before capturing begins.
+    """Calls, to be repeated; `prepare` is called in the capturing stream before capturing begins.
 
     Attributes
     ----------
@@ -360,20 +334,7 @@ def broadcast_strides(shape: Shape, strides: Shape, target: Shape) -> Shape:
 
 
 def collapse(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
-    """Merge axes that every operand walks through as if they were one.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    strides : sequence of tuple of int
-        Of each operand, one for each axis.
-
-    Returns
-    -------
-    shape : tuple of int
-        At least one axis.
-    strides : list of tuple of int
-    """
+    """Merge axes that every operand walks through as if they were one; at least one stays."""
     axes: list[list[int]] = []  # length, then the stride of each operand; the last axis first
     for axis in reversed(range(len(shape))):
         length, steps = shape[axis], [operand[axis] for operand in strides]

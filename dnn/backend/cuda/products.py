@@ -139,17 +139,7 @@ def _orientation(x: Any) -> tuple[bool, int]:
 
 
 class Cublas:
-    """A handle of cuBLAS with a workspace of its own.
-
-    Parameters
-    ----------
-    cupy : module
-
-    Raises
-    ------
-    DeviceError
-        If the library is missing or does not start.
-    """
+    """A handle of cuBLAS with a workspace of its own; `DeviceError` if it does not start."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
@@ -164,17 +154,9 @@ class Cublas:
     def multiply(
         self, code: str, product: Product, a: int, b: int, c: int, arrays: Any = None
     ) -> None:
-        """Put a product into the current stream's queue.
+        """Put a product of elements of a type, at addresses, into the current stream's queue.
 
-        Parameters
-        ----------
-        code : str
-            Type of elements: ``"f2"``, ``"f4"`` or ``"f8"``.
-        product : Product
-        a, b, c : int
-            Addresses.
-        arrays : object, optional
-            What the addresses point into: whoever repeats the call keeps it alive.
+        `arrays` is what the addresses point into: whoever repeats the call keeps it alive.
         """
         if code not in DATA_TYPES:
             raise DtypeError(f"gemm: cuBLAS multiplies floats, not {code}")

@@ -160,20 +160,10 @@ def _main_type(codes: Sequence[str]) -> str:
 
 
 def elementwise_kernel(spec: Elementwise, codes: Sequence[str], axes: int) -> Kernel:
-    """Write the kernel of an elementwise function.
+    """Write the kernel of an elementwise function for types of operands (see `code_of`) and axes.
 
-    Parameters
-    ----------
-    spec : Elementwise
-    codes : sequence of str
-        Type of each operand, see `code_of`.
-    axes : int, at least 1
-
-    Returns
-    -------
-    Kernel
-        Its parameters: each operand, the integers of `spec`, the number of elements, the lengths
-        of all axes but the first, and for each operand that is an array its strides.
+    Its parameters: each operand, the integers of `spec`, the number of elements, the lengths of all
+    axes but the first, and for each operand that is an array its strides.
     """
     types = dict(zip(spec.parameters, codes, strict=True))
     arrays = [name for name in spec.parameters if types[name] != SCALAR]

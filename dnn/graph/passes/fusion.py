@@ -34,12 +34,8 @@ MOST_MEMBERS = 32
 class Fused(Operation):
     """A chain of elementwise operations.
 
-    Parameters
-    ----------
-    members : sequence of Node
-        What was fused, inputs before consumers; the last one is the result.
-    inputs : sequence of Node
-        What they need from outside.
+    The members stand inputs before consumers, and the last one is the result; `inputs` are what
+    they need from outside.
     """
 
     name = "fused"
@@ -89,10 +85,7 @@ def fused(members: Sequence[Node], inputs: Sequence[Node], now: Sequence[Node]) 
 class ProductChain(Operation):
     """``y = f(a @ b, ...)``: the product is written to the result, `f` works on it in place.
 
-    Parameters
-    ----------
-    product, chain : Node
-        The product, and what is done to it: elementwise, reading it once.
+    `chain` is what is done to the product: elementwise, reading it once.
     """
 
     name = "product_chain"
