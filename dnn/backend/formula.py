@@ -334,8 +334,8 @@ class Writer:
             return self._spelled(language.choice, *parts)
         if isinstance(node, ast.BoolOp):
             join = language.both if isinstance(node.op, ast.And) else language.either
-            first, *others = (self._inner(value, names) for value in node.values)
-            for value in others:
+            first, *rest = (self._inner(value, names) for value in node.values)
+            for value in rest:
                 first = self._spelled(join, first, value)
             return first
         if isinstance(node, ast.UnaryOp):

@@ -115,9 +115,9 @@ class NumpyCode:
     def _compiled(
         self, name: str, operands: Sequence[str], results: Sequence[str]
     ) -> Callable[..., object]:
-        (first, *others) = self._calls
+        (first, *rest) = self._calls
         is_ufunc = first.ufunc is not None and first.ufunc not in KEYWORD_ONLY
-        if is_ufunc and not others and results and first.reads == tuple(operands):
+        if is_ufunc and not rest and results and first.reads == tuple(operands):
             assert first.ufunc is not None
             return first.ufunc
         spaces = [f"w{i}_" for i in range(len(self.workspace))]

@@ -109,8 +109,8 @@ def grad(y: Node, wanted: Node | Sequence[Node], dy: Node | None = None) -> Any:
 
 def _sum(terms: Sequence[Node]) -> Node:
     """Add up what arrived from all consumers of a node."""
-    total, *others = terms
-    for term in others:
+    total, *rest = terms
+    for term in rest:
         total = total + term
     return total
 

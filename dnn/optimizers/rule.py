@@ -182,7 +182,7 @@ def update_formula(
         for i, (local, text) in enumerate(statements):
             renamed = re.sub(rf"\b{value}\b", target, text) if i > at else text
             statements[i] = (target if i == at else local, renamed)
-        last = [(other, target if text == value else text) for other, text in last]
+        last = [(row, target if text == value else text) for row, text in last]
     whole = (*statements, *last)
     used = set().union(*(_words(text) for _, text in whole))
     scalars = [text for text in names.values() if text not in rows and text in used]

@@ -40,7 +40,7 @@ class Access(enum.Enum):
 
     ALONG = "element by element along the innermost axis"
     SAME = "one element, the same all along"
-    IN_PLACE = "the very memory of the result, which the compiler takes for an overlap unless told"
+    IN_PLACE = "the very memory of the result, not to be taken for an overlap"
 
 
 NUMBA = Language(

@@ -40,12 +40,12 @@ def log_softmax_loop(
     for i in range(rows * columns):
         terms[i] = exp(shifted[i])
     for i in range(rows):
-        largest, others = zero, zero
+        largest, rest = zero, zero
         for j in range(columns):
             is_largest = shifted[i * columns + j] == zero
             largest += one if is_largest else zero
-            others += zero if is_largest else terms[i * columns + j]
-        terms[i] = largest - one + others  # never in front of what is still to be read
+            rest += zero if is_largest else terms[i * columns + j]
+        terms[i] = largest - one + rest  # never in front of what is still to be read
     for i in range(rows):
         total = one + terms[i]
         terms[i] = log(total) - (total - one - terms[i]) / total

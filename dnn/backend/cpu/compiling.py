@@ -41,10 +41,10 @@ def compiled(source: str, symbol: str, machine: Any) -> tuple[Any, bytes | None]
     process = ctypes.CDLL(None)
     if not all(name.startswith("llvm.") or hasattr(process, name) for name in needed):
         return entry, None
-    for one in (*module.functions, *module.global_variables):
-        if not one.is_declaration:
+    for value in (*module.functions, *module.global_variables):
+        if not value.is_declaration:
             # What is not reached is left out, and nothing but the entry is seen from outside.
-            one.linkage = "internal" if one.name in reached else "available_externally"
+            value.linkage = "internal" if value.name in reached else "available_externally"
     module.get_function(entry.native_name).linkage = "external"
     module.get_function(entry.native_name).name = symbol
     return entry, bytes(machine.emit_object(module))
@@ -87,8 +87,8 @@ def _without_exceptions(text: str, name: str) -> str | None:
 
 
 def _reached(module: Any, name: str) -> set[str]:
-    """Return the names of the functions and variables that one needs, itself among them."""
-    every = {one.name: one for one in (*module.functions, *module.global_variables)}
+    """Return the names of the functions and variables that a function needs, itself among them."""
+    every = {value.name: value for value in (*module.functions, *module.global_variables)}
     reached, waiting = {name}, [name]
     while waiting:
         for quoted, plain in _NAME.findall(str(every[waiting.pop()])):

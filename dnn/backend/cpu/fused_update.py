@@ -56,14 +56,14 @@ def fuse_update(steps: Sequence[Step], scratch: Array, gemm: Callable[..., objec
     for i, (function, arguments) in enumerate(steps):
         if i in moved:
             assert isinstance(function, UpdateKernel)
-            rest = _rest(arguments[0].shape[-1], moved[i])
-            result += [(function, function.piece(arguments, *interval)) for interval in rest]
+            left = _rest(arguments[0].shape[-1], moved[i])
+            result += [(function, function.piece(arguments, *interval)) for interval in left]
         elif i in found:
             pieces = found[i]
             g = shared[..., : pieces.elements]
-            w, _, *others = pieces.arguments
+            w, _, *rest = pieces.arguments
             result.append((function, (*arguments[:-1], g.reshape(arguments[-1].shape))))
-            result.append((pieces.update, (w, g, *others)))
+            result.append((pieces.update, (w, g, *rest)))
         else:
             result.append((function, arguments))
     return result
@@ -141,16 +141,16 @@ def _disturbed(
 def _preparations_first(steps: Sequence[Step], memory: _Memory) -> list[Step]:
     """Move kernels to the front that touch nothing which any step before them touches."""
     first: list[Step] = []
-    others: list[Step] = []
+    later: list[Step] = []
     seen: list[Range] = []
     for step in steps:
         mine = memory.ranges(step[1])
-        if isinstance(step[0], Native) and others and not _any_overlap(mine, seen):
+        if isinstance(step[0], Native) and later and not _any_overlap(mine, seen):
             first.append(step)
         else:
-            others.append(step)
+            later.append(step)
             seen += mine
-    return [*first, *others]
+    return [*first, *later]
 
 
 class _Memory:

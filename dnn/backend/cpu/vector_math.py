@@ -42,7 +42,7 @@ __all__ = [
 f4, i4, f8, i8 = np.float32, np.int32, np.float64, np.int64
 
 F4_ZERO, F4_HALF, F4_ONE = f4(0), f4(0.5), f4(1)
-F8_ZERO, F8_HALF, F8_ONE, F8_TWO = f8(0), f8(0.5), f8(1), f8(2)
+F8_ZERO, F8_ONE, F8_TWO = f8(0), f8(1), f8(2)
 
 # Adding 1.5 * 2^23 (2^52) leaves a number rounded to an integer in the lowest bits.
 F4_ROUND, F4_ROUND_BITS = f4(12582912), i4(0x4B400000)

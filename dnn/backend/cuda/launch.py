@@ -170,22 +170,22 @@ class Launcher:
         kept = tuple(i for i in range(len(shape)) if i not in axes)
         all_strides = [element_strides(x) for x in operands]
         inner, steps = _fold(spec.name, shape, axes, all_strides)
-        outer, others = _fold(spec.name, shape, kept, [*all_strides, element_strides(out)])
+        outer, outer_steps = _fold(spec.name, shape, kept, [*all_strides, element_strides(out)])
         results = int(np.prod(outer, dtype=np.int64))
         elements = int(np.prod(inner, dtype=np.int64))
         parts = _parts(results, elements, outer, inner)
         if parts == 1:
-            self._reduce(spec, [*operands, out], (outer, others), (inner, steps), scale)
+            self._reduce(spec, [*operands, out], (outer, outer_steps), (inner, steps), scale)
             return
         # Few results of many elements: blocks for parts of each, then one for the parts.
         code = "f8" if operands[0].dtype == np.float64 else "f4"
         partial = self._workspace(code)[: results * parts]
         length = elements // parts
-        over = [[*s[1:], along[-1] * length] for s, along in zip(others, steps, strict=False)]
+        over = [[*s[1:], along[-1] * length] for s, along in zip(outer_steps, steps, strict=False)]
         over.append([outer[2] * parts, parts, 1])
         pieces = ([*outer[1:], parts], over), ([1, 1, length], steps)
         self._reduce(spec.first_stage(), [*operands, partial], *pieces, scale)
-        whole = (outer, [[0, outer[2] * parts, parts], others[-1]])
+        whole = (outer, [[0, outer[2] * parts, parts], outer_steps[-1]])
         self._reduce(spec.last_stage(), [partial, out], whole, ([1, 1, parts], [[0, 0, 1]]))
 
     def _reduce(
@@ -197,9 +197,11 @@ class Launcher:
         scale: float = 1.0,
     ) -> None:
         """Launch a reduction over loops: lengths, and for each array its strides."""
-        lengths, others = outer
+        lengths, outer_steps = outer
         within, steps = inner
-        by_rows = min(s[-1] for s in steps) <= min(s[-1] for s in others[:-1]) or lengths[-1] < 8
+        by_rows = (
+            min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
+        )
         codes = tuple(code_of(x.dtype) for x in arrays)
         key = (spec, codes, by_rows)
         if key not in self._sources:
@@ -208,9 +210,9 @@ class Launcher:
         if not results:
             return
         numbers = [results, int(np.prod(within, dtype=np.int64)), *lengths[1:], *within[1:]]
-        for over, along in zip(others[:-1], steps, strict=True):
+        for over, along in zip(outer_steps[:-1], steps, strict=True):
             numbers += [*over, *along]
-        numbers += others[-1]
+        numbers += outer_steps[-1]
         arguments = [*arrays, np.float64(scale), *map(np.int64, numbers)]
         self.launch(self._sources[key], results if by_rows else -(-results // 32), arguments)
 

@@ -98,8 +98,8 @@ class SoftmaxCrossEntropy(Operation):
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         logits, log_probabilities, target = node.inputs
-        slope = reshaped(dy * (1.0 / logits.shape[-2]), (*dy.shape, 1, 1) if dy.shape else ())
-        return (exp(log_probabilities) - target) * slope, None, None
+        scale = reshaped(dy * (1.0 / logits.shape[-2]), (*dy.shape, 1, 1) if dy.shape else ())
+        return (exp(log_probabilities) - target) * scale, None, None
 
 
 @register

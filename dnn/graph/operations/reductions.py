@@ -42,8 +42,17 @@ class Reduction(Operation):
         return apply(self.name, inputs[0], axes=tuple(i + 1 for i in node.attributes["axes"]))
 
 
+class Extreme(Reduction):
+    """The largest or smallest element; those that are equally so share the gradient."""
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        x, axes = node.inputs[0], node.attributes["axes"]
+        is_extreme = cast(equal(x, node), x.dtype)
+        return (dy * (is_extreme / sum(is_extreme, axes, keepdims=True)),)
+
+
 @register
-class Max(Reduction):
+class Max(Extreme):
     """The largest element over axes.
 
     Those that are equally large share the gradient.
@@ -51,21 +60,15 @@ class Max(Reduction):
 
     name = "max"
 
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return (dy * _shares(node),)
-
 
 @register
-class Min(Reduction):
+class Min(Extreme):
     """The smallest element over axes.
 
     Those that are equally small share the gradient.
     """
 
     name = "min"
-
-    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
-        return (dy * _shares(node),)
 
 
 @register
@@ -112,13 +115,6 @@ class Argmax(Operation):
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return (None,)
-
-
-def _shares(node: Node) -> Node:
-    """1 / n for each of the n elements that are the extreme one, else 0."""
-    x, axes = node.inputs[0], node.attributes["axes"]
-    is_extreme = cast(equal(x, node), x.dtype)
-    return is_extreme / sum(is_extreme, axes, keepdims=True)
 
 
 class Reducer(Protocol):

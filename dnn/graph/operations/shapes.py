@@ -105,12 +105,12 @@ def reshape(x: Node, shape: Sequence[int]) -> Node:
     """
     check_nodes("reshape", x)
     wanted = integers_of("reshape", shape, "a shape")
-    others = math.prod(n for n in wanted if n != -1)
+    known = math.prod(n for n in wanted if n != -1)
     if any(n < -1 for n in wanted) or (
-        -1 in wanted and (others < 1 or x.size % others or wanted.count(-1) > 1)
+        -1 in wanted and (known < 1 or x.size % known or wanted.count(-1) > 1)
     ):
         raise ShapeError("reshape", f"{describe(x)} does not fill {wanted}", x.shape, wanted)
-    return reshaped(x, tuple(x.size // others if n == -1 else n for n in wanted))
+    return reshaped(x, tuple(x.size // known if n == -1 else n for n in wanted))
 
 
 def flatten(x: Node) -> Node:

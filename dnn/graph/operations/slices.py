@@ -160,15 +160,15 @@ def part(x: Node, key: Any) -> Node:
             continue
         length = x.shape[len(index)]
         if isinstance(k, slice):
-            one = _along(x, k, length)
-            index.append(one)
-            shape.append(len(range(*slice(*one).indices(length))))
+            cut = _along(x, k, length)
+            index.append(cut)
+            shape.append(len(range(*slice(*cut).indices(length))))
         elif -length <= k < length:
             index.append((int(k) % length, int(k) % length + 1, 1))
         else:
             raise ShapeError("slice", f"{describe(x)} has no element {k}", x.shape)
     rest = x.shape[len(index) :]
-    whole = all(one == _whole(length) for one, length in zip(index, x.shape, strict=False))
+    whole = all(cut == _whole(length) for cut, length in zip(index, x.shape, strict=False))
     y = x if whole else apply("slice", x, index=tuple(index))
     return reshaped(y, (*shape, *rest))
 

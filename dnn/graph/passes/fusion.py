@@ -107,8 +107,8 @@ class ProductChain(Operation):
         """Return the steps of both."""
         assert self.product.operation is not None
         assert self.chain.operation is not None
-        a, b, *others = arrays.inputs
-        rest = iter(others)
+        a, b, *operands = arrays.inputs
+        rest = iter(operands)
         given = [arrays.out if x is self.product else next(rest) for x in self.chain.inputs]
         first = Arrays((a, b), arrays.out, ())
         second = Arrays(given, arrays.out, arrays.workspace)
@@ -120,13 +120,13 @@ class ProductChain(Operation):
 
 def product_chain(product: Node, chain: Node) -> Node:
     """Return a node that does what both do; its inputs are the product's, then the others."""
-    others = [x for x in chain.inputs if x is not product]
+    operands = [x for x in chain.inputs if x is not product]
     attributes = chain.attributes or {"chain": ((formula_of(chain), *range(len(chain.inputs))),)}
     return Node(
         "product_chain",
         chain.shape,
         chain.dtype,
-        (*product.inputs, *others),
+        (*product.inputs, *operands),
         attributes,
         chain.name,
         ProductChain(product, chain),
