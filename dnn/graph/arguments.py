@@ -24,6 +24,7 @@ __all__ = [
     "axis_of",
     "broadcast",
     "check_kind",
+    "check_same_type",
     "describe",
     "integers_of",
     "numbers_of",
@@ -126,12 +127,18 @@ def check_kind(kind: str, inputs: Sequence[Node], kinds: str) -> None:
             raise DtypeError(f"{kind}: {message}")
 
 
-def broadcast(kind: str, inputs: Sequence[Node]) -> tuple[Shape, np.dtype[Any]]:
-    """Return shape and type of elements that inputs have after broadcasting."""
+def check_same_type(kind: str, inputs: Sequence[Node]) -> np.dtype[Any]:
+    """Return the type of elements of all inputs; `DtypeError` if they differ."""
     dtype = inputs[0].dtype
     if any(node.dtype != dtype for node in inputs):
         given = " and ".join(describe(node) + f" of {node.dtype}" for node in inputs)
         raise DtypeError(f"{kind}: {given} have different types of elements")
+    return dtype
+
+
+def broadcast(kind: str, inputs: Sequence[Node]) -> tuple[Shape, np.dtype[Any]]:
+    """Return shape and type of elements that inputs have after broadcasting."""
+    dtype = check_same_type(kind, inputs)
     shapes = {node.shape for node in inputs}
     if len(shapes) > 1:
         shapes.discard(())

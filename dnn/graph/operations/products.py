@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Ops
-from dnn.errors import DtypeError, ShapeError
-from dnn.graph.arguments import describe
+from dnn.errors import ShapeError
+from dnn.graph.arguments import check_same_type, describe
 from dnn.graph.node import Node, Shape, check_nodes
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register
 from dnn.graph.operations.shapes import reshape, transpose
@@ -28,9 +28,7 @@ class Matmul(Operation):
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         a, b = inputs
-        if a.dtype != b.dtype:
-            given = f"{describe(a)} of {a.dtype} and {describe(b)} of {b.dtype}"
-            raise DtypeError(f"matmul: {given} have different types of elements")
+        check_same_type(self.name, inputs)
         try:
             leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         except ValueError:
@@ -125,10 +123,8 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
 
     Raises
     ------
-    ShapeError
-        If the shapes do not fit.
-    DtypeError
-        If the types differ.
+    ShapeError, DtypeError
+        If the shapes do not fit, or the types differ.
     """
     y = matmul(x, weight)
     return y if bias is None else bias_add(y, bias)
@@ -189,10 +185,8 @@ def gemm(
 
     Raises
     ------
-    ShapeError
-        If the shapes do not fit.
-    DtypeError
-        If the types differ.
+    ShapeError, DtypeError
+        If the shapes do not fit, or the types differ.
 
     References
     ----------
@@ -219,10 +213,8 @@ def gemv(a: Node, x: Node, y: Node | None = None, *, alpha: float = 1.0, beta: f
 
     Raises
     ------
-    ShapeError
-        If the shapes do not fit.
-    DtypeError
-        If the types differ.
+    ShapeError, DtypeError
+        If the shapes do not fit, or the types differ.
     """
     product = dot(a, x)
     product = product if alpha == 1 else product * alpha

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Array, Ops
-from dnn.errors import DtypeError, ShapeError
-from dnn.graph.arguments import axis_of, describe
+from dnn.errors import ShapeError
+from dnn.graph.arguments import axis_of, check_same_type, describe
 from dnn.graph.node import Node, Shape, called_by_nodes, nodes_of
 from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
 
@@ -94,9 +94,7 @@ class Concat(Operation):
         axis: int = attributes["axis"]
         first = inputs[0]
         for x in inputs:
-            if x.dtype != first.dtype:
-                given = f"{describe(first)} of {first.dtype} and {describe(x)} of {x.dtype}"
-                raise DtypeError(f"concat: {given} have different types of elements")
+            check_same_type(self.name, (first, x))
             if _without(x.shape, axis) != _without(first.shape, axis) or axis >= x.ndim:
                 message = f"{describe(first)} and {describe(x)} do not fit along axis {axis}"
                 raise ShapeError("concat", message, first.shape, x.shape)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Ops
-from dnn.errors import ConfigurationError, DtypeError, ShapeError
-from dnn.graph.arguments import describe
+from dnn.errors import ConfigurationError, ShapeError
+from dnn.graph.arguments import check_same_type, describe
 from dnn.graph.node import VARIABLE, Node, Shape, check_nodes
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register
 
@@ -53,9 +53,7 @@ class Assign(Operation):
         state, value = inputs
         if state.kind != VARIABLE:
             raise ConfigurationError(f"assign: {state!r} is no variable")
-        if state.dtype != value.dtype:
-            given = f"{describe(state)} of {state.dtype} and {describe(value)} of {value.dtype}"
-            raise DtypeError(f"assign: {given} have different types of elements")
+        check_same_type(self.name, inputs)
         try:
             fits = np.broadcast_shapes(state.shape, value.shape) == state.shape
         except ValueError:
