@@ -19,17 +19,8 @@ if TYPE_CHECKING:
 class NetworkTrainer:
     """Trains multilayer perceptrons, one trial or several at once.
 
-    Parameters
-    ----------
-    table : RoutineTable, optional
-        Of the run.
-
-    Attributes
-    ----------
-    at_once : int
-        How many trials it runs together.
-    save_model : function
-        Only there if a trial has one network, and safetensors can write it.
+    `at_once` is how many trials it runs together. It has a `save_model` only if a trial has one
+    network, and safetensors can write it.
     """
 
     def __init__(self, rounds: Rounds, table: RoutineTable | None = None) -> None:
@@ -58,8 +49,7 @@ class NetworkTrainer:
                 train(parameters, seeds[number], training, scored, reporting, self._table, epoch_s)
             )
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
-                chosen = zip(rounds.jobs, results, strict=False)
-                so_far = _means([result for job, result in chosen if not job.is_test])
+                so_far = self._means(results)
                 if not report(number + 1, **so_far):
                     return so_far
         return self._evaluated(results)
@@ -92,9 +82,7 @@ class NetworkTrainer:
             return
         for number, job in enumerate(jobs):
             if not job.is_test:
-                chosen = zip(jobs[: number + 1], results, strict=False)
-                so_far = _means([result for job, result in chosen if not job.is_test])
-                report.curve.add(number + 1, so_far)
+                report.curve.add(number + 1, self._means(results[: number + 1]))
 
     def _save_model(self, parameters: dict[str, Any], report: Report, path: Path) -> Path:
         """Train a trial's network once more, the same to the last bit, and write it."""
@@ -119,6 +107,13 @@ class NetworkTrainer:
             return [seed]
         return [trial_seed(seed, number) for number in range(len(self._rounds))]
 
+    def _means(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the mean of each metric over the first splits on which the choice is based."""
+        pairs = zip(self._rounds.jobs, results, strict=False)
+        chosen = [result for job, result in pairs if not job.is_test]
+        is_diverged = any(DIVERGED in result for result in chosen)
+        return marked(means([_numbers(result) for result in chosen]), is_diverged=is_diverged)
+
     def _evaluated(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         evaluated = collect(self._rounds.jobs, [_numbers(result) for result in results])
         metrics = marked(
@@ -129,12 +124,6 @@ class NetworkTrainer:
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name != DIVERGED}
-
-
-def _means(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of each metric, and that one of the trainings diverged if it did."""
-    is_diverged = any(DIVERGED in result for result in results)
-    return marked(means([_numbers(result) for result in results]), is_diverged=is_diverged)
 
 
 def train(

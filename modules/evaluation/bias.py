@@ -55,7 +55,7 @@ class BiasReport:
 
 
 class SelectionBias:
-    """Watches the trials of a sweep; its memory does not grow with them.
+    """Says how far to believe the best trial of a sweep; its memory does not grow with them.
 
     Notes
     -----

@@ -106,19 +106,9 @@ def nested_folds(
     repeats: int = 1,
     stratified: bool = True,
 ) -> list[NestedFold]:
-    """Split rows, and the training rows of each fold again.
+    """Split rows as `k_fold` does, and the training rows of each fold again into `inner_folds`.
 
-    Parameters
-    ----------
-    y, folds, seed, repeats, stratified
-        As for `k_fold`.
-    inner_folds : int, at least 2
-        Into which the training rows of each outer fold are cut.
-
-    Raises
-    ------
-    EvaluationError
-        If there are too few rows.
+    An `EvaluationError` if there are too few rows.
     """
     import numpy as np
 

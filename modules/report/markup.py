@@ -129,6 +129,17 @@ def bar(*parts: tuple[float, str]) -> Markup:
     return tag("span", *pieces, class_="track")
 
 
+def bar_row(label: str, share: str, *parts: tuple[float, str], title: str | None = None) -> Markup:
+    """Return a bar between its label and what it says in figures."""
+    return tag(
+        "div",
+        tag("span", label, class_="label", title=title),
+        bar(*parts),
+        tag("span", share, class_="share"),
+        class_="row",
+    )
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], style: str = "") -> Markup:
     """Return a table; a cell that is `Markup` stays as it is."""
     head = tag("thead", tag("tr", *(tag("th", name) for name in heads))) if heads else None

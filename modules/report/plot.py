@@ -296,6 +296,12 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
     return tag("path", d=f"M{place(x1)},{place(y1)}L{place(x2)},{place(y2)}", class_=style)
 
 
+def polyline(points: Sequence[tuple[float, float]], style: str, row: int) -> Markup:
+    """Return the line of a row."""
+    places = " ".join(f"{place(x)},{place(y)}" for x, y in points)
+    return tag("polyline", points=places, class_=style, data_i=row)
+
+
 def text(x: float, y: float, words: str, style: str) -> Markup:
     """Return a line of text; `style` says how it is aligned: middle, end, or from `x` on."""
     return tag("text", escape(words), x=place(x), y=place(y), class_=style)

@@ -10,7 +10,7 @@ from .importance import FEWEST_TRIALS, TREES, Effect, Importance
 from .markup import (
     Markup,
     as_number,
-    bar,
+    bar_row,
     between,
     figure,
     join,
@@ -32,6 +32,7 @@ from .plot import (
     focus,
     is_logarithmic,
     line,
+    polyline,
     scale_for,
     spread,
     stairs,
@@ -270,8 +271,7 @@ def _draw_curves(picture: Picture) -> Markup | None:
     for row in reversed(picture.curves):  # the best is drawn over the others
         style = "stopped" if row not in top else "best" if row == picture.top[0] else "good"
         places = [at for x, y in points[row] if (at := plot.at(x, y)) is not None]
-        text = " ".join(f"{place(x)},{place(y)}" for x, y in places)
-        drawn.append(tag("polyline", points=text, class_=style, data_i=row))
+        drawn.append(polyline(places, style, row))
     # Where each ends: there it was stopped, or done.
     ends = [(row, *at) for row in picture.curves if (at := plot.at(*points[row][-1])) is not None]
     stopped = [end for end in ends if end[0] not in top]
@@ -327,10 +327,9 @@ def _draw_parallel(picture: Picture) -> Markup | None:
             _lane(scale, scale.place(values.get(name)), aside)
             for name, scale in zip(names, scales, strict=True)
         ]
-        points = [f"{place(x)},{place(down(y))}" for x, y in zip(across, places, strict=True)
-                  if y is not None]  # fmt: skip
+        points = [(x, down(y)) for x, y in zip(across, places, strict=True) if y is not None]
         style = f"q{picture.shade(row)}" + (" best" if row == picture.top[0] else "")
-        lines.append(tag("polyline", points=" ".join(points), class_=style, data_i=row))
+        lines.append(polyline(points, style, row))
     axes = []
     for number, (name, scale, x) in enumerate(zip(names, scales, across, strict=True)):
         marks = [
@@ -402,12 +401,12 @@ def importance_section(picture: Picture, found: Importance | None) -> Markup:
         )
         return section("importance", title, nothing(none), wide=True)
     bars = [
-        tag(
-            "div",
-            tag("span", words(effect.name), class_="label", title=effect.name),
-            bar((effect.alone, "alone"), (effect.in_pairs / 2, "pairs")),
-            tag("span", f"{effect.alone:.0%}", class_="share"),
-            class_="row",
+        bar_row(
+            words(effect.name),
+            f"{effect.alone:.0%}",
+            (effect.alone, "alone"),
+            (effect.in_pairs / 2, "pairs"),
+            title=effect.name,
         )
         for effect in found.effects
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .markup import (
     Markup,
-    bar,
+    bar_row,
     copy_button,
     figure,
     highlight,
@@ -161,15 +161,7 @@ def ranks_section(accounts: Sequence[RankAccount], picture: Picture | None = Non
         shares = [
             (sum(_share(account, part) for account in some) / len(some), part) for part in _PARTS
         ]
-        body.append(
-            tag(
-                "div",
-                tag("span", label, class_="label", title=label),
-                bar(*shares),
-                tag("span", f"{shares[0][0]:.0%}{_cpu(some)}", class_="share"),
-                class_="row",
-            )
-        )
+        body.append(bar_row(label, f"{shares[0][0]:.0%}{_cpu(some)}", *shares, title=label))
     return section(
         "ranks",
         title,
@@ -189,13 +181,7 @@ def _trainers(picture: Picture | None) -> list[Markup]:
     ranked = sorted(trainers.items(), key=lambda entry: (str(type(entry[0])), entry[0]))
     most = max(trainers.values())
     rows = [
-        tag(
-            "div",
-            tag("span", f"trainer {show(trainer)}", class_="label"),
-            bar((many / most, "working")),
-            tag("span", f"{many:,} trials", class_="share"),
-            class_="row",
-        )
+        bar_row(f"trainer {show(trainer)}", f"{many:,} trials", (many / most, "working"))
         for trainer, many in ranked[:_TRAINERS]
     ]
     more = len(ranked) - _TRAINERS

@@ -172,9 +172,10 @@ class LogSteps(Finite):
         """Return where a value stands."""
         if _is_real(value) and value > 0:
             ratio = math.log(self.stop / self.start) / max(self.count - 1, 1)
-            index = round(math.log(value / self.start) / ratio) if ratio else 0
-            if 0 <= index < self.count and math.isclose(self[index], value, rel_tol=1e-11):
-                return index
+            guess = round(math.log(value / self.start) / ratio) if ratio else 0
+            for index in (guess, guess - 1, guess + 1):  # rounding may move it by a place
+                if 0 <= index < self.count and math.isclose(self[index], value, rel_tol=1e-11):
+                    return index
         raise ValueError(
             f"{value!r} is none of the {self.count} values from {self.start} to {self.stop}"
         )
@@ -186,18 +187,6 @@ class LogIntegerSteps(LogSteps):
 
     def __getitem__(self, index: int) -> int:
         return round(super().__getitem__(index))
-
-    def index_of(self, value: Any) -> int:
-        """Return where a value stands."""
-        if _is_real(value) and value > 0:
-            ratio = math.log(self.stop / self.start) / max(self.count - 1, 1)
-            guess = round(math.log(value / self.start) / ratio) if ratio else 0
-            for index in (guess, guess - 1, guess + 1):  # rounding may move it by a place
-                if 0 <= index < self.count and self[index] == value:
-                    return index
-        raise ValueError(
-            f"{value!r} is none of the {self.count} integers from {self.start:g} to {self.stop:g}"
-        )
 
 
 @dataclass(frozen=True)

@@ -134,15 +134,7 @@ _STAMP: Final = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
 
 
 def open_report(ctx: Context, table: Path, search: Search, seed: int) -> LiveReport:
-    """Begin the report beside a table of results: ``report.html``.
-
-    Parameters
-    ----------
-    table : Path
-        ``results.csv``, or ``results-2.csv``.
-    seed : int
-        Of the sweep.
-    """
+    """Begin the report beside a table of results: ``report.html`` for ``results.csv``."""
     from diel import __version__
 
     from ..report import LiveReport, Sweep  # take NumPy, which `diel check` can do without

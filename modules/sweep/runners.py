@@ -95,21 +95,8 @@ class TrialRunner(Protocol):
 class InProcessRunner:
     """Runs trials in this process.
 
-    Parameters
-    ----------
-    comm : MPI.Intracomm or None
-        That the function finds in its report.
-    note : function, optional
-        As `InFlightTrials.note`: a trial may be the last thing that this process does.
-    progress : function, optional
-        Shows how far they are.
-
-    Attributes
-    ----------
-    at_once : int
-        How many trials the task runs together.
-    saves_models : bool
-        Whether it can write the model of a trial.
+    `note` is called as `InFlightTrials.note`, since a trial may be the last thing that this process
+    does; `comm` is the communicator that the function finds in its report.
     """
 
     def __init__(
@@ -123,7 +110,9 @@ class InProcessRunner:
         self._progress = progress
         self._note = note or (lambda start, stop: None)
         self.at_once: int = getattr(self._train, "at_once", 1)
+        """How many trials the task runs together."""
         self.saves_models: bool = hasattr(self._train, "save_model")
+        """Whether it can write the model of a trial."""
         self._options, self._folder, self._comm = task.options, task.folder, comm
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:

@@ -100,11 +100,11 @@ class SubprocessRunner:
         environment["PYTHONPATH"] = os.pathsep.join(
             [str(folder.parent), *filter(None, [environment.get("PYTHONPATH")])]
         )
-        self._link, childs_end = Pipe()
-        with childs_end:
+        self._link, child_end = Pipe()
+        with child_end:
             self._process = start_helper(
-                [sys.executable, "-c", _START, _PACKAGE, str(folder), str(childs_end.fileno())],
-                childs_end.fileno(),
+                [sys.executable, "-c", _START, _PACKAGE, str(folder), str(child_end.fileno())],
+                child_end.fileno(),
                 environment=environment,
                 stdout=_descriptor(sys.stdout),
                 stderr=_descriptor(sys.stderr),
