@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from diel.coupling.address import Address, Peers
-from diel.coupling.channel import Channel
+from diel.coupling.channel import Channel, Subject
 from diel.coupling.messages import INLINE_BYTES, Sending, boundary_key
 from diel.errors import BoundaryError
 from diel.tuples import codec
@@ -159,7 +159,8 @@ class SharedBoundary:
         view = self.array[slices(piece.box)]
         landing = view if view.flags.c_contiguous else np.empty(view.shape, view.dtype)
         memory = codec.memory_of(landing)
-        return _IncomingPiece(piece, view, landing, memory, _Of(self.name, piece))
+        subject = Subject(lambda: f'boundary "{self.name}" from {piece.owner}')
+        return _IncomingPiece(piece, view, landing, memory, subject)
 
     def push(self) -> Sending:
         """Send what this rank owns to whoever reads it; never waits.
@@ -258,14 +259,3 @@ class SharedBoundary:
 
     def _all_is_idle(self) -> Literal[True] | None:
         return True if all(lane.is_idle() for lane in self._lanes) else None
-
-
-class _Of:
-    """The owner that a pull waits for; formatted only where the wait is reported."""
-
-    def __init__(self, name: str, piece: Piece) -> None:
-        self._name = name
-        self._piece = piece
-
-    def __repr__(self) -> str:
-        return f'boundary "{self._name}" from {self._piece.owner}'

@@ -164,13 +164,14 @@ class Channel:
         sender = None if source is None else self.peers.resolve(source)
         target = None if out is None else values.target(out, self._port)
         key = key_of(tag)
-        arrival = self.await_arrival(key, sender, _From(sender, tag), timeout)
+        subject = Subject(lambda: _from(sender, tag))
+        arrival = self.await_arrival(key, sender, subject, timeout)
         if target is not None and (arrival.head.kind, arrival.head.meta) != (
             codec.ARRAY,
             target.meta,
         ):
             raise PayloadError(
-                f"recv({_From(sender, tag)!r}): the message is "
+                f"recv({_from(sender, tag)}): the message is "
                 f"{codec.describe(arrival.head.kind, arrival.head.meta)}, and out= is "
                 f"{codec.describe(codec.ARRAY, target.meta)}; it has not been received"
             )
@@ -264,7 +265,7 @@ class Channel:
         """Wait until `poll` says that messages have been received."""
         if poll():
             return
-        subject = _By(receivers)
+        subject = Subject(lambda: "by " + ", ".join(map(str, receivers)))
         places = tuple(self.peers.place(address) for address in receivers)
         with self._waiting("receipt", subject, timeout, "receipt", places):
             received = self._wait(poll, timeout)
@@ -345,23 +346,16 @@ def _all_of(transfers: list[Transfer]) -> Callable[[], Literal[True] | None]:
     return poll
 
 
-class _From:
-    """The sender that is waited for; formatted only where the wait is reported."""
+class Subject:
+    """What is waited for; put into words only where the wait is reported."""
 
-    def __init__(self, source: Address | None, tag: object) -> None:
-        self._source = source
-        self._tag = tag
-
-    def __repr__(self) -> str:
-        source = "anybody" if self._source is None else str(self._source)
-        return f"from {source}" + ("" if self._tag is None else f", tag={format_tag(self._tag)}")
-
-
-class _By:
-    """The receivers that have yet to receive; formatted as `_From`."""
-
-    def __init__(self, receivers: Sequence[Address]) -> None:
-        self._receivers = receivers
+    def __init__(self, words: Callable[[], str]) -> None:
+        self._words = words
 
     def __repr__(self) -> str:
-        return "by " + ", ".join(map(str, self._receivers))
+        return self._words()
+
+
+def _from(source: Address | None, tag: object) -> str:
+    sender = "anybody" if source is None else str(source)
+    return f"from {sender}" + ("" if tag is None else f", tag={format_tag(tag)}")

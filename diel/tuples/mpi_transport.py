@@ -20,7 +20,7 @@ from diel.tuples.protocol import (
     Payload,
     Reply,
     chunks,
-    payload_to_come,
+    payload_bytes,
     plain_value,
     tag_bytes,
     take_head,
@@ -160,7 +160,7 @@ class MpiTransport(Transport):
 
     def take_quickly(self, server: int, rest: bytes) -> tuple[int, bytes | None]:
         """Ask for a tuple, and look for the reply for a short while; see `Transport`."""
-        self._request_id = request_id = self._request_id % LARGEST_REQUEST_ID + 1
+        self.latest_request_id = request_id = self.latest_request_id % LARGEST_REQUEST_ID + 1
         message = take_head(request_id) + rest
         if len(message) > _EAGER_BYTES:
             self.send(server, message)
@@ -271,7 +271,7 @@ class MpiTransport(Transport):
         self._reply.Start()
         if not message[APART]:
             return server, unpack_reply(message), None
-        size = payload_to_come(message)
+        size = payload_bytes(message)
         request_id = unpack_prefix(message)[0]
         target = targets.get(request_id) if targets and request_id in request_ids else None
         payload: Payload = target if target is not None and len(target) == size else _fresh(size)

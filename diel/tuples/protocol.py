@@ -277,10 +277,8 @@ def unpack_reply(message: bytes, payload: Payload = None) -> Reply:
 # -- both directions ------------------------------------------------------------------------------
 
 
-def payload_to_come(message: Buffer) -> int:
-    """Return the bytes of a payload that follows a message with a BODY in it, or 0."""
-    if not message[APART]:
-        return 0
+def payload_bytes(message: Buffer) -> int:
+    """Return the bytes of the payload of a message with a BODY in it."""
     size: int = BODY.unpack_from(message, BODY_AT)[3]
     return size
 
@@ -342,7 +340,7 @@ def unpack_frames(frames: Buffer) -> Iterator[Reply]:
         at += 8
         message = bytes(PREFIX.size) + bytes(view[at : at + body_bytes])
         at += body_bytes
-        size = BODY.unpack_from(message, BODY_AT)[3]
+        size = payload_bytes(message)
         apart = size if size > INLINE_BYTES else 0
         payload = bytearray(view[at : at + apart]) if apart else None
         at += apart

@@ -245,17 +245,23 @@ class Requests:
     def put(self, tag: Tag, value: object, timeout: float | None) -> int:
         """Put a tuple; return its server."""
         key, server = self.place(tag)
-        message, payload = pack_put(_PUT, 0, 0, *encode(value, key))
-        self._spend(server, message_cost(message, payload), tag, timeout)
-        self._credits[server].puts += 1
-        self.transport.send(server, message, payload)
+        self._put(server, encode(value, key), tag, timeout)
         return server
 
     def put_again(self, item: Reply) -> None:
         """Put a tuple as it came from a server."""
-        server = self.route(item.key)
-        message, payload = pack_put(_PUT, 0, 0, item.kind, item.key, item.meta, item.payload)
-        self._spend(server, message_cost(message, payload), decode_tag(item.key), None)
+        encoded = item.kind, item.key, item.meta, item.payload
+        self._put(self.route(item.key), encoded, decode_tag(item.key), None)
+
+    def _put(
+        self,
+        server: int,
+        encoded: tuple[int, bytes, bytes, Any],
+        tag: object,
+        timeout: float | None,
+    ) -> None:
+        message, payload = pack_put(_PUT, 0, 0, *encoded)
+        self._spend(server, message_cost(message, payload), tag, timeout)
         self._credits[server].puts += 1
         self.transport.send(server, message, payload)
 

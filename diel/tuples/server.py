@@ -19,7 +19,7 @@ from diel.comm.meter import ServerMeter
 from diel.comm.waiting import Backoff
 from diel.comm.wakeup import LINE, wakeup_of
 from diel.tuples.codec import np
-from diel.tuples.protocol import APART, MESSAGE_BYTES, Outs, Payload, chunks, payload_to_come
+from diel.tuples.protocol import APART, MESSAGE_BYTES, Outs, Payload, chunks, payload_bytes
 from diel.tuples.store import TupleStore
 
 if TYPE_CHECKING:
@@ -61,14 +61,12 @@ class TupleServer:
         self,
         comm: MPI.Intracomm,
         store: TupleStore | None = None,
-        clock: Callable[[], float] = time.monotonic,
         meter: ServerMeter | None = None,
     ) -> None:
         from mpi4py import MPI
 
         self._mpi = MPI
         self._comm = comm
-        self._clock = clock
         self._meter = meter if meter is not None else ServerMeter()
         self._pool = BlockPool()
         self._transfers: dict[int, _Transfer] = {}
@@ -91,7 +89,7 @@ class TupleServer:
         receive.Start()
         view, byte, reply_tag = memoryview(buffer), MPI.BYTE, tags.SERVER_TO_CLIENT
         # The way of a small tuple: looked up once, since each of these names costs it time.
-        handle, clock, test, start = self.store.handle, self._clock, receive.Test, receive.Start
+        handle, clock, test, start = self.store.handle, time.monotonic, receive.Test, receive.Start
         count_of, source_of, isend = status.Get_count, status.Get_source, self._comm.Isend
         transfers = self._transfers
         backoff = Backoff(wakeup=self._wakeup)
@@ -156,13 +154,13 @@ class TupleServer:
             self._transfers[client].held_back.append(message)
             return
         if not message[APART]:
-            replies = self.store.handle(client, message, self._clock())
+            replies = self.store.handle(client, message, time.monotonic())
             if replies:
                 self._send(replies)
             return
         self._meter.work()  # what was not to do is over
         self._moving()  # a block that has been sent, warm still, is the one to use next
-        size = payload_to_come(message)
+        size = payload_bytes(message)
         self._meter.moved(size)
         payload = self._pool.take(size)
         pieces = [
@@ -184,7 +182,7 @@ class TupleServer:
             transfer = self._transfers.pop(client)
             message, payload = transfer.message, transfer.payload
             transfer.payload = None
-            self._send(self.store.handle(client, message, self._clock(), payload))
+            self._send(self.store.handle(client, message, time.monotonic(), payload))
             while transfer.held_back and client not in self._transfers:
                 self._accept(client, transfer.held_back.popleft())
             if transfer.held_back:
@@ -192,7 +190,7 @@ class TupleServer:
         return bool(finished)
 
     def _expire(self) -> bool:
-        if self.store.next_deadline_s() > (now_s := self._clock()):
+        if self.store.next_deadline_s() > (now_s := time.monotonic()):
             return False
         self._send(self.store.expire(now_s))
         return True

@@ -33,7 +33,7 @@ class Transport(ABC):
         # Requests whose replies nobody waits for any more since an exception ended the wait, and
         # their operations, 0 where that is not known here.
         self.cut_short: dict[int, int] = {}
-        self._request_id = 0
+        self.latest_request_id = 0
         self._kept: set[int] = set()
         self._early: dict[int, tuple[int, Reply]] = {}
 
@@ -83,13 +83,8 @@ class Transport(ABC):
 
     def next_request_id(self) -> int:
         """Return a number for a request, different from all that are under way."""
-        self._request_id = self._request_id % LARGEST_REQUEST_ID + 1
-        return self._request_id
-
-    @property
-    def latest_request_id(self) -> int:
-        """The number of the latest request."""
-        return self._request_id
+        self.latest_request_id = self.latest_request_id % LARGEST_REQUEST_ID + 1
+        return self.latest_request_id
 
     def keep(self, request_id: int) -> None:
         """Keep the reply to a request until it is received."""
@@ -195,10 +190,7 @@ class LocalTransport(Transport):
         """Wait for the reply to one of some requests; return (server, reply)."""
         with self._changed:
             while True:
-                mail = self._mail[self._client]
-                while mail:
-                    self._sort_any(*mail.popleft(), request_ids)
-                found = self._take_early(request_ids)
+                found = self._take_mail(request_ids)
                 if found is not None:
                     return found
                 try:
@@ -210,23 +202,25 @@ class LocalTransport(Transport):
     def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
         """Return the reply to one of some requests, as `receive`, if it is here."""
         with self._changed:
-            now_s = time.monotonic()
-            for server, store in enumerate(self._stores):
-                self._deliver(server, store.expire(now_s))
-            mail = self._mail[self._client]
-            while mail:
-                self._sort_any(*mail.popleft(), request_ids)
-            return self._take_early(request_ids)
+            self._expire(time.monotonic())
+            return self._take_mail(request_ids)
 
-    def _sort_any(self, server: int, reply: Reply, request_ids: Collection[int]) -> None:
-        if reply.request_id in request_ids or reply.request_id in self._kept:
-            self._early[reply.request_id] = (server, reply)
+    def _take_mail(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
+        mail = self._mail[self._client]
+        while mail:
+            server, reply = mail.popleft()
+            if reply.request_id in request_ids or reply.request_id in self._kept:
+                self._early[reply.request_id] = (server, reply)
+        return self._take_early(request_ids)
+
+    def _expire(self, now_s: float) -> None:
+        for server, store in enumerate(self._stores):
+            self._deliver(server, store.expire(now_s))
 
     def _wait_for_change(self) -> None:
         self._safe_point()
         now_s = time.monotonic()
-        for server, store in enumerate(self._stores):
-            self._deliver(server, store.expire(now_s))
+        self._expire(now_s)
         if not self._mail[self._client]:
             next_s = min(store.next_deadline_s() for store in self._stores)
             self._changed.wait(max(0.0, min(next_s - now_s, 1.0)))

@@ -73,10 +73,6 @@ class StoreMemory:
         self.released_bytes += cost_bytes
         return self._serve_askers() if self.askers else []
 
-    def asking(self) -> list[tuple[int, int]]:
-        """Return (client, request_id) of each request that waits for room."""
-        return list(self.askers)
-
     def credit_of(self, client: int) -> Credit:
         """Return a client's credit, a new one if it has none."""
         return self.credits.setdefault(client, Credit())

@@ -433,7 +433,7 @@ class TupleStore:
             "tags": [(key.hex(), len(self.queues.of(key))) for key in self.queues][:1000],
             "waiting": sorted(
                 {(waiter.query.client, waiter.query.request_id) for waiter in self._waiters}
-                | set(self.memory.asking())
+                | set(self.memory.askers)
             ),
             "claims": [(claim.client, claim.key.hex()) for claim in self.claims.by_name.values()],
         }
