@@ -69,7 +69,7 @@ def dnn_worker(setup: str) -> None:
 def arrays_in_a_step() -> float:
     """Count what is allocated in NumPy's name while steps are replayed."""
     from dnn import SGD, NeuralNetwork, mlp
-    from dnn.data.batches import epoch_order
+    from dnn.seeds import epoch_order
     from dnn.training.data import Samples
     from dnn.training.networks import Trainer
 

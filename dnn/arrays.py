@@ -1,4 +1,4 @@
-"""What a user hands over, as an array, and types of elements."""
+"""Checks of what users hand over: arrays, types of elements, labels."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array
-from dnn.errors import DataError, DtypeError
+from dnn.errors import DataError, DtypeError, LabelError
 
-__all__ = ["array_of", "dtype_of"]
+__all__ = ["array_of", "check_labels", "dtype_of"]
 
 
 def array_of(name: str, values: npt.ArrayLike) -> Array:
@@ -63,3 +63,20 @@ def dtype_of(where: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
         message = f"elements must be real numbers of at most 64 bits, not {known}"
         raise DtypeError(f"{where}: {message}")
     return known
+
+
+def check_labels(labels: Array, classes: int, where: str = "") -> None:
+    """Raise `LabelError` if a label is not in ``0 .. classes - 1``; it names the first such row.
+
+    Parameters
+    ----------
+    labels : array of int, shape (n,)
+    classes : int
+    where : str
+        What the message begins with.
+    """
+    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+    if wrong.size:
+        row = int(wrong[0])
+        message = f"{where}label {labels[row]} in row {row} is not in 0 .. {classes - 1}"
+        raise LabelError(f"{message} ({classes} classes; {wrong.size} such rows)", row)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.arrays import array_of
+from dnn.arrays import array_of, check_labels
 from dnn.backend import Array
-from dnn.data.labels import check_labels, from_one_hot
+from dnn.data.labels import from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, constant, placeholder

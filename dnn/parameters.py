@@ -129,7 +129,7 @@ class FlatBuffer:
     def tensor(self, name: str) -> Tensor:
         """Return a segment by name as a tensor of the buffer's memory, of the same shape."""
         from dnn.tensor import Tensor
-        from dnn.tensor.strides import dense_strides
+        from dnn.tensor.elements import dense_strides
 
         segment = self._by_name[name]
         if self.models is None:

@@ -3,18 +3,27 @@
 A stream depends on the seed and on what it is for, never on how much was drawn before it. So
 every tensor starts differently, and the order of the third epoch is the same whether the first
 two were run in this process or in an earlier one.
+
+The order of an epoch is that of random words: those of NumPy's Philox-4x64 under the key of a
+seed, from block ``epoch ceil(samples / 4)`` of four words on. A row's number stands in the lower
+half of its word, so no two are equal, and sorting leaves a permutation in these halves. Many orders
+are drawn at once: with a generator for each epoch, orders took a fifth of the time of K small
+networks.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 
+from dnn.backend import Array
 from dnn.errors import ConfigurationError
 
-__all__ = ["stream"]
+__all__ = ["epoch_order", "epoch_orders", "stream"]
 
 
 def stream(seed: int, *purpose: str | int) -> np.random.Generator:
@@ -39,7 +48,7 @@ def stream(seed: int, *purpose: str | int) -> np.random.Generator:
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ConfigurationError(f"seed must be an integer of at least 0, not {seed!r}")
-    words = _words(*purpose)
+    words = _purpose_words(*purpose)
     if seed >> 32:
         sequence = np.random.SeedSequence([int(seed), *(int(word) for word in words)])
     else:  # the same in half the time, which K small networks feel at each epoch
@@ -49,7 +58,86 @@ def stream(seed: int, *purpose: str | int) -> np.random.Generator:
 
 # Typed: 1 and True are equal, and their texts are not.
 @lru_cache(maxsize=4096, typed=True)
-def _words(*purpose: str | int) -> tuple[int, ...]:
+def _purpose_words(*purpose: str | int) -> tuple[int, ...]:
     # hash() of a string differs between processes; a digest does not.
     digest = hashlib.sha256(repr(purpose).encode()).digest()
     return tuple(np.frombuffer(digest[:16], dtype="<u4").tolist())
+
+
+_AT_ONCE: Final = 1 << 17
+"""Words that are drawn at a time."""
+_ROW: Final = np.uint64(0xFFFFFFFF)
+
+_PHILOX: Final = np.random.Philox(0)
+"""One for all: it takes longer to make one than to draw an order."""
+_STATE: Final[Any] = _PHILOX.state
+
+
+def epoch_order(samples: int, seed: int, epoch: int) -> Array:
+    """Return the random order in which an epoch visits the samples.
+
+    Parameters
+    ----------
+    samples : int, below 2^32
+    seed : int, not negative
+    epoch : int, from 0
+        Each epoch has an order of its own.
+
+    Returns
+    -------
+    array of intp, shape (samples,)
+        A permutation; the same for the same arguments, whatever was drawn before.
+    """
+    order: Array = _orders(samples, [seed], epoch, 1)[0, 0]
+    return order
+
+
+def epoch_orders(samples: int, seeds: Sequence[int], first: int, last: int) -> Iterator[Array]:
+    """Yield the orders of successive epochs for K seeds.
+
+    Parameters
+    ----------
+    samples : int, below 2^32
+    seeds : sequence of K int, not negative
+    first, last : int
+        The epochs are ``first .. last - 1``.
+
+    Yields
+    ------
+    array of intp, shape (K, samples)
+        Each row is what `epoch_order` returns.
+    """
+    at_once = max(1, _AT_ONCE // (samples * len(seeds)))
+    for start in range(first, last, at_once):
+        yield from _orders(samples, seeds, start, min(at_once, last - start))
+
+
+def _orders(samples: int, seeds: Sequence[int], first: int, epochs: int) -> Array:
+    """Return orders of shape (epochs, K, samples)."""
+    blocks = -(-samples // 4)
+    words = np.empty((epochs, len(seeds), samples), np.uint64)
+    for k, seed in enumerate(seeds):
+        drawn = _order_words(_key(seed), first * blocks, epochs * blocks)
+        words[:, k] = drawn.reshape(epochs, -1)[:, :samples]
+    words &= ~_ROW
+    words |= np.arange(samples, dtype=np.uint64)
+    words.sort(axis=-1)
+    words &= _ROW
+    return words.view(np.int64).astype(np.intp, copy=False)
+
+
+def _order_words(key: Array, block: int, blocks: int) -> Array:
+    # NumPy counts before it draws, so that block 0 belongs to counter 1; and the setter of the
+    # state copies what it is given.
+    counter = np.array([block, 0, 0, 0], np.uint64)
+    state: Any = {**_STATE, "state": {"counter": counter, "key": key}, "buffer_pos": 4}
+    with _PHILOX.lock:
+        _PHILOX.state = state
+        words: Array = _PHILOX.random_raw(4 * blocks)
+    return words
+
+
+# Typed: True equals 1, and is no seed.
+@lru_cache(maxsize=4096, typed=True)
+def _key(seed: int) -> Array:
+    return stream(seed, "order").integers(2**64, size=2, dtype=np.uint64)

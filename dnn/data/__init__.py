@@ -1,12 +1,12 @@
 """Data: loading, splitting, preparing, cutting into batches."""
 
 from dnn.data import dataset, labels, loading
-from dnn.data.batches import batches, epoch_order, epoch_orders, prefetch
+from dnn.data.batches import batches, prefetch
 from dnn.data.dataset import *  # noqa: F403
 from dnn.data.labels import *  # noqa: F403
 from dnn.data.loading import *  # noqa: F403
 
-__all__ = ["batches", "epoch_order", "epoch_orders", "prefetch"]
+__all__ = ["batches", "prefetch"]
 __all__ += dataset.__all__
 __all__ += labels.__all__
 __all__ += loading.__all__

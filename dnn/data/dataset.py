@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dnn.arrays import check_labels
 from dnn.backend import Array
-from dnn.data.labels import check_labels
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.seeds import stream
 

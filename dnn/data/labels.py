@@ -8,27 +8,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from dnn.arrays import check_labels
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DataError, LabelError
 
 __all__ = ["class_weights", "from_one_hot", "to_one_hot"]
-
-
-def check_labels(labels: Array, classes: int, where: str = "") -> None:
-    """Raise `LabelError` if a label is not in ``0 .. classes - 1``; it names the first such row.
-
-    Parameters
-    ----------
-    labels : array of int, shape (n,)
-    classes : int
-    where : str
-        What the message begins with.
-    """
-    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
-    if wrong.size:
-        row = int(wrong[0])
-        message = f"{where}label {labels[row]} in row {row} is not in 0 .. {classes - 1}"
-        raise LabelError(f"{message} ({classes} classes; {wrong.size} such rows)", row)
 
 
 def to_one_hot(labels: npt.ArrayLike, classes: int, dtype: npt.DTypeLike = np.float32) -> Array:

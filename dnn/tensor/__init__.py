@@ -7,10 +7,8 @@ arrays that a tensor hands out.
 
 | module | what it is |
 |---|---|
-| `strides` | shapes, strides and offsets, and how parts and other shapes follow from them |
-| `from_array` | memory with values from elsewhere: of NumPy, CuPy, DLPack |
-| `access` | elements as arrays of any library, and parts, which share the memory |
-| `tensor` | ways in and out, and copies: what users hold |
+| `elements` | flat memory seen through a shape and strides, as arrays and in parts |
+| `tensor` | what users hold: ways in and out, and copies |
 """
 
 from dnn.tensor.tensor import Tensor

@@ -10,23 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.arrays import dtype_of
+from dnn.arrays import array_of, dtype_of
+from dnn.backend import Array
 from dnn.backend.device import CPU, Device, import_cupy
-from dnn.errors import ShapeError
+from dnn.errors import DeviceError, DtypeError, ShapeError
 from dnn.graph.node import Shape
 from dnn.initializers import Initializer, initializer_of
 from dnn.memory import MemoryKind, MemoryManager, default_kind
 from dnn.seeds import stream
 from dnn.table import read_csv, write_csv
-from dnn.tensor.access import Elements
-from dnn.tensor.from_array import (
-    dlpack_memory,
-    host_array,
-    is_foreign,
-    memory_of,
-    shared_with_cupy,
-)
-from dnn.tensor.strides import View, checked_shape
+from dnn.tensor.elements import Elements, View, checked_shape, is_foreign
 
 __all__ = ["Tensor"]
 
@@ -93,7 +86,7 @@ class Tensor(Elements):
         if values.shape != checked:
             message = f"the initializer made {values.shape} for a tensor {checked}"
             raise ShapeError("tensor", message, values.shape, checked)
-        self.memory = memory_of(values, kind, Device.of(device))
+        self.memory = _memory_of(values, kind, Device.of(device))
         self.view = View.dense(checked)
 
     # Other ways in.
@@ -169,10 +162,10 @@ class Tensor(Elements):
             source = values if dtype is None else values.astype(dtype)
             return source.to(source.device if device is None else device, kind, copy=True)
         if is_foreign(values):
-            tensor = cls._dense(*shared_with_cupy(import_cupy().asarray(values)))
+            tensor = cls._dense(*_shared_with_cupy(import_cupy().asarray(values)))
             return cls.from_array(tensor, dtype=dtype, kind=kind, device=device)
-        array = host_array(values, dtype)
-        return cls._dense(memory_of(array, kind, Device.of(device or CPU)), array.shape)
+        array = _host_array(values, dtype)
+        return cls._dense(_memory_of(array, kind, Device.of(device or CPU)), array.shape)
 
     @classmethod
     def from_dlpack(cls, source: Any) -> Tensor:
@@ -194,7 +187,7 @@ class Tensor(Elements):
         DtypeError
             If its elements are no real numbers.
         """
-        return cls._dense(*dlpack_memory(source))
+        return cls._dense(*_dlpack_memory(source))
 
     @classmethod
     def from_csv(
@@ -229,7 +222,7 @@ class Tensor(Elements):
         """
         table = read_csv(path, delimiter=delimiter, header=header)
         array = table.values.astype(dtype_of("tensor", dtype))
-        return cls._dense(memory_of(array, None, Device.of(device)), array.shape)
+        return cls._dense(_memory_of(array, None, Device.of(device)), array.shape)
 
     def to_csv(self, path: str | Path, *, delimiter: str = ",") -> None:
         """Write a tensor of one or two axes; reading gives the same elements exactly.
@@ -307,7 +300,7 @@ class Tensor(Elements):
             If elements of that type are no real numbers of at most 64 bits.
         """
         values = self.numpy().astype(dtype_of("tensor", dtype))
-        return self._dense(memory_of(values, self.memory.kind, self.device), self.shape)
+        return self._dense(_memory_of(values, self.memory.kind, self.device), self.shape)
 
     def to(
         self, device: str | Device, kind: str | MemoryKind | None = None, *, copy: bool = False
@@ -345,3 +338,90 @@ class Tensor(Elements):
         else:
             target.copy_from(MemoryManager.wrap(np.ascontiguousarray(self.numpy()).reshape(-1)))
         return self._dense(target, self.shape)
+
+
+def _memory_of(values: Array, kind: str | MemoryKind | None, device: Device) -> MemoryManager:
+    """Return new memory of a device that holds a copy of an array's values.
+
+    Parameters
+    ----------
+    values : array
+    kind : str or MemoryKind, optional
+        The device's default if left out.
+    device : Device
+
+    Returns
+    -------
+    MemoryManager
+        With as many elements as `values`, in their order.
+    """
+    chosen = MemoryKind(kind) if kind is not None else default_kind(device)
+    memory = MemoryManager(values.size, values.dtype, chosen, device)
+    memory.copy_from(MemoryManager.wrap(np.ascontiguousarray(values)))
+    return memory
+
+
+def _host_array(values: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
+    """Return a contiguous copy of values.
+
+    Parameters
+    ----------
+    values : array_like
+    dtype : type of elements, optional
+        That of the values if left out, float32 for Python's floats.
+
+    Returns
+    -------
+    array
+
+    Raises
+    ------
+    DtypeError
+        If they are no real numbers.
+    DataError
+        If they have no shape.
+    """
+    array = array_of("tensor", values)
+    if array.dtype.kind not in "fiub":
+        raise DtypeError(f"a tensor holds real numbers, not {array.dtype}")
+    if dtype is None and not hasattr(values, "dtype") and array.dtype == np.float64:
+        dtype = np.float32
+    return array.astype(dtype_of("tensor", array.dtype if dtype is None else dtype), order="C")
+
+
+def _shared_with_cupy(array: Any) -> tuple[MemoryManager, Shape]:
+    """Return memory that is that of an array of CuPy, or of a contiguous copy, and its shape."""
+    array = import_cupy().ascontiguousarray(array)
+    memory = MemoryManager.wrap(array, Device("cuda", array.device.id))
+    return memory, tuple(array.shape)
+
+
+def _dlpack_memory(source: Any) -> tuple[MemoryManager, Shape]:
+    """Return memory that is shared with another library's array, and its shape.
+
+    Parameters
+    ----------
+    source : object with ``__dlpack__`` and ``__dlpack_device__``
+        What is not contiguous or may not be written is copied.
+
+    Returns
+    -------
+    (MemoryManager, tuple of int)
+
+    Raises
+    ------
+    DeviceError
+        If it lies on a device that this process cannot use.
+    DtypeError
+        If its elements are no real numbers.
+    """
+    kind = int(source.__dlpack_device__()[0])
+    if kind in (2, 13):  # kDLCUDA, kDLCUDAManaged
+        return _shared_with_cupy(import_cupy().from_dlpack(source))
+    if kind not in (1, 3):  # kDLCPU, kDLCUDAHost
+        raise DeviceError(f"DLPack device type {kind} is neither a CPU nor an NVIDIA GPU")
+    array = np.from_dlpack(source)
+    dtype_of("tensor", array.dtype)
+    if not array.flags.writeable or not array.flags.c_contiguous:
+        array = array.copy(order="C")
+    return MemoryManager.wrap(array), array.shape

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, Ops, empty
-from dnn.data.batches import epoch_orders
 from dnn.graph.operation import Step
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
 from dnn.optimizers import Optimizer, Update
+from dnn.seeds import epoch_orders
 from dnn.training.data import Rows, Samples, checked_samples
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.history import History

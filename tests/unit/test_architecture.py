@@ -41,8 +41,8 @@ LAYERS = {
     "dnn": """
         names
         errors
-        backend seeds
-        arrays metrics table
+        backend
+        arrays metrics seeds table
         data graph memory
         initializers losses
         layers tensor

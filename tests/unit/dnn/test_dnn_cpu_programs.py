@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 import dnn
 from dnn.backend import Ops, ops_for
 from dnn.backend.formula import UpdateFormula
-from dnn.data.batches import epoch_order
+from dnn.seeds import epoch_order
 from dnn.training.data import Samples
 from dnn.training.networks import Trainer
 

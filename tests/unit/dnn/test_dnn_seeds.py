@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dnn.data.batches import epoch_order, epoch_orders
 from dnn.errors import ConfigurationError
-from dnn.seeds import stream
+from dnn.seeds import epoch_order, epoch_orders, stream
 
 
 @pytest.mark.parametrize(
