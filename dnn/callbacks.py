@@ -62,7 +62,7 @@ class Epoch:
 
     @property
     def training(self) -> dict[str, float]:
-        """What `History.training` says of this epoch; empty unless it is a classification."""
+        """`History.training` of this epoch; empty unless it is a classification."""
         return next(iter(History(tallies=self.history.tallies[-1:]).training), {})
 
     def value(self, monitor: str) -> float:
@@ -208,7 +208,7 @@ class EarlyStopping(Callback):
 
 
 class Pruning(Callback):
-    """Report a value after each epoch to somebody who may end the trial.
+    """Report a value after each epoch to a function that may end the trial.
 
     A sweep that compares trials while they run stops those that fall behind.
 
@@ -244,7 +244,7 @@ class Pruning(Callback):
         self.pruned = False
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
-        """Report, and stop when told to."""
+        """Report, and stop if the report returns True."""
         done = len(epoch.history)
         if done % self.every == 0:
             self.pruned = bool(self.report(done, epoch.value(self.monitor)))
@@ -297,7 +297,7 @@ class BestCheckpoint(Callback):
 
 
 def at_a_terminal() -> bool:
-    """Return whether somebody sees standard error at a terminal."""
+    """Return whether standard error is a terminal."""
     return bool(sys.stderr is not None and sys.stderr.isatty())
 
 
@@ -332,7 +332,7 @@ class ProgressBar(Callback):
         self._task = self._progress.add_task("epoch", total=epochs, values="")
         try:
             self._progress.start()
-        except _rich("rich.errors").LiveError:  # somebody else draws at this terminal already
+        except _rich("rich.errors").LiveError:  # another bar is drawn at this terminal
             self._progress.disable = True
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:

@@ -1,8 +1,15 @@
 """What parameters and tensors start from.
 
-An initializer is a function ``(generator, shape, dtype) -> array``. Each parameter of a network
-gets a generator of its own, so no two tensors start alike. Those that need a number are made by a
-function, such as ``constant(0.5)``; the others have names.
+An initializer is a function ``(generator, shape, dtype) -> array``:
+
+    generator : numpy.random.Generator
+        Each parameter of a network gets a generator of its own, so no two tensors start alike.
+    shape : tuple of int
+        Units stand along the last axis and inputs along the one before it.
+    dtype : type of elements
+
+It returns an array of `shape` and `dtype`. Initializers that need a number are made by a function,
+such as ``constant(0.5)``.
 """
 
 from __future__ import annotations
@@ -52,36 +59,12 @@ def fans(shape: Shape) -> tuple[int, int]:
 
 
 def zeros(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Return zeros: what biases start from.
-
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-        Not drawn from.
-    shape : tuple of int
-    dtype : type of elements
-
-    Returns
-    -------
-    array, of `shape` and `dtype`
-    """
+    """Return zeros: what biases start from."""
     return np.zeros(shape, dtype)
 
 
 def ones(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Return ones.
-
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-        Not drawn from.
-    shape : tuple of int
-    dtype : type of elements
-
-    Returns
-    -------
-    array, of `shape` and `dtype`
-    """
+    """Return ones."""
     return np.ones(shape, dtype)
 
 
@@ -99,6 +82,15 @@ def constant(value: float) -> Initializer:
 
     def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
         return np.full(shape, value, dtype)
+
+    return fill
+
+
+def _drawn(draw: Callable[[np.random.Generator, Shape], npt.ArrayLike]) -> Initializer:
+    """Return an initializer that casts what is drawn."""
+
+    def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+        return np.asarray(draw(generator, shape)).astype(dtype)
 
     return fill
 
@@ -122,10 +114,7 @@ def uniform(low: float, high: float) -> Initializer:
     if not low < high:
         raise ConfigurationError(f"uniform: low {low!r} must be below high {high!r}")
 
-    def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-        return np.asarray(generator.uniform(low, high, shape)).astype(dtype)
-
-    return fill
+    return _drawn(lambda generator, shape: generator.uniform(low, high, shape))
 
 
 def normal(mean: float, deviation: float) -> Initializer:
@@ -149,10 +138,7 @@ def normal(mean: float, deviation: float) -> Initializer:
     if not deviation >= 0:
         raise ConfigurationError(f"normal: deviation must not be negative: {deviation!r}")
 
-    def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-        return np.asarray(generator.normal(mean, deviation, shape)).astype(dtype)
-
-    return fill
+    return _drawn(lambda generator, shape: generator.normal(mean, deviation, shape))
 
 
 def mask(probability: float) -> Initializer:
@@ -174,10 +160,7 @@ def mask(probability: float) -> Initializer:
     if not 0 <= probability <= 1:
         raise ConfigurationError(f"mask: probability must be in 0 .. 1, not {probability!r}")
 
-    def fill(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-        return np.asarray(generator.random(shape) < probability).astype(dtype)
-
-    return fill
+    return _drawn(lambda generator, shape: generator.random(shape) < probability)
 
 
 def diagonal(values: npt.ArrayLike) -> Initializer:
@@ -209,39 +192,12 @@ def diagonal(values: npt.ArrayLike) -> Initializer:
 
 
 def identity(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Return ones on the diagonal of the last two axes and zeros elsewhere.
-
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-        Not drawn from.
-    shape : tuple of int
-    dtype : type of elements
-
-    Returns
-    -------
-    array, of `shape` and `dtype`
-
-    Raises
-    ------
-    ShapeError
-        If `shape` has fewer than two axes.
-    """
+    """Return ones on the diagonal of the last two axes, of which there must be two, else zeros."""
     return diagonal(1.0)(generator, shape, dtype)
 
 
 def glorot_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
     """Draw uniformly with variance ``2 / (fan_in + fan_out)`` [1]_: for sigmoid, tanh and outputs.
-
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-    shape : tuple of int, units along the last axis and inputs along the one before it
-    dtype : type of elements
-
-    Returns
-    -------
-    array, of `shape` and `dtype`
 
     References
     ----------
@@ -253,33 +209,12 @@ def glorot_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTyp
 
 
 def glorot_normal(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Draw normally with variance ``2 / (fan_in + fan_out)``; source as for `glorot_uniform`.
-
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-    shape : tuple of int, units along the last axis and inputs along the one before it
-    dtype : type of elements
-
-    Returns
-    -------
-    array, of `shape` and `dtype`
-    """
+    """Draw normally with variance ``2 / (fan_in + fan_out)``; source as for `glorot_uniform`."""
     return generator.normal(0.0, math.sqrt(2.0 / sum(fans(shape))), shape).astype(dtype)
 
 
 def he_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
     """Draw uniformly with variance ``2 / fan_in`` [1]_: for relu.
-
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-    shape : tuple of int, units along the last axis and inputs along the one before it
-    dtype : type of elements
-
-    Returns
-    -------
-    array, of `shape` and `dtype`
 
     References
     ----------
@@ -290,18 +225,7 @@ def he_uniform(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLik
 
 
 def he_normal(generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-    """Draw normally with variance ``2 / fan_in``; source as for `he_uniform`.
-
-    Parameters
-    ----------
-    generator : numpy.random.Generator
-    shape : tuple of int, units along the last axis and inputs along the one before it
-    dtype : type of elements
-
-    Returns
-    -------
-    array, of `shape` and `dtype`
-    """
+    """Draw normally with variance ``2 / fan_in``; source as for `he_uniform`."""
     return generator.normal(0.0, math.sqrt(2.0 / fans(shape)[0]), shape).astype(dtype)
 
 

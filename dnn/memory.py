@@ -362,7 +362,7 @@ class MemoryManager:
 
         Notes
         -----
-        Whoever reads that side next waits for what is still under way. Where there is only one
+        The next read of that side waits for what is still under way. Where there is only one
         side there is nothing to do, so that a program works on a machine without a GPU.
         """
         if side not in ("host", "device"):

@@ -1,4 +1,4 @@
-"""Minimising a graph of one's own: variables, a loss and an optimizer, without layers."""
+"""Minimising a graph: variables, a loss and an optimizer, without layers."""
 
 from __future__ import annotations
 
@@ -20,27 +20,8 @@ __all__ = ["Minimization", "minimize"]
 class Minimization:
     """A loss, compiled together with the gradients and the update of its variables.
 
-    Parameters
-    ----------
-    loss : Node
-        A scalar.
-    optimizer : Optimizer
-    variables : sequence of Node, optional
-        Those to be changed; all that `loss` depends on if left out.
-    ops : Ops, optional
-        NumPy's if left out.
+    `minimize` makes it and says what it takes; `ops` are NumPy's if left out.
 
-    Raises
-    ------
-    ConfigurationError
-        If there is no variable, one has no value, or two have the same name.
-    ShapeError
-        If `loss` is no scalar.
-    DtypeError
-        If the variables have different types of elements.
-
-    Notes
-    -----
     The values of the variables move into one buffer, so that an update is one pass over it. Each
     variable's ``value`` is a view of it from then on: ``node.eval`` sees how far it has come.
     """
@@ -95,7 +76,7 @@ class Minimization:
         Parameters
         ----------
         feeds : mapping of Node to array, optional
-            New values of placeholders; the others keep theirs.
+            New values of placeholders; those left out keep theirs.
 
         Returns
         -------
@@ -139,8 +120,12 @@ def minimize(
 
     Raises
     ------
-    ConfigurationError, ShapeError, DtypeError
-        As for `Minimization`.
+    ConfigurationError
+        If there is no variable, one has no value, or two have the same name.
+    ShapeError
+        If `loss` is no scalar.
+    DtypeError
+        If the variables have different types of elements.
 
     Examples
     --------

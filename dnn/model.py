@@ -262,7 +262,7 @@ class NeuralNetwork(Networks):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        layers = copy.deepcopy(state["layers"])  # these may be somebody's, and built
+        layers = copy.deepcopy(state["layers"])  # these may belong to a network already
         NeuralNetwork.__init__(self, layers, state["loss"], state["optimizer"], **state["options"])
         load_states(self._network, self._update, [state["state"]])
         self._histories = [copy.deepcopy(state["history"])]

@@ -1,7 +1,7 @@
 """What other libraries call things: from their names to ours, for messages.
 
-Nothing is accepted under two names. Whoever types one of Keras, PyTorch or scikit-learn is told
-ours, or what to do instead.
+Nothing is accepted under two names. For a name of Keras, PyTorch or scikit-learn the
+message gives ours, or what to do instead.
 """
 
 from __future__ import annotations
@@ -150,11 +150,11 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "train_test_split": "train_validation_split",
     },
 }
-"""For each kind of name, what is said elsewhere and what is said here."""
+"""For each kind of name, other libraries' names and what stands for them here."""
 
 
 def suggestion(kind: str, name: object, known: Iterable[str] = ()) -> str:
-    """Return which name was probably meant, as the end of a message; empty where nobody knows.
+    """Return which name was probably meant, as the end of a message; empty if unknown.
 
     Parameters
     ----------

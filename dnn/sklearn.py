@@ -15,6 +15,7 @@ This module needs scikit-learn, and nothing else in dnn imports it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -55,40 +56,24 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class _DNN(BaseEstimator):  # type: ignore[misc]
     """What both estimators share; scikit-learn reads the parameters from ``__init__``."""
 
-    @explains_arguments
-    def __init__(
-        self,
-        hidden: Sequence[int] = (64,),
-        *,
-        activation: str = "relu",
-        layers: Callable[[int, int], Sequence[Layer]] | None = None,
-        optimizer: str | Optimizer = "adam",
-        learning_rate: float = 0.005,
-        weight_decay: float = 0.0,
-        batch_size: int = 32,
-        epochs: int = 100,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        random_state: Any = None,
-        progress: bool | None = False,
-    ) -> None:
-        self.hidden = hidden
-        self.activation = activation
-        self.layers = layers
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.random_state = random_state
-        self.progress = progress
+    hidden: Sequence[int] = (64,)
+    _: KW_ONLY
+    activation: str = "relu"
+    layers: Callable[[int, int], Sequence[Layer]] | None = None
+    optimizer: str | Optimizer = "adam"
+    learning_rate: float = 0.005
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    epochs: int = 100
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 10
+    random_state: Any = None
+    progress: bool | None = False
 
     def _train(
         self, x: Array, y: Array, outputs: int, loss: str | Loss, **options: Any
@@ -133,6 +118,7 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
         return checked
 
 
+@dataclass(eq=False, repr=False)
 class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
     """A classifier: a network that ends in softmax and cross entropy.
 
@@ -171,41 +157,7 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
     n_features_in_ : int
     """
 
-    @explains_arguments
-    def __init__(
-        self,
-        hidden: Sequence[int] = (64,),
-        *,
-        activation: str = "relu",
-        layers: Callable[[int, int], Sequence[Layer]] | None = None,
-        optimizer: str | Optimizer = "adam",
-        learning_rate: float = 0.005,
-        weight_decay: float = 0.0,
-        batch_size: int = 32,
-        epochs: int = 100,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        random_state: Any = None,
-        progress: bool | None = False,
-    ) -> None:
-        super().__init__(
-            hidden,
-            activation=activation,
-            layers=layers,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            batch_size=batch_size,
-            epochs=epochs,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            patience=patience,
-            random_state=random_state,
-            progress=progress,
-        )
-        self.class_weight = class_weight
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
 
     def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> DNNClassifier:
         """Train a new network.
@@ -244,6 +196,7 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
         return self.model_.predict_proba(x)
 
 
+@dataclass(eq=False, repr=False)
 class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
     """A regressor: a network trained on the mean squared error.
 
@@ -289,3 +242,7 @@ class DNNRegressor(RegressorMixin, _DNN):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+for _estimator in (DNNClassifier, DNNRegressor):
+    _estimator.__init__ = explains_arguments(_estimator.__init__)  # type: ignore[method-assign]

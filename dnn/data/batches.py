@@ -37,7 +37,7 @@ def batches(samples: int, batch_size: int, seed: int, epoch: int) -> Iterator[Ar
 
 T = TypeVar("T")
 
-# How long a thread that waits may overlook that nobody wants its items any more, in seconds.
+# How long a thread that waits may overlook that its items are not wanted any more, in seconds.
 _LOOK_S = 0.05
 
 

@@ -39,7 +39,7 @@ class Dataset:
     classes : int
     name : str
     standardise_by : {"columns", "one scale", "none"}
-        What `dnn.standardise` does unless it is told otherwise: columns of a table measure
+        What `dnn.standardise` does by default: columns of a table measure
         different things, those of an image the same one.
 
     Raises
@@ -261,8 +261,8 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     by : {"columns", "one scale", "none"}, optional
         ``"columns"``: each attribute by its own mean and deviation, for tables. ``"one scale"``:
         all values by one mean and one deviation, for images: a pixel at the border that hardly
-        varies would be blown up by its own. ``"none"``: as they are. By default what `train` says
-        of itself, see `Dataset`.
+        varies would be blown up by its own. ``"none"``: as they are. By default
+        `train.standardise_by`.
 
     Returns
     -------

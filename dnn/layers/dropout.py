@@ -51,7 +51,7 @@ class Dropout(Layer):
         self.dropped = self.state("rate", (), constant(self.rate))
 
     def check_state(self, name: str, values: Array) -> None:
-        """Refuse rates of 1, once they are rounded, and other ones outside their range."""
+        """Refuse rates outside their range, such as those that are 1 once they are rounded."""
         wrong = np.ravel(values)[~((np.ravel(values) >= 0) & (np.ravel(values) < 1))]
         if wrong.size:
             message = f"rate must be in 0 .. 1 without 1, not {wrong[0]:g} in {values.dtype}"

@@ -1,6 +1,6 @@
 """What a layer is.
 
-A layer of one's own is a subclass with two methods::
+A new layer is a subclass with two methods::
 
     class Scale(Layer):
         def build(self, shape):

@@ -59,16 +59,7 @@ class View:
         )
 
     def part(self, index: Any) -> View:
-        """Return the view of a part.
-
-        Parameters
-        ----------
-        index : int, slice, ..., None, or a tuple of them
-            With NumPy's meaning.
-
-        Returns
-        -------
-        View
+        """Return the view of a part, for integers, slices, ``...`` and None as NumPy takes them.
 
         Raises
         ------
@@ -85,7 +76,7 @@ class View:
             if isinstance(i, slice) and i.step == 0:
                 raise OutOfRangeError("the step of a slice is 0")
         check_range(given, self.shape)
-        # NumPy does the arithmetic, on an array of bytes that nobody reads: its strides in bytes
+        # NumPy does the arithmetic, on an array of bytes that is never read: its strides in bytes
         # are ours in elements.
         probe = np.lib.stride_tricks.as_strided(np.empty(1, np.uint8), self.shape, self.strides)
         found = probe[given if Ellipsis in given else (*given, ...)]
@@ -181,7 +172,7 @@ def check_range(index: tuple[Any, ...], shape: Shape) -> None:
 
 
 def is_foreign(value: Any) -> bool:
-    """Return whether a value is somebody's array on a GPU, such as CuPy's."""
+    """Return whether a value is another library's array on a GPU, such as CuPy's."""
     return hasattr(value, "__cuda_array_interface__")
 
 
@@ -330,8 +321,7 @@ class Elements(np.lib.mixins.NDArrayOperatorsMixin):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.device == CPU:
             raise AttributeError("a tensor on the CPU has no __cuda_array_interface__")
-        array = self.view.of_device(self.memory.write_device())
-        interface: dict[str, Any] = array.__cuda_array_interface__
+        interface: dict[str, Any] = self._array(True).__cuda_array_interface__
         return interface
 
     def __dlpack__(self, **arguments: Any) -> Any:
@@ -340,14 +330,12 @@ class Elements(np.lib.mixins.NDArrayOperatorsMixin):
         Of MANAGED memory with two sides the GPU's is shared, and what the host held is stale; the
         other library's later writes are not noticed.
         """
-        if self.device == CPU:
-            return self.view.of_host(self.memory.write_host()).__dlpack__(**arguments)
-        return self.view.of_device(self.memory.write_device()).__dlpack__(**arguments)
+        return self._array(True).__dlpack__(**arguments)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         if self.device == CPU:
             return 1, 0  # kDLCPU
-        kind, index = self.view.of_device(self.memory.read_device()).__dlpack_device__()
+        kind, index = self._array().__dlpack_device__()
         return int(kind), int(index)
 
     def __array_ufunc__(
@@ -389,21 +377,8 @@ class Elements(np.lib.mixins.NDArrayOperatorsMixin):
     def __getitem__(self: Kind, index: Any) -> Any:
         """Return a part that shares memory, or a number where every axis has an integer.
 
-        Parameters
-        ----------
-        index : int, slice, ..., None, or a tuple of them
-            As in NumPy; integers count from the end where negative.
-
-        Returns
-        -------
-        Tensor, or float, int or bool of Python
-
-        Raises
-        ------
-        OutOfRangeError
-            If an integer is outside its axis, or there are more than there are axes.
-        DtypeError
-            If there is something else in the index.
+        The index is made of integers, slices, ``...`` and None, as in NumPy. Errors are those of
+        `View.part`.
         """
         part = self._at(self.memory, self.view.part(index))
         whole = index if isinstance(index, tuple) else (index,)
@@ -411,19 +386,9 @@ class Elements(np.lib.mixins.NDArrayOperatorsMixin):
         return part.item() if integers else part
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Write a number, an array or a tensor that broadcasts to the part.
+        """Write a number, an array of NumPy or CuPy or a tensor that broadcasts to the part.
 
-        Parameters
-        ----------
-        index : int, slice, ..., None, or a tuple of them
-        value : number, array of NumPy or CuPy, or Tensor
-
-        Raises
-        ------
-        ShapeError
-            If it does not broadcast.
-        OutOfRangeError, DtypeError
-            As for reading.
+        It raises `ShapeError` where it does not, and what reading raises.
         """
         part = self.view.part(index)
         array = np.asarray(value if isinstance(value, Elements) else on_host(value))

@@ -44,7 +44,7 @@ class Tensor(Elements):
     seed : int, optional
         Of a random initializer: the same seed gives the same tensor. Left out, the n-th tensor that
         this process creates draws from a stream of its own, so that no two are alike and a
-        program that is run again creates the same ones.
+        program that is run again creates the same tensors.
 
     Attributes
     ----------
@@ -341,20 +341,7 @@ class Tensor(Elements):
 
 
 def _memory_of(values: Array, kind: str | MemoryKind | None, device: Device) -> MemoryManager:
-    """Return new memory of a device that holds a copy of an array's values.
-
-    Parameters
-    ----------
-    values : array
-    kind : str or MemoryKind, optional
-        The device's default if left out.
-    device : Device
-
-    Returns
-    -------
-    MemoryManager
-        With as many elements as `values`, in their order.
-    """
+    """Return new memory with a copy of an array; a kind that is left out is the device's own."""
     chosen = MemoryKind(kind) if kind is not None else default_kind(device)
     memory = MemoryManager(values.size, values.dtype, chosen, device)
     memory.copy_from(MemoryManager.wrap(np.ascontiguousarray(values)))
@@ -362,17 +349,7 @@ def _memory_of(values: Array, kind: str | MemoryKind | None, device: Device) -> 
 
 
 def _host_array(values: npt.ArrayLike, dtype: npt.DTypeLike | None) -> Array:
-    """Return a contiguous copy of values.
-
-    Parameters
-    ----------
-    values : array_like
-    dtype : type of elements, optional
-        That of the values if left out, float32 for Python's floats.
-
-    Returns
-    -------
-    array
+    """Return a contiguous copy of values; without a type, Python's floats become float32.
 
     Raises
     ------
@@ -397,24 +374,7 @@ def _shared_with_cupy(array: Any) -> tuple[MemoryManager, Shape]:
 
 
 def _dlpack_memory(source: Any) -> tuple[MemoryManager, Shape]:
-    """Return memory that is shared with another library's array, and its shape.
-
-    Parameters
-    ----------
-    source : object with ``__dlpack__`` and ``__dlpack_device__``
-        What is not contiguous or may not be written is copied.
-
-    Returns
-    -------
-    (MemoryManager, tuple of int)
-
-    Raises
-    ------
-    DeviceError
-        If it lies on a device that this process cannot use.
-    DtypeError
-        If its elements are no real numbers.
-    """
+    """Return memory shared with another library's array, and its shape; see `from_dlpack`."""
     kind = int(source.__dlpack_device__()[0])
     if kind in (2, 13):  # kDLCUDA, kDLCUDAManaged
         return _shared_with_cupy(import_cupy().from_dlpack(source))

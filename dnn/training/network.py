@@ -227,7 +227,7 @@ class Network:
         """Compose all layers."""
         for layer in self.layers:
             x = layer.forward(x)
-            if x.operation is not None:  # for whoever looks at the graph
+            if x.operation is not None:  # for printing the graph
                 x.name = x.name or layer.name
         return x
 

@@ -90,7 +90,7 @@ class Networks:
         return trainer
 
     def _regroup(self, states: Sequence[State], indices: Sequence[int]) -> None:
-        """Let the plans be of these networks and no others.
+        """Let the plans be of these networks alone.
 
         Parameters
         ----------

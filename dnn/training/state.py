@@ -74,7 +74,7 @@ def states_of(network: Network, update: Update | LossScaling) -> list[State]:
 
 
 def load_states(network: Network, update: Update | LossScaling, states: Sequence[State]) -> None:
-    """Let networks go on where others stood.
+    """Load copies into networks, which go on from there.
 
     Parameters
     ----------
