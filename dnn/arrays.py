@@ -16,20 +16,8 @@ __all__ = ["array_of", "check_labels", "dtype_of"]
 def array_of(name: str, values: npt.ArrayLike) -> Array:
     """Return values as an array, without a copy where they are one.
 
-    Parameters
-    ----------
-    name : str
-        Of the argument, for the message.
-    values : array_like
-
-    Returns
-    -------
-    array
-
-    Raises
-    ------
-    DataError
-        If they have no shape, such as rows that differ in length.
+    `name` is that of the argument. It raises `DataError` if they have no shape, such as rows that
+    differ in length.
     """
     try:
         return np.asarray(values)
@@ -40,20 +28,8 @@ def array_of(name: str, values: npt.ArrayLike) -> Array:
 def dtype_of(where: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Return a type of elements, one that nodes, tensors and memory may have.
 
-    Parameters
-    ----------
-    where : str
-        Who was given it, for the message.
-    dtype : type of elements
-
-    Returns
-    -------
-    numpy.dtype
-
-    Raises
-    ------
-    DtypeError
-        If it is unknown, or not of real numbers of at most 64 bits.
+    `where` is what was given it, for the message. It raises `DtypeError` if the type is unknown,
+    or not of real numbers of at most 64 bits.
     """
     try:
         known = np.dtype(dtype)
@@ -68,12 +44,7 @@ def dtype_of(where: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
 def check_labels(labels: Array, classes: int, where: str = "") -> None:
     """Raise `LabelError` if a label is not in ``0 .. classes - 1``; it names the first such row.
 
-    Parameters
-    ----------
-    labels : array of int, shape (n,)
-    classes : int
-    where : str
-        What the message begins with.
+    The message begins with `where`.
     """
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:

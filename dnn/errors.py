@@ -156,21 +156,9 @@ class MissingDependencyError(DnnError, ImportError):
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ConfigurationError:
-    """Say that a name is unknown, and which one was probably meant.
+    """Return the error that a name is unknown, and which one was probably meant.
 
-    Parameters
-    ----------
-    kind : str
-        What the name should have named, such as ``"activation"``.
-    name : object
-        What was given.
-    known : iterable of str
-        The names there are.
-
-    Returns
-    -------
-    ConfigurationError
-        To be raised by the caller.
+    `kind` is what the name should have named, such as ``"activation"``.
     """
     names = sorted(known)
     hint = suggestion(kind, name, names)
@@ -191,15 +179,8 @@ R = TypeVar("R")
 def explains_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function say of an argument that it does not have which one was probably meant.
 
-    Parameters
-    ----------
-    function : callable
-        A method; its ``**options``, if it has such, are not looked into.
-
-    Returns
-    -------
-    callable
-        With the same signature. It raises `ConfigurationError` where Python raises `TypeError`.
+    It raises `ConfigurationError` where Python raises `TypeError`. A function's ``**options``, if
+    it has such, are not looked into.
     """
     parameters = inspect.signature(function).parameters
     names = [name for name in parameters if name != "self"]

@@ -17,40 +17,16 @@ MORE_IS_BETTER |= {f"validation_{name}": more for name, more in MORE_IS_BETTER.i
 
 
 def more_is_better(name: str) -> bool:
-    """Return whether more of a metric is better.
-
-    Parameters
-    ----------
-    name : str
-        ``"loss"``, ``"accuracy"`` or ``"mcc"``, with ``"validation_"`` in front or not.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such metric.
-    """
+    """Return whether more of a metric is better; an unknown name is a `ConfigurationError`."""
     if name not in MORE_IS_BETTER:
         raise unknown_name("value to watch", name, MORE_IS_BETTER)
     return MORE_IS_BETTER[name]
 
 
 def is_better(name: str, value: float, than: float | None, by: float = 0.0) -> bool:
-    """Return whether a value of a metric is better than another.
+    """Return whether a value of a metric is better than another, by at least so much.
 
-    Parameters
-    ----------
-    name : str
-    value : float
-        NaN is never better.
-    than : float, optional
-        None: any number is better.
-    by : float
-        How much better it must be.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such metric.
+    NaN is never better, and any number is better than None.
     """
     if value != value:
         return False

@@ -154,16 +154,9 @@ ELSEWHERE: dict[str, dict[str, str]] = {
 
 
 def suggestion(kind: str, name: object, known: Iterable[str] = ()) -> str:
-    """Return which name was probably meant, as the end of a message; empty if unknown.
+    """Return which of the `known` names was probably meant, as the end of a message, or nothing.
 
-    Parameters
-    ----------
-    kind : str
-        Such as ``"loss"``.
-    name : object
-        What was given.
-    known : iterable of str
-        The names there are.
+    `kind` is a key of `ELSEWHERE`, such as ``"loss"``.
     """
     table = ELSEWHERE.get(kind, {})
     ours = table.get(str(name)) or table.get(str(name).lower())

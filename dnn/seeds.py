@@ -27,19 +27,9 @@ __all__ = ["epoch_order", "epoch_orders", "stream"]
 
 
 def stream(seed: int, *purpose: str | int) -> np.random.Generator:
-    """Return the random stream of a purpose.
+    """Return the random stream of a purpose, such as ``("initialise", "output.weight")``.
 
-    Parameters
-    ----------
-    seed : int, not negative
-        The seed of the whole experiment.
-    *purpose : str or int
-        What the numbers are for, such as ``("initialise", "output.weight")``.
-
-    Returns
-    -------
-    numpy.random.Generator
-        A PCG64 stream of its own.
+    The seed is that of the whole experiment. The generator is a PCG64 stream of its own.
 
     Raises
     ------
@@ -74,38 +64,19 @@ _STATE: Final[Any] = _PHILOX.state
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> Array:
-    """Return the random order in which an epoch visits the samples.
+    """Return the random order in which an epoch, counted from 0, visits the samples.
 
-    Parameters
-    ----------
-    samples : int, below 2^32
-    seed : int, not negative
-    epoch : int, from 0
-        Each epoch has an order of its own.
-
-    Returns
-    -------
-    array of intp, shape (samples,)
-        A permutation; the same for the same arguments, whatever was drawn before.
+    It is a permutation, the same for the same arguments, whatever was drawn before. There are fewer
+    than 2^32 samples.
     """
     order: Array = _orders(samples, [seed], epoch, 1)[0, 0]
     return order
 
 
 def epoch_orders(samples: int, seeds: Sequence[int], first: int, last: int) -> Iterator[Array]:
-    """Yield the orders of successive epochs for K seeds.
+    """Yield the orders of epochs ``first .. last - 1`` for K seeds, each of shape (K, samples).
 
-    Parameters
-    ----------
-    samples : int, below 2^32
-    seeds : sequence of K int, not negative
-    first, last : int
-        The epochs are ``first .. last - 1``.
-
-    Yields
-    ------
-    array of intp, shape (K, samples)
-        Each row is what `epoch_order` returns.
+    Each row is what `epoch_order` returns.
     """
     at_once = max(1, _AT_ONCE // (samples * len(seeds)))
     for start in range(first, last, at_once):

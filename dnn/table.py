@@ -118,17 +118,8 @@ def _check_cells(
 def write_csv(path: str | PathLike[str], values: Array, delimiter: str = ",") -> None:
     """Write an array of one or two axes; a vector becomes a column.
 
-    Parameters
-    ----------
-    path : path
-    values : array of one or two axes
-        Each number gets the fewest digits that give it back exactly.
-    delimiter : str, one character
-
-    Raises
-    ------
-    ShapeError
-        If the array has no axis, or more than two.
+    Each number gets the fewest digits that give it back exactly. An array without an axis, or with
+    more than two, is a `ShapeError`.
     """
     if values.ndim not in (1, 2):
         message = f"CSV has rows and columns, and the tensor is {values.shape}: reshape it"

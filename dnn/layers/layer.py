@@ -247,19 +247,8 @@ def build_all(
 ) -> list[Shape]:
     """Name and build layers, each with the shape that the one before it puts out.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-    shape : tuple of int
-        Of one sample of the first layer's input.
-    dtype : numpy.dtype
-    prefix : str
-        Of their names.
-
-    Returns
-    -------
-    list of tuple of int
-        Of one sample of each layer's output.
+    `shape` is that of one sample of the first layer's input, without the axis of the batch; those
+    of one sample of each layer's output are returned. Names begin with `prefix`.
 
     Raises
     ------

@@ -222,13 +222,7 @@ def _checksum(arrays: Mapping[str, Array]) -> int:
 
 
 def require_safetensors() -> Any:
-    """Return the library that reads and writes the files.
-
-    Raises
-    ------
-    MissingDependencyError
-        If it is not installed.
-    """
+    """Return the library that reads and writes the files, or raise `MissingDependencyError`."""
     try:
         return importlib.import_module("safetensors.numpy")
     except ImportError as error:

@@ -82,13 +82,7 @@ class Samples:
         return Samples(x, y, weights, self.rows, tuple(memory))
 
     def class_counts(self, network: Network) -> list[list[int]]:
-        """Return how many samples of each class each network is given, if a training counts it.
-
-        Parameters
-        ----------
-        network : Network
-            On whose device they lie.
-        """
+        """Return how many samples of each class each network is given, if a training counts it."""
         classes = network.classes_to_tally
         if classes is None:
             return []
@@ -103,12 +97,7 @@ class Samples:
 def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
     """Return samples as the network takes them: a contiguous array of finite numbers.
 
-    Parameters
-    ----------
-    network : Network
-    name : str
-        Of the argument, for messages.
-    x : array_like, shape (n, ...)
+    `name` is that of the argument, for messages.
 
     Raises
     ------
@@ -194,25 +183,10 @@ def fit_data(
     class_weight: Mapping[int, float] | Literal["balanced"] | None,
     sample_weight: npt.ArrayLike | None,
 ) -> tuple[Samples, Samples | None]:
-    """Check the data of a call of `fit`, and take the samples for validation out of them.
+    """Check what `NeuralNetwork.fit` was given, and take the samples for validation out of it.
 
-    Parameters
-    ----------
-    network : Network
-    seed : int
-        Of the rows that are taken out, where `validation` is a share.
-    x, y, validation, class_weight, sample_weight
-        As for `NeuralNetwork.fit`.
-
-    Returns
-    -------
-    Samples, Samples or None
-        To train on, and to evaluate on after each epoch.
-
-    Raises
-    ------
-    ShapeError, LabelError, DataError, ConfigurationError
-        As for `NeuralNetwork.fit`.
+    `seed` is of the rows that are taken out, where `validation` is a share. The second result is
+    to be evaluated on after each epoch.
     """
     is_share = validation is not None and not isinstance(validation, tuple | list)
     if is_share:  # rows are taken out on the host
@@ -239,20 +213,7 @@ def fit_data(
 
 
 def for_each(name: str, values: Any, models: int) -> npt.NDArray[Any]:
-    """Return one value for each of K networks.
-
-    Parameters
-    ----------
-    name : str
-        Of the argument, for messages.
-    values : scalar or sequence of K scalars
-    models : int
-
-    Raises
-    ------
-    ConfigurationError
-        If there is another number of values.
-    """
+    """Return one value for each of K networks; one that is given stands for all."""
     array = np.asarray(values)
     if array.ndim > 1 or array.shape not in ((), (models,)):
         message = f"{name} must be one value or {models}, one for each network"
@@ -309,14 +270,7 @@ class Versions:
         return cls(Samples(samples, targets).on_device(network), count, offsets)
 
     def given(self, name: str, rows: Sequence[npt.ArrayLike] | None) -> Samples:
-        """Return samples of which each network is given some rows.
-
-        Parameters
-        ----------
-        name : str
-            Of the argument, for messages.
-        rows : sequence of K arrays of int, optional
-            All if left out.
+        """Return samples of which each network is given some rows, all if left out.
 
         Raises
         ------
@@ -343,14 +297,7 @@ HALF_OVERFLOWS = 65520.0
 
 
 def check_half(name: str, x: Array) -> None:
-    """Raise `DataError` where float16 cannot hold numbers that mixed precision keeps in it.
-
-    Parameters
-    ----------
-    name : str
-        Of the argument, for messages.
-    x : array, shape (n, ...)
-    """
+    """Raise `DataError` where float16 cannot hold numbers that mixed precision keeps in it."""
     if x.dtype.kind != "f" or x.ndim < 2 or 1 in x.shape[1:]:
         return  # kept as it is, see `dnn.graph.passes.mixed_precision`
     wrong = np.abs(x) >= HALF_OVERFLOWS

@@ -23,12 +23,6 @@ Kind = Literal["evaluation", "probability"]
 def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
     """Measure each of K networks on its samples.
 
-    Parameters
-    ----------
-    network : Network
-    samples : Samples
-        On the host, or with rows of each network on its device.
-
     Returns
     -------
     list of K dict
@@ -53,20 +47,7 @@ def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
 
 
 def outputs_of(network: Network, samples: Array, kind: Kind) -> Array:
-    """Return the outputs for samples, or their probabilities.
-
-    Parameters
-    ----------
-    network : Network
-    samples : array, shape (n, ...)
-        Checked; on the host.
-    kind : "evaluation" or "probability"
-
-    Returns
-    -------
-    array, shape (n, ...)
-        Of K networks (K, n, ...).
-    """
+    """Return the outputs for checked samples, or their probabilities; of K networks (K, n, ...)."""
     with np.errstate(all="ignore"):
         parts = [outputs for outputs, _ in _replayed(network, kind, samples)]
     return _joined(network, parts)

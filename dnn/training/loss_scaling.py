@@ -30,7 +30,6 @@ class LossScaling:
     first : float
         What the scale begins with.
     interval : int
-        Steps after which it is doubled.
 
     References
     ----------

@@ -94,17 +94,8 @@ class BatchPlan:
 class Network:
     """Layers, built.
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-        The first is an `Input`.
-    loss : Loss
-    seed : int
-        Of the parameters' first values, and of noise.
-    dtype : numpy.dtype
-    ops : Ops
-    passes : sequence of str, optional
-        Passes over its graphs, see `dnn.graph.passes`; if left out, those that pay with `ops`.
+    `seed` is of the parameters' first values and of noise; `passes` over its graphs are those of
+    `dnn.graph.passes`, and if left out those that pay with `ops`.
 
     Raises
     ------
@@ -156,13 +147,7 @@ class Network:
         self.restart(tuple(seed) if isinstance(seed, Sequence) else (seed,))
 
     def restart(self, seeds: Sequence[int]) -> None:
-        """Let every array be what it is before the first step, in place: plans stay.
-
-        Parameters
-        ----------
-        seeds : sequence of int
-            One, or one for each of the K networks.
-        """
+        """Let every array be what it is before the first step, in place: plans stay."""
         self._start(self.parameters, self._declared, seeds)
         self._start(self.state_buffer, self._declared_states, seeds)
         noise_seeds = [stream(each, "noise").integers(2**64, dtype=np.uint64) for each in seeds]
@@ -172,15 +157,8 @@ class Network:
         self.ops.load(np.zeros((), np.uint64), step)
 
     def resize(self, models: int | None) -> None:
-        """Make room for another number of networks.
+        """Make room for another number of networks; None: for one without an axis of models.
 
-        Parameters
-        ----------
-        models : int, optional
-            None for one network without an axis of models.
-
-        Notes
-        -----
         All buffers are new and hold zeros; an update has to be bound to them anew.
         """
         self.models = models

@@ -38,20 +38,7 @@ __all__ = ["Fit", "Networks", "Trainer"]
 
 
 class Networks:
-    """K networks of the same layers, with what trains them.
-
-    Parameters
-    ----------
-    layers : sequence of Layer
-    loss : str or Loss
-    optimizer : Optimizer
-    seeds : int or sequence of K int
-        An int for a single network.
-    dtype : type of elements
-    ops : Ops
-    passes : sequence of str, optional
-        As for `Network`.
-    """
+    """K networks of the same layers, with what trains them; a single network has one int as seed."""
 
     def __init__(
         self,
@@ -92,12 +79,8 @@ class Networks:
     def _regroup(self, states: Sequence[State], indices: Sequence[int]) -> None:
         """Let the plans be of these networks alone.
 
-        Parameters
-        ----------
-        states : sequence of State
-            After the same number of steps.
-        indices : sequence of int
-            Which of the optimizer's values belong to each of them.
+        `states` are after the same number of steps, and `indices` say which of the optimizer's
+        values belong to each of them.
         """
         self._network.resize(len(states))
         optimizer = copy.copy(self.optimizer)
@@ -180,24 +163,16 @@ class Networks:
 
 
 class Trainer:
-    """A training set, and plans for the batches that it is cut into.
+    """A training set on the network's device, and plans for the batches that it is cut into.
 
-    Parameters
-    ----------
-    network : Network
-    update : Update
-        Of the network's parameters, from its gradients.
-    samples : Samples
-        On the network's device. Each epoch visits as many as each network is given.
-    batch_size : int
-        The last batch of an epoch holds what remains, on a plan of its own.
-    inspect : callable, optional
-        Called with the plan of each batch before the parameters move.
+    `update` moves the network's parameters by its gradients. The last batch of an epoch holds what
+    remains, on a plan of its own. `inspect` is called with the plan of each batch before the
+    parameters move.
 
     Attributes
     ----------
     count : int
-        Samples in an epoch.
+        Samples in an epoch: as many as each network is given.
     steps : int
         In an epoch.
     """
@@ -273,13 +248,10 @@ class Trainer:
         return [(self._ops.tally_classes, (plan.outputs, plan.target, guesses, self._tallies))]
 
     def tallies(self) -> list[list[int]] | None:
-        """Return what was predicted in the last epoch, None where it is not counted.
+        """Return what each network predicted in the last epoch, None where it is not counted.
 
-        Returns
-        -------
-        list of K list of classes + 1 int, or None
-            For each network the predictions of each class, and behind them the right ones; each
-            batch before its step.
+        A list for each: the predictions of each class, and behind them the number of right
+        predictions; each batch before its step.
         """
         if self._tallies is None:
             return None
@@ -335,14 +307,13 @@ class Fit:
     training : Samples
         On the networks' device.
     epochs : sequence of K int, at least 1
-        How many for each network.
     batch_size : int
     held_out : Samples, optional
         To evaluate on after an epoch.
     validation_epochs : collection of int, optional
         After which epochs of this call, counted from 1; after all if left out.
     inspect : callable, optional
-        Called with the plan of each batch before the parameters move.
+        As for `Trainer`.
 
     Attributes
     ----------
@@ -374,14 +345,12 @@ class Fit:
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         """Train until every network is done, has diverged or is stopped.
 
+        A network that ends leaves the plan, and the rest go on in a smaller one.
+
         Yields
         ------
         tuple of int
             After each epoch, the networks that were trained in it.
-
-        Notes
-        -----
-        A network that ends leaves the plan, and the others go on in a smaller one.
         """
         networks, everyone = self._networks, range(len(self._epochs))
         ended = networks._ended = {}

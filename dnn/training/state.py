@@ -46,14 +46,7 @@ class State:
 
 
 def trained_arrays(network: Network, update: Update | LossScaling) -> dict[str, Array]:
-    """Return every array that training changes, by name; they are the networks' own.
-
-    Parameters
-    ----------
-    network : Network
-    update : Update or LossScaling
-        Of its parameters.
-    """
+    """Return every array that training changes, by name; they are the networks' own."""
     return {
         name: array
         for name, array, _ in _named(network, update)
@@ -74,16 +67,7 @@ def states_of(network: Network, update: Update | LossScaling) -> list[State]:
 
 
 def load_states(network: Network, update: Update | LossScaling, states: Sequence[State]) -> None:
-    """Load copies into networks, which go on from there.
-
-    Parameters
-    ----------
-    network : Network
-        Of as many models as there are states, of the same layers.
-    update : Update or LossScaling
-        Of its parameters.
-    states : sequence of State
-        After the same number of steps.
+    """Load copies, after the same number of steps, into as many networks of the same layers.
 
     Raises
     ------
