@@ -85,7 +85,7 @@ def dnn_worker(setup: str) -> None:
 
 def time_products(model: Any) -> dict[str, Any]:
     """Time the matrix products of a step, each on its own arrays, and one large product."""
-    plan = model._network.training_plan(BATCH).plan
+    plan = model._network.plan("training", BATCH).plan
     products = [step for step in plan.steps if step[0] is model._network.ops.gemm]
     calls = model._network.ops.link(products)
 

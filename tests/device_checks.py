@@ -245,7 +245,7 @@ def check_several_models(ops):
         layers += [dnn.Dropout(0.3), dnn.FullyConnected(3)]
         network = Network(layers, dnn.SoftmaxCrossEntropy(), seed, np.dtype("f4"), ops)
         update = dnn.SGD(0.1, momentum=0.9).bind(ops, network.parameters, network.gradients)
-        step = network.training_plan(16)
+        step = network.plan("training", 16)
         found = []
         for _ in range(3):
             ops.load(x, step.x)

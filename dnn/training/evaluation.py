@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 
 from dnn import metrics
 from dnn.backend import Array
 from dnn.training.data import Rows, Samples, on_host
-from dnn.training.network import Network
+from dnn.training.network import Network, PlanKind
 
-__all__ = ["Kind", "evaluate", "outputs_of"]
+__all__ = ["evaluate", "outputs_of"]
 
 # Rows that a prediction takes at a time.
 ROWS = 1024
-
-Kind = Literal["evaluation", "probability"]
 
 
 def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
@@ -46,7 +43,7 @@ def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
     return results
 
 
-def outputs_of(network: Network, samples: Array, kind: Kind) -> Array:
+def outputs_of(network: Network, samples: Array, kind: PlanKind) -> Array:
     """Return the outputs for checked samples, or their probabilities; of K networks (K, n, ...)."""
     with np.errstate(all="ignore"):
         parts = [outputs for outputs, _ in _replayed(network, kind, samples)]
@@ -58,14 +55,13 @@ def _joined(network: Network, parts: Sequence[Array]) -> Array:
 
 
 def _replayed(
-    network: Network, kind: Kind, x: Array, y: Array | None = None, rows: Rows | None = None
+    network: Network, kind: PlanKind, x: Array, y: Array | None = None, rows: Rows | None = None
 ) -> Iterator[tuple[Array, Array]]:
     """Cut samples into pieces; yield the outputs and the mean loss of each, on the host."""
-    compiled = network.evaluation_plan if kind == "evaluation" else network.probability_plan
     count = len(x) if rows is None else rows.shape[1]
     for start in range(0, count, ROWS):
         part = slice(start, min(start + ROWS, count))
-        step = compiled(part.stop - start)
+        step = network.plan(kind, part.stop - start)
         if rows is None:
             targets = np.zeros(()) if y is None else y[part]
             for values, place in ((x[part], step.x), (targets, step.target)):

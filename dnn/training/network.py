@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,7 +30,9 @@ from dnn.losses import Loss
 from dnn.parameters import FlatBuffer, segments_of
 from dnn.seeds import stream
 
-__all__ = ["BatchPlan", "LayerSummary", "Network"]
+__all__ = ["BatchPlan", "LayerSummary", "Network", "PlanKind"]
+
+PlanKind = Literal["training", "weighted training", "evaluation", "probability"]
 
 
 @dataclass(frozen=True)
@@ -175,7 +177,7 @@ class Network:
         # What gradients are multiplied by as they are computed, an array of shape () or (K,).
         self.gradient_scale = ops.asarray(np.ones(leading, self.dtype))
         self._arena = Arena(ops)
-        self._plans: dict[tuple[str, int], BatchPlan] = {}
+        self._plans: dict[tuple[PlanKind, int], BatchPlan] = {}
 
     def _build(self) -> list[LayerSummary]:
         """Name and build each layer, with the shape that the layer before it puts out."""
@@ -225,28 +227,17 @@ class Network:
         labels = target.shape == (1,) and target.dtype == np.intp
         return classes if labels and shape in ((classes,), (1,)) else None
 
-    def training_plan(self, batch: int) -> BatchPlan:
-        """Return the plan that computes loss and gradients of a batch."""
-        return self._plan("training", batch)
+    def plan(self, kind: PlanKind, batch: int) -> BatchPlan:
+        """Return the plan of a kind for one size of batch, compiled when it is first asked for.
 
-    def weighted_training_plan(self, batch: int) -> BatchPlan:
-        """Return the training plan in which each sample has a weight."""
-        return self._plan("weighted training", batch)
-
-    def evaluation_plan(self, batch: int) -> BatchPlan:
-        """Return the plan that computes outputs and loss of a batch."""
-        return self._plan("evaluation", batch)
-
-    def probability_plan(self, batch: int) -> BatchPlan:
-        """Return the plan whose outputs are probabilities."""
-        return self._plan("probability", batch)
-
-    def _plan(self, kind: str, batch: int) -> BatchPlan:
+        ``"training"`` computes loss and gradients, ``"weighted training"`` too, with a weight for
+        each sample; ``"evaluation"`` outputs and loss, ``"probability"`` probabilities as outputs.
+        """
         if (kind, batch) not in self._plans:
             self._plans[kind, batch] = self._compile(kind, batch)
         return self._plans[kind, batch]
 
-    def _compile(self, kind: str, batch: int) -> BatchPlan:
+    def _compile(self, kind: PlanKind, batch: int) -> BatchPlan:
         x = placeholder((batch, *self.input_shape), self.dtype, "x")
         trains = kind in ("training", "weighted training")
         noise = self._noise if trains else None

@@ -28,7 +28,7 @@ from dnn.training.data import Rows, Samples, checked_samples
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.history import History
 from dnn.training.loss_scaling import LossScaling
-from dnn.training.network import BatchPlan, Network
+from dnn.training.network import BatchPlan, Network, PlanKind
 from dnn.training.state import State, load_states, states_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ __all__ = ["Fit", "Networks", "Trainer"]
 
 
 class Networks:
-    """K networks of the same layers, with what trains them; a single network has one int as seed."""
+    """K networks of the same layers, with what trains them; a single network has an int as seed."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Trainer:
         self._inspect = inspect
         self._ops = ops = network.ops
         weighted = samples.weights is not None
-        compiled = network.weighted_training_plan if weighted else network.training_plan
+        kind: PlanKind = "weighted training" if weighted else "training"
         rest = self.count % self.batch_size
         self.steps = -(-self.count // self.batch_size)
         sizes = np.full(self.steps, float(self.batch_size))
@@ -211,9 +211,10 @@ class Trainer:
             shape = (*network.leading, network.classes_to_tally + 1)
             self._tallies = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
             self._no_tallies = np.zeros(shape, np.int64)
-        whole, last = compiled(self.batch_size), compiled(rest) if rest else None
-        self._whole_step = self._linked(whole)
-        self._last_step = [] if last is None else self._linked(last)
+        # Both are compiled before either is linked.
+        plans = [network.plan(kind, batch) for batch in (self.batch_size, rest) if batch]
+        self._whole_step, *last = [self._linked(plan) for plan in plans]
+        self._last_step = last[0] if last else []
 
     def suits(self, update: Update | LossScaling, samples: Samples, batch_size: int) -> bool:
         """Whether it moves the parameters by this update, on data that lie where its own do."""

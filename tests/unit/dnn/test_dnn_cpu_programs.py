@@ -39,7 +39,7 @@ def test_a_step_with_dropout_choices_and_clipping_is_one_program():
     optimizer = dnn.SGD(0.1, clip_value=1.0, clip_norm=2.0)
     model = dnn.NeuralNetwork([*layers, dnn.FullyConnected(3)], optimizer=optimizer, seed=1)
     network = model._network
-    steps = [*network.training_plan(4).plan.steps, *model._update.steps]
+    steps = [*network.plan("training", 4).plan.steps, *model._update.steps]
     assert len(network.ops.link(steps)) == 1
 
 
