@@ -1,4 +1,4 @@
-"""Settings for all tests: Hypothesis draws the same examples each time.
+"""Settings for all tests: their order, and Hypothesis draws the same examples each time.
 
 ``HYPOTHESIS_PROFILE=default`` draws new ones.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 # Open MPI asks for these as root, as in a container.
@@ -22,3 +23,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, then all whole runs: quick tests fill the time to the end."""
+
+    def is_whole_run(item: pytest.Item) -> bool:
+        return item.path.parent.name == "workflows"
+
+    items.sort(key=lambda item: (not item.get_closest_marker("slow"), not is_whole_run(item)))

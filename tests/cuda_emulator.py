@@ -9,11 +9,13 @@ is not is how threads of a GPU race, and what it costs.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import hashlib
+import os
+import platform
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 HEADER = r"""
@@ -101,22 +103,29 @@ extern "C" void launch_{name}(unsigned int blocks, unsigned int threads, void** 
 
 @functools.cache
 def _folder() -> Path:
-    folder = tempfile.TemporaryDirectory(prefix="cuda-emulator-")
-    _keep.append(folder)
-    header = Path(folder.name) / "cuda.h"
-    header.write_text(HEADER)
-    # Compiled once: most of what a small kernel would take is the header.
-    run_compiler("-x", "c++-header", str(header), "-o", f"{header}.gch")
-    return Path(folder.name)
+    """Return the folder of what has been compiled, which processes and later tests share."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(f"{HEADER}{OPTIONS}{platform.machine()}".encode()).hexdigest()[:16]
+    folder = base / "dnn" / "cuda-emulator" / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
-def run_compiler(*arguments: str) -> None:
-    done = subprocess.run([COMPILER, *OPTIONS, *arguments], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-
-
-_keep: list[tempfile.TemporaryDirectory[str]] = []
+def compiled(name: str, code: str, *arguments: str) -> Path:
+    """Return a file that the compiler made of a file, which stays; one process makes it."""
+    with (_folder() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made = _folder() / name
+        if not made.exists():
+            source = made.with_suffix("")
+            source.write_text(code)
+            half_done = made.with_suffix(".tmp")
+            line = [COMPILER, *OPTIONS, *arguments, str(source), "-o", str(half_done)]
+            done = subprocess.run(line, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(done.stderr)
+            half_done.replace(made)
+        return made
 
 
 def build(sources: dict[str, str]) -> dict[str, ctypes._CFuncPtr]:
@@ -125,12 +134,10 @@ def build(sources: dict[str, str]) -> dict[str, ctypes._CFuncPtr]:
         with_launcher(source.replace("#include <cuda_fp16.h>", ""), name)
         for name, source in sources.items()
     )
-    stem = _folder() / hashlib.sha256(code.encode()).hexdigest()[:16]
-    library = stem.with_suffix(".so")
-    if not library.exists():
-        stem.with_suffix(".cpp").write_text(code)
-        header = str(_folder() / "cuda.h")
-        run_compiler("-include", header, "-o", str(library), str(stem.with_suffix(".cpp")))
+    # Compiled once: most of what a small kernel would take is the header.
+    header = compiled("cuda.h.gch", HEADER, "-x", "c++-header").with_suffix("")
+    name = hashlib.sha256(code.encode()).hexdigest()[:16]
+    library = compiled(f"{name}.cpp.so", code, "-include", str(header))
     loaded = ctypes.CDLL(str(library))
     functions = {}
     for name in sources:

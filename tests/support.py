@@ -45,6 +45,12 @@ def mpi_implementation() -> str:
     return mpi_implementation(find_mpiexec())
 
 
+def once_is_enough() -> None:
+    """Skip a long training under another MPI: it depends on none."""
+    if mpi_implementation() != "Open MPI":
+        pytest.skip("its networks are trained without MPI: once is enough, under Open MPI")
+
+
 def mpiexec(ranks: int) -> list[str]:
     """Return the start of a command line for so many ranks, more than there are cores too."""
     from diel.executive.launch import find_mpiexec

@@ -8,7 +8,8 @@ import pytest
 from support import ROOT, execute, mpiexec
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [4, 2, 1])
 def test_mpi_tests_pass(ranks: int) -> None:
     finished = execute(
         [

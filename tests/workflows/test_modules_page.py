@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support import ROOT, execute
+from support import ROOT, execute, once_is_enough
 
 from diel.cli.new_module import MODULE
 from diel.loading.context import Context
@@ -56,8 +56,10 @@ def test_the_page_step_by_step(page: Path, tmp_path: Path) -> None:
     assert len(kinds) == page.read_text().count("```") // 2
 
 
+@pytest.mark.slow
 def test_from_a_first_grid_to_nested_evaluation(tmp_path: Path) -> None:
     """The commands of docs/sweeps.md; its other snippets have tests/unit/modules."""
+    once_is_enough()
     pytest.importorskip("sklearn", reason="the rows of the page come with scikit-learn")
     for name, text in FILE.findall(SWEEPS.read_text(encoding="utf-8")):
         (tmp_path / name).write_text(text)

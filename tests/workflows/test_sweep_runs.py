@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from support import diel, journal, mpirun_diel, results, run_dir, workflow
 
-KILLS = int(os.environ.get("DIEL_SWEEP_KILLS", "10"))
+KILLS = int(os.environ.get("DIEL_SWEEP_KILLS", "6"))
 """How often the job is killed; set it to 100, say, for a longer test."""
 
 TRAINER = """
@@ -127,6 +127,7 @@ def recorded(folder: Path) -> set[int]:
     return {json.loads(line)["trial"] for line in lines}
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_killed_again_and_again_is_as_if_it_had_not_been(tmp_path: Path) -> None:
     space = "x = { from = 0, to = 299, step = 1 }"
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"

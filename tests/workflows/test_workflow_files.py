@@ -13,8 +13,8 @@ from support import (
     check_end,
     diel,
     journal,
-    mpi_implementation,
     mpirun_diel,
+    once_is_enough,
     results,
     run_dir,
 )
@@ -37,12 +37,6 @@ def test_workflow_file_runs(file: Path, tmp_path: Path) -> None:
         pytest.skip(f"there is no {data}; set DIEL_DATA")
     finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
     check_end(finished, tmp_path)
-
-
-def once_is_enough() -> None:
-    """Skip a long training under another MPI: it depends on none."""
-    if mpi_implementation() != "Open MPI":
-        pytest.skip("its networks are trained without MPI: once is enough, under Open MPI")
 
 
 @pytest.mark.slow
@@ -75,6 +69,7 @@ def test_pipeline_hands_a_file_to_an_executable(tmp_path: Path) -> None:
     assert starts == ["estimate", "report"]
 
 
+@pytest.mark.slow
 def test_digits_sweep_is_good_and_the_same_for_any_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     tables = []
@@ -134,6 +129,7 @@ def test_the_number_of_threads_comes_from_the_file(tmp_path: Path) -> None:
         assert not [r for r in journal(folder) if r["event"] == "MessageLogged"]
 
 
+@pytest.mark.slow
 def test_the_heart_search_reports_the_honest_figure_first(tmp_path: Path) -> None:
     once_is_enough()
     if not HEART.exists():
