@@ -17,16 +17,13 @@ from diel.executive import messages
 from diel.executive.checkpoints import Checkpoints
 from diel.executive.deadlock import WaitWatch
 from diel.executive.events import (
-    CopyRankFailed,
-    DeadlockFound,
+    AbandonCopy,
+    ConnectModule,
     EndRun,
     Event,
     Instruction,
-    JournalLost,
-    LeaveCopy,
     LeaveTimedOut,
     LookForTag,
-    MakeModuleComm,
     RestartCopies,
     StartGroup,
     StopAsked,
@@ -38,13 +35,14 @@ from diel.executive.listener import Listener, TimeTable
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
 from diel.executive.status_writer import StatusWriter
-from diel.run import records
 from diel.run.records import (
     CopyFinished,
     CopyGivenUp,
+    DeadlockFound,
     Failure,
     Finished,
     GroupFinished,
+    JournalLost,
     MessageLogged,
     ModuleFailed,
     RanksAborted,
@@ -166,8 +164,8 @@ class Driver:
         self._orders: dict[type, Callable[[Any], None]] = {
             StartGroup: self._start_group,
             RestartCopies: self._restart_copies,
-            LeaveCopy: self._leave_copy,
-            MakeModuleComm: self._make_module_comm,
+            AbandonCopy: self._abandon_copy,
+            ConnectModule: self._connect_module,
         }
         self._performers: dict[type, Callable[[Any], None]] = {
             LookForTag: self._look_for_tag,
@@ -211,15 +209,7 @@ class Driver:
                 if lost is None:
                     raise
                 self._perform(self._scheduler.handle(lost))
-        exit_code = self._exit_code
-        self._farewell(stopping=exit_code != 0)
-        if exit_code == 0 and (lost := self._look_for_loss()) is not None:
-            self._write(records.JournalLost(explanation=lost.explanation))
-            exit_code = FAILED
-        self._recorder.record(self._time_table.record())
-        self._recorder.record(RunEnded(exit_code=exit_code, tuples_left=self._listener.tuples_left))
-        self._recorder.close()
-        return exit_code
+        return self._conclude(self._exit_code)
 
     def _pool_by_gpus(self) -> dict[tuple[str, ...] | None, list[int]]:
         ranks_with: dict[tuple[str, ...] | None, list[int]] = {}
@@ -247,7 +237,9 @@ class Driver:
                 self._poll, safe_point=self._do_housekeeping, wakeup=self._parent.wakeup
             )
             event = self._listener.hear(*arrival) if isinstance(arrival, tuple) else None
-            if isinstance(event, CopyRankFailed):  # perhaps since the folder for its log is gone
+            if isinstance(
+                event, messages.RankFailed
+            ):  # perhaps since the folder for its log is gone
                 return self._look_for_loss() or event
             if event is not None:
                 return event
@@ -268,7 +260,7 @@ class Driver:
             groups_to_come=self._scheduler.groups_to_come,
             now_s=time.monotonic(),
         )
-        return DeadlockFound(explanation)
+        return DeadlockFound(explanation=explanation)
 
     def _look_for_loss(self) -> JournalLost | None:
         """Say so if the journal or the run directory is no longer there."""
@@ -276,8 +268,8 @@ class Driver:
         if not loss:
             return None
         return JournalLost(
-            f"{loss} while the run went on, so no more of it can be recorded, and it was ended. "
-            "Start the workflow again"
+            explanation=f"{loss} while the run went on, so no more of it can be recorded, and it "
+            "was ended. Start the workflow again"
         )
 
     def _survey(self) -> list[dict[str, Any]]:
@@ -387,7 +379,7 @@ class Driver:
                 event = TimeLimitPassed(plan.serial, error)
                 self._alarms.set(_limit_of(plan), time.monotonic() + limit_s, event)
 
-    def _leave_copy(self, instruction: LeaveCopy) -> None:
+    def _abandon_copy(self, instruction: AbandonCopy) -> None:
         serial = instruction.plan.serial
         self._leaves.send_to_all(messages.LeaveCopy(serial), instruction.ranks)
         for rank in instruction.ranks:  # whatever they wait for is over
@@ -396,7 +388,7 @@ class Driver:
         timed_out = LeaveTimedOut(serial, _LEAVE_TIMEOUT_S)
         self._alarms.set(("leave", serial), grace_ends_s, timed_out)
 
-    def _make_module_comm(self, instruction: MakeModuleComm) -> None:
+    def _connect_module(self, instruction: ConnectModule) -> None:
         self._mailbox.send_to_all(messages.MakeModuleComm(instruction.serial), instruction.ranks)
 
     def _look_for_tag(self, instruction: LookForTag) -> None:
@@ -420,6 +412,17 @@ class Driver:
         self._exit_code = 0
 
     # -- the end ------------------------------------------------------------------------------
+
+    def _conclude(self, exit_code: int) -> int:
+        """Let every rank go and write the last records; return the exit code of the run."""
+        self._farewell(stopping=exit_code != 0)
+        if exit_code == 0 and (lost := self._look_for_loss()) is not None:
+            self._write(lost)
+            exit_code = FAILED
+        self._recorder.record(self._time_table.record())
+        self._recorder.record(RunEnded(exit_code=exit_code, tuples_left=self._listener.tuples_left))
+        self._recorder.close()
+        return exit_code
 
     def _farewell(self, *, stopping: bool) -> None:
         """Let every rank go, the servers last, and wait until they say goodbye."""

@@ -5,41 +5,19 @@ What the journal shall say it answers too: records, in the past tense, see `diel
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from diel.executive.plans import CopyPlan, Iteration
 from diel.frozen import Frozen
-from diel.run.records import Record
+
+if TYPE_CHECKING:
+    from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
+    from diel.run.records import DeadlockFound, JournalLost, Record
 
 Policy: TypeAlias = Literal["stop", "continue", "retry"]
 EndedBy: TypeAlias = Literal["iterations", "until"]
 
 # -- events -------------------------------------------------------------------------------------
-
-
-class CopyRankFinished(Frozen):
-    """One rank of a copy has finished its part."""
-
-    serial: int
-    rank: int
-    returned: Any = None
-
-
-class CopyRankFailed(Frozen):
-    """One rank of a copy has failed: where it ran, the error in one line, and its traceback."""
-
-    serial: int
-    rank: int
-    error: str = ""
-    host: str = ""
-    detail: str = ""
-
-
-class CopyRankLeft(Frozen):
-    """One rank has left a copy, as it was told to."""
-
-    serial: int
-    rank: int
 
 
 class TimeLimitPassed(Frozen):
@@ -56,13 +34,6 @@ class LeaveTimedOut(Frozen):
     timeout_s: float
 
 
-class ModuleCommAsked(Frozen):
-    """One rank of a copy wants the communicator of all copies of its module."""
-
-    serial: int
-    rank: int
-
-
 class TagLooked(Frozen):
     """Whether a tuple with the tag of `LookForTag` is there."""
 
@@ -77,22 +48,11 @@ class StopAsked(Frozen):
     reason: str
 
 
-class DeadlockFound(Frozen):
-    """Every running module waits for another one."""
-
-    explanation: str
-
-
-class JournalLost(Frozen):
-    """Somebody has removed or cut the journal: nothing more can be recorded."""
-
-    explanation: str
-
-
 Event: TypeAlias = (
-    "CopyRankFinished | CopyRankFailed | CopyRankLeft | TimeLimitPassed | LeaveTimedOut "
-    "| ModuleCommAsked | TagLooked | StopAsked | DeadlockFound | JournalLost"
+    "RankFinished | RankFailed | RankLeft | ModuleCommAsked | TimeLimitPassed | LeaveTimedOut "
+    "| TagLooked | StopAsked | DeadlockFound | JournalLost"
 )
+"""What has happened: a report of a rank, a record of what rank 0 has found, or one of the above."""
 
 # -- instructions -------------------------------------------------------------------------------
 
@@ -113,14 +73,14 @@ class RestartCopies(Frozen):
     copies: tuple[CopyPlan, ...]
 
 
-class LeaveCopy(Frozen):
+class AbandonCopy(Frozen):
     """Tell these ranks to leave a copy that has failed, and watch the clock."""
 
     plan: CopyPlan
     ranks: tuple[int, ...]
 
 
-class MakeModuleComm(Frozen):
+class ConnectModule(Frozen):
     """Tell these ranks, which all wait for it, to make their module's communicator."""
 
     group: str
@@ -150,7 +110,7 @@ class EndRun(Frozen):
 
 
 Instruction: TypeAlias = (
-    "Record | StartGroup | RestartCopies | LeaveCopy | MakeModuleComm | LookForTag | StopRun "
+    "Record | StartGroup | RestartCopies | AbandonCopy | ConnectModule | LookForTag | StopRun "
     "| EndRun"
 )
 """What to do; a record is to be written to the journal."""

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Final
 from diel.comm.meter import NO_TIMES, Times
 from diel.executive import messages
 from diel.executive.copies import policy_for
-from diel.executive.events import (
-    CopyRankFailed,
-    CopyRankFinished,
-    CopyRankLeft,
-    Event,
-    ModuleCommAsked,
-)
+from diel.executive.events import Event
 from diel.run.records import MessageLogged, ModuleTimes, ProgressMade, RankTimes, TimeAccounted
 
 if TYPE_CHECKING:
@@ -84,24 +78,18 @@ class Listener:
             record = report.record
             if not isinstance(record, ProgressMade) or self._is_due(record):
                 self._recorder.record(record)
-        elif isinstance(report, messages.RankFinished):
+        elif isinstance(report, (messages.RankFinished, messages.RankFailed, messages.RankLeft)):
             self._waits.note_end(rank, report.serial, report.counts)
-            if report.leftover_messages:
+            if isinstance(report, messages.RankFinished) and report.leftover_messages:
                 plan = self._plan_of(report.serial)
                 self._warn(
                     plan,
                     f"{report.leftover_messages} message(s) sent on its communicator "
                     f"to rank {plan.ranks.index(rank)} of the copy were never received",
                 )
-            return CopyRankFinished(report.serial, rank, report.returned)
-        elif isinstance(report, messages.RankFailed):
-            self._waits.note_end(rank, report.serial, report.counts)
-            return CopyRankFailed(report.serial, rank, report.error, report.host, report.detail)
-        elif isinstance(report, messages.RankLeft):
-            self._waits.note_end(rank, report.serial, report.counts)
-            return CopyRankLeft(report.serial, rank)
+            return report
         elif isinstance(report, messages.ModuleCommAsked):
-            return ModuleCommAsked(report.serial, rank)
+            return report
         elif isinstance(report, messages.Waiting):
             self._note_wait(rank, report)
         elif isinstance(report, messages.WaitOver):

@@ -150,52 +150,56 @@ class LeaveCopy(Frozen):
 
 
 # -- to rank 0, WORKER_TO_EXECUTIVE -----------------------------------------------------------
-# `times` is what a rank has spent on a copy or, in its goodbye, from its welcome on.
+# `rank` is the sender's, in the parent communicator. `times` is what it has spent on a copy or, in
+# its goodbye, from its welcome on. Reports with a rank are events of the scheduler.
 
 
 class RankFinished(Frozen):
-    """My part of a copy is done; `returned` is what its function returned on rank 0 of it."""
+    """A rank's part of a copy is done; `returned` is what its function returned on rank 0 of it."""
 
     serial: int
-    returned: Any
+    rank: int
+    returned: Any = None
     leftover_messages: int = 0
     counts: MessageCounts = NO_MESSAGES
     times: Times = NO_TIMES
 
 
 class RankFailed(Frozen):
-    """My part of a copy failed.
+    """A rank's part of a copy failed.
 
     Attributes
     ----------
-    serial : int
-    host : str
+    serial, rank : int
     error : str
         The exception in one line.
+    host : str
     detail : str
         Its traceback, or the last lines that an executable wrote to stderr.
     counts : MessageCounts
     """
 
     serial: int
-    host: str
-    error: str
-    detail: str
+    rank: int
+    error: str = ""
+    host: str = ""
+    detail: str = ""
     counts: MessageCounts = NO_MESSAGES
     times: Times = NO_TIMES
 
 
 class RankStopped(Frozen):
-    """My part of a copy ended because the run is stopping: a consequence, never a cause."""
+    """A rank's part of a copy ended because the run is stopping: a consequence, never a cause."""
 
     serial: int
     times: Times = NO_TIMES
 
 
 class RankLeft(Frozen):
-    """I have left a copy, as I was told to."""
+    """A rank has left a copy, as it was told to."""
 
     serial: int
+    rank: int
     counts: MessageCounts = NO_MESSAGES
     times: Times = NO_TIMES
 
@@ -205,9 +209,10 @@ COPY_ENDED = (RankFinished, RankFailed, RankStopped, RankLeft)
 
 
 class ModuleCommAsked(Frozen):
-    """I wait for the communicator of all copies of my module."""
+    """A rank of a copy waits for the communicator of all copies of its module."""
 
     serial: int
+    rank: int
 
 
 class WaitOver(Frozen):

@@ -24,18 +24,12 @@ from typing import Any, TypeAlias
 
 from diel.executive.copies import RunningCopy, RunningGroup, policy_for
 from diel.executive.events import (
-    CopyRankFailed,
-    CopyRankFinished,
-    CopyRankLeft,
-    DeadlockFound,
+    AbandonCopy,
+    ConnectModule,
     EndRun,
     Event,
     Instruction,
-    JournalLost,
-    LeaveCopy,
     LeaveTimedOut,
-    MakeModuleComm,
-    ModuleCommAsked,
     RestartCopies,
     StartGroup,
     StopAsked,
@@ -44,6 +38,7 @@ from diel.executive.events import (
     TimeLimitPassed,
 )
 from diel.executive.group_tree import GroupTree
+from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, Iteration
 from diel.run import records
 from diel.run.records import Finished
@@ -109,16 +104,16 @@ class Scheduler:
         self._copies: dict[int, RunningCopy] = {}  # those with ranks that work, by serial
         self._serials = count(1)
         self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
-            CopyRankFinished: self._rank_finished,
-            CopyRankFailed: self._rank_failed,
-            CopyRankLeft: self._rank_left,
+            RankFinished: self._rank_finished,
+            RankFailed: self._rank_failed,
+            RankLeft: self._rank_left,
             TimeLimitPassed: self._time_limit_passed,
             LeaveTimedOut: self._leave_timed_out,
             ModuleCommAsked: self._module_comm_asked,
             TagLooked: self._tag_looked,
             StopAsked: self._stop_asked,
-            DeadlockFound: self._deadlock_found,
-            JournalLost: self._journal_lost,
+            records.DeadlockFound: self._deadlock_found,
+            records.JournalLost: self._journal_lost,
         }
         self.stopping = False
 
@@ -225,7 +220,7 @@ class Scheduler:
 
     # -- ranks report -------------------------------------------------------------------------
 
-    def _rank_finished(self, event: CopyRankFinished) -> list[Instruction]:
+    def _rank_finished(self, event: RankFinished) -> list[Instruction]:
         copy = self._copies[event.serial]
         if event.rank == copy.plan.ranks[0]:
             copy.returned = event.returned
@@ -238,14 +233,14 @@ class Scheduler:
         note = records.CopyFinished.of(copy.returned, **copy.plan.place)
         return [note, *self._settle([copy])]
 
-    def _rank_failed(self, event: CopyRankFailed) -> list[Instruction]:
+    def _rank_failed(self, event: RankFailed) -> list[Instruction]:
         copy = self._copies[event.serial]
         if copy.policy is not None:  # a consequence of having been told to leave
             return self._rank_out(copy, event.rank)
         noted = self._fail(copy, event.rank, event.error, event.host, event.detail)
         return noted if self.stopping else [*noted, *self._rank_out(copy, event.rank)]
 
-    def _rank_left(self, event: CopyRankLeft) -> list[Instruction]:
+    def _rank_left(self, event: RankLeft) -> list[Instruction]:
         return self._rank_out(self._copies[event.serial], event.rank)
 
     def _module_comm_asked(self, event: ModuleCommAsked) -> list[Instruction]:
@@ -258,7 +253,7 @@ class Scheduler:
             return []
         module.has_comm = True
         return [
-            MakeModuleComm(
+            ConnectModule(
                 plan.group, plan.iteration, plan.module, plan.module_serial, plan.module_ranks
             ),
             records.ModuleCommMade(group=plan.group, iteration=plan.iteration, module=plan.module),
@@ -297,7 +292,7 @@ class Scheduler:
             self._copies[left.plan.serial] = left  # until all ranks are out, if they had finished
             ranks = tuple(sorted(left.working - ({rank} if left is copy else set())))
             if ranks:
-                told.append(LeaveCopy(left.plan, ranks))
+                told.append(AbandonCopy(left.plan, ranks))
         return [noted, *told]
 
     def _rank_out(self, copy: RunningCopy, rank: int) -> list[Instruction]:
@@ -354,12 +349,11 @@ class Scheduler:
     def _stop_asked(self, event: StopAsked) -> list[Instruction]:
         return self._stop(event.reason, is_failure=False)
 
-    def _deadlock_found(self, event: DeadlockFound) -> list[Instruction]:
-        return [records.DeadlockFound(explanation=event.explanation), *self._stop("deadlock")]
+    def _deadlock_found(self, record: records.DeadlockFound) -> list[Instruction]:
+        return [record, *self._stop("deadlock")]
 
-    def _journal_lost(self, event: JournalLost) -> list[Instruction]:
-        note = records.JournalLost(explanation=event.explanation)
-        return [note, *self._stop("the journal is lost")]
+    def _journal_lost(self, record: records.JournalLost) -> list[Instruction]:
+        return [record, *self._stop("the journal is lost")]
 
     def _stop(self, reason: str, *, is_failure: bool = True) -> list[Instruction]:
         self.stopping = True

@@ -291,14 +291,16 @@ class _Worker:
 
     def _report_of(self, error: BaseException, order: RunCopy) -> _Ended:
         """Say how a copy ended here: what a stop leads to is no cause of its own."""
-        serial, counts = order.plan.serial, self._counts(order)
+        serial, rank, counts = order.plan.serial, self._parent.rank, self._counts(order)
         try:
             self._raise_if_told()
         except CopyStopped:
-            return RankLeft(serial, counts)
+            return RankLeft(serial, rank, counts)
         except RunStopped:
             return RankStopped(serial)
-        return RankFailed(serial, self._parent.host, describe_error(error), detail(error), counts)
+        return RankFailed(
+            serial, rank, describe_error(error), self._parent.host, detail(error), counts
+        )
 
     def _counts(self, order: RunCopy) -> MessageCounts:
         is_function = self._specs[order.plan.module].function is not None
@@ -310,7 +312,7 @@ class _Worker:
         if spec.function is None and len(plan.ranks) == 1:
             # It shares nothing with this process, and nobody waits for its end here.
             self._run_program(order)
-            return RankFinished(plan.serial, None, counts=self._counts(order))
+            return RankFinished(plan.serial, self._parent.rank, counts=self._counts(order))
         comm = None  # of a rank alone: made when its module asks for it
         self._parent.let_module_block(len(plan.ranks) > 1)
         if len(plan.ranks) > 1:
@@ -323,7 +325,8 @@ class _Worker:
         # Its other ranks are the cores of a program: they work while it does.
         if comm is not None:
             leftovers += self._retire(comm, lends_core=spec.function is None)
-        return RankFinished(plan.serial, returned, leftovers, self._counts(order))
+        counts = self._counts(order)
+        return RankFinished(plan.serial, self._parent.rank, returned, leftovers, counts)
 
     def _run_function(self, order: RunCopy, comm: MPI.Intracomm | None) -> tuple[Any, int]:
         plan, spec = order.plan, self._specs[order.plan.module]
@@ -409,7 +412,7 @@ class _Worker:
         """
         if len(plan.module_ranks) > 1:
             self._parent.let_module_block(True)
-            self._report(ModuleCommAsked(plan.serial))
+            self._report(ModuleCommAsked(plan.serial, self._parent.rank))
             with self._wait_reporter.waiting("ctx.module_comm for the module's other ranks"):
                 try:
                     self._mailbox.wait(safe_point=self._safe_point)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from diel.executive.events import CopyRankFinished, EndRun, StartGroup
+from diel.executive.events import EndRun, StartGroup
+from diel.executive.messages import RankFinished
 from diel.executive.placement.assignment import GroupRanks, RankAssignment
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
@@ -113,7 +114,7 @@ def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list
             raise ValueError("groups that can never start")
         copies = [copy for group in started for copy in group.copies]
         found.append(copies)
-        ends = [CopyRankFinished(copy.serial, rank) for copy in copies for rank in copy.ranks]
+        ends = [RankFinished(copy.serial, rank) for copy in copies for rank in copy.ranks]
         instructions = []
         for end in ends:
             is_moment_over = end is ends[-1]

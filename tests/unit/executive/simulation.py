@@ -14,29 +14,26 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 
 from diel.executive.events import (
-    CopyRankFailed,
-    CopyRankFinished,
-    CopyRankLeft,
-    DeadlockFound,
+    AbandonCopy,
+    ConnectModule,
     EndRun,
     Event,
     Instruction,
-    LeaveCopy,
     LookForTag,
-    MakeModuleComm,
-    ModuleCommAsked,
     RestartCopies,
     StartGroup,
     StopRun,
     TagLooked,
     TimeLimitPassed,
 )
+from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
 from diel.executive.scheduler import Scheduler
 from diel.run.json_values import plain
 from diel.run.records import (
     CopyFinished,
     CopyGivenUp,
+    DeadlockFound,
     Finished,
     GroupFinished,
     GroupStarted,
@@ -191,7 +188,7 @@ class Simulation:
         able = sorted(self.working - self.asking) + sorted(self.leaving)
         if not able:
             assert self.asking, "nothing runs, and it is not the end"
-            return DeadlockFound("copies that were given up will never ask")
+            return DeadlockFound(explanation="copies that were given up will never ask")
         serial, rank = self.random.choice(able)
         if (serial, rank) in self.unasked and (serial, rank) not in self.leaving:
             self.unasked.discard((serial, rank))
@@ -202,11 +199,11 @@ class Simulation:
             return TimeLimitPassed(serial, "time limit of 1 s exceeded")
         if (serial, rank) in self.leaving and self.random.random() < 0.7:
             self.out(serial, rank)
-            return CopyRankLeft(serial, rank)
+            return RankLeft(serial, rank)
         self.out(serial, rank)
         if fails:
-            return CopyRankFailed(serial, rank, "an error", "a host", "a traceback")
-        return CopyRankFinished(serial, rank, (serial, rank))
+            return RankFailed(serial, rank, "an error", "a host", "a traceback")
+        return RankFinished(serial, rank, (serial, rank))
 
     def out(self, serial: int, rank: int) -> None:
         for those in (self.working, self.leaving, self.asking, self.unasked):
@@ -312,7 +309,7 @@ class Simulation:
         assert one.tag == self.plans[one.group].until
         self.looking.append(one)
 
-    def on_MakeModuleComm(self, one: MakeModuleComm) -> None:
+    def on_ConnectModule(self, one: ConnectModule) -> None:
         asking = {(serial, rank) for serial, rank in self.asking if rank in one.ranks}
         assert {rank for _, rank in asking} == set(one.ranks)
         assert not {serial for serial, _ in asking} & set(self.failed)
@@ -345,7 +342,7 @@ class Simulation:
         assert one.policy == expected
         self.failed[self.serial_of(one)] = one
 
-    def on_LeaveCopy(self, one: LeaveCopy) -> None:
+    def on_AbandonCopy(self, one: AbandonCopy) -> None:
         told = {(one.plan.serial, rank) for rank in one.ranks}
         assert told == {place for place in self.working if place[0] == one.plan.serial}
         self.leaving |= told

@@ -12,7 +12,6 @@ from diel.comm.meter import Times
 from diel.coupling.messages import MessageCounts
 from diel.executive import messages
 from diel.executive.deadlock import WaitWatch
-from diel.executive.events import CopyRankFailed, CopyRankFinished, CopyRankLeft, ModuleCommAsked
 from diel.executive.listener import Listener, TimeTable
 from diel.executive.plans import CopyPlan, ModulePlan
 from diel.executive.status_writer import StatusWriter
@@ -58,12 +57,13 @@ def waiting(what: str = "tget('x')") -> messages.Waiting:
 
 
 def test_what_the_scheduler_has_to_be_told(heard: Heard) -> None:
-    assert heard.hear(messages.RankFinished(7, "value")) == CopyRankFinished(7, FIRST, "value")
-    assert heard.hear(messages.RankFailed(7, "here", "E: x", "..."), SECOND) == CopyRankFailed(
-        7, SECOND, "E: x", "here", "..."
-    )
-    assert heard.hear(messages.RankLeft(7)) == CopyRankLeft(7, FIRST)
-    assert heard.hear(messages.ModuleCommAsked(7)) == ModuleCommAsked(7, FIRST)
+    for report in (
+        messages.RankFinished(7, FIRST, "value"),
+        messages.RankFailed(7, FIRST, "E: x", "here", "..."),
+        messages.RankLeft(7, FIRST),
+        messages.ModuleCommAsked(7, FIRST),
+    ):
+        assert heard.hear(report) is report
     assert heard.records == []
 
 
@@ -95,7 +95,7 @@ def test_progress_goes_to_the_status_and_now_and_then_to_the_journal(
 
 
 def test_messages_that_nobody_received_are_a_warning_of_their_copy(heard: Heard) -> None:
-    heard.hear(messages.RankFinished(7, None, leftover_messages=2), SECOND)
+    heard.hear(messages.RankFinished(7, SECOND, leftover_messages=2), SECOND)
     (message,) = heard.records
     assert isinstance(message, MessageLogged)
     assert message.name == "a.0"
@@ -107,9 +107,9 @@ def test_messages_that_nobody_received_are_a_warning_of_their_copy(heard: Heard)
     "over",
     [
         messages.WaitOver(7),
-        messages.RankFinished(7, None),
-        messages.RankFailed(7, "here", "E", ""),
-        messages.RankLeft(7),
+        messages.RankFinished(7, FIRST),
+        messages.RankFailed(7, FIRST, "E", "here"),
+        messages.RankLeft(7, FIRST),
     ],
     ids=lambda report: type(report).__name__,
 )
@@ -143,7 +143,9 @@ def test_goodbyes_are_counted(heard: Heard) -> None:
 
 def test_late_reports_change_nothing_but_the_books(heard: Heard) -> None:
     heard.hear(waiting())
-    heard.listener.hear_late(FIRST, messages.RankFinished(7, None, 1, MessageCounts(), SPENT))
+    heard.listener.hear_late(
+        FIRST, messages.RankFinished(7, FIRST, None, 1, MessageCounts(), SPENT)
+    )
     assert list(heard.waits.waits) == [FIRST]
     assert heard.records == []
     result = ResultAdded(module="a", row={})

@@ -6,17 +6,12 @@ from typing import Any
 import pytest
 
 from diel.executive.events import (
-    CopyRankFailed,
-    CopyRankFinished,
-    CopyRankLeft,
+    AbandonCopy,
+    ConnectModule,
     EndRun,
     Instruction,
-    JournalLost,
-    LeaveCopy,
     LeaveTimedOut,
     LookForTag,
-    MakeModuleComm,
-    ModuleCommAsked,
     RestartCopies,
     StartGroup,
     StopAsked,
@@ -24,6 +19,7 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
+from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
 from diel.executive.scheduler import Scheduler
 from diel.run.records import (
@@ -33,12 +29,12 @@ from diel.run.records import (
     Finished,
     GroupFinished,
     GroupStarted,
+    JournalLost,
     LeaveIgnored,
     ModuleCommMade,
     ModuleFailed,
     StopOrdered,
 )
-from diel.run.records import JournalLost as JournalLostRecord
 
 
 def group(
@@ -52,7 +48,7 @@ def finish(scheduler: Scheduler, plan: CopyPlan) -> list[Instruction]:
     return [
         instruction
         for rank in plan.ranks
-        for instruction in scheduler.handle(CopyRankFinished(plan.serial, rank))
+        for instruction in scheduler.handle(RankFinished(plan.serial, rank))
     ]
 
 
@@ -85,9 +81,9 @@ def test_a_copy_returns_what_its_rank_0_returned() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 3))], [2, 3, 4])
     (start,) = started(scheduler.start())
     (plan,) = start.copies
-    assert scheduler.handle(CopyRankFinished(plan.serial, 2, "of rank 0")) == []
-    assert scheduler.handle(CopyRankFinished(plan.serial, 4, "of rank 2")) == []
-    assert scheduler.handle(CopyRankFinished(plan.serial, 3, "of rank 1")) == [
+    assert scheduler.handle(RankFinished(plan.serial, 2, "of rank 0")) == []
+    assert scheduler.handle(RankFinished(plan.serial, 4, "of rank 2")) == []
+    assert scheduler.handle(RankFinished(plan.serial, 3, "of rank 1")) == [
         CopyFinished.of("of rank 0", **plan.place),
         GroupFinished(group="g"),
         EndRun(),
@@ -121,7 +117,7 @@ def test_a_group_that_never_fits_is_refused_at_once() -> None:
 def test_a_failure_names_the_copy_and_the_rank() -> None:
     scheduler = Scheduler([group("g", ("a", 2, 2))], range(2, 6))
     (start,) = started(scheduler.start())
-    stop = scheduler.handle(CopyRankFailed(start.copies[1].serial, 5))
+    stop = scheduler.handle(RankFailed(start.copies[1].serial, 5))
     assert stop == [
         ModuleFailed(
             group="g",
@@ -137,7 +133,7 @@ def test_a_failure_names_the_copy_and_the_rank() -> None:
         StopRun("a.1 failed"),
     ]
     assert scheduler.stopping
-    assert scheduler.handle(CopyRankFailed(start.copies[0].serial, 2)) == []
+    assert scheduler.handle(RankFailed(start.copies[0].serial, 2)) == []
 
 
 def test_a_stop_that_was_asked_for_has_no_culprit() -> None:
@@ -152,13 +148,13 @@ def test_a_stop_that_was_asked_for_has_no_culprit() -> None:
 def test_a_journal_that_is_lost_is_a_failure_without_a_culprit() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 1))], [2])
     (start,) = started(scheduler.start())
-    assert scheduler.handle(JournalLost("it is gone")) == [
-        JournalLostRecord(explanation="it is gone"),
+    assert scheduler.handle(JournalLost(explanation="it is gone")) == [
+        JournalLost(explanation="it is gone"),
         StopOrdered(reason="the journal is lost"),
         StopRun("the journal is lost"),
     ]
     # Nothing that ends after it starts anything.
-    assert not started(scheduler.handle(CopyRankFailed(start.copies[0].serial, 2)))
+    assert not started(scheduler.handle(RankFailed(start.copies[0].serial, 2)))
 
 
 # -- iterations and nests -------------------------------------------------------------------------
@@ -300,7 +296,7 @@ def test_a_copy_starts_again_when_all_its_ranks_have_left() -> None:
     scheduler = Scheduler([group("g", ("a", 2, 2, "stop", 1))], range(2, 6))
     (start,) = started(scheduler.start())
     first, other = start.copies
-    failed = CopyRankFailed(first.serial, 2, "an error", "node17", "its traceback")
+    failed = RankFailed(first.serial, 2, "an error", "node17", "its traceback")
     noted, leave = scheduler.handle(failed)
     assert noted == ModuleFailed(
         **first.place,
@@ -312,9 +308,9 @@ def test_a_copy_starts_again_when_all_its_ranks_have_left() -> None:
         detail="its traceback",
         policy="retry",
     )
-    assert leave == LeaveCopy(first, (3,))
+    assert leave == AbandonCopy(first, (3,))
     assert scheduler.handle(TimeLimitPassed(first.serial, "late")) == []
-    again, restarted = scheduler.handle(CopyRankLeft(first.serial, 3))
+    again, restarted = scheduler.handle(RankLeft(first.serial, 3))
     assert restarted == CopiesRestarted(group="g", module="a", copies=[0], attempt=2)
     assert isinstance(again, RestartCopies)
     assert (again.group, again.iteration) == ("g", (0,))
@@ -324,7 +320,7 @@ def test_a_copy_starts_again_when_all_its_ranks_have_left() -> None:
     assert scheduler.running_ranks == {2, 3, 4, 5}
     finish(scheduler, other)
     # Its last attempt: now the policy counts.
-    noted, _, stop = scheduler.handle(CopyRankFailed(second.serial, 3))
+    noted, _, stop = scheduler.handle(RankFailed(second.serial, 3))
     assert isinstance(noted, ModuleFailed)
     assert (noted.policy, noted.attempt) == ("stop", 2)
     assert stop == StopRun("a.0 failed")
@@ -336,7 +332,7 @@ def test_dependants_of_a_failure_that_is_passed_over_run() -> None:
     (start,) = started(scheduler.start())
     finish(scheduler, start.copies[0])
     noted, given_up, finished, dependant, _ = scheduler.handle(
-        CopyRankFailed(start.copies[1].serial, 3, "an error")
+        RankFailed(start.copies[1].serial, 3, "an error")
     )
     assert isinstance(noted, ModuleFailed)
     assert noted.policy == "continue"
@@ -361,14 +357,14 @@ def test_copies_that_share_a_communicator_start_again_together() -> None:
     first, second = start.copies
     assert ask(scheduler, first) == []
     assert ask(scheduler, second) == [
-        MakeModuleComm("g", (0,), "a", first.module_serial, (2, 3)),
+        ConnectModule("g", (0,), "a", first.module_serial, (2, 3)),
         ModuleCommMade(group="g", module="a"),
     ]
-    noted, leave = scheduler.handle(CopyRankFailed(second.serial, 3))
+    noted, leave = scheduler.handle(RankFailed(second.serial, 3))
     assert isinstance(noted, ModuleFailed)
     assert noted.whole_module
-    assert leave == LeaveCopy(first, (2,))
-    again, _ = scheduler.handle(CopyRankLeft(first.serial, 2))
+    assert leave == AbandonCopy(first, (2,))
+    again, _ = scheduler.handle(RankLeft(first.serial, 2))
     assert isinstance(again, RestartCopies)
     assert [one.attempt for one in again.copies] == [2, 2]
     (module_serial,) = {one.module_serial for one in again.copies}
@@ -380,12 +376,12 @@ def test_a_copy_that_fails_before_they_share_one_starts_again_alone() -> None:
     (start,) = started(scheduler.start())
     first, second = start.copies
     ask(scheduler, first)
-    _, again, _ = scheduler.handle(CopyRankFailed(second.serial, 3))
+    _, again, _ = scheduler.handle(RankFailed(second.serial, 3))
     assert isinstance(again, RestartCopies)
     (second,) = again.copies
     assert second.module_serial == first.module_serial
     made, _ = ask(scheduler, second)  # the first is still waiting for it
-    assert isinstance(made, MakeModuleComm)
+    assert isinstance(made, ConnectModule)
 
 
 def test_a_time_limit_is_a_failure_of_nobody_in_particular() -> None:
@@ -394,11 +390,11 @@ def test_a_time_limit_is_a_failure_of_nobody_in_particular() -> None:
     (plan,) = start.copies
     assert scheduler.handle(TimeLimitPassed(plan.serial, "late")) == [
         ModuleFailed(**plan.place, ranks=(2, 3), error="late", policy="continue"),
-        LeaveCopy(plan, (2, 3)),
+        AbandonCopy(plan, (2, 3)),
     ]
     # What they do about it is a consequence, whatever it is.
-    assert scheduler.handle(CopyRankFailed(plan.serial, 2, "a consequence")) == []
-    assert scheduler.handle(CopyRankFinished(plan.serial, 3)) == [
+    assert scheduler.handle(RankFailed(plan.serial, 2, "a consequence")) == []
+    assert scheduler.handle(RankFinished(plan.serial, 3)) == [
         CopyGivenUp(**plan.place, error="late"),
         GroupFinished(group="g"),
         EndRun(),
@@ -409,21 +405,21 @@ def test_a_rank_that_does_not_leave_ends_the_run() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 3, "continue"))], [2, 3, 4])
     (start,) = started(scheduler.start())
     (plan,) = start.copies
-    scheduler.handle(CopyRankFailed(plan.serial, 2))
-    scheduler.handle(CopyRankLeft(plan.serial, 4))
+    scheduler.handle(RankFailed(plan.serial, 2))
+    scheduler.handle(RankLeft(plan.serial, 4))
     ignored, ordered, stop = scheduler.handle(LeaveTimedOut(plan.serial, 5.0))
     assert isinstance(ignored, LeaveIgnored)
     assert (ignored.group, ignored.name, ignored.ranks) == ("g", "a.0", (3,))
     reason = "rank 3 did not leave a.0, which has failed"
     assert ignored.explanation.startswith(f"{reason}, within 5 s: it computes")
     assert (ordered, stop) == (StopOrdered(reason=reason), StopRun(reason))
-    assert scheduler.handle(CopyRankLeft(plan.serial, 3)) == []  # the run ends, whatever it does
+    assert scheduler.handle(RankLeft(plan.serial, 3)) == []  # the run ends, whatever it does
 
 
 def test_all_ranks_that_do_not_leave_are_named() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 3, "continue"))], [2, 3, 4])
     (start,) = started(scheduler.start())
-    scheduler.handle(CopyRankFailed(start.copies[0].serial, 2))
+    scheduler.handle(RankFailed(start.copies[0].serial, 2))
     *_, stop = scheduler.handle(LeaveTimedOut(start.copies[0].serial, 5.0))
     assert isinstance(stop, StopRun)
     assert stop.reason.startswith("ranks 3, 4 did not leave")
@@ -433,7 +429,7 @@ def test_a_single_copy_that_has_a_communicator_of_its_module_fails_alone() -> No
     scheduler = Scheduler([group("g", ("a", 1, 1, "continue"))], [2])
     (start,) = started(scheduler.start())
     assert len(ask(scheduler, *start.copies)) == 2  # to make it, and to record that
-    noted, *_ = scheduler.handle(CopyRankFailed(start.copies[0].serial, 2))
+    noted, *_ = scheduler.handle(RankFailed(start.copies[0].serial, 2))
     assert isinstance(noted, ModuleFailed)
     assert not noted.whole_module
 
@@ -442,7 +438,7 @@ def test_an_alarm_that_comes_late_is_passed_over() -> None:
     scheduler = Scheduler([group("g", ("a", 1, 1, "stop", 1), ("b", 1, 1))], [2, 3])
     (start,) = started(scheduler.start())
     plan = start.copies[0]
-    _, again, _ = scheduler.handle(CopyRankFailed(plan.serial, 2))
+    _, again, _ = scheduler.handle(RankFailed(plan.serial, 2))
     assert isinstance(again, RestartCopies)
     assert scheduler.handle(LeaveTimedOut(plan.serial, 5.0)) == []
     assert scheduler.handle(LeaveTimedOut(again.copies[0].serial, 5.0)) == []
@@ -475,7 +471,7 @@ def test_a_group_of_groups_that_has_not_begun_is_named_whole() -> None:
     scheduler = Scheduler(groups, [2])
     (start,) = started(scheduler.start())
     assert scheduler.groups_to_come == ["later", "inside", "behind"]
-    scheduler.handle(CopyRankFinished(start.copies[0].serial, 2))
+    scheduler.handle(RankFinished(start.copies[0].serial, 2))
     assert scheduler.groups_to_come == [
         "later (further iterations)",
         "inside (further iterations)",

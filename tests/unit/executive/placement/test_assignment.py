@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diel.executive.events import CopyRankFinished, StartGroup
+from diel.executive.events import StartGroup
+from diel.executive.messages import RankFinished
 from diel.executive.placement.assignment import Need, RankAssignment
 from diel.executive.placement.gpus import Node, TooFewGpus
 from diel.executive.plans import GroupPlan, ModulePlan
@@ -229,7 +230,7 @@ def test_the_scheduler_asks_the_seating() -> None:
     first, _ = scheduler.start()
     assert isinstance(first, StartGroup)
     assert [(copy.module, copy.ranks) for copy in first.copies] == [("a", (0,))]
-    told = scheduler.handle(CopyRankFinished(first.copies[0].serial, 0))
+    told = scheduler.handle(RankFinished(first.copies[0].serial, 0))
     started = [one for one in told if isinstance(one, StartGroup)]
     assert [(one.group, one.copies[0].ranks) for one in started] == [
         ("second", (0,)),
