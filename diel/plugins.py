@@ -23,13 +23,13 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from diel.errors import PluginError
+from diel.frozen import Frozen
 
 MODULES: Final = "modules"
 REPORTERS: Final = "reporters"
@@ -46,8 +46,7 @@ _OWN_DISTRIBUTION: Final = "diel"
 _ALIAS: Final = "diel_shipped_"
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(Frozen):
     """An entry point of an installed package.
 
     Attributes

@@ -8,32 +8,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from diel.frozen import Frozen
 
-@dataclass(frozen=True)
-class Command:
-    """One command of ``diel``.
 
-    Attributes
-    ----------
-    name, help, description : str
-    add_arguments : callable
-        Given the command's parser.
-    home : str
-        ``module:function``; the function takes the parsed arguments and returns the exit code.
-    is_for_its_output : bool
-        Whether what it prints is all that it is for, so that it fails where nobody can read that.
-    """
+class Command(Frozen):
+    """One command of ``diel``."""
 
     name: str
     help: str
     description: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
+    # ``module:function``, which takes the parsed arguments and returns the exit code.
     home: str
+    # Whether what it prints is all that it is for, so that it fails where nobody can read that.
     is_for_its_output: bool = True
 
     def perform(self, options: argparse.Namespace) -> int:

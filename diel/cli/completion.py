@@ -10,8 +10,9 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from diel.frozen import Frozen
 
 # How arguments that are files are called in the commands' help.
 _FILES: Final[dict[str, Literal["toml", "folder"]]] = {
@@ -24,43 +25,21 @@ Values: TypeAlias = 'tuple[str, ...] | Literal["toml", "folder", "any"]'
 """Words to choose from; or workflow files, or folders, or what nobody can know."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option of a command.
+class Option(Frozen):
+    """An option of a command."""
 
-    Attributes
-    ----------
-    names : tuple of str
-        ``-n`` and ``--ranks``.
-    help : str
-    values : tuple of str or str or None
-        What stands behind it; None if nothing does.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # ``-n`` and ``--ranks``
     help: str
-    values: Values | None
+    values: Values | None  # what stands behind it, if anything does
 
 
-@dataclass(frozen=True)
-class Level:
-    """What may stand behind ``diel``, or behind one of its commands.
+class Level(Frozen):
+    """What may stand behind ``diel``, or behind one of its commands."""
 
-    Attributes
-    ----------
-    words : tuple of str
-        The commands so far: ``()``, ``("run",)``, ``("tuple", "put")``.
-    commands : dict from str to str
-        The commands that may follow, with their help.
-    options : tuple of Option
-    arguments : tuple of Values
-        One for each argument that is no option.
-    """
-
-    words: tuple[str, ...]
-    commands: dict[str, str]
+    words: tuple[str, ...]  # the commands so far: ``()``, ``("run",)``, ``("tuple", "put")``
+    commands: dict[str, str]  # those that may follow, with their help
     options: tuple[Option, ...]
-    arguments: tuple[Values, ...]
+    arguments: tuple[Values, ...]  # for each argument that is no option
 
 
 def completion(options: argparse.Namespace) -> int:

@@ -47,24 +47,11 @@ def print_conclusion(
     on_terminal: bool = False,
     table_rows: int = TABLE_ROWS,
 ) -> int:
-    """Print how a run ended.
+    """Print how a run ended; return the exit code, from the journal where that has one.
 
-    Parameters
-    ----------
-    view : RunView
-    directory : RunDirectory
-    launcher_status : int
-        The exit status of mpiexec, for a run that could not write its own.
-    on_terminal : bool, optional
-        Whether standard output is a terminal of its own. Under a bare mpirun that of rank 0 may
-        look like one and be a file.
-    table_rows : int, optional
-        How many of the best rows of results to show.
-
-    Returns
-    -------
-    int
-        The exit code, from the journal where it has one.
+    ``launcher_status`` is the exit status of mpiexec, for a run that could not write its own.
+    ``on_terminal`` says that standard output is a terminal of its own: under a bare mpirun that of
+    rank 0 may look like one and be a file.
     """
     if view.exit_code is None:
         print_lost(view, directory, launcher_status)
@@ -94,17 +81,7 @@ def print_conclusion(
 def print_rankings(
     view: RunView, directory: RunDirectory, rows: int = TABLE_ROWS, *, on_terminal: bool = False
 ) -> bool:
-    """Print the best rows of each table of results; return whether there was anything to say.
-
-    Parameters
-    ----------
-    view : RunView
-    directory : RunDirectory
-    rows : int, optional
-        How many.
-    on_terminal : bool, optional
-        As in `print_conclusion`.
-    """
+    """Print the best rows of each table of results; return whether there was anything to say."""
     tables = [results for results in view.results.values() if results.rows]
     for results in tables:
         ranked: Sequence[Mapping[str, Any]]

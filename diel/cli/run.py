@@ -176,13 +176,7 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
 
 
 def start_rank(options_json: str) -> NoReturn:
-    """Run as one of the ranks that `diel run` has started.
-
-    Parameters
-    ----------
-    options_json : str
-        A `RankOptions`.
-    """
+    """Run as one of the ranks that `diel run` has started, with `RankOptions` as JSON."""
     protect_standard_streams()
     _run_as_rank(RankOptions(*json.loads(options_json)))
 

@@ -64,12 +64,7 @@ def _find(folder: Path) -> Path:
 
 
 class Watched:
-    """A run directory that is looked at again and again.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-    """
+    """A run directory that is looked at again and again."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory

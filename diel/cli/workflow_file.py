@@ -100,17 +100,7 @@ def _print_schedule(
 ) -> None:
     """Print a table of nodes, and which copies would run on which of their ranks.
 
-    Parameters
-    ----------
-    workflow : Workflow
-    plans : sequence of GroupPlan
-        For this number of ranks.
-    ranks, per_node : int
-        In all, and on each node.
-    gpus_per_node, cores_per_node : int or None
-        What each node has; without a number of GPUs, as few as are needed.
-    shown_as : str
-        The workflow file as the user named it.
+    Without a number of GPUs for each node, as few as are needed count.
 
     Raises
     ------

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
+from diel.frozen import Frozen
 from diel.text import show
 
 
-@dataclass(frozen=True)
-class InWords:
+class InWords(Frozen):
     """Put in an ``Annotated`` type, says in plain words what the type accepts."""
 
     words: str

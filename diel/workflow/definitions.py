@@ -9,9 +9,9 @@ import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from diel.frozen import Frozen
 from diel.text import did_you_mean
 
 
@@ -35,8 +35,7 @@ class FunctionNotFound(LookupError):
         return f"{self.message} ({self.remedy})" if self.remedy else self.message
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(Frozen):
     """What a file defines at its top level.
 
     ``defined`` says of each name whether it is a ``function``, one that no run can call (a key of
@@ -48,7 +47,7 @@ class Names:
     defined: dict[str, str]
     classes: frozenset[str] = frozenset()
     is_open: bool = False
-    takes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    takes: Mapping[str, tuple[float, float]] = {}
 
 
 ANYTHING = Names({}, is_open=True)
@@ -176,20 +175,12 @@ _VALUES = (ast.Constant, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Tuple)
 def check_defined(
     function: str, names: Names, file: Path, arguments: Sequence[str] | None = None
 ) -> None:
-    """Check that a file defines a function, and that a run can call it.
-
-    Parameters
-    ----------
-    function : str
-    names : Names
-    file : Path
-    arguments : sequence of str, optional
-        What it is to be called with, in order, if that is known.
+    """Check that a file defines a function that a run can call, with these arguments if given.
 
     Raises
     ------
     FunctionNotFound
-        Otherwise.
+        If it does not, or a run cannot.
     """
     kind = names.defined.get(function)
     if kind in _UNFIT:

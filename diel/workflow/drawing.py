@@ -13,34 +13,21 @@ The three write what the drawing says and nothing else, so they agree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from diel.frozen import Frozen
 from diel.text import show
 from diel.workflow.graph import dependency_order
 from diel.workflow.model import Group, Module, Workflow
 
 
-@dataclass(frozen=True)
-class GroupBox:
-    """One group: what it is called, what is in it, and what comes before it.
-
-    Attributes
-    ----------
-    name : str
-    again : str
-        How it is repeated, such as ``3 times, until "converged"``; empty if it is not.
-    depends : tuple of str
-        Its neighbours that come first.
-    modules : tuple of (str, str)
-        Each with its copies and what else is worth saying.
-    inside : tuple of tuple of GroupBox
-        Groups in it, in steps: those of one step depend on none of the same or a later one.
-    """
+class GroupBox(Frozen):
+    """One group: what it is called, what is in it, and what comes before it."""
 
     name: str
-    again: str
-    depends: tuple[str, ...]
-    modules: tuple[tuple[str, str], ...]
+    again: str  # how it is repeated, such as ``3 times, until "converged"``; empty if it is not
+    depends: tuple[str, ...]  # its neighbours that come first
+    modules: tuple[tuple[str, str], ...]  # each with its copies and what else is worth saying
+    # Groups in it, in steps: those of one step depend on none of the same or a later one.
     inside: tuple[tuple[GroupBox, ...], ...]
 
     @property
@@ -49,8 +36,7 @@ class GroupBox:
         return f"{self.name}  {self.again}" if self.again else self.name
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(Frozen):
     """A whole workflow: the outermost groups in steps."""
 
     name: str

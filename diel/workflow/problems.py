@@ -26,23 +26,15 @@ _RAISED = ("value_error", "assertion_error")
 
 @dataclass
 class _Complaint:
-    """One error of pydantic, its location taken apart.
-
-    Attributes
-    ----------
-    steps : keys and indices from the model to the value
-    field_type : the type at that place
-    table : the model whose key it is, if any
-    choices : for each union on the way, where it is and which alternative was tried
-    is_key : whether the key itself is wrong, not the value
-    """
+    """One error of pydantic, its location taken apart."""
 
     error: dict[str, Any]
-    field_type: FieldType
-    steps: Steps = ()
-    table: type[BaseModel] | None = None
+    field_type: FieldType  # of the value
+    steps: Steps = ()  # keys and indices from the model to the value
+    table: type[BaseModel] | None = None  # whose key it is, if any
+    # For each union on the way, where it is and which alternative was tried.
     choices: list[tuple[Steps, str]] = field(default_factory=list)
-    is_key: bool = False
+    is_key: bool = False  # whether the key itself is wrong, not the value
 
     @property
     def kind(self) -> str:

@@ -87,15 +87,7 @@ _TWICE: Final = "write it twice: {{ or }}"
 
 
 def fill_placeholders(text: str, values: Mapping[str, object]) -> str:
-    """Put values in the place of the placeholders of a text.
-
-    Parameters
-    ----------
-    text : str
-        One that `placeholders_in` accepts.
-    values : mapping
-        For each placeholder that is in it.
-    """
+    """Put values in the place of the placeholders of a text that `placeholders_in` accepts."""
 
     def replacement(found: re.Match[str]) -> str:
         return _ONE_BRACE[found[0]] if found[0] in _ONE_BRACE else str(values[found[1]])
@@ -146,17 +138,7 @@ def child_environment() -> dict[str, str]:
 
 
 def check_programs(entry: Mapping[str, Any], path: str, folder: Path) -> list[Problem]:
-    """Find what keeps the programs of a module from being started.
-
-    Parameters
-    ----------
-    entry : mapping
-        The module's table, valid or not.
-    path : str
-        Where it is in the workflow file.
-    folder : Path
-        The folder of the workflow file.
-    """
+    """Find what keeps the programs of a module from being started; its table may be invalid."""
     launcher, program = _first(entry.get("launcher")), _first(entry.get("executable"))
     environment = entry.get("environment")
     own_path = environment.get("PATH") if isinstance(environment, dict) else None
@@ -173,19 +155,10 @@ def check_programs(entry: Mapping[str, Any], path: str, folder: Path) -> list[Pr
 
 
 def check_program(program: str | None, path: str, folder: Path, where: str | None) -> list[Problem]:
-    """Find what keeps a program from being started.
+    """Find what keeps a program from being started: the first word of a command.
 
-    Parameters
-    ----------
-    program : str or None
-        The first word of a command; None for one that is wrong, of which the model speaks. What
-        placeholders stand for is not known before the run.
-    path : str
-        Where in the workflow file.
-    folder : Path
-        The folder of the workflow file.
-    where : str or None
-        Folders to look in, as in PATH; None if they are only known in the run.
+    A word that is wrong (None) is the model's to complain about, and what placeholders stand for is
+    not known before the run; nor may be the folders to look in, ``where``, which is then None.
     """
     if not program or "\0" in program or _has_placeholders(program):
         return []

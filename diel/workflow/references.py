@@ -6,11 +6,11 @@ Entries are looked at as TOML reads them, since those that a model refuses count
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from diel.errors import Problem
+from diel.frozen import Frozen
 from diel.text import did_you_mean
 from diel.workflow.graph import find_cycle
 
@@ -19,22 +19,12 @@ DEEPEST = 32
 Entries = Sequence["tuple[int, dict[str, Any]]"]
 
 
-@dataclass(frozen=True)
-class _Entries:
-    """The entries of one kind: ``module`` or ``group``.
-
-    Attributes
-    ----------
-    kind : str
-    entries : list of (int, dict)
-        Those that are tables, each with its index.
-    are_all_named : bool
-        Whether every name is known; if not, an unknown name proves nothing.
-    """
+class _Entries(Frozen):
+    """The entries of one kind: ``module`` or ``group``."""
 
     kind: str
-    entries: list[tuple[int, dict[str, Any]]]
-    are_all_named: bool
+    entries: list[tuple[int, dict[str, Any]]]  # those that are tables, each with its index
+    are_all_named: bool  # if not, an unknown name proves nothing
 
     @cached_property
     def names(self) -> dict[str, int]:
@@ -47,14 +37,9 @@ class _Entries:
 
 
 def check_references(document: dict[str, Any], unsure: set[str]) -> list[Problem]:
-    """Find what is wrong between entries.
+    """Find what is wrong between entries of a document.
 
-    Parameters
-    ----------
-    document : dict
-        The file as TOML reads it.
-    unsure : set of str
-        Of ``module`` and ``group``, those whose table is misspelt or has a wrong shape.
+    ``unsure`` are those of ``module`` and ``group`` whose table is misspelt or has a wrong shape.
     """
     modules = _entries(document, "module", unsure)
     groups = _entries(document, "group", unsure)
@@ -184,15 +169,7 @@ def _in_no_group(modules: _Entries, groups: _Entries, unsure: set[str]) -> Itera
 
 
 def _check_nesting(names: Mapping[str, int], entries: Entries) -> Iterator[Problem]:
-    """Find what is wrong with groups inside groups.
-
-    Parameters
-    ----------
-    names : mapping of str to int
-        Each group's name, with the index of the first entry that has it.
-    entries : sequence of (int, dict)
-        The groups as TOML reads them, each with its index.
-    """
+    """Find what is wrong with groups inside groups."""
     parents: dict[str, str] = {}
     for index, entry in entries:
         name = entry.get("name")

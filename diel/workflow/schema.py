@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
+from diel.frozen import Frozen
 from diel.text import show
 from diel.workflow.annotations import FieldType, describe, item_of
 from diel.workflow.fields import LONGEST_NAME, ONE_OF
@@ -22,24 +22,12 @@ from diel.workflow.model import Workflow, WorkflowTable
 from diel.workflow.problems import keys_of
 
 
-@dataclass(frozen=True)
-class TableModel:
-    """One table of a workflow file.
-
-    Attributes
-    ----------
-    key : str
-        What it is called in the file.
-    model : type of BaseModel
-    is_list : bool
-        Whether it may stand there more than once: ``[[key]]``.
-    is_required : bool
-        Whether a file without it is incomplete.
-    """
+class TableModel(Frozen):
+    """One table of a workflow file."""
 
     key: str
     model: type[BaseModel]
-    is_list: bool
+    is_list: bool  # whether it may stand there more than once: ``[[key]]``
     is_required: bool
 
     @property
@@ -109,13 +97,8 @@ def _tidied(node: Any, *, of_names: bool = False) -> Any:
     """Return a part of a schema as TOML needs it.
 
     TOML has no null, the titles that pydantic makes of names say nothing, and a list of fixed
-    length is written in the older manner.
-
-    Parameters
-    ----------
-    node : object
-    of_names : bool, optional
-        Whether the keys are names that the schema speaks of, not words of its language.
+    length is written in the older manner. Keys ``of_names`` are those that the schema speaks of,
+    not words of its language.
     """
     if isinstance(node, list):
         return [_tidied(part) for part in node]
