@@ -37,7 +37,7 @@ class Parent:
     comm : MPI.Intracomm
     rank, size : int
     host : str
-    roster : list of (str, tuple of str)
+    hosts_and_gpus : list of (str, tuple of str)
         On rank 0: for each rank its host and the GPUs that it sees; empty elsewhere.
     wakeup : Wakeup
         Attached to the communicator.
@@ -57,8 +57,8 @@ class Parent:
         # missing yet.
         token = os.urandom(8).hex() if self.rank == self.EXECUTIVE_RANK else ""
         gathered = self.comm.allgather((self.host, visible_gpus(), token))
-        self.roster: list[tuple[str, tuple[str, ...]]] = (
-            [told[:2] for told in gathered] if self.rank == self.EXECUTIVE_RANK else []
+        self.hosts_and_gpus: list[tuple[str, tuple[str, ...]]] = (
+            [rank[:2] for rank in gathered] if self.rank == self.EXECUTIVE_RANK else []
         )
         self.wakeup = Wakeup(self.rank, self.size)
         attach(self.wakeup, self.comm)

@@ -31,10 +31,9 @@ from diel.executive.events import (
     TagLooked,
     TimeLimitPassed,
 )
-from diel.executive.listener import Listener, TimeTable
+from diel.executive.listener import Listener, StatusWriter, TimeTable
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
-from diel.executive.status_writer import StatusWriter
 from diel.run.records import (
     CopyFinished,
     CopyGivenUp,
@@ -144,7 +143,7 @@ class Driver:
         self._waits = WaitWatch()
         self._status = StatusWriter(recorder.directory, self._waits)
         self._time_table = TimeTable(
-            self._server_ranks, self._pool, lambda rank: parent.roster[rank][0]
+            self._server_ranks, self._pool, lambda rank: parent.hosts_and_gpus[rank][0]
         )
         self._listener = Listener(
             recorder,

@@ -1,28 +1,37 @@
-"""What rank 0 hears: noted where it belongs, and told to the scheduler where that has to know."""
+"""What rank 0 makes of the reports of other ranks.
+
+A `Listener` receives them: some are events of the scheduler, others go to the journal, to the
+`TimeTable`, which adds up what ranks spend their time on, and to the `StatusWriter`, for whoever
+watches the run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from diel.comm.meter import NO_TIMES, Times
 from diel.executive import messages
 from diel.executive.copies import policy_for
 from diel.executive.events import Event
+from diel.run.json_values import plain
 from diel.run.records import MessageLogged, ModuleTimes, ProgressMade, RankTimes, TimeAccounted
+from diel.run.status import write_status
 
 if TYPE_CHECKING:
     from diel.executive.deadlock import WaitWatch
-    from diel.executive.messages import Report
+    from diel.executive.messages import Report, ServerStatus
     from diel.executive.plans import CopyPlan, ModulePlan
-    from diel.executive.status_writer import StatusWriter
+    from diel.run.directory import RunDirectory
     from diel.run.recorder import Recorder
 
 
 _SERVER: Final = "tuple server"
 _PROGRESS_EVERY_S: Final = 1.0
 _PROGRESS_SHARE: Final = 0.01
+_STATUS_EVERY_S: Final = 0.4
 
 
 class Listener:
@@ -211,3 +220,75 @@ class TimeTable:
 
 def _rounded(times: Times) -> list[float]:
     return [round(seconds, 6) for seconds in times]
+
+
+class StatusWriter:
+    """Writes who waits, what the servers hold and how far copies are, where that has changed.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+    waits : WaitWatch
+    """
+
+    def __init__(self, directory: RunDirectory, waits: WaitWatch) -> None:
+        self._directory = directory
+        self._waits = waits
+        self._servers: dict[int, ServerStatus] = {}
+        self._progress: dict[str, dict[str, Any]] = {}
+        self._written: dict[str, Any] = {"waiting": [], "servers": [], "progress": []}
+        self._next_s = 0.0
+
+    def note_server(self, rank: int, status: ServerStatus) -> None:
+        """Record what a tuple server holds."""
+        self._servers[rank] = status
+
+    def note_progress(self, progress: ProgressMade) -> None:
+        """Record how far a copy is."""
+        far = {"done": progress.done, "total": progress.total, "text": progress.text}
+        self._progress[progress.name] = {"copy": progress.name, **plain(far)}
+
+    def forget_progress(self, copy: str) -> None:
+        """Record that a copy has ended."""
+        self._progress.pop(copy, None)
+
+    def write_if_due(self, now_s: float, unix_time: Callable[[], float] = time.time) -> None:
+        """Write, if something has changed and the last time is a while ago.
+
+        Parameters
+        ----------
+        now_s : float
+            On the clock of the waits.
+        unix_time : callable, optional
+            Returns seconds since 1970.
+        """
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _STATUS_EVERY_S
+        offset_s = unix_time() - now_s
+        status = {
+            "waiting": [
+                {
+                    "rank": rank,
+                    "copy": waits.plan.name,
+                    "what": waits.report.what,
+                    # To a tenth: the two clocks are never read at the same instant.
+                    "since_s": round(waits.reported_s - waits.report.waited_s + offset_s, 1),
+                }
+                for rank, waits in sorted(self._waits.waits.items())
+            ],
+            "servers": [
+                {
+                    "rank": rank,
+                    "tuples": status.tuples,
+                    "size_bytes": status.size_bytes,
+                    "capacity_bytes": status.capacity_bytes,
+                }
+                for rank, status in sorted(self._servers.items())
+            ],
+            "progress": list(self._progress.values()),
+        }
+        if status != self._written:
+            self._written = status
+            with contextlib.suppress(OSError):  # a full disk does not end a run
+                write_status(self._directory, status)

@@ -217,23 +217,23 @@ def detail(error: BaseException) -> str:
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next
-    told = traceback.TracebackException(type(error), error, frames or error.__traceback__)
-    _leave_out_ours(told, error)
-    if not told.stack:
+    summary = traceback.TracebackException(type(error), error, frames or error.__traceback__)
+    _leave_out_ours(summary, error)
+    if not summary.stack:
         return str(error).strip().partition("\n")[2]
-    return "".join(told.format()).rstrip()
+    return "".join(summary.format()).rstrip()
 
 
-def _leave_out_ours(told: traceback.TracebackException, error: BaseException) -> None:
+def _leave_out_ours(summary: traceback.TracebackException, error: BaseException) -> None:
     if isinstance(error, (DielError, OSError)):
-        stack = list(told.stack)
+        stack = list(summary.stack)
         while stack and stack[-1].filename.startswith(_OURS):
             stack.pop()
-            told.__cause__ = told.__context__ = None
-        told.stack = traceback.StackSummary.from_list(stack)
+            summary.__cause__ = summary.__context__ = None
+        summary.stack = traceback.StackSummary.from_list(stack)
     for told_before, before in (
-        (told.__cause__, error.__cause__),
-        (told.__context__, error.__context__),
+        (summary.__cause__, error.__cause__),
+        (summary.__context__, error.__context__),
     ):
         if told_before is not None and before is not None:
             _leave_out_ours(told_before, before)

@@ -122,7 +122,7 @@ def run_rank0(
         if plan is None:
             plan = _checked(file, provided, parent.size)
         set_thread_environment(plan.max_threads)
-        nodes = nodes_of((rank, *parent.roster[rank]) for rank in plan.pool)
+        nodes = nodes_of((rank, *parent.hosts_and_gpus[rank]) for rank in plan.pool)
         groups, assignment = assign_ranks(plan.groups, plan.needs, nodes, file)
         if run_dir is not None:
             directory = RunDirectory(run_dir)

@@ -235,7 +235,7 @@ class Scheduler:
 
     def _rank_failed(self, event: RankFailed) -> list[Instruction]:
         copy = self._copies[event.serial]
-        if copy.policy is not None:  # a consequence of having been told to leave
+        if copy.policy is not None:  # a consequence of the order to leave
             return self._rank_out(copy, event.rank)
         noted = self._fail(copy, event.rank, event.error, event.host, event.detail)
         return noted if self.stopping else [*noted, *self._rank_out(copy, event.rank)]
@@ -287,13 +287,13 @@ class Scheduler:
         )
         if policy == "stop":
             return [noted, *self._stop(f"{plan.name} failed")]
-        told: list[Instruction] = []
+        leaves: list[Instruction] = []
         for left in module.fail(copy, policy, error):
             self._copies[left.plan.serial] = left  # until all ranks are out, if they had finished
             ranks = tuple(sorted(left.working - ({rank} if left is copy else set())))
             if ranks:
-                told.append(AbandonCopy(left.plan, ranks))
-        return [noted, *told]
+                leaves.append(AbandonCopy(left.plan, ranks))
+        return [noted, *leaves]
 
     def _rank_out(self, copy: RunningCopy, rank: int) -> list[Instruction]:
         """Record that a rank is done with a copy that has failed."""

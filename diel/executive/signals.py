@@ -37,10 +37,10 @@ class StopSignals:
         self._changing = threading.Lock()
         self._leave = leave
         self._patience_s = patience_s
-        self._told, tell = os.pipe()
-        os.set_blocking(tell, False)
+        self._signals, writing = os.pipe()
+        os.set_blocking(writing, False)
         # The number of each signal goes into the pipe at once, also in the middle of a C call.
-        signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in _SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 signal.signal(number, _stay)
@@ -56,7 +56,7 @@ class StopSignals:
     def _watch(self) -> None:
         number = 0
         while number not in _SIGNALS:  # a module may handle others
-            number = os.read(self._told, 1)[0]
+            number = os.read(self._signals, 1)[0]
         deadline = threading.Timer(self._patience_s, self._leave, [128 + number])
         deadline.daemon = True
         deadline.start()

@@ -31,16 +31,16 @@ def serve_tuples(parent: Parent, mailbox: Mailbox[Order], welcome: Welcome) -> i
     spans = SpanRecorder(directory, parent.rank, meter)
     server = TupleServer(parent.comm, store, meter=meter)
     last: list[Order] = []
-    told, next_s = ServerStatus(0, 0, welcome.server_memory_bytes), 0.0
+    sent, next_s = ServerStatus(0, 0, welcome.server_memory_bytes), 0.0
 
     def now_and_then() -> None:
-        nonlocal told, next_s
+        nonlocal sent, next_s
         if (now_s := time.monotonic()) < next_s:
             return
         next_s = now_s + _TELL_STATUS_EVERY_S
-        status = told.replace(tuples=store.tuples_held, size_bytes=store.memory.held_bytes)
-        if status != told:
-            told = status
+        status = sent.replace(tuples=store.tuples_held, size_bytes=store.memory.held_bytes)
+        if status != sent:
+            sent = status
             mailbox.send(status, parent.EXECUTIVE_RANK)
         spans.save_if_due()
 

@@ -417,7 +417,7 @@ class _Worker:
                 try:
                     self._mailbox.wait(safe_point=self._safe_point)
                 except CopyStopped:
-                    # Those who have been told to make it cannot do so without this rank.
+                    # Those who were ordered to make it cannot do so without this rank.
                     if self._mailbox.poll() is None:
                         raise
         with self._meter.communicating("make ctx.module_comm"):

@@ -12,9 +12,8 @@ from diel.comm.meter import Times
 from diel.coupling.messages import MessageCounts
 from diel.executive import messages
 from diel.executive.deadlock import WaitWatch
-from diel.executive.listener import Listener, TimeTable
+from diel.executive.listener import Listener, StatusWriter, TimeTable
 from diel.executive.plans import CopyPlan, ModulePlan
-from diel.executive.status_writer import StatusWriter
 from diel.run.directory import RunDirectory
 from diel.run.records import MessageLogged, ModuleTimes, ProgressMade, ResultAdded
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from diel.executive.deadlock import WaitWatch
+from diel.executive.listener import StatusWriter
 from diel.executive.messages import ServerStatus, Waiting
 from diel.executive.plans import CopyPlan
-from diel.executive.status_writer import StatusWriter
 from diel.run.directory import RunDirectory
 from diel.run.records import ProgressMade
 from diel.run.status import ProgressView, ServerView, WaitView, read_status
