@@ -32,7 +32,7 @@ from .sweep.runners import TRAINERS, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
 from .tabular import place_of_data
 from .training import NetworkTrainer, train
-from .trial import Report, run_trial, trial_seed
+from .trial import Trial, run_trial, trial_seed
 
 if TYPE_CHECKING:
     from diel import Context
@@ -193,7 +193,7 @@ def try_one(
         function = task.load()
     except Exception as error:
         return describe_error(error) + _own_line(traceback.format_exc(), folder), 0.0, {}
-    report = Report(0, trial_seed(seed, 0), options=task.options, folder=folder)
+    report = task.report(Trial(0, parameters, trial_seed(seed, 0)))
     started_s = time.perf_counter()
     result = run_trial(function, parameters, report)
     seconds = time.perf_counter() - started_s

@@ -51,6 +51,17 @@ class Task:
         train: Train = import_function(self.function, self.folder, TRAINERS)
         return train
 
+    def report(self, trial: Trial, **more: Any) -> Report:
+        """Return what the function finds out about a trial; `more` as in `Report`."""
+        return Report(
+            trial.number,
+            trial.seed,
+            trial.attempt,
+            options=self.options,
+            folder=self.folder,
+            **more,
+        )
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -113,7 +124,7 @@ class InProcessRunner:
         """How many trials the task runs together."""
         self.saves_models: bool = hasattr(self._train, "save_model")
         """Whether it can write the model of a trial."""
-        self._options, self._folder, self._comm = task.options, task.folder, comm
+        self._task, self._comm = task, comm
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial."""
@@ -123,15 +134,8 @@ class InProcessRunner:
         return result
 
     def _report(self, trial: Trial, on_report: OnReport | None = None) -> Report:
-        return Report(
-            trial.number,
-            trial.seed,
-            trial.attempt,
-            options=self._options,
-            folder=self._folder,
-            comm=self._comm,
-            on_report=on_report,
-            progress=self._progress,
+        return self._task.report(
+            trial, comm=self._comm, on_report=on_report, progress=self._progress
         )
 
     def save_model(self, trial: Trial, path: Path) -> Path:

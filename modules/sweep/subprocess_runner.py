@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from diel import describe_error
 
-from ..trial import LearningCurve, OnReport, Report, ShowProgress, Trial, TrialResult, run_trial
+from ..trial import LearningCurve, OnReport, ShowProgress, Trial, TrialResult, run_trial
 from .messages import Tags
 
 if TYPE_CHECKING:
@@ -238,14 +238,7 @@ def work(descriptor: int) -> None:
             trial: Trial = link.recv()
         except EOFError:
             return
-        report = Report(
-            trial.number,
-            trial.seed,
-            trial.attempt,
-            options=task.options,
-            folder=task.folder,
-            on_report=on_report,
-        )
+        report = task.report(trial, on_report=on_report)
         link.send(("result", run_trial(train, trial.parameters, report)))
 
 

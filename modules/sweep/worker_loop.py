@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -118,7 +118,9 @@ def _run_lease(
 ) -> tuple[Outcome, list[tuple[int, str]]]:
     """Return what the trials of a lease gave, and of those that failed the details."""
     numbers = range(lease.start, lease.stop)
-    points = lease.points if lease.points is not None else points_of(order.strategy, numbers)
+    points = lease.points
+    if points is None:
+        points = [order.strategy.ask(number) for number in numbers]
     trials = [
         Trial(number, point, trial_seed(order.seed, number), lease.attempt)
         for number, point in zip(numbers, points, strict=True)
@@ -169,11 +171,6 @@ def _save_model(wanted: SaveModel, runner: Any) -> ModelSaved:
     except Exception as error:  # the sweep is good all the same
         return ModelSaved(wanted.session, None, describe_error(error))
     return ModelSaved(wanted.session, path)
-
-
-def points_of(strategy: Any, trials: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the parameters of trials, by a strategy that needs to be told nothing."""
-    return [strategy.ask(trial) for trial in trials]
 
 
 def _order(ctx: Context, tags: Tags, session: str) -> SweepOrder | None:
