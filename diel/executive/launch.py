@@ -211,8 +211,10 @@ class Launched:
         environment = {**os.environ, **thread_environment(threads)}
         self._supervisor = Supervisor(environment)
         try:
-            launcher = Program(command, Path.cwd(), added={}, stdout=log, stderr=log)
-            self._program = self._supervisor.start([launcher], _TERMINATION_S)
+            launcher = Program(command, Path.cwd(), added={})
+            self._program = self._supervisor.start(
+                [launcher], stdout=log, stderr=log, grace_s=_TERMINATION_S
+            )
         except OSError as error:
             raise LaunchError(f"{command[0]} cannot be started: {error}") from error
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from diel.comm.devices import VISIBLE_GPUS
 from diel.errors import ModuleFailed
 from diel.loading.environment import thread_environment
-from diel.programs.executables import ProgramRunner, command_of
+from diel.programs.executables import ProgramRunner, program_of
 from diel.run.records import MessageLogged, ProgressMade
 
 if TYPE_CHECKING:
@@ -117,12 +117,12 @@ class ExecutableCopies:
         left_behind = 0
         recorded_s = time.monotonic()
         for share in [[0]] if tasks is None else self._shares(plan, tasks):
-            commands = []
+            programs = []
             for task in share:
                 places["task"] = facts["DIEL_TASK"] = task
-                commands.append(command_of(spec.executable, places, facts))
+                programs.append(program_of(spec.executable, places, facts))
             outcomes = self._runner.run(
-                commands,
+                programs,
                 run_dir=self._directory.path,
                 log=self._directory.module_log(plan.module, plan.copy_index, 0),
                 safe_point=safe_point,

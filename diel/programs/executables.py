@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from diel.comm.waiting import wait_for
 from diel.errors import DielError, ModuleFailed
 from diel.loading.module_spec import ExecutableSpec
-from diel.programs.supervised import Ending, Program, Supervisor
+from diel.programs.supervised import Ending, Program, SupervisedProgram, Supervisor
 from diel.programs.tuple_socket import TupleSocket
 from diel.workflow.programs import child_environment, fill_placeholders
 
@@ -24,23 +24,10 @@ _TERMINATION_GRACE_S: Final = 2.0
 _STDERR_LINES: Final = 20
 
 
-@dataclass(frozen=True)
-class ProgramCommand:
-    """A program that is ready to be started: nothing is left to be filled in."""
-
-    words: tuple[str, ...]  # a launcher in front included
-    directory: Path  # the working directory
-    added: Mapping[str, str]  # its environment, beside what it inherits
-    stdin: Path | None = None
-
-    def __str__(self) -> str:
-        return " ".join(self.words)
-
-
-def command_of(
+def program_of(
     spec: ExecutableSpec, places: Mapping[str, object], facts: Mapping[str, object]
-) -> ProgramCommand:
-    """Return the command of one copy of a module.
+) -> Program:
+    """Return the program of one copy of a module.
 
     `places` has a value for each placeholder, `facts` has the environment variables of the run
     itself, of which those in the spec take precedence.
@@ -50,15 +37,15 @@ def command_of(
     def filled(text: str) -> str:
         return fill_placeholders(text, places)
 
-    def program(text: str) -> str:
+    def located(text: str) -> str:
         name = filled(text)
         return str(folder / name) if "/" in name else name
 
     line = [words for words in (spec.launcher, spec.words) if words]
     added = {name: str(value) for name, value in facts.items()}
     added |= {name: filled(value) for name, value in spec.environment.items()}
-    return ProgramCommand(
-        words=tuple(word for first, *rest in line for word in (program(first), *map(filled, rest))),
+    return Program(
+        words=tuple(word for first, *rest in line for word in (located(first), *map(filled, rest))),
         directory=folder / filled(spec.directory),
         added=added,
         stdin=folder / filled(spec.stdin) if spec.stdin else None,
@@ -80,7 +67,7 @@ class ProgramRunner:
 
     def run(
         self,
-        commands: Sequence[ProgramCommand],
+        programs: Sequence[Program],
         *,
         run_dir: Path,
         log: Path,
@@ -92,7 +79,7 @@ class ProgramRunner:
 
         Parameters
         ----------
-        commands : sequence of ProgramCommand
+        programs : sequence of Program
         run_dir : Path
             Where their working directories are made if they are not there.
         log : Path
@@ -119,44 +106,43 @@ class ProgramRunner:
             self._supervisor = Supervisor(child_environment(), self._tuple_socket.address)
         errors = log.with_suffix(".err")
         outcomes: dict[int, Ending | ModuleFailed] = {}
-        programs: dict[int, Program] = {}
-        for index, command in enumerate(commands):
+        started: dict[int, Program] = {}
+        for index, program in enumerate(programs):
             try:
-                _provide_directory(command, run_dir)
-                _check_stdin(command.stdin)
+                _provide_directory(program, run_dir)
+                _check_stdin(program.stdin)
             except ModuleFailed as failure:
                 outcomes[index] = failure
                 continue
-            added = {**self._tuple_socket.facts, **command.added}
-            programs[index] = Program(
-                command.words, command.directory, added, log, errors, command.stdin
-            )
-        if programs:
-            endings = self._endings_of(
-                list(programs.values()), self._supervisor, self._tuple_socket, safe_point
-            )
-            # Where its supervisor was killed, nobody knows how far it was.
-            endings += endings[-1:] * (len(programs) - len(endings))
-            next_from = [ending.errors_from for ending in endings[1:]] + [None]
-            for index, ending, end in zip(programs, endings, next_from, strict=True):
-                outcomes[index] = (
-                    ending if ending.is_success else _failure(commands[index], ending, errors, end)
+            added = {**self._tuple_socket.facts, **program.added}
+            started[index] = replace(program, added=added)
+        if started:
+            try:
+                running = self._supervisor.start(
+                    list(started.values()),
+                    stdout=log,
+                    stderr=errors,
+                    grace_s=_TERMINATION_GRACE_S,
                 )
-        return [outcomes[index] for index in range(len(commands))]
+            except OSError as error:
+                why = f"the supervisor of programs cannot be started: {error.strerror or error}"
+                raise ModuleFailed(why) from error
+            endings = self._endings_of(running, self._tuple_socket, safe_point)
+            # Where its supervisor was killed, nobody knows how far it was.
+            endings += endings[-1:] * (len(started) - len(endings))
+            next_from = [ending.errors_from for ending in endings[1:]] + [None]
+            for index, ending, end in zip(started, endings, next_from, strict=True):
+                outcomes[index] = (
+                    ending if ending.is_success else _failure(programs[index], ending, errors, end)
+                )
+        return [outcomes[index] for index in range(len(programs))]
 
     def _endings_of(
         self,
-        programs: Sequence[Program],
-        supervisor: Supervisor,
+        running: SupervisedProgram,
         tuple_socket: TupleSocket,
         safe_point: Callable[[], None],
     ) -> list[Ending]:
-        try:
-            running = supervisor.start(programs, _TERMINATION_GRACE_S)
-        except OSError as error:
-            why = f"the supervisor of programs cannot be started: {error.strerror or error}"
-            raise ModuleFailed(why) from error
-
         def poll() -> Ending | None:
             tuple_socket.serve()
             if self._wakeup is not None:
@@ -184,10 +170,8 @@ class ProgramRunner:
             self._tuple_socket.close()
 
 
-def _failure(
-    command: ProgramCommand, ending: Ending, errors: Path, end: int | None
-) -> ModuleFailed:
-    who = command if ending.errno is None else command.words[0]
+def _failure(program: Program, ending: Ending, errors: Path, end: int | None) -> ModuleFailed:
+    who = program if ending.errno is None else program.words[0]
     is_known = not ending.supervisor  # else what it wrote, and where, is not known
     tail = last_lines(errors, start_bytes=ending.errors_from, end_bytes=end) if is_known else ""
     more = f"\nlast lines of its standard error:\n{tail}" if tail else ""
@@ -213,8 +197,8 @@ def last_lines(
     return "\n".join(lines[-count:])
 
 
-def _provide_directory(command: ProgramCommand, run_dir: Path) -> None:
-    directory = command.directory
+def _provide_directory(program: Program, run_dir: Path) -> None:
+    directory = program.directory
     # Without following "..": what leaves the run directory on the way is not inside it.
     is_inside = Path(os.path.normpath(directory)).is_relative_to(os.path.normpath(run_dir))
     try:

@@ -84,14 +84,15 @@ class Ending:
 
 @dataclass(frozen=True)
 class Program:
-    """A program to be started by a supervisor."""
+    """A program that is ready to be started: nothing is left to be filled in."""
 
-    command: Sequence[str]
+    words: Sequence[str]  # the command, a launcher in front included
     directory: Path  # the working directory
     added: Mapping[str, str]  # its environment, beside what it inherits
-    stdout: Path  # a file that its output is appended to
-    stderr: Path
     stdin: Path | None = None
+
+    def __str__(self) -> str:
+        return " ".join(self.words)
 
 
 class Supervisor:
@@ -118,22 +119,24 @@ class Supervisor:
         """The process number, while there is one."""
         return None if self._process is None else self._process.pid
 
-    def start(self, programs: Sequence[Program], grace_s: float) -> SupervisedProgram:
+    def start(
+        self, programs: Sequence[Program], *, stdout: Path, stderr: Path, grace_s: float
+    ) -> SupervisedProgram:
         """Start programs, one after the other whatever comes of each; those before have ended.
 
-        Each has the grace to end by itself when it is asked to. An OSError says that not even the
-        supervisor can be started.
+        Their output and errors are appended to the files. Each has the grace to end by itself when
+        it is asked to. An OSError says that not even the supervisor can be started.
         """
         requests = [
             {
-                "command": [os.fsencode(word) for word in program.command],
+                "command": [os.fsencode(word) for word in program.words],
                 "directory": os.fsencode(program.directory),
                 "added": {
                     os.fsencode(key): os.fsencode(text) for key, text in program.added.items()
                 },
                 "files": [
                     None if file is None else os.fsencode(os.path.abspath(file))
-                    for file in (program.stdin, program.stdout, program.stderr)
+                    for file in (program.stdin, stdout, stderr)
                 ],
                 "grace_s": grace_s,
             }

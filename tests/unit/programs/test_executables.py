@@ -11,12 +11,11 @@ import pytest
 from diel.errors import ModuleFailed, RunStopped
 from diel.loading.module_spec import ExecutableSpec
 from diel.programs.executables import (
-    ProgramCommand,
     ProgramRunner,
-    command_of,
     last_lines,
+    program_of,
 )
-from diel.programs.supervised import Ending
+from diel.programs.supervised import Ending, Program
 from diel.testing import TupleSpace
 from diel.workflow.programs import PLACEHOLDERS, child_environment
 
@@ -42,7 +41,7 @@ def run(
 ) -> Ending:
     spec = ExecutableSpec(words=tuple(words), **keys)
     places = {**PLACES, "folder": log.parent, "run_dir": log.parent / "runs" / "one"}
-    command = command_of(spec, places, facts or {})
+    command = program_of(spec, places, facts or {})
     with TupleSpace() as space:
         runner = ProgramRunner(space.client())
         try:
@@ -213,15 +212,15 @@ def test_the_last_lines_of_anything(tmp_path: Path, content: bytes, lines: str) 
 # -- what a module's entry says -------------------------------------------------------------------
 
 
-def command(folder: Path, words: list[str], **keys: Any) -> ProgramCommand:
+def command(folder: Path, words: list[str], **keys: Any) -> Program:
     places = {**PLACES, "folder": folder, "run_dir": folder / "runs" / "one"}
-    return command_of(ExecutableSpec(words=tuple(words), **keys), places, {"DIEL_COPY": 2})
+    return program_of(ExecutableSpec(words=tuple(words), **keys), places, {"DIEL_COPY": 2})
 
 
 def test_every_placeholder_has_a_value(tmp_path: Path) -> None:
     words = [f"{{{name}}}" for name in PLACEHOLDERS]
     places = {name: f"<{name}>" for name in PLACEHOLDERS} | {"folder": tmp_path}
-    filled = command_of(ExecutableSpec(words=("echo", *words)), places, {}).words
+    filled = program_of(ExecutableSpec(words=("echo", *words)), places, {}).words
     assert filled == ("echo", *(str(places[name]) for name in PLACEHOLDERS))
 
 
@@ -319,9 +318,9 @@ def test_the_command_diel_is_on_the_path(log: Path, monkeypatch: pytest.MonkeyPa
 def test_programs_run_one_after_the_other_whatever_comes_of_each(log: Path) -> None:
     scripts = ["echo one >&2", "echo two; exit 3", None, "echo err >&2; exit 4", "echo last"]
     lines = [("sh", "-c", script) if script else ("./no",) for script in scripts]
-    commands = [ProgramCommand(line, log.parent, {}) for line in lines]
+    commands = [Program(line, log.parent, {}) for line in lines]
     nowhere = log.parent / "nowhere"
-    commands.append(ProgramCommand(("true",), nowhere, {}))
+    commands.append(Program(("true",), nowhere, {}))
     with TupleSpace() as space:
         runner = ProgramRunner(space.client())
         run_dir = log.parent / "run"

@@ -86,8 +86,9 @@ def start(supervisor: Supervisor, tmp_path: Path) -> Start:
     """Return what starts a command under a supervisor; none is left after the test."""
 
     def begin(*command: str, grace_s: float = 0.3, **keys: Any) -> SupervisedProgram:
+        program = Program(command, tmp_path, added={}, stdin=keys.pop("stdin", None))
         files = {"stdout": tmp_path / "out", "stderr": tmp_path / "err", **keys}
-        return supervisor.start([Program(command, tmp_path, added={}, **files)], grace_s)
+        return supervisor.start([program], grace_s=grace_s, **files)
 
     return begin
 
@@ -202,9 +203,9 @@ executables._TERMINATION_GRACE_S = 0.3
 folder, script = Path(sys.argv[1]), sys.argv[2]
 runner = executables.ProgramRunner(None)
 for words in (("true",), ("sh", "-c", script)):
-    command = executables.Command(words, folder, {})
+    program = executables.Program(words, folder, {})
     log = folder / "log"
-    (outcome,) = runner.run([command], run_dir=folder, log=log, safe_point=lambda: None)
+    (outcome,) = runner.run([program], run_dir=folder, log=log, safe_point=lambda: None)
     if isinstance(outcome, Exception):
         raise outcome
 """
