@@ -223,13 +223,7 @@ def _rounded(times: Times) -> list[float]:
 
 
 class StatusWriter:
-    """Writes who waits, what the servers hold and how far copies are, where that has changed.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-    waits : WaitWatch
-    """
+    """Writes who waits, what the servers hold and how far copies are, where that has changed."""
 
     def __init__(self, directory: RunDirectory, waits: WaitWatch) -> None:
         self._directory = directory

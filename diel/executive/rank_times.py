@@ -25,12 +25,6 @@ class SpanRecorder:
     """Brings what a rank's meter keeps into the run directory, now and then.
 
     A disk that is full costs the trace, never the run.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-    rank : int
-    meter : Meter
     """
 
     def __init__(self, directory: RunDirectory, rank: int, meter: Meter) -> None:

@@ -157,10 +157,6 @@ class Scheduler:
     def handle(self, event: Event) -> list[Instruction]:
         """Take an event into account and return what is to be done about it.
 
-        Parameters
-        ----------
-        event : Event
-
         Returns
         -------
         list of Instruction

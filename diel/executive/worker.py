@@ -82,10 +82,6 @@ _ENDS = {
 def run_worker(parent: Parent) -> int:
     """Do what rank 0 orders, until it lets this rank leave or the run stops.
 
-    Parameters
-    ----------
-    parent : Parent
-
     Returns
     -------
     int

@@ -49,12 +49,7 @@ _OWN_FILE: Final = re.compile(
 
 
 class RunDirectory:
-    """One run's directory.
-
-    Parameters
-    ----------
-    path : path
-    """
+    """One run's directory."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()

@@ -42,10 +42,6 @@ class JournalWriter:
 
     The system gives the lock back when this process ends, however it ends.
 
-    Parameters
-    ----------
-    path : path
-
     Raises
     ------
     RunDirectoryError

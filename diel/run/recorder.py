@@ -21,10 +21,6 @@ class Recorder:
 
     Where a run is resumed, the tables of results are first brought back to its last checkpoint.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-
     Raises
     ------
     RunDirectoryError

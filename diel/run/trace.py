@@ -318,10 +318,6 @@ def merge_trace(directory: RunDirectory, warn: Callable[[str], None] = lambda _:
     warn : callable, optional
         Told what is damaged and had to be left out.
 
-    Returns
-    -------
-    Path
-
     Raises
     ------
     RunDirectoryError

@@ -27,13 +27,7 @@ def span_event(
 
 
 class TracePart:
-    """Appends the events of one rank to its part of a run's trace.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-    rank : int
-    """
+    """Appends the events of one rank to its part of a run's trace."""
 
     def __init__(self, directory: RunDirectory, rank: int) -> None:
         path = directory.trace_part(rank)

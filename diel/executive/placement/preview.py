@@ -88,11 +88,6 @@ class SchedulePreview:
 def moments(plans: Sequence[GroupPlan], assignment: RankAssignment) -> list[list[CopyPlan]]:
     """Return which copies would run at the same time, one moment after another.
 
-    Parameters
-    ----------
-    plans : sequence of GroupPlan
-    assignment : RankAssignment
-
     Raises
     ------
     ValueError
