@@ -23,6 +23,21 @@ WORKFLOWS = ROOT / "workflows"
 # Beside the project where its developers keep it; users name their own folder.
 DATA = Path(os.environ.get("DIEL_DATA", ROOT.parent / "shared" / "data"))
 
+# A daemon, by the book: in a session of its own, and nobody's child. Writes its number, then ready.
+DETACH = """
+import os, signal, sys, time
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+with open(sys.argv[1], "w") as file:
+    file.write(f"{os.getpid()} ready\\n")
+time.sleep(300)
+"""
+
 
 @dataclass
 class Finished:
@@ -136,6 +151,26 @@ def wait_until(is_so: Callable[[], bool], timeout_s: float = 30.0) -> None:
     while not is_so():
         assert time.monotonic() < deadline_s, f"not so after {timeout_s} s"
         time.sleep(0.02)
+
+
+def pid_in(file: Path) -> int:
+    """Wait for the file that a daemon writes; return its number."""
+    wait_until(lambda: file.exists() and file.read_text().endswith("ready\n"))
+    return int(file.read_text().split()[0])
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def parent_of(pid: int) -> int:
+    """Return the number of the process that has started this one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def processes_in(folder: Path) -> list[str]:

@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 from support import (
+    DETACH,
     WORKFLOWS,
     Finished,
     check_end,
     diel,
+    is_alive,
     journal,
     mpi_implementation,
+    parent_of,
+    pid_in,
     run_dir,
     started_diel,
     workflow,
@@ -26,18 +30,6 @@ from diel.comm.waiting import wait_for
 from diel.workflow.programs import FACTS
 
 PATIENCE_S = 30
-
-DAEMON = """\
-import os, sys, time
-if os.fork():
-    os._exit(0)
-os.setsid()
-if os.fork():
-    os._exit(0)
-with open(sys.argv[1], "w") as file:
-    file.write(f"{os.getpid()} ready\\n")
-time.sleep(300)
-"""
 
 
 def program(name: str, *words: str, **keys: str) -> str:
@@ -56,28 +48,6 @@ def one_group(*entries: str) -> str:
 
 def log(folder: Path, name: str) -> str:
     return (run_dir(folder) / "logs" / name).read_text()
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def pid_in(file: Path) -> int:
-    def look() -> int | None:
-        text = file.read_text() if file.exists() else ""
-        return int(text.split()[0]) if text.endswith("ready\n") else None
-
-    pid = wait_for(look, PATIENCE_S)
-    assert pid is not None, f"{file} was not written"
-    return pid
 
 
 def test_the_ensemble_agrees_with_theory(tmp_path: Path) -> None:
@@ -110,7 +80,7 @@ def ended_well(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished
         program("t", "sh", "-c", task, tasks="10", copies="2", retries="1"),
         program("careless", sys.executable, "daemon.py", "pid"),
     )
-    finished = diel("run", workflow(folder, toml, daemon=DAEMON), cwd=folder)
+    finished = diel("run", workflow(folder, toml, daemon=DETACH), cwd=folder)
     assert finished.status == 0, finished.output
     return folder, finished
 
@@ -230,7 +200,7 @@ diel tuple get --nowait "over $DIEL_COPY" || echo "exit code $?"
 
 def test_a_rank_that_is_killed_leaves_no_process_of_its_program(tmp_path: Path) -> None:
     script = f"{sys.executable} daemon.py daemon; echo $$ ready > pid; sleep 300"
-    workflow(tmp_path, one_group(program("solver", "sh", "-c", script)), daemon=DAEMON)
+    workflow(tmp_path, one_group(program("solver", "sh", "-c", script)), daemon=DETACH)
     with started_diel("run", "w.toml", cwd=tmp_path) as run:
         pids = [pid_in(tmp_path / "pid"), pid_in(tmp_path / "daemon")]
         supervisor = parent_of(pids[0])

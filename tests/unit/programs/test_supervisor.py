@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from support import DETACH, is_alive, parent_of, pid_in
 
 from diel.comm.waiting import wait_for
 from diel.programs import supervisor as supervisor_module
@@ -23,48 +24,11 @@ from diel.workflow.programs import child_environment
 
 PATIENCE_S = 20
 
-# A daemon, by the book: in a session of its own, and nobody's child. Writes its number, then ready.
-DETACH = """
-import os, signal, sys, time
-if "deaf" in sys.argv:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.fork():
-    os._exit(0)
-os.setsid()
-if os.fork():
-    os._exit(0)
-with open(sys.argv[1], "w") as file:
-    file.write(f"{os.getpid()} ready\\n")
-time.sleep(300)
-"""
-
 
 def detached(folder: Path, name: str = "daemon", *more: str) -> str:
     """Return a shell command that leaves a daemon behind."""
     (folder / "detach.py").write_text(DETACH)
     return " ".join([sys.executable, "-S", str(folder / "detach.py"), str(folder / name), *more])
-
-
-def pid_in(file: Path) -> int:
-    def look() -> int | None:
-        text = file.read_text() if file.exists() else ""
-        return int(text.split()[0]) if text.endswith("ready\n") else None
-
-    pid = wait_for(look, PATIENCE_S)
-    assert pid is not None, f"{file} was not written"
-    return pid
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def is_gone_soon(pid: int) -> bool:
