@@ -14,17 +14,35 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 HEADER = r"""
 #include <cmath>
+#include <csetjmp>
 #include <cstdlib>
+#include <cstring>
 #include <ucontext.h>
 using std::exp; using std::log; using std::log1p; using std::pow; using std::sqrt; using std::tanh;
 using std::abs; using std::fabs;
 typedef _Float16 __half;
+struct __nv_bfloat16 {
+    unsigned short bits;
+    __nv_bfloat16() = default;
+    __nv_bfloat16(float x) {
+        unsigned int b;
+        std::memcpy(&b, &x, 4);
+        bits = x != x ? 0x7FC0 : (unsigned short)((b + ((b >> 16 & 1) + 0x7FFF)) >> 16);
+    }
+    operator float() const {
+        const unsigned int b = (unsigned int)bits << 16;
+        float x;
+        std::memcpy(&x, &b, 4);
+        return x;
+    }
+};
 struct dim3_ { unsigned int x, y, z; };
 static dim3_ threadIdx, blockIdx, blockDim, gridDim;
 #define __global__ __attribute__((visibility("default")))
@@ -33,35 +51,46 @@ static dim3_ threadIdx, blockIdx, blockDim, gridDim;
 #define __restrict__
 #define __shared__ static
 
-static ucontext_t home_, fibers_[1024];
+// A fiber gets its stack by `setcontext`; from then on turns change hands by longjmp, which, unlike
+// swapcontext, asks the system for nothing.
+static ucontext_t fibers_[1024];
+static jmp_buf block_turn_, turns_[1024];
+static bool begun_[1024], done_[1024];
 static char* stacks_ = nullptr;
 static unsigned int now_;
-static bool done_[1024];
-static inline void __syncthreads() { swapcontext(&fibers_[now_], &home_); }
 static void (*body_)();
-static void fiber_() { body_(); done_[now_] = true; swapcontext(&fibers_[now_], &home_); }
+static __attribute__((noinline)) void __syncthreads() {
+    if (!_setjmp(turns_[now_])) _longjmp(block_turn_, 1);
+}
+static void fiber_() { body_(); done_[now_] = true; _longjmp(block_turn_, 1); }
+
+static void begin_(unsigned int t) {
+    const size_t size = 65536;
+    if (!stacks_) stacks_ = (char*)malloc(1024 * size);
+    begun_[t] = true;
+    getcontext(&fibers_[t]);
+    fibers_[t].uc_stack.ss_sp = stacks_ + t * size;
+    fibers_[t].uc_stack.ss_size = size;
+    fibers_[t].uc_link = nullptr;
+    makecontext(&fibers_[t], fiber_, 0);
+    setcontext(&fibers_[t]);
+}
 
 static void block_(bool syncs) {
     if (!syncs) {
         for (unsigned int t = 0; t < blockDim.x; ++t) { threadIdx.x = t; body_(); }
         return;
     }
-    const size_t size = 65536;
-    if (!stacks_) stacks_ = (char*)malloc(1024 * size);
-    for (unsigned int t = 0; t < blockDim.x; ++t) {
-        done_[t] = false;
-        getcontext(&fibers_[t]);
-        fibers_[t].uc_stack.ss_sp = stacks_ + t * size;
-        fibers_[t].uc_stack.ss_size = size;
-        fibers_[t].uc_link = &home_;
-        makecontext(&fibers_[t], fiber_, 0);
-    }
-    for (bool left = true; left;) {
+    for (unsigned int t = 0; t < blockDim.x; ++t) begun_[t] = done_[t] = false;
+    for (volatile bool left = true; left;) {
         left = false;
-        for (unsigned int t = 0; t < blockDim.x; ++t) {
+        for (volatile unsigned int t = 0; t < blockDim.x; ++t) {
             if (done_[t]) continue;
             now_ = threadIdx.x = t;
-            swapcontext(&home_, &fibers_[t]);
+            if (!_setjmp(block_turn_)) {
+                if (begun_[t]) _longjmp(turns_[t], 1);
+                begin_(t);
+            }
             left = left || !done_[t];
         }
     }
@@ -130,10 +159,8 @@ def compiled(name: str, code: str, *arguments: str) -> Path:
 
 def build(sources: dict[str, str]) -> dict[str, ctypes._CFuncPtr]:
     """Compile kernels, given by name, and return what launches them."""
-    code = "".join(
-        with_launcher(source.replace("#include <cuda_fp16.h>", ""), name)
-        for name, source in sources.items()
-    )
+    code = "".join(with_launcher(source, name) for name, source in sources.items())
+    code = re.sub("#include <cuda_.*", "", code)
     # Compiled once: most of what a small kernel would take is the header.
     header = compiled("cuda.h.gch", HEADER, "-x", "c++-header").with_suffix("")
     name = hashlib.sha256(code.encode()).hexdigest()[:16]

@@ -176,6 +176,7 @@ def compile_all():
 
 C_NAMES = {
     "__half": "f2",
+    "__nv_bfloat16": "u2",
     "float": "f4",
     "double": "f8",
     "int": "i4",
