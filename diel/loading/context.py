@@ -64,6 +64,8 @@ class Context:
     gpus : tuple of int
         The devices that are this rank's alone, as CUDA counts them in this process: from 0. Which
         they are on the node is in ``CUDA_VISIBLE_DEVICES``.
+    gpu_share : float
+        How much of its devices this rank may use: less than 1.0 where ranks share a device.
     tuples : TupleClient
         The tuple space.
     results : Results
@@ -85,6 +87,7 @@ class Context:
         tuples: TupleClient,
         record: Callable[..., None],
         gpus: Sequence[int] = (),
+        gpu_share: float = 1.0,
         channel: Channel | None = None,
         boundaries: Sequence[Boundary] = (),
     ) -> None:
@@ -101,6 +104,7 @@ class Context:
         self.options = options
         self.threads = threads
         self.gpus = tuple(gpus)
+        self.gpu_share = gpu_share
         self.tuples = tuples
         self.results = Results(record, place.run_dir)
         self._log: logging.Logger | None = None

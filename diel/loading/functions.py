@@ -7,10 +7,10 @@ imported under another name.
 A file that defines a function module may also define ``class Options(pydantic.BaseModel)``. Then
 the options in the workflow file are validated by it before any rank works, with the same messages
 as the rest of the file, and ``ctx.options`` is an instance of it. Its validators find the workflow
-file's folder in ``info.context["folder"]``. While the file is being checked they also find its
-modules by name in ``info.context["modules"]``, the places of their functions in
-``info.context["locations"]``, and the names of all modules, those with problems of their own too,
-in ``info.context["names"]``.
+file's folder in ``info.context["folder"]``. While the file is being checked they also find the
+module that the options belong to in ``info.context["module"]``, all modules by name in
+``info.context["modules"]``, the places of their functions in ``info.context["locations"]``, and the
+names of all modules, those with problems of their own too, in ``info.context["names"]``.
 """
 
 from __future__ import annotations
@@ -222,6 +222,7 @@ def check_options(draft: Draft) -> Workflow:
             where = f"module[{index}]"
             context = {
                 "folder": draft.file.parent,
+                "module": module,
                 "modules": modules,
                 "names": names,
                 "locations": draft.locations,

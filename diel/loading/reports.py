@@ -59,7 +59,7 @@ class ResultsTable:
     workflow : str
         The text of the workflow file.
     facts : mapping of str to str
-        What the run ran on.
+        What the run ran on, and what the module said of the table in ``declare(facts=...)``.
     state : str
         ``running``, ``finished``, ``failed`` or ``stopped``.
     elapsed_s : float
@@ -257,7 +257,7 @@ def _table(
         maximise=declared.maximise,
         expected=declared.expected,
         workflow=_text_of(directory.workflow),
-        facts={"run": directory.path.name, **run.facts},
+        facts={"run": directory.path.name, **run.facts, **declared.facts},
         state=_state(directory),
         elapsed_s=max(0.0, ended_s - declared.time_s),
         accounts=run.accounts,

@@ -47,6 +47,7 @@ class Results:
         expected: int | None = None,
         file: Path | None = None,
         parameters: Sequence[str] = (),
+        facts: Mapping[str, str] | None = None,
     ) -> None:
         """Declare the columns of the table, before the first row.
 
@@ -64,6 +65,8 @@ class Results:
             it itself, and calls `show` now and then in place of `add`.
         parameters : sequence of str, optional
             Which columns were chosen rather than found: what `diel report` tells apart.
+        facts : mapping of str to str, optional
+            What the rows are computed on and with, by name: what a report shows of it.
 
         Raises
         ------
@@ -89,6 +92,7 @@ class Results:
             expected=None if expected is None else int(expected),
             **({} if file is None else {"file": file.name}),
             **({"parameters": list(parameters)} if parameters else {}),
+            **({"facts": {str(name): str(fact) for name, fact in facts.items()}} if facts else {}),
         )
 
     def new_file(self) -> Path:

@@ -521,6 +521,8 @@ class ResultsDeclared(_OfResults):
         The name of a table that the module writes itself; else empty.
     parameters : sequence of str
         Columns that were chosen rather than found.
+    facts : dict of str to str
+        What the rows are computed on and with, by name.
     """
 
     columns: Texts
@@ -531,6 +533,9 @@ class ResultsDeclared(_OfResults):
         str, Kind("the name of a file", lambda value: value == "" or FILE_NAME.fits(value))
     ] = field(default="", is_sparse=True)
     parameters: Texts = field(default=(), is_sparse=True)
+    facts: Annotated[dict[str, str], table_of(TEXT, "a table of text")] = field(
+        default_factory=dict, is_sparse=True
+    )
 
     @property
     def table(self) -> TableName:

@@ -83,6 +83,8 @@ class TupleSpace:
         run_dir: Path | None = None,
         folder: Path | None = None,
         comm: Any = None,
+        gpus: Sequence[int] = (),
+        gpu_share: float = 1.0,
         tuples: TupleClient | None = None,
         record: Callable[..., None] | None = None,
         channel: Channel | None = None,
@@ -94,7 +96,7 @@ class TupleSpace:
         ----------
         module, group, options, copies, copy_index, copies_of, iteration
             What is in the context.
-        run_dir, folder, comm, tuples
+        run_dir, folder, comm, gpus, gpu_share, tuples
             So are these. A run directory that is not given is made, and removed with the space.
         channel, boundaries : optional
             Its messages, and the boundaries that the workflow file would declare.
@@ -118,6 +120,8 @@ class TupleSpace:
             make_module_comm=_refuse_module_comm,
             options={} if options is None else options,
             threads=1,
+            gpus=gpus,
+            gpu_share=gpu_share,
             tuples=self.client() if tuples is None else tuples,
             record=(lambda kind, **fields: None) if record is None else record,
             channel=channel,

@@ -105,7 +105,8 @@ def test_pipeline(tmp_path: Path) -> None:
 def test_what_a_module_says_is_recorded(capsys: pytest.CaptureFixture[str]) -> None:
     def talk(ctx: Any) -> None:
         ctx.progress(1, 2, "half")
-        ctx.results.declare(["loss"], objective="loss", maximise=False)
+        facts = {"device": "cpu", "threads": 2}
+        ctx.results.declare(["loss"], objective="loss", maximise=False, facts=facts)
         ctx.results.add({"loss": np.float64(0.5)})
         ctx.log.warning("%s is odd", "this")
         ctx.log.info("only in the log")
@@ -124,6 +125,7 @@ def test_what_a_module_says_is_recorded(capsys: pytest.CaptureFixture[str]) -> N
         "ResultAdded",
         "MessageLogged",
     ]
+    assert run.records[1]["facts"] == {"device": "cpu", "threads": "2"}
     assert run.results == [{"loss": 0.5}]
     assert run.warnings == ["this is odd"]
     assert "only in the log" in capsys.readouterr().out

@@ -42,6 +42,7 @@ OPTIONS = """
             if self.steps == 100:
                 assert (info.context["folder"] / "work.py").is_file()
                 assert info.context["modules"]["m"].processes == 2
+                assert info.context["module"] is info.context["modules"]["m"]
                 raise ValueError("the validator saw its context")
             if self.steps == 200:
                 {}["nowhere"]

@@ -61,7 +61,7 @@ def run(directory: RunDirectory, tables: int = 1, *, ends: bool = True, **about:
 
 
 def test_a_report_is_written_on_each_table(directory: RunDirectory) -> None:
-    run(directory, tables=2, parameters=["width", "layers"])
+    run(directory, tables=2, parameters=["width", "layers"], facts={"device_name": "a fast one"})
     written = write_reports(directory)
     assert [path.name for path in written] == ["report.html", "report-2.html"]
     assert directory.reports() == written
@@ -71,6 +71,7 @@ def test_a_report_is_written_on_each_table(directory: RunDirectory) -> None:
     assert "rank 2 on node17: sweeper.0" in text
     assert "For all trials: layers 1x2." in text
     assert "<td>1.2</td>" in text
+    assert "<td>a fast one</td>" in text
     assert "name</span> = " in text  # of the workflow file
     assert '"keys":["trial","width","error","seconds"]' in text
     assert "lowest error" in text
