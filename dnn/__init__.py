@@ -45,7 +45,8 @@ _PUBLIC = {
     "ensemble": "Ensemble",
     "errors": """
         CheckpointError ConfigurationError DataError DeviceError DnnError DtypeError LabelError
-        MissingDependencyError MixedPrecisionWarning NonFiniteError OutOfRangeError ShapeError
+        MissingDependencyError MixedPrecisionWarning NonFiniteError OutOfDeviceMemory
+        OutOfRangeError ShapeError
     """,
     "layers": """
         Activation BatchNorm Dropout Flatten FullyConnected Input Layer LayerNorm Output Residual

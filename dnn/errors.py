@@ -10,6 +10,7 @@
     │   └── LabelError          a label is not an integer in 0 .. classes - 1
     ├── NonFiniteError          NaN or infinity where it was to be looked for (ArithmeticError)
     ├── DeviceError             a device that is not there or cannot do it (RuntimeError)
+    │   └── OutOfDeviceMemory   a GPU has no room for what was asked for (MemoryError)
     ├── OutOfRangeError         an index outside a tensor (IndexError)
     ├── CheckpointError         a checkpoint that cannot be written, read or used (ValueError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
@@ -40,6 +41,7 @@ __all__ = [
     "MissingDependencyError",
     "MixedPrecisionWarning",
     "NonFiniteError",
+    "OutOfDeviceMemory",
     "OutOfRangeError",
     "ShapeError",
 ]
@@ -125,6 +127,34 @@ class DeviceError(DnnError, RuntimeError):
     def __init__(self, message: str, device: str = "cuda") -> None:
         self.device = device
         super().__init__(message)
+
+
+class OutOfDeviceMemory(DeviceError, MemoryError):
+    """A GPU has no room for what was asked for.
+
+    Parameters
+    ----------
+    device : str
+        Such as ``"cuda:0"``.
+    wanted_bytes, free_bytes, total_bytes : int
+    """
+
+    def __init__(self, device: str, wanted_bytes: int, free_bytes: int, total_bytes: int) -> None:
+        self.wanted_bytes = wanted_bytes
+        self.free_bytes = free_bytes
+        self.total_bytes = total_bytes
+        one, unit = _unit(total_bytes)
+        free = f"{free_bytes / one:.1f} {unit} of {total_bytes / one:.1f} free"
+        one, unit = _unit(wanted_bytes)
+        super().__init__(
+            f"{device} has no room: {wanted_bytes / one:.1f} {unit} wanted, {free}", device
+        )
+
+
+def _unit(size_bytes: int) -> tuple[int, str]:
+    """Return the largest unit of which a size has at least one: its bytes and its name."""
+    units = {1 << 30: "GiB", 1 << 20: "MiB", 1 << 10: "KiB"}
+    return next(((one, unit) for one, unit in units.items() if size_bytes >= one), (1, "bytes"))
 
 
 class OutOfRangeError(DnnError, IndexError):

@@ -112,6 +112,7 @@ def all_kernels() -> Iterator[Kernel]:
             yield reduction_kernel(reduction.last_stage(), (part, code), by_rows)
     for code in FLOATS:
         yield classification.log_softmax_kernel(code)
+        yield classification.narrow_log_softmax_kernel(code)
         yield noise.uniform_noise_kernel(code)
         yield gathers.end_batch_kernel(code, "f8")
         yield classification.tally_classes_kernel(code)

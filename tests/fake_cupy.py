@@ -343,7 +343,7 @@ def install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", sys.modules[__name__])
     pinned = SimpleNamespace(empty_pinned=lambda size, dtype: np.full(size, 77).astype(dtype))
     monkeypatch.setitem(sys.modules, "cupyx", pinned)
-    monkeypatch.setattr("dnn.backend.cuda.ops.Cublas", lambda cupy: Blas())
+    monkeypatch.setattr("dnn.backend.cuda.ops.Cublas", lambda cupy, index: Blas())
     monkeypatch.setattr("dnn.backend.device.cuda_problem", lambda index=0: None)
     memory._copy_stream.cache_clear()
     monkeypatch.setattr(memory, "_copy_stream", lambda index: Stream(non_blocking=True))

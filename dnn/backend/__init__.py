@@ -6,8 +6,13 @@ The plan compiler asks an `Ops` for functions once; replaying a plan never comes
 from __future__ import annotations
 
 import importlib.util
+import platform
+from pathlib import Path
 
-from dnn.backend.device import Device
+import numpy as np
+
+import dnn
+from dnn.backend.device import Device, import_cupy, version_text
 from dnn.backend.formula import Formula
 from dnn.backend.ops import ALIGNMENT_BYTES, Array, Chain, Ops, Step, empty
 from dnn.backend.routines import RoutineTable
@@ -21,6 +26,7 @@ __all__ = [
     "Ops",
     "RoutineTable",
     "Step",
+    "device_facts",
     "empty",
     "ops_for",
 ]
@@ -66,3 +72,48 @@ def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
 def has_numba() -> bool:
     """Say whether the loops on the CPU can be compiled; without Numba they are NumPy's."""
     return importlib.util.find_spec("numba") is not None
+
+
+def device_facts(device: str | Device) -> dict[str, str]:
+    """Say what computes on a device: its name and the versions of the libraries.
+
+    Returns
+    -------
+    dict of str to str
+        ``device`` (``"cpu"`` or ``"cuda"``), ``device_name``, ``dnn``, ``numpy``; of the CPU
+        ``kernels``; of a GPU ``cupy``, ``cuda``, ``cublas`` and ``driver`` (the newest CUDA that
+        the driver supports).
+
+    Raises
+    ------
+    DeviceError
+        If the device cannot be used.
+    """
+    where = Device.of(device)
+    where.require()
+    versions = {"dnn": dnn.__version__, "numpy": np.__version__}
+    if where.kind == "cpu":
+        kernels = ops_for("cpu").description
+        return {"device": "cpu", "device_name": _name_of_cpu(), **versions, "kernels": kernels}
+    from dnn.backend.cuda.products import cublas_version
+
+    cupy = import_cupy()
+    runtime = cupy.cuda.runtime
+    return {
+        "device": "cuda",
+        "device_name": runtime.getDeviceProperties(where.index)["name"].decode(),
+        **versions,
+        "cupy": str(cupy.__version__),
+        "cuda": version_text(runtime.runtimeGetVersion()),
+        "cublas": cublas_version(),
+        "driver": version_text(runtime.driverGetVersion()),
+    }
+
+
+def _name_of_cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

@@ -6,13 +6,24 @@ and in the files named ``cuda_...``, and only when a GPU is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dnn.errors import DeviceError, unknown_name
+from dnn.errors import DeviceError, OutOfDeviceMemory, unknown_name
 
-__all__ = ["CPU", "Device", "cuda_problem", "import_cupy"]
+__all__ = [
+    "CPU",
+    "Device",
+    "allocating",
+    "cuda_problem",
+    "free_bytes",
+    "free_memory",
+    "import_cupy",
+    "version_text",
+]
 
 INSTALL = "pip install 'diel[gpu]'"
 
@@ -87,7 +98,8 @@ def cuda_problem(index: int = 0) -> str | None:
     try:
         count = runtime.getDeviceCount()
     except Exception as error:
-        return f"CUDA finds no usable GPU: {error} (the driver supports CUDA {_version(driver)})"
+        supported = version_text(driver)
+        return f"CUDA finds no usable GPU: {error} (the driver supports CUDA {supported})"
     if not count:
         return "the driver finds no GPU: is CUDA_VISIBLE_DEVICES empty?"
     if index >= count:
@@ -95,6 +107,41 @@ def cuda_problem(index: int = 0) -> str | None:
     return None
 
 
-def _version(number: int) -> str:
+def version_text(number: int) -> str:
     """Return 12.8 for 12080, as CUDA numbers its versions."""
     return f"{number // 1000}.{number % 1000 // 10}"
+
+
+OUT_OF_MEMORY = 2
+"""cudaErrorMemoryAllocation."""
+
+
+@contextlib.contextmanager
+def allocating(cupy: Any, wanted_bytes: int, index: int = 0) -> Iterator[None]:
+    """Raise `OutOfDeviceMemory` where CuPy finds no room on a GPU."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MemoryError) or getattr(error, "status", None) == OUT_OF_MEMORY:
+            free, total = _free_bytes(cupy, index)
+            raise OutOfDeviceMemory(f"cuda:{index}", wanted_bytes, free, total) from error
+        raise
+
+
+def free_bytes(device: str | Device) -> tuple[int, int]:
+    """Return how many bytes of a GPU's memory this process can have, and how many there are."""
+    return _free_bytes(import_cupy(), Device.of(device).index)
+
+
+def _free_bytes(cupy: Any, index: int) -> tuple[int, int]:
+    with cupy.cuda.Device(index):
+        free, total = cupy.cuda.runtime.memGetInfo()
+        # CuPy keeps what arrays gave back, for arrays to come.
+        return int(free) + int(cupy.get_default_memory_pool().free_bytes()), int(total)
+
+
+def free_memory(device: str | Device) -> None:
+    """Give memory that no array holds any more back to a GPU."""
+    cupy = import_cupy()
+    with cupy.cuda.Device(Device.of(device).index):
+        cupy.get_default_memory_pool().free_all_blocks()

@@ -393,6 +393,7 @@ def test_the_public_names_of_dnn() -> None:
         "NeuralNetwork",
         "NonFiniteError",
         "Optimizer",
+        "OutOfDeviceMemory",
         "OutOfRangeError",
         "Output",
         "ProgressBar",

@@ -14,6 +14,9 @@ from dnn.backend.formula import COPY
 
 __all__ = ["log_softmax", "mean_cross_entropy", "tally_classes"]
 
+NARROW = 64
+"""Rows up to that width get a thread, longer ones a block."""
+
 
 def log_softmax_kernel(code: str) -> Kernel:
     """Write ``x - max(x) - log(sum(exp(x - max(x))))`` over contiguous rows, a block for each.
@@ -65,17 +68,48 @@ def log_softmax_kernel(code: str) -> Kernel:
     return Kernel(name, source, code == "f2")
 
 
+def narrow_log_softmax_kernel(code: str) -> Kernel:
+    """Write what `log_softmax_kernel` writes, a thread for each row: for short rows."""
+    name = f"narrow_log_softmax__{code}"
+    kind, middle = C_TYPES[code], arithmetic(code)
+    source = f"""extern "C" __global__ void {name}(
+    const {kind}* x, {kind}* out, const long long rows, const long long width)
+{{
+    typedef {middle} A;
+    const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long row = (long long)blockIdx.x * blockDim.x + threadIdx.x; row < rows;
+         row += step) {{
+        const {kind}* from = x + row * width;
+        {kind}* to = out + row * width;
+        A largest = -A(1.0 / 0.0);
+        for (long long i = 0; i < width; ++i) {{
+            const A value = (A)from[i];
+            largest = value != value || value > largest ? value : largest;
+        }}
+        A total = A(0);
+        for (long long i = 0; i < width; ++i) total = total + exp((A)from[i] - largest);
+        const A logarithm = log(total);
+        for (long long i = 0; i < width; ++i)
+            to[i] = {stored(code, "((A)from[i] - largest) - logarithm")};
+    }}
+}}
+"""
+    return Kernel(name, source, code == "f2")
+
+
 def log_softmax(launcher: Launcher, x: Any, column: Any, exponentials: Any, out: Any) -> None:
-    """Logarithm of the softmax, a block of threads for each row; needs no workspace."""
+    """Logarithm of the softmax, a block for each row or a thread; needs no workspace."""
     if not x.flags.c_contiguous:
         launcher.elementwise(of_formula(COPY), (x, out))
         x = out
     require_contiguous("log_softmax", out)
     width = x.shape[-1]
     rows = x.size // max(1, width)
-    kernel = log_softmax_kernel(code_of(x.dtype))
-    if rows:
-        launcher.launch(kernel, rows, [x, out, np.int64(rows), np.int64(width)])
+    arguments = [x, out, np.int64(rows), np.int64(width)]
+    if width <= NARROW:
+        launcher.for_each(narrow_log_softmax_kernel(code_of(x.dtype)), rows, arguments)
+    elif rows:
+        launcher.launch(log_softmax_kernel(code_of(x.dtype)), rows, arguments)
 
 
 def mean_cross_entropy(

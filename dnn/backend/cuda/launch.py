@@ -24,6 +24,7 @@ from dnn.backend.cuda.source import (
     elementwise_kernel,
     reduction_kernel,
 )
+from dnn.backend.device import allocating
 from dnn.errors import DeviceError, ShapeError
 
 __all__ = [
@@ -66,8 +67,9 @@ class Call(NamedTuple):
 class Launcher:
     """Compiles kernels when they are first called, and calls them."""
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: Any, index: int = 0) -> None:
         self.cupy = cupy
+        self.index = index
         self._sources: dict[Any, Kernel] = {}
         self._compiled: dict[Kernel, Any] = {}
         self._workspaces: dict[str, Any] = {}
@@ -219,7 +221,9 @@ class Launcher:
     def _workspace(self, code: str) -> Any:
         """Return memory for parts of results; reductions of one queue take turns."""
         if code not in self._workspaces:
-            self._workspaces[code] = self.cupy.empty(FEW * MOST_PARTS, np.dtype(code))
+            size, kind = FEW * MOST_PARTS, np.dtype(code)
+            with allocating(self.cupy, size * kind.itemsize, self.index):
+                self._workspaces[code] = self.cupy.empty(size, kind)
         return self._workspaces[code]
 
     def _check(self, where: str, operand: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.device import Device, import_cupy
+from dnn.backend.device import Device, allocating, import_cupy
 from dnn.backend.ops import Array
 
 __all__ = ["CudaMemory"]
@@ -62,12 +62,12 @@ class CudaMemory:
 
     def empty(self, size: int, dtype: np.dtype[Any]) -> Any:
         """Return new memory of the device."""
-        with self._here():
+        with self._here(), allocating(self.cupy, size * dtype.itemsize, self.index):
             return self.cupy.empty(size, dtype)
 
     def empty_unified(self, size: int, dtype: np.dtype[Any]) -> tuple[Any, Array]:
         """Return new unified memory, as an array of the device and as one of the host."""
-        with self._here():
+        with self._here(), allocating(self.cupy, size * dtype.itemsize, self.index):
             pointer = self.cupy.cuda.malloc_managed(max(1, size * dtype.itemsize))
             device = self.cupy.ndarray((size,), dtype, memptr=pointer)
         return device, _host_view(device, size, dtype)

@@ -21,7 +21,7 @@ from dnn.backend.cuda import (
 from dnn.backend.cuda.launch import Launcher, Replay
 from dnn.backend.cuda.products import Cublas
 from dnn.backend.cuda.source import Elementwise
-from dnn.backend.device import Device, import_cupy
+from dnn.backend.device import Device, allocating, import_cupy
 from dnn.backend.formula import COPY, Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step
 
@@ -70,8 +70,9 @@ class CudaOps(Ops):
             cupy.cuda.Device(device.index).use()
         self.device = str(device)
         self.cupy = cupy
-        self.launcher = Launcher(cupy)
-        self.blas = Cublas(cupy) if blas is None else blas
+        self._index = device.index
+        self.launcher = Launcher(cupy, device.index)
+        self.blas = Cublas(cupy, device.index) if blas is None else blas
         self._replays: weakref.WeakSet[Replay] = weakref.WeakSet()
 
     # Plans.
@@ -133,12 +134,14 @@ class CudaOps(Ops):
 
     def memory(self, size_bytes: int) -> Array:  # type: ignore[override]
         """Return new memory as bytes, not initialised; CuPy aligns it to 512 bytes."""
-        raw: Array = self.cupy.empty(size_bytes, np.uint8)
+        with allocating(self.cupy, size_bytes, self._index):
+            raw: Array = self.cupy.empty(size_bytes, np.uint8)
         return raw
 
     def asarray(self, x: Array) -> Array:  # type: ignore[override]
         """Return an array on the GPU, the same one if it is there."""
-        array: Array = self.cupy.asarray(x)
+        with allocating(self.cupy, x.nbytes, self._index):
+            array: Array = self.cupy.asarray(x)
         return array
 
     def to_host(self, x: Array) -> Array:  # type: ignore[override]

@@ -19,9 +19,10 @@ import numpy as np
 
 from dnn.backend.cuda.launch import Launcher, element_strides
 from dnn.backend.cuda.source import code_of
+from dnn.backend.device import allocating
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
-__all__ = ["Cublas", "Product", "multiply", "product_of"]
+__all__ = ["Cublas", "Product", "cublas_version", "load_library", "multiply", "product_of"]
 
 WORKSPACE_BYTES = 32 << 20
 
@@ -141,12 +142,13 @@ def _orientation(x: Any) -> tuple[bool, int]:
 class Cublas:
     """A handle of cuBLAS with a workspace of its own; `DeviceError` if it does not start."""
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: Any, index: int = 0) -> None:
         self._cupy = cupy
-        self._library = _load()
+        self._library = load_library("cublas")
         self._handle = ctypes.c_void_p()
-        self._check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
-        self._workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
+        _check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
+        with allocating(cupy, WORKSPACE_BYTES, index):
+            self._workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
         self._stream: int | None = None
         self._one = {"f4": ctypes.c_float(1.0), "f8": ctypes.c_double(1.0)}
         self._zero = {"f4": ctypes.c_float(0.0), "f8": ctypes.c_double(0.0)}
@@ -188,7 +190,7 @@ class Cublas:
             COMPUTE_TYPES[code],
             DEFAULT_ALGORITHM,
         )
-        self._check(status, "cublasGemmStridedBatchedEx")
+        _check(status, "cublasGemmStridedBatchedEx")
 
     def use_current_stream(self) -> None:
         """Put further products into the queue of CuPy's current stream."""
@@ -196,29 +198,41 @@ class Cublas:
         if stream == self._stream:
             return
         status = self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream))
-        self._check(status, "cublasSetStream")
+        _check(status, "cublasSetStream")
         # Setting the stream takes the workspace away again.
         status = self._library.cublasSetWorkspace_v2(
             self._handle,
             ctypes.c_void_p(self._workspace.data.ptr),
             ctypes.c_size_t(WORKSPACE_BYTES),
         )
-        self._check(status, "cublasSetWorkspace")
+        _check(status, "cublasSetWorkspace")
         self._stream = stream
 
-    @staticmethod
-    def _check(status: int, what: str) -> None:
-        if status:
-            raise DeviceError(f"{what} failed with cuBLAS status {status}")
+
+def cublas_version() -> str:
+    """Return such as ``"13.0.2"``."""
+    library, numbers = load_library("cublas"), []
+    for part in range(3):  # libraryPropertyType: MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL
+        number = ctypes.c_int()
+        _check(library.cublasGetProperty(part, ctypes.byref(number)), "cublasGetProperty")
+        numbers.append(number.value)
+    return ".".join(map(str, numbers))
 
 
-def _load() -> Any:
-    """Return the library that CuPy uses too, where it comes from PyPI or a CUDA toolkit."""
+def _check(status: int, what: str) -> None:
+    if status:
+        raise DeviceError(f"{what} failed with cuBLAS status {status}")
+
+
+def load_library(name: str) -> Any:
+    """Return ``"cublas"`` or ``"cublasLt"``, its functions by their names in C.
+
+    It is the one that CuPy uses too, where it comes from PyPI or a CUDA toolkit.
+    """
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        path = load_nvidia_dynamic_lib("cublas").abs_path
-        return ctypes.CDLL(path)
+        return ctypes.CDLL(load_nvidia_dynamic_lib(name).abs_path)
     except Exception as error:  # each source of libraries has errors of its own
-        message = f"cuBLAS is not to be found: {error} (pip install 'diel[gpu]')"
+        message = f"{name} is not to be found: {error} (pip install 'diel[gpu]')"
         raise DeviceError(message) from error
