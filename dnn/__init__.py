@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dnn.optimizers import *  # noqa: F403
     from dnn.tensor import *  # noqa: F403
     from dnn.training.checkpoint import *  # noqa: F403
+    from dnn.training.data import DeviceData as DeviceData
 
 __version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
 
@@ -58,6 +59,7 @@ _PUBLIC = {
     "nets": "mlp",
     "optimizers": "SGD AdaGrad Adam AdamW Cosine Optimizer RMSProp StepDecay WarmUp",
     "tensor": "Tensor",
+    "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}

@@ -20,7 +20,7 @@ from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.model import NeuralNetwork
 from dnn.optimizers import SGD, Optimizer, Update
-from dnn.training.data import Versions, for_each
+from dnn.training.data import DeviceData, Versions, for_each
 from dnn.training.evaluation import evaluate
 from dnn.training.history import History
 from dnn.training.networks import Fit, Networks
@@ -178,8 +178,8 @@ class Ensemble(Networks):
     @explains_arguments
     def fit(
         self,
-        x: npt.ArrayLike,
-        y: npt.ArrayLike,
+        x: npt.ArrayLike | DeviceData,
+        y: npt.ArrayLike | None = None,
         *,
         rows: Sequence[npt.ArrayLike] | None = None,
         versions: Sequence[int] | None = None,
@@ -194,7 +194,8 @@ class Ensemble(Networks):
         Parameters
         ----------
         x : array_like, shape (n, ...) or (V, n, ...)
-            Samples; or V versions of them, such as those standardised with each fold's own mean.
+            Samples; or V versions of them, such as those standardised with each fold's own mean;
+            or a `DeviceData` of either, without `y`.
         y : array_like, shape (n,) or (n, outputs)
         rows : sequence of K arrays of int, all of one length, optional
             Which samples each network is trained on; all if left out.
@@ -282,8 +283,8 @@ class Ensemble(Networks):
 
     def evaluate(
         self,
-        x: npt.ArrayLike,
-        y: npt.ArrayLike,
+        x: npt.ArrayLike | DeviceData,
+        y: npt.ArrayLike | None = None,
         *,
         rows: Sequence[npt.ArrayLike] | None = None,
         versions: Sequence[int] | None = None,

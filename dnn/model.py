@@ -24,7 +24,7 @@ from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.names import suggestion
 from dnn.optimizers import Optimizer, optimizer_of
-from dnn.training.data import checked_pair, fit_data
+from dnn.training.data import DeviceData, checked_pair, fit_data
 from dnn.training.evaluation import evaluate
 from dnn.training.history import History
 from dnn.training.network import BatchPlan
@@ -118,10 +118,10 @@ class NeuralNetwork(Networks):
     @explains_arguments
     def fit(
         self,
-        x: npt.ArrayLike,
-        y: npt.ArrayLike,
+        x: npt.ArrayLike | DeviceData,
+        y: npt.ArrayLike | None = None,
         *,
-        validation: tuple[npt.ArrayLike, npt.ArrayLike] | float | None = None,
+        validation: tuple[npt.ArrayLike, npt.ArrayLike] | DeviceData | float | None = None,
         epochs: int = 1,
         batch_size: int = 32,
         callbacks: Sequence[Callback] = (),
@@ -134,7 +134,7 @@ class NeuralNetwork(Networks):
         Parameters
         ----------
         x : array_like, shape (n, ...)
-            Samples, of the shape that the `Input` states.
+            Samples, of the shape that the `Input` states; or a `DeviceData`, without `y`.
         y : array_like, shape (n,) or (n, outputs)
             Labels as integers from 0, or values.
         validation : (array_like, array_like) or float, optional
@@ -344,7 +344,9 @@ class NeuralNetwork(Networks):
             raise ConfigurationError(f"{type(self._network.loss).__name__} gives no classes")
         return self.predict(x)
 
-    def evaluate(self, x: npt.ArrayLike, y: npt.ArrayLike) -> dict[str, float]:
+    def evaluate(
+        self, x: npt.ArrayLike | DeviceData, y: npt.ArrayLike | None = None
+    ) -> dict[str, float]:
         """Measure the network on samples.
 
         Parameters

@@ -18,6 +18,7 @@ from dnn.memory import MemoryManager
 from dnn.training.network import Network
 
 __all__ = [
+    "DeviceData",
     "Rows",
     "Samples",
     "Versions",
@@ -44,6 +45,8 @@ class Samples:
         What each network is given; all of them if left out.
     memory : tuple of MemoryManager
         Where `on_device` has put them, if it had to.
+    host_y : array, optional
+        A copy of `y` on the host, if there is one besides.
     """
 
     x: Array
@@ -51,6 +54,7 @@ class Samples:
     weights: Array | None = None
     rows: Rows | None = None
     memory: tuple[MemoryManager, ...] = ()
+    host_y: Array | None = None
 
     @property
     def count(self) -> int:
@@ -66,7 +70,7 @@ class Samples:
         device = network.ops.device
         if device == "cpu":
             return self
-        memory: list[MemoryManager] = []
+        memory = list(self.memory)
 
         def there(array: Any) -> Array:
             if not isinstance(array, np.ndarray):
@@ -79,19 +83,115 @@ class Samples:
 
         x, y = there(self.x), there(self.y)
         weights = None if self.weights is None else there(self.weights)
-        return Samples(x, y, weights, self.rows, tuple(memory))
+        host_y = self.y if isinstance(self.y, np.ndarray) else self.host_y
+        return Samples(x, y, weights, self.rows, tuple(memory), host_y)
+
+    def targets(self, network: Network) -> Array:
+        """Return all targets on the host."""
+        return on_host(network, self.y if self.host_y is None else self.host_y)
 
     def class_counts(self, network: Network) -> list[list[int]]:
         """Return how many samples of each class each network is given, if a training counts it."""
         classes = network.classes_to_tally
         if classes is None:
             return []
-        labels = on_host(network, self.y)
+        labels = self.targets(network)
         labels = labels[None] if self.rows is None else labels[self.rows]
         shifted = labels + classes * np.arange(len(labels))[:, None]
         counts = np.bincount(shifted.ravel(), minlength=classes * len(labels))
         by_network: list[list[int]] = counts.reshape(-1, classes).tolist()
         return by_network
+
+
+class DeviceData:
+    """Samples and targets that are checked, and sent to a device, once for all trainings.
+
+    `fit` and `evaluate` of `NeuralNetwork` and `Ensemble` take it in the place of `x` and `y`. Any
+    number of networks share one copy on each device; it lasts as long as this object.
+
+    Parameters
+    ----------
+    x, y : array_like
+        As for `fit`; not to be changed afterwards.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dnn import DeviceData, NeuralNetwork, mlp
+    >>> data = DeviceData(np.eye(2), [0, 1])
+    >>> for seed in range(3):
+    ...     _ = NeuralNetwork(mlp(2, [4], 2), seed=seed).fit(data, progress=False)
+    """
+
+    def __init__(self, x: npt.ArrayLike, y: npt.ArrayLike) -> None:
+        self.x = x
+        self.y = y
+        self._sent: dict[tuple[Any, ...], tuple[Samples, int]] = {}
+
+    def samples(self, network: Network, versions: bool = False) -> tuple[Samples, int]:
+        """Return samples where a network computes, and how many versions of each there are.
+
+        Parameters
+        ----------
+        network : Network
+        versions : bool
+            `x` may have an axis of versions, as in `Ensemble.fit`.
+
+        Returns
+        -------
+        Samples
+            Version after version.
+        int
+            Number of versions.
+
+        Raises
+        ------
+        ShapeError, LabelError, DataError
+            If they do not fit the network, or contain NaN or infinity.
+        """
+        loss, ops = network.loss, network.ops
+        of_x = (ops.device, network.dtype, network.keeps_half, network.input_shape, versions)
+        key = (*of_x, network.output_shape, type(loss), repr(vars(loss)))
+        if key not in self._sent:
+            samples, copies = _checked_versions(network, "x", self.x, self.y, versions)
+            for known, (sent, _) in self._sent.items():
+                if known[: len(of_x)] == of_x:  # other targets of the same samples
+                    samples = replace(samples, x=sent.x, memory=sent.memory)
+            self._sent[key] = samples.on_device(network), copies
+        return self._sent[key]
+
+
+def _checked_versions(
+    network: Network, name: str, x: npt.ArrayLike, y: npt.ArrayLike, versions: bool
+) -> tuple[Samples, int]:
+    """Return checked samples, version after version, and the number of versions."""
+    given: Any = x if _lies_with(network, x) else array_of(name, x)
+    copies = 1
+    if versions and given.ndim == len(network.input_shape) + 2:
+        copies = len(given)
+        given = given.reshape(-1, *given.shape[2:])
+    samples = checked_samples(network, name, given)
+    targets = checked_targets(network, y, len(samples) // copies)
+    if copies > 1:
+        targets = np.concatenate([on_host(network, targets)] * copies)
+    return Samples(samples, targets), copies
+
+
+def given_data(
+    network: Network,
+    name: str,
+    x: npt.ArrayLike | DeviceData,
+    y: npt.ArrayLike | None,
+    versions: bool = False,
+) -> tuple[Samples, int]:
+    """Return checked samples, and how many versions of each there are; `name` is that of `x`."""
+    if isinstance(x, DeviceData):
+        if y is not None:
+            raise ConfigurationError("a DeviceData has its targets: leave y out")
+        return x.samples(network, versions)
+    if y is None:
+        raise ConfigurationError("y is missing; only a DeviceData comes without")
+    return _checked_versions(network, name, x, y, versions)
 
 
 def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
@@ -168,18 +268,19 @@ def checked_targets(network: Network, y: npt.ArrayLike, count: int) -> Array:
     return targets
 
 
-def checked_pair(network: Network, name: str, x: npt.ArrayLike, y: npt.ArrayLike) -> Samples:
+def checked_pair(
+    network: Network, name: str, x: npt.ArrayLike | DeviceData, y: npt.ArrayLike | None
+) -> Samples:
     """Return samples and targets as network and loss take them; `name` is that of the samples."""
-    samples = checked_samples(network, name, x)
-    return Samples(samples, checked_targets(network, y, len(samples)))
+    return given_data(network, name, x, y)[0]
 
 
 def fit_data(
     network: Network,
     seed: int,
-    x: npt.ArrayLike,
-    y: npt.ArrayLike,
-    validation: tuple[npt.ArrayLike, npt.ArrayLike] | float | None,
+    x: npt.ArrayLike | DeviceData,
+    y: npt.ArrayLike | None,
+    validation: tuple[npt.ArrayLike, npt.ArrayLike] | DeviceData | float | None,
     class_weight: Mapping[int, float] | Literal["balanced"] | None,
     sample_weight: npt.ArrayLike | None,
 ) -> tuple[Samples, Samples | None]:
@@ -188,17 +289,22 @@ def fit_data(
     `seed` is of the rows that are taken out, where `validation` is a share. The second result is
     to be evaluated on after each epoch.
     """
-    is_share = validation is not None and not isinstance(validation, tuple | list)
+    is_share = validation is not None and not isinstance(validation, tuple | list | DeviceData)
     if is_share:  # rows are taken out on the host
-        x, y = array_of("x", x), array_of("y", y)
+        if isinstance(x, DeviceData) and y is None:
+            y, x = x.y, x.x
+        if not isinstance(x, DeviceData) and y is not None:
+            x, y = array_of("x", x), array_of("y", y)
     training = checked_pair(network, "x", x, y)
     loss, outputs = network.loss, network.output_shape
     classes = loss.class_count(outputs) if loss.classifies else None
-    targets = on_host(network, training.y)
+    targets = training.targets(network)
     weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
     training = replace(training, weights=weights)
     if validation is None:
         return training, None
+    if isinstance(validation, DeviceData):
+        return training, validation.samples(network)[0]
     if isinstance(validation, tuple | list):
         pair: Sequence[npt.ArrayLike] = validation
         if len(pair) != 2:
@@ -244,19 +350,13 @@ class Versions:
         cls,
         network: Network,
         models: int,
-        x: npt.ArrayLike,
-        y: npt.ArrayLike,
+        x: npt.ArrayLike | DeviceData,
+        y: npt.ArrayLike | None,
         versions: Sequence[int] | None,
     ) -> Versions:
         """Check what a user gave; parameters and errors as in `Ensemble.fit`."""
-        given: Any = x if _lies_with(network, x) else array_of("x", x)
-        copies = 1
-        if versions is not None and given.ndim == len(network.input_shape) + 2:
-            copies = len(given)
-            given = given.reshape(-1, *given.shape[2:])
-        samples = checked_samples(network, "x", given)
-        count = len(samples) // copies
-        targets = checked_targets(network, y, count)
+        samples, copies = given_data(network, "x", x, y, versions is not None)
+        count = samples.count // copies
         offsets = np.zeros(models, np.intp)
         if versions is not None:
             each = for_each("versions", versions, models)
@@ -265,9 +365,7 @@ class Versions:
                 message = f"versions must be in 0 .. {copies - 1}, not {wrong[0]}"
                 raise ConfigurationError(message)
             offsets = each.astype(np.intp) * count
-        if copies > 1:
-            targets = np.concatenate([on_host(network, targets)] * copies)
-        return cls(Samples(samples, targets).on_device(network), count, offsets)
+        return cls(samples.on_device(network), count, offsets)
 
     def given(self, name: str, rows: Sequence[npt.ArrayLike] | None) -> Samples:
         """Return samples of which each network is given some rows, all if left out.

@@ -8,7 +8,7 @@ import numpy as np
 
 from dnn import metrics
 from dnn.backend import Array
-from dnn.training.data import Rows, Samples, on_host
+from dnn.training.data import Rows, Samples
 from dnn.training.network import Network, PlanKind
 
 __all__ = ["evaluate", "outputs_of"]
@@ -33,8 +33,7 @@ def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
     losses = (total / samples.count).reshape(-1).tolist()
     results: list[dict[str, float]] = [{"loss": loss} for loss in losses]
     if network.loss.classifies:
-        rows, y = samples.rows, samples.y
-        labels = on_host(network, y)
+        rows, labels = samples.rows, samples.targets(network)
         truth = labels[None] if rows is None else labels[rows]
         predicted = network.loss.predicted(_joined(network, parts)).reshape(len(results), -1)
         scores = metrics.of_predictions(truth.astype(np.int64, copy=False), predicted)

@@ -371,6 +371,7 @@ def test_the_public_names_of_dnn() -> None:
         "Cosine",
         "DataError",
         "Dataset",
+        "DeviceData",
         "DeviceError",
         "DnnError",
         "Dropout",

@@ -112,6 +112,42 @@ def test_an_ensemble_trains_on_tensors_of_its_gpu_without_a_copy():
     assert losses[0] == losses[1]
 
 
+def test_data_are_sent_once_for_all_trainings():
+    x, y = device_checks.data()
+    data = dnn.DeviceData(x, y)
+    rows = [np.arange(30), np.arange(10, 40)]
+    options = {"rows": rows, "validation_rows": rows[::-1], "epochs": 2, "batch_size": 16}
+    alone = {"epochs": 2, "batch_size": 16, "progress": False}
+    found = {}
+    for given in ((x, y), (data,)):
+        before = allocation_statistics().to_device_bytes
+        ensemble = dnn.Ensemble(dnn.mlp(6, [5], 3), seeds=[1, 2], device="cuda")
+        for seeds in ([1, 2], [3, 4], [5, 6]):
+            ensemble.restart(seeds)
+            histories = ensemble.fit(*given, **options)
+        scores = ensemble.evaluate(*given, rows=rows)
+        model = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), device="cuda", seed=7)
+        model.fit(*given, validation=given if len(given) == 2 else data, **alone)
+        sent = allocation_statistics().to_device_bytes - before
+        losses = [(history.loss, history.validation) for history in (*histories, model.history)]
+        found[len(given)] = losses, scores, model.evaluate(*given)
+        copies = 5 if len(given) == 2 else 1  # three fits and an evaluation of K, one fit alone
+        assert sent == copies * (x.nbytes + y.astype(np.intp).nbytes)
+    assert found[1] == found[2]
+
+
+def test_networks_of_several_losses_share_samples():
+    x, y = device_checks.data()
+    targets = np.eye(3, dtype=np.float32)[y]
+    data = dnn.DeviceData(x, targets)
+    before = allocation_statistics().to_device_bytes
+    for loss in ("softmax_cross_entropy", "mean_squared_error") * 2:
+        model = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), loss, device="cuda")
+        model.fit(data, progress=False)
+    sent = allocation_statistics().to_device_bytes - before
+    assert sent == x.nbytes + y.astype(np.intp).nbytes + targets.nbytes
+
+
 def test_what_a_network_has_on_the_gpu_is_counted():
     x, y = device_checks.data()
     before = allocation_statistics().device.size_bytes

@@ -380,6 +380,36 @@ def test_a_second_fit_sees_data_that_lie_elsewhere():
     assert networks.fit(changed, LABELS)[0].loss == fresh.fit(changed, LABELS)[0].loss
 
 
+@pytest.mark.parametrize("versions", [None, [0, 1]])
+def test_data_that_are_checked_once_give_the_same(versions):
+    x = X if versions is None else np.stack([X, X * 2])
+    found = []
+    data = dnn.DeviceData(x, LABELS)
+    for given in ((x, LABELS), (data,), (data,)):
+        networks = dnn.Ensemble(dnn.mlp(6, [5], 3), seeds=[1, 2])
+        histories = networks.fit(*given, versions=versions, epochs=2, batch_size=16)
+        scores = networks.evaluate(*given, versions=versions)
+        found.append([[history.loss for history in histories], scores])
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_network_alone_takes_data_that_are_checked_once():
+    data = dnn.DeviceData(X, LABELS)
+    found = []
+    for given, validation in (((X, LABELS), (X, LABELS)), ((data,), data)):
+        model = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), seed=1)
+        losses = [
+            model.fit(*given, validation=share, class_weight="balanced", progress=False).loss
+            for share in (validation, 0.2)
+        ]
+        found.append([losses, model.history.validation, model.evaluate(*given)])
+    assert found[0] == found[1]
+    with pytest.raises(ConfigurationError, match="leave y out"):
+        model.fit(data, LABELS)
+    with pytest.raises(ConfigurationError, match="y is missing"):
+        model.evaluate(X)
+
+
 def test_a_restart_needs_seeds():
     networks = dnn.Ensemble(dnn.mlp(6, [4], 3), seeds=[1])
     with pytest.raises(ConfigurationError, match="at least one seed"):
