@@ -1,23 +1,35 @@
 """What of CuPy dnn uses, on the CPU: arrays that NumPy cannot read, kernels that are run as C++.
 
-Stands in for the module in tests of `dnn.backend.cuda`. It is stricter than CuPy: whatever mixes
-arrays of host and device raises TypeError.
+Stands in for the module: in tests of `dnn.backend.cuda` by `install`, and for a whole program by
+``PYTHONPATH=tests/standin``. It is stricter than CuPy: whatever mixes arrays of host and device
+raises TypeError, and a copy on a stream of its own is done when somebody waits for it and not
+before. Variables of the environment, read when this is imported:
+
+==================== ==============================================================
+DIEL_STANDIN_BYTES   memory of the GPU; more is `OutOfMemoryError`
+DIEL_STANDIN_FAIL    ``capture``: no CUDA graph can be made
+DIEL_STANDIN_NAME    name of the GPU, which is otherwise ``stand-in GPU``
+==================== ==============================================================
 """
 
 from __future__ import annotations
 
+import builtins
 import ctypes
+import functools
 import itertools
+import os
 import sys
+import weakref
+from collections import deque
 from types import SimpleNamespace
 from typing import ClassVar
+from unittest import mock
 
 import cuda_emulator
 import numpy as np
-from cuda_catalogue import ELEMENTWISE, all_kernels, codes_of
 
-from dnn.backend.cuda import memory
-from dnn.backend.cuda.source import elementwise_kernel
+__version__ = "14.2.0+standin"
 
 
 class Pointer:
@@ -38,12 +50,12 @@ class ndarray:
     def __init__(self, shape, dtype=float, memptr=None, strides=None):
         size = np.dtype(dtype).itemsize
         if memptr is None:
-            self._host = np.empty(shape, dtype)
+            self._host = _allocated(np.empty(shape, dtype))
             return
         if strides is None:
             strides = np.empty(shape, dtype).strides
-        low = sum(min(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True))
-        high = sum(max(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True))
+        low = builtins.sum(min(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True))
+        high = builtins.sum(max(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True))
         raw = (ctypes.c_uint8 * (high - low + size)).from_address(memptr.ptr + low)
         raw.owner = memptr.owner
         self._host = np.ndarray(shape, dtype, raw, -low, strides)
@@ -100,12 +112,16 @@ class ndarray:
         self._host.fill(value)
 
     def copy(self):
-        return _wrap(self._host.copy())
+        return _wrap(_allocated(self._host.copy()))
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         if out is None:
-            return self._host.copy()
-        out[...] = self._host
+            out = np.empty(self.shape, self.dtype)
+        if out.shape != self.shape or out.dtype != self.dtype:
+            raise ValueError(f"get writes {self.shape} of {self.dtype}")
+        _copy("copy to host", stream, out, self._host)
+        if blocking:
+            (stream or Stream.now[-1]).synchronize()
         return out
 
     def set(self, host, stream=None):
@@ -113,7 +129,21 @@ class ndarray:
             raise TypeError("set takes an array of the host, of the same type")
         if host.shape != self.shape:
             raise ValueError(f"set takes the same shape, {self.shape} and not {host.shape}")
-        self._host[...] = host
+        _copy("copy to device", stream, self._host, host)
+
+
+def _copy(what, stream, out, x):
+    """Copy at once, or on a stream of its own when it is waited for: whoever does not wait sees."""
+
+    def work():
+        Stream.log.append(what)
+        out[...] = x
+
+    if stream is None or stream is Stream.now[-1]:
+        work()
+    else:
+        Stream.log.append(f"{what} begins")
+        stream.begun.append(work)
 
 
 def _wrap(host):
@@ -152,6 +182,7 @@ class RawModule:
             RawModule.launches.append(name)
 
             def work(boxes=boxes):  # pointers look into them
+                Stream.log.append(name)
                 launch(grid[0], block[0], pointers)
 
             Stream.now[-1].put(work)
@@ -161,6 +192,10 @@ class RawModule:
 
 def compile_all():
     """Compile what is commonly used in one go: the compiler takes 0.2 s to start."""
+    from cuda_catalogue import ELEMENTWISE, all_kernels, codes_of
+
+    from dnn.backend.cuda.source import elementwise_kernel
+
     if not RawModule.compiled:
         kernels = list(all_kernels())
         for name, axes in itertools.product(ELEMENTWISE, (2, 3)):
@@ -202,17 +237,73 @@ def _box(argument, kind):
     raise TypeError(f"{type(argument)} for a {kind}")
 
 
+class OutOfMemoryError(MemoryError):
+    """As CuPy's, with its text."""
+
+
+class MemoryPool:
+    """Memory of the device: what is in use, and what freed arrays have left with CuPy."""
+
+    capacity: ClassVar[int] = int(os.environ.get("DIEL_STANDIN_BYTES", 1 << 40))
+    used: ClassVar[int] = 0
+    held: ClassVar[int] = 0
+    limit: ClassVar[int] = 0
+
+    def used_bytes(self):
+        return self.used
+
+    def total_bytes(self):
+        return max(self.used, self.held)
+
+    def free_bytes(self):
+        return self.total_bytes() - self.used
+
+    def free_all_blocks(self):
+        MemoryPool.held = self.used
+
+    def set_limit(self, size=None, fraction=None):
+        MemoryPool.limit = int(size if fraction is None else fraction * self.capacity)
+
+    def get_limit(self):
+        return self.limit
+
+    @classmethod
+    def take(cls, size):
+        if cls.used + size > min(cls.capacity, cls.limit or cls.capacity):
+            message = f"Out of memory allocating {size:,} bytes (allocated so far: {cls.used:,}"
+            raise OutOfMemoryError(f"{message} bytes, limit set to: {cls.limit:,} bytes).")
+        cls.used += size
+        cls.held = max(cls.held, cls.used)
+
+    @classmethod
+    def give_back(cls, size):
+        cls.used -= size
+
+
+def get_default_memory_pool():
+    return MemoryPool()
+
+
+def _allocated(host, size=None):
+    """Count memory of the device as long as an array, or a view of it, is there."""
+    size = host.nbytes if size is None else size
+    MemoryPool.take(size)
+    weakref.finalize(host, MemoryPool.give_back, size)
+    return host
+
+
 def empty(shape, dtype=float):
-    host = np.empty(shape, dtype)
-    host.reshape(-1).view(np.uint8)[...] = 0xCB  # nobody may count on zeros
-    return _wrap(host)
+    size = np.prod(shape, dtype=int) * np.dtype(dtype).itemsize
+    raw = _allocated(np.full(size + 512, 0xCB, np.uint8), size)  # nobody may count on zeros
+    start = -raw.ctypes.data % 512  # as CuPy aligns it
+    return _wrap(raw[start : start + size].view(dtype).reshape(shape))
 
 
 def asarray(x):
     if hasattr(x, "__cuda_array_interface__") and not isinstance(x, ndarray):
         keep = SimpleNamespace(__array_interface__=x.__cuda_array_interface__, x=x)
         return _wrap(np.asarray(keep))
-    return x if isinstance(x, ndarray) else _wrap(np.array(x))
+    return x if isinstance(x, ndarray) else _wrap(_allocated(np.array(x)))
 
 
 def ascontiguousarray(x):
@@ -240,6 +331,18 @@ def asnumpy(x):
     return x._host.copy()
 
 
+def sum(x, axis=None, dtype=None, out=None, keepdims=False):
+    if out is None:
+        return _wrap(_allocated(np.asarray(np.sum(x._host, axis, dtype, keepdims=keepdims))))
+
+    def work():
+        Stream.log.append("cupy.sum")
+        np.sum(x._host, axis, dtype, out._host, keepdims)
+
+    Stream.now[-1].put(work)
+    return out
+
+
 class Graph:
     """What was put into a stream while it captured."""
 
@@ -250,19 +353,32 @@ class Graph:
 
     def launch(self, stream=None):
         Graph.launched += 1
+        Stream.log.append("graph")
         for function in self.work:
             function()
 
 
 class Stream:
-    """A queue: what is put into it is done at once, or kept while it captures."""
+    """A queue: what is put into it is done at once, or kept while it captures.
+
+    Copies that are begun on it, while another stream is the current one, wait in `begun`.
+    """
 
     now: ClassVar[list[Stream]] = []
-    fails: ClassVar[str] = ""
+    alive: ClassVar = weakref.WeakValueDictionary()
+    fails: ClassVar[str] = (
+        "DIEL_STANDIN_FAIL says that nothing is captured"
+        if os.environ.get("DIEL_STANDIN_FAIL") == "capture"
+        else ""
+    )
+    log: ClassVar[deque[str]] = deque(maxlen=100_000)
 
     def __init__(self, non_blocking=False):
         self.ptr = id(self) if non_blocking else 0
         self.captured = None
+        self.begun = deque()
+        self.done = 0
+        self.alive[self.ptr] = self
 
     def __enter__(self):
         self.now.append(self)
@@ -290,12 +406,30 @@ class Stream:
 
     def synchronize(self):
         assert self.captured is None, "a capturing stream cannot be waited for"
+        self.finish(self.done + len(self.begun))
+
+    def finish(self, count):
+        """Do what was begun, until so many have been done since the stream was made."""
+        while self.done < count:
+            self.done += 1
+            self.begun.popleft()()
 
     def record(self):
-        return SimpleNamespace(synchronize=lambda: None, stream=self)
+        return Event(self)
 
     def wait_event(self, event):
-        assert isinstance(event.stream, Stream)
+        event.synchronize()
+
+
+class Event:
+    """A place in a stream."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.place = stream.done + len(stream.begun)
+
+    def synchronize(self):
+        self.stream.finish(self.place)
 
 
 class Device:
@@ -312,7 +446,11 @@ class Device:
         pass
 
     def synchronize(self):
-        pass
+        deviceSynchronize()
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
 
 
 def malloc_managed(size):
@@ -324,57 +462,108 @@ def memPrefetchAsync(pointer, size, device, stream):
     assert device in (-1, 0)
 
 
-Stream.now.append(Stream())
+def memGetInfo():
+    pool = get_default_memory_pool()
+    return pool.capacity - pool.total_bytes(), pool.capacity
+
+
+def getDeviceCount():
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+    if not visible:
+        raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+    return len(visible.split(","))
+
+
+def getDeviceProperties(device):
+    name = os.environ.get("DIEL_STANDIN_NAME", "stand-in GPU").encode()
+    total = MemoryPool.capacity
+    return {"name": name, "totalGlobalMem": total, "major": 9, "minor": 0}
+
+
+def deviceGetAttribute(attribute, device):
+    return {20: 0, 75: 9, 76: 0}[attribute]  # compute mode, and capability
+
+
+def deviceSynchronize():
+    for stream in list(Stream.alive.values()):
+        stream.synchronize()
+
+
+_null_stream = Stream()
+Stream.now.append(_null_stream)
 cuda = SimpleNamespace(
     get_current_stream=lambda: Stream.now[-1],
     Stream=Stream,
+    Event=Event,
     Device=Device,
     malloc_managed=malloc_managed,
+    memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
     runtime=SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError,
         memPrefetchAsync=memPrefetchAsync,
+        memGetInfo=memGetInfo,
         driverGetVersion=lambda: 13000,
-        getDeviceCount=lambda: 1,
+        runtimeGetVersion=lambda: 13000,
+        getDeviceCount=getDeviceCount,
+        getDeviceProperties=getDeviceProperties,
+        deviceGetAttribute=deviceGetAttribute,
+        deviceSynchronize=deviceSynchronize,
     ),
 )
 
 
+def _computed_on_the_host(function):
+    """Return a function of NumPy for arrays of the device."""
+
+    def on_device(x, *arguments, **options):
+        found = function(x._host, *arguments, **options)
+        parts = [_wrap(_allocated(np.array(part))) for part in _as_tuple(found)]
+        return tuple(parts) if isinstance(found, tuple) else parts[0]
+
+    return on_device
+
+
+def _as_tuple(found):
+    return found if isinstance(found, tuple) else (found,)
+
+
+linalg = SimpleNamespace(
+    svd=_computed_on_the_host(np.linalg.svd),
+    eigh=_computed_on_the_host(np.linalg.eigh),
+    eigvalsh=_computed_on_the_host(np.linalg.eigvalsh),
+)
+fft = SimpleNamespace(
+    fft=_computed_on_the_host(np.fft.fft),
+    ifft=_computed_on_the_host(np.fft.ifft),
+)
+
+
+def empty_pinned(shape, dtype=float):
+    """Return what cupyx does."""
+    return np.full(shape, 77).astype(dtype)
+
+
 def install(monkeypatch):
     """Be the module cupy, with cuBLAS, for the length of a test."""
+    from fake_cublas import load_library
+
+    from dnn.backend.cuda import memory
+
     monkeypatch.setitem(sys.modules, "cupy", sys.modules[__name__])
-    pinned = SimpleNamespace(empty_pinned=lambda size, dtype: np.full(size, 77).astype(dtype))
-    monkeypatch.setitem(sys.modules, "cupyx", pinned)
-    monkeypatch.setattr("dnn.backend.cuda.ops.Cublas", lambda cupy, index: Blas())
+    monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=empty_pinned))
+    monkeypatch.setattr("dnn.backend.cuda.products.load_library", load_library)
     monkeypatch.setattr("dnn.backend.device.cuda_problem", lambda index=0: None)
-    memory._copy_stream.cache_clear()
-    monkeypatch.setattr(memory, "_copy_stream", lambda index: Stream(non_blocking=True))
+    # A stream of this module, kept for the test.
+    copy_stream = functools.cache(memory._copy_stream.__wrapped__)
+    monkeypatch.setattr(memory, "_copy_stream", copy_stream)
     compile_all()
 
 
-class Blas:
-    """cuBLAS's product, column by column, from the addresses that it would get."""
+def Blas():
+    """Return dnn's handle of the stand-in for cuBLAS."""
+    from fake_cublas import load_library
 
-    def use_current_stream(self):
-        pass
+    from dnn.backend.cuda.products import Cublas
 
-    def multiply(self, *arguments):
-        Stream.now[-1].put(lambda: self._multiply(*arguments))
-
-    def _multiply(self, code, product, a, b, c, arrays):
-        p = product
-        for i in range(p.batch):
-            left = _matrix(code, a, i * p.step_a, p.lead_a, p.transpose_a, p.rows, p.inner)
-            right = _matrix(code, b, i * p.step_b, p.lead_b, p.transpose_b, p.inner, p.columns)
-            out = _matrix(code, c, i * p.step_c, p.lead_c, False, p.rows, p.columns)
-            wide = np.float64 if code == "f8" else np.float32
-            out[...] = left.astype(wide) @ right.astype(wide)
-
-
-def _matrix(code, address, offset, lead, transposed, rows, columns):
-    """Return op(X), of which one column follows the other after `lead` elements."""
-    shape = (columns, rows) if transposed else (rows, columns)
-    assert lead >= shape[0], "cuBLAS refuses a leading dimension shorter than a column"
-    size = np.dtype(code).itemsize
-    extent = ((shape[1] - 1) * lead + shape[0]) * size
-    raw = (ctypes.c_uint8 * extent).from_address(address + offset * size)
-    matrix = np.ndarray(shape, code, raw, strides=(size, lead * size))
-    return matrix.T if transposed else matrix
+    with mock.patch("dnn.backend.cuda.products.load_library", load_library):
+        return Cublas(sys.modules[__name__], 0)
