@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -353,7 +354,8 @@ class _Worker:
                 threads=spec.threads,
                 tuples=self._tuples,
                 record=self._recorder_for(order),
-                gpus=range(spec.gpus),
+                gpus=range(math.ceil(spec.gpus)),
+                gpu_share=spec.gpus if 0 < spec.gpus < 1 else 1.0,
                 channel=self._channel,
                 boundaries=self._boundaries,
             )

@@ -33,7 +33,7 @@ class ModuleSpec(Frozen):
     executable: ExecutableSpec | None
     threads: int  # of BLAS and OpenMP, for each rank
     options: dict[str, Any]
-    gpus: int = 0  # of each rank
+    gpus: float = 0  # of each rank; a whole number or 1/n
 
     @classmethod
     def of(cls, module: Module, location: FunctionLocation | None) -> ModuleSpec:

@@ -97,7 +97,8 @@ def _resources(module: Module) -> str:
         if number > 1:
             words.append(f"{number} {noun}")
     if module.gpus:
-        words.append(f"{module.gpus} GPU{'s' if module.gpus > 1 else ''}")
+        share = f"1/{round(1 / module.gpus)}" if module.gpus < 1 else f"{module.gpus}"
+        words.append(f"{share} GPU{'s' if module.gpus > 1 else ''}")
     return " x ".join(words)
 
 

@@ -92,7 +92,28 @@ Count = Annotated[int, Field(ge=1), AfterValidator(_not_absurd)]
 Times = Annotated[int, Field(ge=0), AfterValidator(_not_absurd)]
 # CUDA itself ends at 64 devices in a process.
 LARGEST_GPU_COUNT = 64
-GpuCount = Annotated[int, Field(ge=0, le=LARGEST_GPU_COUNT)]
+_CLOSE_TO_A_SHARE: Final = 0.02  # 0.33 is a third
+
+
+def _whole_or_share(gpus: float) -> float:
+    """Return a whole number as an integer, and what is close to 1/n as just that."""
+    if float(gpus).is_integer():
+        return int(gpus)
+    copies = round(1 / gpus)
+    if 2 <= copies <= LARGEST_GPU_COUNT and abs(gpus * copies - 1) < _CLOSE_TO_A_SHARE:
+        return 1 / copies
+    raise ValueError(
+        f"{gpus:g} is no share of a GPU: write a whole number, or 0.5, 0.25, 0.2 ... for copies "
+        "that share one"
+    )
+
+
+GpuCount = Annotated[
+    float,
+    Field(ge=0, le=LARGEST_GPU_COUNT),
+    InWords(f"a whole number from 0 to {LARGEST_GPU_COUNT}, or 0.5, 0.25, 0.2 ... of a GPU"),
+    AfterValidator(_whole_or_share),
+]
 
 
 ONE_OF: Final = {"module": ("function", "executable"), "group": ("modules", "groups")}

@@ -153,10 +153,11 @@ class Module(StrictTable):
     gpus: GpuCount = Field(
         default=0,
         description=(
-            "GPUs of each rank, which no other rank uses. As soon as one module of the file asks "
-            "for GPUs, the others see none."
+            "GPUs of each rank, which no other rank uses; 0.5, 0.25, 0.2 ... is a share of one: "
+            "2, 4, 5 ... ranks use it together. As soon as one module of the file asks for GPUs, "
+            "the others see none."
         ),
-        examples=[1],
+        examples=[1, 0.25],
         json_schema_extra={"unit": "GPUs"},
     )
     placement: Literal["packed", "spread"] = Field(

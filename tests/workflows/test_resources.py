@@ -100,6 +100,22 @@ def test_a_rank_keeps_its_gpus_from_group_to_group(tmp_path: Path) -> None:
     assert [seen for seen, _, _ in returned(tmp_path, "late")] == ["4", "5", "6", "7"]
 
 
+def test_copies_share_gpus(tmp_path: Path) -> None:
+    code = """
+import os
+def run(ctx):
+    return [os.environ["CUDA_VISIBLE_DEVICES"], list(ctx.gpus), ctx.gpu_share]
+"""
+    file = workflow(
+        tmp_path, function("m", "copies = 'fill'", "gpus = 0.5") + group("g", "m"), seen=code
+    )
+    environment = {"CUDA_VISIBLE_DEVICES": "4,5"}
+    finished = diel("run", "-n", "7", file, cwd=tmp_path, environment=environment)
+    assert finished.status == 0, finished.output
+    # Five ranks, but room for four.
+    assert returned(tmp_path, "m") == [[gpu, [0], 0.5] for gpu in ("4", "5", "4", "5")]
+
+
 @pytest.mark.parametrize("variable", ["3", ""])
 def test_who_asks_for_none_finds_the_environment_as_it_was(tmp_path: Path, variable: str) -> None:
     file = workflow(

@@ -8,12 +8,21 @@ others for as long as there are enough without.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Final, TypeAlias
 
-from diel.executive.placement.gpus import Demand, Node, assign_gpus
+from diel.executive.placement.gpus import (
+    NO_GPUS,
+    Demand,
+    Node,
+    RankGpus,
+    Size,
+    assign_gpus,
+    exact_size,
+)
 from diel.executive.plans import GroupPlan, ModulePlan
 from diel.frozen import Frozen
 
@@ -28,17 +37,22 @@ class Need(Frozen):
 
     Attributes
     ----------
-    gpus : int
-        Of each rank.
+    gpus : float
+        Of each rank: a whole number, or 1/n for a share of one.
     is_spread : bool
         Whether copies go to as many nodes as possible, rather than to as few.
     is_fill: bool
         Whether it has as many copies as there is room for.
     """
 
-    gpus: int = 0
+    gpus: float = 0
     is_spread: bool = False
     is_fill: bool = False
+
+    @property
+    def gpu_size(self) -> Size:
+        """The GPUs of each rank as an exact number."""
+        return exact_size(self.gpus)
 
 
 class RankAssignment:
@@ -68,7 +82,7 @@ class RankAssignment:
         self._shapes: dict[str, tuple[tuple[int, int, Need], ...]] = {}
         self._chosen: dict[tuple[object, tuple[int, ...]], GroupRanks | None] = {}
         self._uses_gpus = any(need.gpus for need in self.needs.values())
-        self._gpus: dict[int, tuple[str, ...]] = {}
+        self._gpus: dict[int, RankGpus] = {}
         if self._uses_gpus:
             self._gpus = assign_gpus(nodes, [demand_of(group, self.needs) for group in groups])
 
@@ -77,14 +91,18 @@ class RankAssignment:
 
         None if no module of the workflow asks for GPUs: then every rank sees what it sees.
         """
-        return self._gpus.get(rank, ()) if self._uses_gpus else None
+        return self._gpus.get(rank, NO_GPUS).names if self._uses_gpus else None
 
     def gpus_of_copy(self, module: str, ranks: Sequence[int]) -> tuple[str, ...] | None:
         """Return what a copy's program may see: the GPUs of its ranks on the node of the first."""
         if not self._uses_gpus:
             return None
-        count, node = self.needs[module].gpus, self._node_of[ranks[0]]
-        its = (self._gpus.get(rank, ())[:count] for rank in ranks if self._node_of[rank] == node)
+        count, node = math.ceil(self.needs[module].gpus), self._node_of[ranks[0]]
+        its = (
+            self._gpus.get(rank, NO_GPUS).names[:count]
+            for rank in ranks
+            if self._node_of[rank] == node
+        )
         return tuple(dict.fromkeys(gpu for gpus in its for gpu in gpus))
 
     def choose(self, plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:
@@ -116,7 +134,7 @@ class RankAssignment:
         return self._chosen[asked]
 
     def _choose(self, plan: GroupPlan, free: Sequence[int]) -> GroupRanks | None:
-        free_ranks = _FreeRanks(self.nodes, self._node_of, self._gpu_count, free)
+        free_ranks = _FreeRanks(self.nodes, self._node_of, self._gpu_size, free)
         chosen: dict[int, list[tuple[int, ...]]] = {}
         for index in sorted(range(len(plan.modules)), key=lambda i: -self._need(plan, i).gpus):
             module = plan.modules[index]
@@ -129,14 +147,14 @@ class RankAssignment:
     def _need(self, plan: GroupPlan, index: int) -> Need:
         return self.needs.get(plan.modules[index].module, Need())
 
-    def _gpu_count(self, rank: int) -> int:
-        return len(self._gpus.get(rank, ()))
+    def _gpu_size(self, rank: int) -> Size:
+        return self._gpus.get(rank, NO_GPUS).size
 
 
 def demand_of(group: GroupPlan, needs: Mapping[str, Need]) -> Demand:
     """Return how many GPUs each rank of a group needs, largest first."""
     sizes = [
-        needs[module.module].gpus
+        needs[module.module].gpu_size
         for module in group.modules
         for _ in range(module.copies * module.processes)
         if module.module in needs
@@ -171,10 +189,10 @@ class _FreeRanks:
         self,
         nodes: Sequence[Node],
         node_of: Mapping[int, int],
-        gpu_count: Callable[[int], int],
+        gpu_size: Callable[[int], Size],
         free: Sequence[int],
     ) -> None:
-        self._gpu_count = gpu_count
+        self._gpu_size = gpu_size
         self._free: list[list[int]] = [[] for _ in nodes]
         for rank in free:
             self._free[node_of[rank]].append(rank)
@@ -183,11 +201,12 @@ class _FreeRanks:
     def take(self, module: ModulePlan, need: Need) -> list[tuple[int, ...]] | None:
         """Take the ranks of all copies of a module; None if they are not there."""
         choose = _spread if need.is_spread else _packed
-        exact = self._that_do(lambda count: count == need.gpus)
+        needed = need.gpu_size
+        exact = self._that_do(lambda size: size == needed)
         if sum(free.room(module.processes) for free in exact) >= module.copies:
             places = exact
         else:
-            places = self._that_do(lambda count: count >= need.gpus)
+            places = self._that_do(lambda size: size >= needed)
         if sum(len(free.ranks) for free in places) < module.copies * module.processes:
             return None
         copies = choose(places, module.copies, module.processes, self._used)
@@ -198,12 +217,12 @@ class _FreeRanks:
                 self._used.add(free.node)
         return copies
 
-    def _that_do(self, does: Callable[[int], bool]) -> list[_FreeOnNode]:
+    def _that_do(self, does: Callable[[Size], bool]) -> list[_FreeOnNode]:
         found = []
         for node, ranks in enumerate(self._free):
-            good = [rank for rank in ranks if does(self._gpu_count(rank))]
+            good = [rank for rank in ranks if does(self._gpu_size(rank))]
             if good:
-                found.append(_FreeOnNode(node, sorted(good, key=lambda r: (self._gpu_count(r), r))))
+                found.append(_FreeOnNode(node, sorted(good, key=lambda r: (self._gpu_size(r), r))))
         return found
 
 

@@ -3,6 +3,8 @@
 CUDA reads ``CUDA_VISIBLE_DEVICES`` once, so a rank keeps its GPUs from group to group. What a rank
 may need is told by the groups: the largest demand of any group is a must, more GPUs for groups
 that may run at the same time are welcome, and what then remains goes to further ranks.
+
+A rank may need a share of a GPU, 1/n of one. Sizes are exact numbers, so that n shares fill a GPU.
 """
 
 from __future__ import annotations
@@ -11,11 +13,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import repeat, zip_longest
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from diel.frozen import Frozen
 
-Demand: TypeAlias = "list[int]"
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+Size: TypeAlias = "int | Fraction"
+"""How many GPUs: a whole number, or 1/n."""
+Demand: TypeAlias = "list[Size]"
 """How many GPUs each rank of a group needs, largest first, ranks without any left out."""
 
 _NOT_ASSIGNED: Final[Mapping[int, tuple[str, ...]]] = {}
@@ -41,8 +48,35 @@ class Node(Frozen):
     assigned: Mapping[int, tuple[str, ...]] = _NOT_ASSIGNED
 
 
+class RankGpus(NamedTuple):
+    """The GPUs of a rank.
+
+    Attributes
+    ----------
+    names : tuple of str
+        As ``CUDA_VISIBLE_DEVICES`` has them.
+    size : int or Fraction
+        How many they are; 1/n where the rank shares its one GPU.
+    """
+
+    names: tuple[str, ...] = ()
+    size: Size = 0
+
+
+NO_GPUS: Final = RankGpus()
+
+
 class TooFewGpus(ValueError):
     """Some group needs more GPUs than there are for its ranks."""
+
+
+def exact_size(gpus: float) -> Size:
+    """Return a whole number as it is, and 1/n as a fraction."""
+    if gpus >= 1 or not gpus:
+        return int(gpus)
+    from fractions import Fraction  # takes milliseconds, and few workflows have shares
+
+    return Fraction(1, round(1 / gpus))
 
 
 def nodes_of(ranks: Iterable[tuple[int, str, tuple[str, ...]]]) -> list[Node]:
@@ -67,7 +101,7 @@ def nodes_of(ranks: Iterable[tuple[int, str, tuple[str, ...]]]) -> list[Node]:
     return nodes
 
 
-def assign_gpus(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, tuple[str, ...]]:
+def assign_gpus(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, RankGpus]:
     """Give every rank of the pool its GPUs.
 
     Parameters
@@ -78,8 +112,8 @@ def assign_gpus(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, t
 
     Returns
     -------
-    dict of int to tuple of str
-        By rank; empty for a rank that gets none.
+    dict of int to RankGpus
+        By rank; `NO_GPUS` for a rank that gets none.
 
     Raises
     ------
@@ -92,11 +126,15 @@ def assign_gpus(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, t
     needs. So the rank with the i-th most GPUs needs as many as the i-th largest demand of any
     group, and no more. To distribute these sizes over nodes is bin packing: largest first onto
     the emptiest node, which is even, or, where that fails, onto the fullest that has room.
+    Within a node, shares go to the fullest GPU that has room; in the end those of a node are
+    spread over all GPUs that nobody has as a whole.
     """
     musts = required_ranks(demands)
     wishes = Counter(size for demand in demands for size in demand) - Counter(musts)
-    assigned = {rank: gpus for node in nodes for rank, gpus in node.assigned.items()}
-    to_assign = _not_covered(musts, (len(gpus) for gpus in assigned.values()))
+    assigned = {
+        rank: RankGpus(gpus, len(gpus)) for node in nodes for rank, gpus in node.assigned.items()
+    }
+    to_assign = _not_covered(musts, (gpus.size for gpus in assigned.values()))
     for order in (_even, _full_first):
         shares = [_NodeShare(node) for node in nodes if not node.assigned]
         if len(order(shares, to_assign)) == len(to_assign):
@@ -108,6 +146,7 @@ def assign_gpus(nodes: Sequence[Node], demands: Sequence[Demand]) -> dict[int, t
     for size in sorted(set(musts), reverse=True):
         _even(shares, repeat(size))
     for share in shares:
+        share.spread()
         assigned |= share.assigned
     return dict(sorted(assigned.items()))
 
@@ -117,7 +156,7 @@ def required_ranks(demands: Sequence[Demand]) -> Demand:
     return [max(sizes) for sizes in zip_longest(*demands, fillvalue=0)]
 
 
-def _not_covered(sizes: Demand, counts: Iterable[int]) -> Demand:
+def _not_covered(sizes: Demand, counts: Iterable[Size]) -> Demand:
     """Return the demands that are left when ranks with GPUs have taken the largest they can."""
     left = list(sizes)
     for count in sorted(counts, reverse=True):
@@ -131,18 +170,50 @@ class _NodeShare:
     """A node while its GPUs are being given to its ranks."""
 
     def __init__(self, node: Node) -> None:
-        self.assigned: dict[int, tuple[str, ...]] = dict.fromkeys(node.ranks, ())
+        self.assigned = dict.fromkeys(node.ranks, NO_GPUS)
         self.without = list(reversed(node.ranks))
         self.left = list(reversed(node.gpus))
+        self.rests: dict[str, Size] = {}  # what is left of the GPUs that ranks share
 
-    def take(self, size: int) -> None:
+    @property
+    def room(self) -> Size:
+        """The largest size that fits: whole GPUs, or a share."""
+        return len(self.left) + max(self.rests.values(), default=0)
+
+    def take(self, size: Size) -> None:
         """Give so many to the first rank that has none."""
-        self.assigned[self.without.pop()] = tuple(self.left.pop() for _ in range(size))
+        names = (
+            tuple(self.left.pop() for _ in range(size))
+            if isinstance(size, int)
+            else (self._take_share(size),)
+        )
+        self.assigned[self.without.pop()] = RankGpus(names, size)
+
+    def _take_share(self, size: Size) -> str:
+        fitting = [name for name, rest in self.rests.items() if rest >= size]
+        name = min(fitting, key=self.rests.__getitem__) if fitting else self.left.pop()
+        self.rests[name] = self.rests.get(name, 1) - size
+        return name
+
+    def spread(self) -> None:
+        """Move shares onto GPUs that nobody has yet, where all of them fit so."""
+        sharing = {rank: gpus.size for rank, gpus in self.assigned.items() if 0 < gpus.size < 1}
+        if not sharing:
+            return
+        rests: dict[str, Size] = dict.fromkeys((*self.rests, *reversed(self.left)), 1)
+        spread = {}
+        for rank in sorted(sharing, key=sharing.__getitem__, reverse=True):
+            name = max(rests, key=rests.__getitem__)
+            rests[name] -= sharing[rank]
+            if rests[name] < 0:
+                return
+            spread[rank] = RankGpus((name,), sharing[rank])
+        self.assigned |= spread
 
 
-def _even(shares: Sequence[_NodeShare], sizes: Iterable[int]) -> list[int]:
+def _even(shares: Sequence[_NodeShare], sizes: Iterable[Size]) -> list[Size]:
     """Give each size to the node that has most left; end at the first that fits nowhere."""
-    rooms = [(-len(share.left), index) for index, share in enumerate(shares) if share.without]
+    rooms = [(-share.room, index) for index, share in enumerate(shares) if share.without]
     heapify(rooms)
     given = []
     for size in sizes:
@@ -152,19 +223,19 @@ def _even(shares: Sequence[_NodeShare], sizes: Iterable[int]) -> list[int]:
         shares[index].take(size)
         given.append(size)
         if shares[index].without:
-            heapreplace(rooms, (-len(shares[index].left), index))
+            heapreplace(rooms, (-shares[index].room, index))
         else:
             heappop(rooms)
     return given
 
 
-def _full_first(shares: Sequence[_NodeShare], sizes: Iterable[int]) -> list[int]:
+def _full_first(shares: Sequence[_NodeShare], sizes: Iterable[Size]) -> list[Size]:
     """Give each size to the node that has least left and can still hold it."""
     given = []
     for size in sizes:
-        fitting = [share for share in shares if share.without and len(share.left) >= size]
+        fitting = [share for share in shares if share.without and share.room >= size]
         if not fitting:
             break
-        min(fitting, key=lambda share: len(share.left)).take(size)
+        min(fitting, key=lambda share: share.room).take(size)
         given.append(size)
     return given

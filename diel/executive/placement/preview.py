@@ -7,6 +7,7 @@ however often it is repeated.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 from diel.executive.events import EndRun, StartGroup
@@ -67,7 +68,7 @@ class SchedulePreview:
                     by_module.setdefault((copy.group, copy.module), []).append(copy)
             for (group, name), copies in by_module.items():
                 used = sorted(rank for copy in copies for rank in copy.ranks if rank in ranks)
-                count = self._modules[name].gpus
+                count = math.ceil(self._modules[name].gpus)
                 gpus = [gpu for rank in used for gpu in self._gpus_of(rank)[:count]]
                 indices = [copy.copy_index for copy in copies]
                 yield PreviewRow(number, group, name, indices, used, gpus)

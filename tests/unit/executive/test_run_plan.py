@@ -26,7 +26,7 @@ name = "solver"
 function = "./solver.py:run"
 copies = "fill"
 processes = 2
-gpus = 1
+gpus = 0.333
 placement = "spread"
 time_limit = "2 min"
 options = { rates = [0.1, 1e300, inf], deep = { "a b" = [true, "é"] }, large = 9223372036854775807 }

@@ -26,9 +26,10 @@ STUDY = Workflow(
         Module(name="trainer", function="m:f", copies="fill", gpus=1),
         Module(name="solver", function="m:f", copies=4, processes=2, threads=3),
         Module(name="plot", function="m:f", gpus=2),
+        Module(name="view", function="m:f", gpus=0.25),
     ),
     groups=(
-        Group(name="end", modules=["plot"], depends=["round", "beside"]),
+        Group(name="end", modules=["plot", "view"], depends=["round", "beside"]),
         Group(name="round", groups=["search", "node"], iterations=3, until='a "b"\\'),
         Group(name="search", modules=["master", "trainer"], iterations=1),
         Group(name="node", modules=["solver"], depends=["search"], until=("c", 1)),
@@ -55,7 +56,8 @@ def test_text_shows_steps_groups_and_modules() -> None:
           └─ plot    2 GPUs
             ▼
           end  after round, beside
-          └─ plot  2 GPUs"""
+          ├─ plot  2 GPUs
+          └─ view  1/4 GPU"""
     )
 
 
@@ -106,7 +108,7 @@ def test_mermaid_has_a_subgraph_for_a_group_of_groups() -> None:
             g3["node  until #91;#34;c#34;, 1#93;<br/>solver: 4 copies x 2 ranks x 3 threads"]
           end
           g4["beside  5 times<br/>solver: 4 copies x 2 ranks x 3 threads<br/>plot: 2 GPUs"]
-          g5["end<br/>plot: 2 GPUs"]
+          g5["end<br/>plot: 2 GPUs<br/>view: 1/4 GPU"]
           g2 --> g3
           g1 --> g5
           g4 --> g5"""

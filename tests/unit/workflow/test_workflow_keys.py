@@ -216,6 +216,25 @@ ONE_PROBLEM: dict[str, OneProblem] = {
         "expected a whole number of at least 1, got 4.0",
         "for example processes = 4",
     ),
+    "gpus that are no share": (
+        MODULE + "gpus = 0.3\n" + GROUP,
+        "module[0].gpus",
+        "0.3 is no share of a GPU: write a whole number, or 0.5, 0.25, 0.2 ... for copies that "
+        "share one",
+        "",
+    ),
+    "gpus as text": (
+        MODULE + 'gpus = "1"\n' + GROUP,
+        "module[0].gpus",
+        'expected a whole number from 0 to 64, or 0.5, 0.25, 0.2 ... of a GPU, got the string "1"',
+        "for example gpus = 1",
+    ),
+    "gpus is true": (
+        MODULE + "gpus = true\n" + GROUP,
+        "module[0].gpus",
+        "expected a whole number from 0 to 64, or 0.5, 0.25, 0.2 ... of a GPU, got true",
+        "for example gpus = 1",
+    ),
     "options is a list": (
         MODULE + "options = [1]\n" + GROUP,
         "module[0].options",
@@ -241,6 +260,14 @@ ONE_PROBLEM: dict[str, OneProblem] = {
         'for example depends = ["g"]',
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [(1, 1), (2.0, 2), (0.5, 1 / 2), (0.33, 1 / 3), (0.167, 1 / 6)]
+)
+def test_gpus_are_a_whole_number_or_a_share(given: float, meant: float) -> None:
+    gpus = Module(name="m", function="a:b", gpus=given).gpus
+    assert (gpus, type(gpus)) == (meant, type(meant))
 
 
 @pytest.mark.parametrize("case", ONE_PROBLEM)

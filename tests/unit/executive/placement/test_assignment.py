@@ -43,6 +43,18 @@ def choose(
 SPREAD = Need(is_spread=True)
 
 
+def test_a_share_of_a_gpu_goes_to_ranks_that_have_one_or_more() -> None:
+    group = plan(large=(1, 1), small=(3, 1))
+    places, needs = nodes((4, 2)), {"large": Need(1), "small": Need(1 / 3)}
+    assignment = RankAssignment(places, needs, [group])
+    assert [assignment.gpus_of(rank) for rank in range(4)] == [("0",), ("1",), ("1",), ("1",)]
+    assert assignment.choose(group, range(4)) == ((0,), (1,), (2,), (3,))
+    assert assignment.gpus_of_copy("small", [0]) == ("0",)
+    assert assignment.gpus_of_copy("small", [1, 2]) == ("1",)  # a program sees it once
+    alone = plan(small=(2, 1))
+    assert assignment.choose(alone, [0, 3]) == ((3,), (0,))  # who has no more than it asks for
+
+
 def test_on_one_node_ranks_come_in_order() -> None:
     group = plan(a=(2, 1), b=(1, 3))
     assert choose(nodes((8, 0)), group) == ((0,), (1,), (2, 3, 4))
