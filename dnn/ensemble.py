@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.model import NeuralNetwork
 from dnn.optimizers import SGD, Optimizer, Update
+from dnn.precision import Dtype, precision_of
 from dnn.training.data import DeviceData, Versions, for_each
 from dnn.training.evaluation import evaluate
 from dnn.training.history import History
@@ -48,8 +49,7 @@ class Ensemble(Networks):
         Each does what the seed of a `NeuralNetwork` does.
     states : mapping of str to (number or sequence of K numbers), optional
         What untrained arrays of layers start from, by name: ``{"dropout_1.rate": [0.1, 0.3]}``.
-    dtype : "float32" or "float64"
-    device : str
+    dtype, device : str
     routines : RoutineTable, optional
         As in `NeuralNetwork`.
 
@@ -88,17 +88,15 @@ class Ensemble(Networks):
         *,
         seeds: Sequence[int],
         states: Mapping[str, float | Sequence[float]] | None = None,
-        dtype: Literal["float32", "float64"] = "float32",
+        dtype: Dtype = "float32",
         device: str = "cpu",
         routines: RoutineTable | None = None,
     ) -> None:
-        if dtype not in ("float32", "float64"):
-            raise ConfigurationError(f"dtype must be float32 or float64, not {dtype!r}")
         if not len(seeds):
             raise ConfigurationError("an ensemble needs at least one seed")
         optimizer = optimizer if optimizer is not None else SGD()
         ops = ops_for(device, routines)
-        super().__init__(layers, loss, optimizer, tuple(seeds), dtype, ops)
+        super().__init__(layers, loss, optimizer, tuple(seeds), precision_of(dtype), ops)
         for name, value in (states or {}).items():
             self._set_state(name, value)
 
@@ -268,7 +266,7 @@ class Ensemble(Networks):
             If its optimizer is another.
         """
         network, other = self._network, model._network
-        if other.keeps_half or other.dtype != network.dtype:
+        if other.precision != network.precision:
             raise ConfigurationError("copy_to: the model has another dtype than the ensemble")
         if other.parameters.segments != network.parameters.segments:
             raise ConfigurationError("copy_to: the model has other layers than the ensemble")

@@ -19,11 +19,12 @@ from dnn.errors import (
     check_count,
     explains_arguments,
 )
-from dnn.graph.passes import checking_passes, mixed_precision_passes
+from dnn.graph.passes import checking_passes
 from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.names import suggestion
 from dnn.optimizers import Optimizer, optimizer_of
+from dnn.precision import Dtype, precision_of
 from dnn.training.data import DeviceData, checked_pair, fit_data
 from dnn.training.evaluation import evaluate
 from dnn.training.history import History
@@ -51,9 +52,10 @@ class NeuralNetwork(Networks):
     seed : int, not negative
         Of the first parameters and of the order of samples. On one machine type and number of
         threads, the same seed gives the same bits.
-    dtype : "float32", "float64" or "mixed_float16"
-        The last keeps matrices in float16 and computes in float32, with the loss scaled; on a CPU
-        that is for trying out what a GPU would do, and slower.
+    dtype : "float32", "float64", "tf32", "float16" or "bfloat16"
+        With the last three, matrix products round their operands and sum up in float32, and
+        parameters and all else are of float32; with float16 the loss is scaled. On a CPU that is
+        for trying out what a GPU would do, and slower. ``"mixed_float16"`` means float16.
     device : str
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. On a GPU `fit` keeps the whole training set there.
     check_finite : bool
@@ -88,22 +90,18 @@ class NeuralNetwork(Networks):
         optimizer: str | Optimizer = "sgd",
         *,
         seed: int = 0,
-        dtype: Literal["float32", "float64", "mixed_float16"] = "float32",
+        dtype: Dtype = "float32",
         device: str = "cpu",
         check_finite: bool = False,
         routines: RoutineTable | None = None,
     ) -> None:
-        if dtype not in ("float32", "float64", "mixed_float16"):
-            message = f"dtype must be float32, float64 or mixed_float16, not {dtype!r}"
-            raise ConfigurationError(message)
-        mixed = dtype == "mixed_float16"
-        passes = checking_passes() if check_finite else mixed_precision_passes() if mixed else None
-        if mixed and check_finite:
+        precision = precision_of(dtype)
+        if check_finite and precision.scales_loss:
             raise ConfigurationError("check_finite: loss scaling meets infinity on purpose")
+        passes = (*checking_passes(), *(precision.passes or ())) if check_finite else None
         self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
-        kind = "float32" if mixed else dtype
         ops = ops_for(device, routines)
-        super().__init__(layers, loss, optimizer_of(optimizer), seed, kind, ops, passes)
+        super().__init__(layers, loss, optimizer_of(optimizer), seed, precision, ops, passes)
 
     @property
     def seed(self) -> int:
@@ -193,10 +191,11 @@ class NeuralNetwork(Networks):
             for _ in fit:
                 if watch is not None and (reason := watch()):
                     fit.stop(0, reason)
-        if history.diverged and network.keeps_half:
+        precision = network.precision
+        if history.diverged and precision.largest is not None:
             message = (
                 f"the loss is {history.loss[-1]} in epoch {len(self.history)}: "
-                "mixed_float16 keeps what layers compute in float16, which ends at 65504; "
+                f"products take {precision.name}, which ends at {precision.largest:g}; "
                 "standardise samples and targets, take a smaller learning rate, or dtype='float32'"
             )
             warnings.warn(message, MixedPrecisionWarning, stacklevel=3)

@@ -9,6 +9,7 @@ import dnn
 from dnn import graph
 from dnn.backend.ops import Ops
 from dnn.optimizers.schedules import Cosine
+from dnn.precision import PRECISIONS
 from dnn.training.network import Network
 
 OPTIMIZERS = [
@@ -243,7 +244,7 @@ def check_several_models(ops):
     for seed in ([3, 4], 3, 4):
         layers = [dnn.Input(6), dnn.FullyConnected(5), dnn.Activation("tanh")]
         layers += [dnn.Dropout(0.3), dnn.FullyConnected(3)]
-        network = Network(layers, dnn.SoftmaxCrossEntropy(), seed, np.dtype("f4"), ops)
+        network = Network(layers, dnn.SoftmaxCrossEntropy(), seed, PRECISIONS["float32"], ops)
         update = dnn.SGD(0.1, momentum=0.9).bind(ops, network.parameters, network.gradients)
         step = network.plan("training", 16)
         found = []

@@ -31,7 +31,7 @@ from dnn.backend.formula_numpy import (
     number_text,
 )
 
-__all__ = ["COPY", "Formula", "Language", "UpdateFormula", "Writer"]
+__all__ = ["ADD", "COPY", "RELU", "Formula", "Language", "UpdateFormula", "Writer"]
 
 PARTS = (
     *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.USub, ast.Not, ast.boolop, ast.Load),
@@ -222,6 +222,9 @@ class _NegativeNumbers(ast.NodeTransformer):
 
 COPY = Formula("copy", "x", "x")
 """The same values, maybe in another type."""
+
+ADD = Formula("add", "a b", "a + b")
+RELU = Formula("relu", "x", "max(x, 0)")
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend.formula import Formula, UpdateFormula
+from dnn.backend.formula import ADD, RELU, Formula, UpdateFormula
 from dnn.backend.philox import uniform_noise
+from dnn.backend.rounding import HALF, SINGLE, narrow, round_tf32, widen
 from dnn.backend.routines import RoutineTable
 
 __all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "Step", "empty"]
@@ -35,6 +36,19 @@ the inputs and after them the results so far. ``((add, 0, 1), (tanh, 2))`` is ``
 
 Step = tuple[Callable[..., object], tuple[Any, ...]]
 """A function and the arguments to call it with: what a plan is a list of."""
+
+# Of scaled losses; `condition` is a bool.
+_ZERO_IF_FINITE = Formula("zero_if_finite", "x", "x - x")
+_IS_ZERO = Formula("is_zero", "x", "x == 0")
+_BEFORE_IF_ZERO = Formula("before_if_zero", "flag before x", "before if flag == 0 else x")
+_IS_SET = Formula("is_set", "flag", "flag > 0", is_bool=True)
+_IS_NOT_SET = Formula("is_not_set", "flag", "flag == 0", is_bool=True)
+_COUNT_OR_ZERO = Formula("count_or_zero", "condition x", "x + 1 if condition else 0")
+_COUNT = Formula("count_where", "condition x", "x + 1 if condition else x")
+_HALVE = Formula("halve_where", "condition x", "max(x * 0.5, 1) if condition else x")
+_REACHES = Formula("reaches", "x wanted", "x >= wanted", is_bool=True)
+_DOUBLE = Formula("double_where", "condition x limit", "min(x * 2, limit) if condition else x")
+_ZERO = Formula("zero_where", "condition x", "0 if condition else x")
 
 
 class Ops:
@@ -87,6 +101,61 @@ class Ops:
 
     def chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
         """Return the calls of a chain in one piece; None where it has to be done one by one."""
+        return None
+
+    # Precision: arrays of float16 and bfloat16, see `dnn.backend.rounding`.
+
+    def convert(self, x: Array, out: Array) -> list[Step]:
+        """Return the calls that round float32 to a narrow type, or bring that back to float32."""
+        if HALF in (x.dtype, out.dtype):
+            return [(self.copy, (x, out))]
+        return [(widen if out.dtype == SINGLE else narrow, (x, out))]
+
+    def product(
+        self,
+        a: Array,
+        b: Array,
+        out: Array,
+        precision: str,
+        bias: Array | None = None,
+        relu: bool = False,
+    ) -> list[Step]:
+        """Return the calls of ``a @ b + bias``, summed up in float32 and rounded once, to `out`.
+
+        Operands of ``"float16"`` and ``"bfloat16"`` are of that type, and so is `bias`; those of
+        ``"tf32"`` and ``"float32"`` are of float32. With `relu` what is below 0 becomes 0, before
+        it is rounded. Here the operands are brought to float32, in memory of its own.
+        """
+        steps: list[Step] = []
+
+        def single(x: Array) -> Array:
+            if x.dtype == SINGLE:
+                return x
+            wide = empty(self, x.shape, SINGLE)
+            steps.extend(self.convert(x, wide))
+            return wide
+
+        def operand(x: Array) -> Array:
+            if precision != "tf32":
+                return single(x)
+            rounded = empty(self, x.shape, SINGLE)
+            steps.append((round_tf32, (x, rounded)))
+            return rounded
+
+        result = out if out.dtype == SINGLE else empty(self, out.shape, SINGLE)
+        operands = operand(a), operand(b)
+        steps.append((self.gemm, (*operands, result)))
+        if bias is not None:
+            steps.append(self.elementwise(ADD, (result, single(bias)), result))
+        if relu:
+            steps.append(self.elementwise(RELU, (result,), result))
+        return steps if result is out else [*steps, *self.convert(result, out)]
+
+    def rounded_chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
+        """Return the calls of a chain in float32 whose inputs or result are of a narrow type.
+
+        None where it has to be done apart: inputs brought to float32, the chain, its rounding.
+        """
         return None
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
@@ -243,6 +312,61 @@ class Ops:
         """Say whether no element is NaN or infinite; `mask` is workspace of bool."""
         np.isfinite(x, mask)
         return bool(mask.all())
+
+    def finite_flags(self, gradients: Array, out: Array) -> list[Step]:
+        """Return the calls that set ``out[k]`` to 1 if row k has no NaN and no infinity, else to 0.
+
+        `gradients` is of shape (n,) or (K, n), `out` of shape () or (K, 1).
+        """
+        zeros = empty(self, gradients.shape, gradients.dtype)
+        total = empty(self, (*gradients.shape[:-1], 1), gradients.dtype)
+        return [
+            self._formula(_ZERO_IF_FINITE, gradients, out=zeros),
+            (self.sum, (zeros, (gradients.ndim - 1,), total)),
+            self._formula(_IS_ZERO, total.reshape(out.shape), out=out),
+        ]
+
+    def conditional(
+        self, flags: Array, steps: Sequence[Step], written: Sequence[Array]
+    ) -> list[Step]:
+        """Return `steps`, such that rows of `written` whose flag is 0 stay as they are.
+
+        `flags` is of shape () or (K, 1), each of `written` of shape (n,) or (K, n).
+        """
+        pairs = [(x, empty(self, x.shape, x.dtype)) for x in written]
+        return [
+            *((self.copy, pair) for pair in pairs),
+            *steps,
+            *(self._formula(_BEFORE_IF_ZERO, flags, before, x, out=x) for x, before in pairs),
+        ]
+
+    def adjust_scale(
+        self, flags: Array, scale: Array, counts: Array, interval: int, largest: float
+    ) -> list[Step]:
+        """Return the calls that halve a scale where a flag is 0, and double it after a while.
+
+        `flags` and `scale` are of shape () or (K, 1), `counts` are (..., 2) integers: the steps
+        since the scale changed, which is doubled when they are `interval`, and the steps that were
+        left out. The scale stays in 1 .. `largest`.
+        """
+        since, skipped = (counts[..., i].reshape(flags.shape) for i in (0, 1))
+        finite, overflowed, grows = (empty(self, flags.shape, bool) for _ in range(3))
+        wanted = self.asarray(np.array(interval, since.dtype))
+        limit = self.asarray(np.array(largest, scale.dtype))
+        return [
+            self._formula(_IS_SET, flags, out=finite),
+            self._formula(_IS_NOT_SET, flags, out=overflowed),
+            self._formula(_COUNT_OR_ZERO, finite, since, out=since),
+            self._formula(_COUNT, overflowed, skipped, out=skipped),
+            self._formula(_HALVE, overflowed, scale, out=scale),
+            self._formula(_REACHES, since, wanted, out=grows),
+            self._formula(_DOUBLE, grows, scale, limit, out=scale),
+            self._formula(_ZERO, grows, since, out=since),
+        ]
+
+    def _formula(self, formula: Formula, *inputs: Array, out: Array) -> Step:
+        workspace = [empty(self, out.shape, dtype) for dtype in formula.workspace(out.dtype)]
+        return self.elementwise(formula, inputs, out, workspace)
 
     @staticmethod
     def sum_of_squares(g: Array, squares: Array, out: Array) -> None:

@@ -15,6 +15,7 @@ from dnn.data.dataset import split_rows
 from dnn.data.labels import class_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError
 from dnn.memory import MemoryManager
+from dnn.precision import Precision
 from dnn.training.network import Network
 
 __all__ = [
@@ -150,7 +151,7 @@ class DeviceData:
             If they do not fit the network, or contain NaN or infinity.
         """
         loss, ops = network.loss, network.ops
-        of_x = (ops.device, network.dtype, network.keeps_half, network.input_shape, versions)
+        of_x = (ops.device, network.dtype, network.precision.largest, network.input_shape, versions)
         key = (*of_x, network.output_shape, type(loss), repr(vars(loss)))
         if key not in self._sent:
             samples, copies = _checked_versions(network, "x", self.x, self.y, versions)
@@ -222,8 +223,8 @@ def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(samples))[0])
         column = ", ".join(map(str, at[1:]))
         raise DataError(f"{name} contains {samples[at]} in row {at[0]}, column {column}")
-    if network.keeps_half:
-        check_half(name, samples)
+    if network.precision.largest is not None:
+        check_range(name, samples, network.precision)
     return samples
 
 
@@ -246,7 +247,8 @@ def on_host(network: Network, array: Array) -> Array:
 
 def _lies_with(network: Network, values: Any) -> bool:
     """Whether values are a contiguous tensor of the network's GPU that may stay there."""
-    if network.ops.device == "cpu" or network.keeps_half or not hasattr(values, "cupy"):
+    checks_range = network.precision.largest is not None  # on the host
+    if network.ops.device == "cpu" or checks_range or not hasattr(values, "cupy"):
         return False
     return bool(str(values.device) == network.ops.device and values.is_contiguous)
 
@@ -263,8 +265,6 @@ def checked_targets(network: Network, y: npt.ArrayLike, count: int) -> Array:
     if on_gpu is not None and targets.dtype == on_gpu.dtype and targets.shape == on_gpu.shape:
         taken: Array = on_gpu.cupy() if np.may_share_memory(targets, host) else targets
         return taken
-    if network.keeps_half:
-        check_half("targets", targets)
     return targets
 
 
@@ -394,16 +394,14 @@ HALF_OVERFLOWS = 65520.0
 """What is smaller is rounded to at most 65504, the largest number of float16."""
 
 
-def check_half(name: str, x: Array) -> None:
-    """Raise `DataError` where float16 cannot hold numbers that mixed precision keeps in it."""
-    if x.dtype.kind != "f" or x.ndim < 2 or 1 in x.shape[1:]:
-        return  # kept as it is, see `dnn.graph.passes.mixed_precision`
+def check_range(name: str, x: Array, precision: Precision) -> None:
+    """Raise `DataError` for samples that are too large for the operands of products."""
     wrong = np.abs(x) >= HALF_OVERFLOWS
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
         message = f"{name} has {x[at]:g} in row {at[0]}, column {', '.join(map(str, at[1:]))}"
-        message += ": mixed_float16 keeps them in float16, which ends at 65504; scale them, such as"
-        raise DataError(f"{message} by dnn.standardise, or take dtype='float32'")
+        message += f": products take {precision.name}, which ends at {precision.largest:g}"
+        raise DataError(f"{message}; scale them, such as by dnn.standardise, or take float32")
 
 
 def check_weights(

@@ -8,6 +8,7 @@ from dnn.backend import Array, empty
 from dnn.graph.operation import Step
 from dnn.graph.operations.arithmetic import Divide
 from dnn.optimizers import Update
+from dnn.parameters import FlatBuffer
 
 __all__ = ["LossScaling"]
 
@@ -17,19 +18,21 @@ class LossScaling:
 
     Before a step the gradients are divided by the scale. If one of them is NaN or infinite, the
     scale was too large: the step is left out and the scale halved. After `interval` steps without
-    that it is doubled [1]_.
+    that it is doubled [1]_. Each of K networks has a scale of its own, and all of this is computed
+    where the networks lie. What counts steps, as Adam does, counts those left out too.
 
     Parameters
     ----------
     update : Update
         What moves the parameters.
-    gradients : array
-        What it reads.
-    scale : array, shape ()
+    parameters, gradients : FlatBuffer
+        What it moves and what it reads.
+    scale : array, shape () or (K,)
         What the plan multiplies gradients by; written here.
     first : float
         What the scale begins with.
-    interval : int
+    interval : int, optional
+        2000 steps if left out.
 
     References
     ----------
@@ -38,37 +41,55 @@ class LossScaling:
     """
 
     LARGEST = 2.0**24
+    INTERVAL = 2000
 
     def __init__(
         self,
         update: Update,
-        gradients: Array,
+        parameters: FlatBuffer,
+        gradients: FlatBuffer,
         scale: Array,
         first: float = 2.0**15,
-        interval: int = 2000,
+        interval: int | None = None,
     ) -> None:
         self._update = update
-        self.gradients = gradients
-        self._scale = scale
-        self._scale[...] = first
-        self.interval = interval
-        self._counts = np.zeros(2, np.int64)  # steps since the scale changed, steps left out
-        self._ops = update.ops
-        self._finite = empty(self._ops, gradients.shape, bool)
+        self.gradients = gradients.flat
+        self.ops = ops = update.ops
         self.scalars = update.scalars
         self.state = update.state
+        self._scale = scale
+        # For each network the steps since the scale changed, and the steps left out.
+        self._counts = ops.asarray(np.zeros((*scale.shape, 2), np.int64))
+        self.interval = self.INTERVAL if interval is None else interval
+        ops.load(np.array(first, scale.dtype), scale)
         # As the steps of an `Update`.
-        self.steps: list[Step] = [(self._step, ())]
+        self.steps = self._steps(parameters)
+        self._calls = ops.link(self.steps)
+
+    def _steps(self, parameters: FlatBuffer) -> list[Step]:
+        ops, update, gradients = self.ops, self._update, self.gradients
+        each = () if gradients.ndim == 1 else (len(gradients), 1)
+        scale = self._scale.reshape(each)
+        flags = empty(ops, each, gradients.dtype)
+        # What only counts steps is not held back.
+        buffers = [parameters, *update.state.values()]
+        written = [x.flat for x in buffers if x.segments == parameters.segments]
+        return [
+            ops.elementwise(Divide.formula, (gradients, scale), gradients),
+            *ops.finite_flags(gradients, flags),
+            *ops.conditional(flags, update.steps, written),
+            *ops.adjust_scale(flags, scale, self._counts, self.interval, self.LARGEST),
+        ]
 
     @property
-    def scale(self) -> float:
-        """What gradients are multiplied by at present."""
-        return float(self._scale)
+    def scale(self) -> Array:
+        """What gradients are multiplied by at present: shape () or (K,)."""
+        return self.ops.to_host(self._scale)
 
     @property
-    def skipped(self) -> int:
-        """How many steps were left out."""
-        return int(self._counts[1])
+    def skipped(self) -> Array:
+        """How many steps were left out: shape () or (K,)."""
+        return self.ops.to_host(self._counts)[..., 1]
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -86,25 +107,10 @@ class LossScaling:
 
     def run(self) -> None:
         """Move the parameters by one step, or leave it out."""
-        self._step()
+        with np.errstate(all="ignore"):
+            for function, arguments in self._calls:
+                function(*arguments)
         self._update.steps_done += 1
 
-    def _step(self) -> None:
-        """Take a step and leave the counting to the caller, as the steps of an `Update` do."""
-        divide, arguments = self._ops.elementwise(
-            Divide.formula, (self.gradients, self._scale), self.gradients
-        )
-        divide(*arguments)
-        if not self._ops.all_finite(self.gradients, self._finite):
-            self._scale[...] = max(1.0, self.scale / 2)
-            self._counts += [-self._counts[0], 1]
-            return
-        for function, arguments in self._update.steps:
-            function(*arguments)
-        self._counts[0] += 1
-        if self._counts[0] == self.interval and self.scale < self.LARGEST:
-            self._scale[...] = self.scale * 2
-            self._counts[0] = 0
-
     def __len__(self) -> int:
-        return len(self._update)
+        return len(self.steps)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from dnn.graph.arguments import describe
 from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.models import with_models
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
+from dnn.graph.passes import precision_passes
 from dnn.graph.plan import Arena, Plan
 from dnn.initializers import DRAWING_NOTHING
 from dnn.layers import Input, Layer
 from dnn.layers.layer import NoiseSource, Parameter, build_all
 from dnn.losses import Loss
 from dnn.parameters import FlatBuffer, segments_of
+from dnn.precision import Precision
 from dnn.seeds import stream
 
 __all__ = ["BatchPlan", "LayerSummary", "Network", "PlanKind"]
@@ -97,7 +99,8 @@ class Network:
     """Layers, built.
 
     `seed` is of the parameters' first values and of noise; `passes` over its graphs are those of
-    `dnn.graph.passes`, and if left out those that pay with `ops`.
+    `dnn.graph.passes`, and if left out those that pay with `ops` in this
+    precision.
 
     Raises
     ------
@@ -108,8 +111,8 @@ class Network:
 
     Attributes
     ----------
-    keeps_half : bool
-        The passes keep matrices in float16.
+    precision : Precision
+        What parameters are of, and which of the passes round.
     states : dict of str to array
         What training changes besides the parameters, by name: running statistics, and the seed and
         the step that random numbers depend on.
@@ -123,7 +126,7 @@ class Network:
         layers: Sequence[Layer],
         loss: Loss,
         seed: int | Sequence[int],
-        dtype: np.dtype[Any],
+        precision: Precision,
         ops: Ops,
         passes: Sequence[str] | None = None,
     ) -> None:
@@ -132,9 +135,9 @@ class Network:
         self.layers = tuple(layers)
         self.loss = loss
         self.ops = ops
-        self.passes = passes
-        self.keeps_half = "mixed_precision" in (passes or ())
-        self.dtype = dtype
+        self.precision = precision
+        self.passes = precision_passes(precision, ops) if passes is None else passes
+        self.dtype = precision.dtype
         self.input_shape = layers[0].shape
         self.summaries = self._build()
         self.output_shape = self.summaries[-1].shape
@@ -264,7 +267,8 @@ class Network:
         if trains:
             scale = variable((), self.dtype, "gradient_scale")
             arrays[scale] = self.gradient_scale
-            if self.classes_to_tally is not None:
+            # Where values are rounded, an output of the graph is not: the loss is of float32.
+            if self.classes_to_tally is not None or self.precision.passes is not None:
                 wanted.append(outputs)
             by_variable = zip(self._variables, gradients(loss, self._variables, scale), strict=True)
             # From the last layer to the first, as they arise: each is computed while what it

@@ -23,6 +23,7 @@ from dnn.graph.operation import Step
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
 from dnn.optimizers import Optimizer, Update
+from dnn.precision import Precision
 from dnn.seeds import epoch_orders
 from dnn.training.data import Rows, Samples, checked_samples
 from dnn.training.evaluation import evaluate, outputs_of
@@ -46,13 +47,13 @@ class Networks:
         loss: str | Loss,
         optimizer: Optimizer,
         seeds: int | Sequence[int],
-        dtype: npt.DTypeLike,
+        precision: Precision,
         ops: Ops,
         passes: Sequence[str] | None = None,
     ) -> None:
         self.optimizer = optimizer
         self._seeds = [*seeds] if isinstance(seeds, Sequence) else [seeds]
-        self._network = Network(layers, loss_of(loss), seeds, np.dtype(dtype), ops, passes)
+        self._network = Network(layers, loss_of(loss), seeds, precision, ops, passes)
         self._update = self._bound(optimizer)
         self._histories = [History() for _ in self._seeds]
         self._trainer: Trainer | None = None
@@ -62,9 +63,9 @@ class Networks:
     def _bound(self, optimizer: Optimizer) -> Update | LossScaling:
         network = self._network
         update = optimizer.bind(network.ops, network.parameters, network.gradients)
-        if not network.keeps_half:
+        if not network.precision.scales_loss:
             return update
-        return LossScaling(update, network.gradients.flat, network.gradient_scale)
+        return LossScaling(update, network.parameters, network.gradients, network.gradient_scale)
 
     def _trainer_of(
         self, samples: Samples, batch_size: int, inspect: Callable[[BatchPlan], None] | None

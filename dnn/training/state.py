@@ -105,6 +105,6 @@ def _named(network: Network, update: Update | LossScaling) -> Iterator[tuple[str
             yield f"optimizer/{kind}/{segment.name}", buffer[segment.name], bool(buffer.models)
     if isinstance(update, LossScaling):
         for name, array in update.arrays.items():
-            yield f"optimizer/loss_scaling/{name}", array, False
+            yield f"optimizer/loss_scaling/{name}", array, several
     for name, array in update.scalars.items():
         yield f"hyperparameter/{name}", array, array.ndim > 0

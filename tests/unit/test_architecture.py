@@ -42,7 +42,7 @@ LAYERS = {
         names
         errors
         backend
-        arrays metrics seeds table
+        arrays metrics precision seeds table
         data graph memory
         initializers losses
         layers tensor

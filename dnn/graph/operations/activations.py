@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from dnn.backend import Formula
+from dnn.backend.formula import RELU, Formula
 from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.arithmetic import exp, expm1, log1p
@@ -52,7 +52,7 @@ class Relu(Elementwise):
     below it, where 0 is the derivative.
     """
 
-    formula = Formula("relu", "x", "max(x, 0)")
+    formula = RELU
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Formula
+from dnn.backend.formula import ADD, Formula
 from dnn.errors import DtypeError
 from dnn.graph.arguments import describe
 from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes, called_by_nodes, constant
@@ -41,7 +41,7 @@ class Add(Elementwise):
     Of bools it is "or".
     """
 
-    formula = Formula("add", "a b", "a + b")
+    formula = ADD
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return dy, dy

@@ -4,7 +4,7 @@
 |---|---|
 | `simplification` | constant_folding, common_subexpressions, dead_code, buffer_reuse, |
 | | softmax_cross_entropy |
-| `mixed_precision` | mixed_precision |
+| `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
 | `fusion` | elementwise_fusion, matmul_bias_activation, products_last |
 """
 
@@ -17,12 +17,18 @@ from dnn.graph.passes.graph import (
     default_passes,
     explain,
     graph_of,
-    mixed_precision_passes,
     optimise,
+    precision_passes,
     register_pass,
     rewrite,
 )
-from dnn.graph.passes.mixed_precision import mixed_precision
+from dnn.graph.passes.precision import (
+    bfloat16,
+    float16,
+    mixed_precision,
+    product_bias,
+    tf32,
+)
 from dnn.graph.passes.simplification import (
     buffer_reuse,
     common_subexpressions,
@@ -35,6 +41,7 @@ __all__ = [
     "PASSES",
     "Graph",
     "Pass",
+    "bfloat16",
     "buffer_reuse",
     "checking_passes",
     "common_subexpressions",
@@ -43,13 +50,16 @@ __all__ = [
     "default_passes",
     "elementwise_fusion",
     "explain",
+    "float16",
     "graph_of",
     "matmul_bias_activation",
     "mixed_precision",
-    "mixed_precision_passes",
     "optimise",
+    "precision_passes",
+    "product_bias",
     "products_last",
     "register_pass",
     "rewrite",
     "softmax_cross_entropy",
+    "tf32",
 ]

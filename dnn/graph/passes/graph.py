@@ -18,6 +18,7 @@ from dnn.backend import Ops
 from dnn.errors import unknown_name
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import CONSTANT, PLACEHOLDER, VARIABLE, Node, nodes_of
+from dnn.precision import Precision
 
 __all__ = [
     "PASSES",
@@ -28,8 +29,8 @@ __all__ = [
     "default_passes",
     "explain",
     "graph_of",
-    "mixed_precision_passes",
     "optimise",
+    "precision_passes",
     "register_pass",
     "rewrite",
     "with_inputs",
@@ -233,9 +234,14 @@ def default_passes(ops: Ops) -> tuple[str, ...]:
     return (*BEFORE_OWN, *ops.passes, *AFTER_OWN)
 
 
-def mixed_precision_passes() -> tuple[str, ...]:
-    """Return the passes for training in mixed precision, without those of one class of `Ops`."""
-    return (*BEFORE_OWN, "mixed_precision", *AFTER_OWN)
+def precision_passes(precision: Precision, ops: Ops) -> tuple[str, ...]:
+    """Return the passes for training in a precision; those that round stand before those of `ops`.
+
+    They are the same on every device, so that rounding is at the same places.
+    """
+    rounding = precision.passes or ()
+    own = (name for name in ops.passes if name not in rounding)
+    return (*BEFORE_OWN, *rounding, *own, *AFTER_OWN)
 
 
 def checking_passes() -> tuple[str, ...]:

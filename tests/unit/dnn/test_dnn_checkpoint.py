@@ -14,6 +14,7 @@ import dnn
 from dnn import SGD, AdamW, FullyConnected, Input, NeuralNetwork, mlp
 from dnn.errors import CheckpointError, MissingDependencyError
 from dnn.optimizers import Cosine
+from dnn.training.loss_scaling import LossScaling
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
 
@@ -59,16 +60,14 @@ def test_3_and_3_epochs_equal_6(name, tmp_path):
     assert after.seed == 5
 
 
-def test_the_scale_of_the_loss_goes_on(tmp_path):
+def test_the_scale_of_the_loss_goes_on(tmp_path, monkeypatch):
     x, y = samples()
+    monkeypatch.setattr(LossScaling, "INTERVAL", 4)
     once, before, after = (network(5, dtype="mixed_float16") for _ in range(3))
-    for model in (once, before):
-        model._update.interval = 4
     once.fit(x, y, epochs=2, batch_size=16)
     before.fit(x, y, batch_size=16)
     before.save(tmp_path / "c")
     after.load(tmp_path / "c")
-    after._update.interval = 4
     after.fit(x, y, batch_size=16)
     assert after._update.scale == once._update.scale > 2**15
     assert after.predict_proba(x).tobytes() == once.predict_proba(x).tobytes()

@@ -311,7 +311,7 @@ def test_bad_input():
     with pytest.raises(ConfigurationError, match="at least one seed"):
         make(seeds=[])
     with pytest.raises(ConfigurationError, match="float16"):
-        make(dtype="float16")
+        make(dtype="half")
     with pytest.raises(ConfigurationError, match="3 values for 4"):
         make(optimizer=dnn.SGD([0.1, 0.2, 0.3]))
     with pytest.raises(ConfigurationError, match="no layer has a state 'rate'"):

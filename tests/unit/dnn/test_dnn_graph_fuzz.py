@@ -9,7 +9,7 @@ from dnn.graph.models import with_models
 from dnn.graph.passes import PASSES, default_passes
 
 # Passes that change numbers on purpose.
-ROUNDING = {"mixed_precision"}
+ROUNDING = {"float16", "bfloat16", "tf32", "mixed_precision"}
 UNARY = [
     lambda x: graph.tanh(x),
     lambda x: graph.sigmoid(x),

@@ -116,7 +116,7 @@ def test_names_that_are_unknown_name_the_one_probably_meant():
     with pytest.raises(ConfigurationError, match="unknown device"):
         NeuralNetwork(mlp(2, [], 2), device="gpu7")
     with pytest.raises(ConfigurationError, match="dtype"):
-        NeuralNetwork(mlp(2, [], 2), dtype="float16")
+        NeuralNetwork(mlp(2, [], 2), dtype="half")
 
 
 @pytest.mark.parametrize("units", [0, -1, 2.5, True])

@@ -18,7 +18,8 @@ from dnn import graph
 from dnn.backend import Ops
 from dnn.backend.routines import CANDIDATES, RoutineTable
 from dnn.graph.operation import OPERATIONS
-from dnn.graph.passes import default_passes, explain, graph_of, mixed_precision_passes, optimise
+from dnn.graph.passes import default_passes, explain, graph_of, optimise, precision_passes
+from dnn.precision import PRECISIONS
 
 F8 = np.float64
 
@@ -42,9 +43,10 @@ def test_compute_graph_optimisation():
     values = {x: np.eye(4) / 4, w: np.ones((4, 4))}
     expected = y.eval(values, eager=True)
     fused = (*default_passes(Ops())[:-1], "elementwise_fusion", "buffer_reuse")
-    both = (*mixed_precision_passes()[:-1], "elementwise_fusion", "buffer_reuse")
+    both = precision_passes(PRECISIONS["float16"], Ops())
+    mixed = (*default_passes(Ops())[:-1], "mixed_precision", "buffer_reuse")
     assert len(optimise([y], fused).order) < len(graph_of([y]).order)
-    for passes, tolerance in [(fused, 1e-6), (mixed_precision_passes(), 1e-2), (both, 1e-2)]:
+    for passes, tolerance in [(fused, 1e-6), (mixed, 1e-2), (both, 1e-2)]:
         (found,) = graph.evaluate([y], values, passes=passes)
         np.testing.assert_allclose(found, expected, rtol=tolerance)
     assert "# elementwise_fusion" in explain([y], fused)

@@ -1,0 +1,271 @@
+"""Passes that let matrix products take narrow operands, with the operations that they make.
+
+Where is rounded depends on what a value is for, never on its shape, so that K networks are rounded
+as one alone is:
+
+1. Operands of matrix products are narrow. What is computed element by element, or by another
+   product, is rounded where it is written; parameters and everything else for the products alone.
+2. A product sums up in float32, adds the bias, takes the relu, and is rounded once; an output of
+   the graph, such as the gradient of a weight, is not rounded at all.
+3. Elementwise operations on narrow values of their own shape compute in float32, and their result
+   is rounded once.
+4. Everything else is float32: losses, softmax, sums and statistics, optimizers, outputs.
+
+With TF32 nothing is narrow; a product alone rounds its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Chain, Ops, empty
+from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
+from dnn.graph.node import Node, Shape
+from dnn.graph.operation import Arrays, Operation, Step
+from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.passes.graph import Graph, register_pass, rewrite
+from dnn.graph.passes.simplification import dead_code
+
+__all__ = ["bfloat16", "float16", "mixed_precision", "product_bias", "tf32"]
+
+PRODUCTS = ("matmul", "biased_product")
+"""What is reduced, if it is of float32."""
+
+
+class Convert(Operation):
+    """The same values, rounded to a narrow type or brought back to float32."""
+
+    name = "convert"
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        """Return the calls of `Ops.convert`."""
+        return ops.convert(arrays.inputs[0], arrays.out)
+
+
+def convert(x: Node, dtype: np.dtype[Any]) -> Node:
+    """Return `x` in a narrow type, or again in float32."""
+    return Node("convert", x.shape, dtype, (x,), {}, x.name, Convert())
+
+
+class Product(Operation):
+    """``y = a @ b``, or ``y = a @ b + bias``, maybe with a relu: written once."""
+
+    name = "product"
+
+    def __init__(self, precision: str, relu: bool) -> None:
+        self.precision = precision
+        self.relu = relu
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        """Return the calls of `Ops.product`."""
+        a, b, *bias = arrays.inputs
+        return ops.product(a, b, arrays.out, self.precision, bias[0] if bias else None, self.relu)
+
+
+def biased_product(product: Node, inputs: tuple[Node, ...], relu: bool, name: str) -> Node:
+    """Return a node for a product in float32, a bias and maybe a relu."""
+    operation = Product("float32", relu)
+    attributes = {"relu": relu}
+    return Node("biased_product", product.shape, product.dtype, inputs, attributes, name, operation)
+
+
+class RoundedChain(Operation):
+    """An elementwise operation or chain in float32 whose inputs and result may be narrow.
+
+    `wide` is the same in float32.
+    """
+
+    name = "rounded_chain"
+
+    def __init__(self, wide: Node) -> None:
+        self.wide = wide
+        assert wide.operation is not None
+        self.overwrites = wide.operation.overwrites  # type: ignore[misc]
+
+    @property
+    def chain(self) -> Chain | None:
+        """What is computed, if it is formulas of operands of one type."""
+        operation = self.wide.operation
+        if self.wide.kind == "fused":
+            chain: Chain = self.wide.attributes["chain"]
+            return chain
+        assert isinstance(operation, Elementwise)
+        if self.wide.attributes or any(x.dtype != SINGLE for x in self.wide.inputs):
+            return None
+        return ((operation.formula, *range(len(self.wide.inputs))),)
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        """Return the chain in one piece, or else the steps of what it is made of."""
+        chain = self.chain
+        if chain is not None:
+            whole = ops.rounded_chain(chain, arrays.inputs, arrays.out)
+            if whole is not None:
+                return whole
+        steps: list[Step] = []
+        inputs = []
+        for x, before in zip(arrays.inputs, self.wide.inputs, strict=True):
+            wide = x
+            if x.dtype != before.dtype:
+                wide = empty(ops, x.shape, SINGLE)
+                steps += ops.convert(x, wide)
+            inputs.append(wide)
+        operation = self.wide.operation
+        assert operation is not None
+        out = empty(ops, node.shape, SINGLE)
+        workspace = [empty(ops, *wanted) for wanted in operation.workspace(self.wide)]
+        steps += operation.forward(ops, self.wide, Arrays(inputs, out, workspace))
+        return [*steps, *ops.convert(out, arrays.out)]
+
+
+@register_pass("product_bias")
+def product_bias(graph: Graph) -> Graph:
+    """Join a matrix product with the bias, and the relu, that alone read it."""
+    readers = graph.readers()
+
+    def join(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node.dtype != SINGLE:
+            return None
+        if node.kind == "relu" and inputs[0].kind == "biased_product":
+            x = inputs[0]
+            if readers[node.inputs[0]] == 1 and not x.attributes["relu"]:
+                return biased_product(x, x.inputs, True, node.name or x.name)
+        if node.kind != "add":
+            return None
+        for x, before, bias in zip(inputs, node.inputs, inputs[::-1], strict=True):
+            fits = x.kind == "matmul" and x.shape == node.shape and readers[before] == 1
+            if fits and _is_same_for_all_rows(bias.shape, node.shape):
+                return biased_product(x, (*x.inputs, bias), False, node.name)
+        return None
+
+    return dead_code(rewrite(graph, join))
+
+
+def _is_same_for_all_rows(bias: Shape, out: Shape) -> bool:
+    """Say whether a bias is a vector; of K networks one for each."""
+    if not bias or bias[-1] != out[-1] or (len(bias) >= 2 and bias[-2] != 1):
+        return False
+    leading = (1,) * (len(out) - len(bias)) + bias[:-2]
+    return all(n in (1, m) for n, m in zip(leading, out, strict=False))
+
+
+def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
+    """Return the pass of a precision whose narrow values are kept in a type."""
+
+    def run(graph: Graph) -> Graph:
+        operands = {
+            _origin(x) for node in graph.order if _is_product(node) for x in node.inputs[:2]
+        }
+        wanted = set(graph.outputs)
+        rounded: dict[Node, Node] = {}  # a value brought back to float32 -> where it is kept
+        for_products: dict[Node, Node] = {}  # a value of float32 -> the same, narrow
+
+        def narrowed(x: Node) -> Node:
+            if x in rounded:
+                return rounded[x]
+            if x not in for_products:
+                if _is_view(x) and (x.inputs[0] in rounded or x.size == x.inputs[0].size):
+                    for_products[x] = _on_narrow(x, narrowed(x.inputs[0]))
+                else:
+                    for_products[x] = convert(x, kept)
+            return for_products[x]
+
+        def reduce(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+            if node.dtype != SINGLE or node.operation is None:
+                return None
+            if _is_product(node):
+                dtype = SINGLE if node in wanted else kept
+                new = _reduced(node, tuple(map(narrowed, inputs)), precision, dtype)
+                if node in wanted:
+                    return new
+            elif _is_view(node) and inputs[0] in rounded:
+                new = _on_narrow(node, rounded[inputs[0]])
+            elif _is_elementwise(node) and node not in wanted:
+                is_narrow = any(x in rounded and x.shape == node.shape for x in inputs)
+                if not is_narrow and node not in operands:
+                    return None
+                mixed = tuple(rounded.get(x, x) for x in inputs)
+                operation = RoundedChain(node)
+                attributes = {} if operation.chain is None else {"chain": operation.chain}
+                new = Node(
+                    "rounded_chain", node.shape, kept, mixed, attributes, node.name, operation
+                )
+            else:
+                return None
+            back = convert(new, SINGLE)
+            rounded[back] = new
+            return back
+
+        return dead_code(rewrite(graph, reduce))
+
+    def _on_narrow(view: Node, x: Node) -> Node:
+        return Node(view.kind, view.shape, kept, (x,), view.attributes, view.name, view.operation)
+
+    return run
+
+
+def _reduced(node: Node, inputs: tuple[Node, ...], precision: str, dtype: np.dtype[Any]) -> Node:
+    """Return a product of float32 with operands of another precision."""
+    relu = bool(node.attributes.get("relu"))
+    attributes = {"precision": precision, "relu": relu}
+    operation = Product(precision, relu)
+    return Node("reduced_matmul", node.shape, dtype, inputs, attributes, node.name, operation)
+
+
+def _is_product(node: Node) -> bool:
+    return node.kind in PRODUCTS and node.dtype == SINGLE
+
+
+def _is_view(node: Node) -> bool:
+    return node.operation is not None and node.operation.view
+
+
+def _is_elementwise(node: Node) -> bool:
+    return node.kind == "fused" or isinstance(node.operation, Elementwise)
+
+
+def _origin(x: Node) -> Node:
+    """Return what a view is of."""
+    while _is_view(x):
+        x = x.inputs[0]
+    return x
+
+
+@register_pass("float16")
+def float16(graph: Graph) -> Graph:
+    """Give products operands of float16; compute everything else in float32.
+
+    A loss has to be scaled so that its gradients neither vanish nor overflow, see
+    `dnn.training.loss_scaling`.
+
+    References
+    ----------
+    .. [1] Micikevicius et al., Mixed precision training, 2018.
+    """
+    return _narrowing("float16", HALF)(graph)
+
+
+@register_pass("bfloat16")
+def bfloat16(graph: Graph) -> Graph:
+    """Give products operands of bfloat16; compute everything else in float32.
+
+    References
+    ----------
+    .. [1] Kalamkar et al., A study of BFLOAT16 for deep learning training, 2019.
+    """
+    return _narrowing("bfloat16", BFLOAT16)(graph)
+
+
+@register_pass("tf32")
+def tf32(graph: Graph) -> Graph:
+    """Let products round their operands to TF32, and leave everything else as it is."""
+
+    def reduce(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        return _reduced(node, inputs, "tf32", SINGLE) if _is_product(node) else None
+
+    return dead_code(rewrite(graph, reduce))
+
+
+mixed_precision = register_pass("mixed_precision")(float16)

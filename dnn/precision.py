@@ -1,0 +1,85 @@
+"""Precisions that networks are trained in: the table of them.
+
+Parameters, gradients, what an optimizer remembers, losses and statistics are of `Precision.dtype`
+in each of them. The passes decide what else is rounded, see `dnn.graph.passes.precision`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from dnn.errors import ConfigurationError
+
+__all__ = ["PRECISIONS", "Dtype", "Precision", "precision_of"]
+
+
+Dtype = Literal["float32", "float64", "tf32", "float16", "bfloat16", "mixed_float16"]
+"""What the argument ``dtype`` of networks may be."""
+
+
+class Precision(NamedTuple):
+    """One row of the table.
+
+    Attributes
+    ----------
+    name : str
+    dtype : dtype
+        Of parameters, and of all that is not rounded.
+    passes : tuple of str, or None
+        Those that round, by name, with those that have to run before them.
+    scales_loss : bool
+        Gradients would vanish or overflow unless the loss were scaled.
+    largest : float or None
+        Where the type of the operands of products ends, if that is before float32 does.
+    note : str
+        What matrix products compute.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    passes: tuple[str, ...] | None
+    scales_loss: bool
+    largest: float | None
+    note: str
+
+
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+# The two fusions are the same on every device, so that rounding is at the same places.
+_FUSIONS = ("product_bias", "elementwise_fusion")
+
+PRECISIONS: dict[str, Precision] = {
+    row.name: row
+    for row in (
+        Precision("float32", _SINGLE, None, False, None, "float32 throughout"),
+        Precision("float64", _DOUBLE, None, False, None, "float64 throughout"),
+        Precision(
+            *("tf32", _SINGLE, (*_FUSIONS, "tf32"), False, None),
+            "products of float32 with 10 bits of the fraction, summed up in float32",
+        ),
+        Precision(
+            *("float16", _SINGLE, (*_FUSIONS, "float16"), True, 65504.0),
+            "products of float16, summed up in float32",
+        ),
+        Precision(
+            *("bfloat16", _SINGLE, (*_FUSIONS, "bfloat16"), False, None),
+            "products of bfloat16, summed up in float32",
+        ),
+    )
+}
+PRECISIONS["mixed_float16"] = PRECISIONS["float16"]  # as it was called before
+
+
+def precision_of(dtype: str) -> Precision:
+    """Return the row of a name.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+    """
+    if not isinstance(dtype, str) or dtype not in PRECISIONS:
+        *names, last = dict.fromkeys(row.name for row in PRECISIONS.values())
+        raise ConfigurationError(f"dtype must be {', '.join(names)} or {last}, not {dtype!r}")
+    return PRECISIONS[dtype]
