@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dnn.backend import *  # noqa: F403
+    from dnn.backend.device import *  # noqa: F403
     from dnn.callbacks import *  # noqa: F403
     from dnn.data import *  # noqa: F403
     from dnn.ensemble import *  # noqa: F403
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
 
 _PUBLIC = {
-    "backend": "RoutineTable ops_for",
+    "backend": "RoutineTable device_facts ops_for",
+    "backend.device": "cuda_problem free_bytes free_memory",
     "callbacks": "BestCheckpoint Callback EarlyStopping Epoch ProgressBar Pruning",
     "data": """
         Dataset batches class_weights impute load_breast_cancer load_cleveland load_csv

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from .compute import MOST_NETWORKS, Compute
 from .evaluation import Rounds, TrainingJob
 from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimizer_of
 from .trial import Report, marked
@@ -23,13 +25,8 @@ from .trial import Report, marked
 if TYPE_CHECKING:
     from dnn import Dataset, Ensemble, History, RoutineTable
 
-MOST_NETWORKS: Final = 64
-"""In one plan: with more of them what a step needs no longer stays in a core's cache."""
-WIDE: Final = 128
-"""Layers of so many units and more take longer in products than in calls: nothing is gained."""
 MOST_KEPT: Final = 4
 """Compiled groups that wait for the next networks of their kind."""
-_AT_ONCE: Final = 2 * MOST_NETWORKS
 _TIMED_EPOCHS: Final = 5
 _LONG_S: Final = 0.1
 """An epoch that takes longer is timed once, and not so often."""
@@ -72,23 +69,20 @@ class _Training:
         return (*self.wanted.plan_key(), len(job.train), len(job.test))
 
 
-def trials_at_once(splits: int) -> int:
-    """Return how many trials to take at once, each of which is trained on so many splits."""
-    return max(1, _AT_ONCE // splits)
-
-
-def is_wide(wanted: Hyperparameters) -> bool:
-    """Whether networks like this one are better trained alone."""
-    return max(wanted.hidden, default=0) >= WIDE
+_ON_CPU: Final = Compute()
 
 
 class FusedTrainings:
     """Trains networks for several trials at once, in plans that it keeps for the next ones."""
 
-    def __init__(self, rounds: Rounds, table: RoutineTable | None = None) -> None:
+    def __init__(
+        self, rounds: Rounds, table: RoutineTable | None = None, compute: Compute = _ON_CPU
+    ) -> None:
         self._rounds = rounds
         self._table = table
-        self._versions: _Versions | None = None
+        self._compute = compute
+        self._networks_at_once = MOST_NETWORKS
+        self._most: dict[tuple[Any, ...], int] = {}
         self._kept: OrderedDict[tuple[Any, ...], Ensemble] = OrderedDict()
         self._epoch_alone_s: dict[tuple[Any, ...], float] = {}
 
@@ -112,7 +106,7 @@ class FusedTrainings:
         results: list[list[dict[str, Any]]] = [[{}] * len(self._rounds) for _ in trials]
         for key, group in groups.items():
             # In parts of about one size: the last one is no better than a few alone.
-            parts = -(-len(group) // MOST_NETWORKS)
+            parts = -(-len(group) // self._most_networks(group[0].wanted))
             for part in range(parts):
                 some = group[part::parts]
                 for training, found in zip(some, self._train(key, some), strict=True):
@@ -120,8 +114,6 @@ class FusedTrainings:
         return results
 
     def _train(self, key: tuple[Any, ...], trainings: Sequence[_Training]) -> list[dict[str, Any]]:
-        if self._versions is None:
-            self._versions = _Versions(self._rounds)
         data = self._versions
         wanted = [training.wanted for training in trainings]
         alone_s = self._epoch_s(key, trainings[0], data)
@@ -164,12 +156,44 @@ class FusedTrainings:
             found.append(marked(metrics, is_diverged=history.diverged))
         return found
 
+    @property
+    def at_once(self) -> int:
+        """How many trials to take at once, each of which is trained on all splits."""
+        return max(1, 2 * self._networks_at_once // len(self._rounds))
+
+    def trains_alone(self, wanted: Hyperparameters) -> bool:
+        """Whether networks like this one are better trained alone."""
+        return self._most_networks(wanted) == 1
+
+    def _most_networks(self, wanted: Hyperparameters) -> int:
+        """Return how many networks of a kind to train in one plan; the same in every call."""
+        if not self._compute.is_gpu:
+            return self._compute.most_networks(wanted)
+        key = wanted.plan_key()
+        if key not in self._most:
+            data = self._versions
+            self._most[key] = self._compute.most_networks(
+                wanted, data.features, data.classes, self._free_bytes
+            )
+        self._networks_at_once = max(self._most.values())
+        return self._most[key]
+
+    @cached_property
+    def _versions(self) -> _Versions:
+        return _Versions(self._rounds, self._compute)
+
+    @cached_property
+    def _free_bytes(self) -> int:
+        """Of the GPU, before there is a network on it."""
+        from dnn import free_bytes
+
+        free, _ = free_bytes(self._compute.device)
+        return free
+
     def epoch_s(self, wanted: Hyperparameters, number: int) -> float | None:
         """Return what an epoch of a network of a split takes alone; None of those never fused."""
-        if is_wide(wanted):
+        if self.trains_alone(wanted):
             return None
-        if self._versions is None:
-            self._versions = _Versions(self._rounds)
         training = _Training(0, number, wanted, 0, Report(0, 0, options={}, folder=Path()))
         return self._epoch_s(training.key(self._rounds.jobs[number]), training, self._versions)
 
@@ -187,6 +211,7 @@ class FusedTrainings:
                 layers_of(wanted, data.features, data.classes),
                 optimizer=optimizer_of(wanted, len(at)),
                 routines=self._table,
+                **self._compute.networks,
             )
             batch_size = wanted.batch_size
             times_s = model.fit(x, y, batch_size=batch_size, progress=False).epoch_times_s
@@ -210,7 +235,12 @@ class FusedTrainings:
         if networks is None:
             layers = layers_of(wanted[0], data.features, data.classes)
             networks = Ensemble(
-                layers, optimizer=optimizer, seeds=seeds, states=rates, routines=self._table
+                layers,
+                optimizer=optimizer,
+                seeds=seeds,
+                states=rates,
+                routines=self._table,
+                **self._compute.networks,
             )
         else:
             networks.restart(seeds, optimizer, rates)
@@ -233,7 +263,7 @@ class _Versions:
     They lie one version behind the other, so that they are used where they are.
     """
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: Rounds, compute: Compute) -> None:
         import numpy as np
 
         self.jobs = rounds.jobs
@@ -241,7 +271,8 @@ class _Versions:
         first = prepared[0][0]
         rows = 1 + max(int(rows_of.max()) for job in self.jobs for rows_of in (job.train, job.test))
         self.count = rows
-        self.x = np.zeros((len(prepared) * rows, *first.x.shape[1:]), np.float32)
+        dtype = np.float64 if compute.precision == "float64" else np.float32
+        self.x = np.zeros((len(prepared) * rows, *first.x.shape[1:]), dtype)
         self.y = np.zeros(len(prepared) * rows, np.intp)
         for number, (job, (training, scored)) in enumerate(zip(self.jobs, prepared, strict=True)):
             for at, part in ((job.train, training), (job.test, scored)):

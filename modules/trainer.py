@@ -12,7 +12,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +26,7 @@ from pydantic import (
     model_validator,
 )
 
+from .compute import Compute
 from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
 from .options import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from dnn import Dataset, RoutineTable
 
 _TABLE = "table"
+_COMPUTE = "compute"
 _OF_DATASET = ("path", "validation_fraction", "split_seed", "evaluation", "standardise")
+_OF_NETWORKS = ("device", "precision")
 _NEEDS_PATH = frozenset({"cleveland", "mnist"})
 _ROUTINES_FILE = "routines.json"
 
@@ -66,6 +69,14 @@ class Options(BaseModel):
         None,
         description="each column to mean 0 and deviation 1, or all values by one mean and one "
         "deviation, as fits images, or not at all; left out, what fits the data set",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="what trains; auto: the GPU that the copy was given (gpus), if any"
+    )
+    precision: Literal["float32", "float64", "tf32", "float16", "bfloat16"] = Field(
+        "float32",
+        description="float16 and bfloat16 multiply narrow numbers and add in float32; tf32 rounds "
+        "what is multiplied, on tensor cores; parameters stay in float32",
     )
     train: str | None = Field(
         None,
@@ -118,19 +129,18 @@ class Options(BaseModel):
         try:
             place = self.resolve((info.context or {}).get("folder", Path()))
         except ValueError as error:
-            raise self._bad_path(str(error), getattr(error, "remedy", "")) from None
+            remedy = getattr(error, "remedy", "")
+            raise _problem_at("path", self.path, str(error), remedy) from None
         if not place.exists():
-            raise self._bad_path(f"no data at {place} (path = {self.path!r})")
+            text = f"no data at {place} (path = {self.path!r})"
+            raise _problem_at("path", self.path, text)
         return self
-
-    def _bad_path(self, text: str, remedy: str = "") -> ValidationError:
-        problem = at(("path",), self.path, text, remedy)
-        return ValidationError.from_exception_data("path", [problem])
 
     def _find_function(self, train: str, info: ValidationInfo) -> None:
         from diel import locate_function
 
-        given = [name for name in _OF_DATASET if name in self.model_fields_set]
+        of_dataset = (*_OF_DATASET, *_OF_NETWORKS)
+        given = [name for name in of_dataset if name in self.model_fields_set]
         if given:
             raise ValueError(f"{', '.join(given)}: of a dataset; a function has its own options")
         try:
@@ -138,6 +148,33 @@ class Options(BaseModel):
             locate_function(train, folder, ("parameters", "report"), TRAINERS)
         except LookupError as error:
             raise ValueError(f"train = {train!r}: {error}") from None
+
+    @model_validator(mode="after")
+    def _check_device(self, info: ValidationInfo) -> Options:
+        context = info.context or {}
+        module = context.get("module")
+        if module is None:  # while a trainer runs
+            return self
+        if self.device == "cpu" and module.gpus:
+            count = f"{module.gpus:g} GPU{'s' if module.gpus > 1 else ''}"
+            raise _problem_at(
+                "device",
+                self.device,
+                f'module {module.name!r} asks for {count} and says device = "cpu": nothing would '
+                "use it",
+                'remove gpus, or say device = "auto"',
+            )
+        # Where no module asks for GPUs, each rank sees all that there are.
+        any_asks = any(other.gpus for other in context.get("modules", {}).values())
+        if self.device == "cuda" and not module.gpus and any_asks:
+            raise _problem_at(
+                "device",
+                self.device,
+                f'device = "cuda", and module {module.name!r} asks for no GPU: as soon as any '
+                "module does, this one sees none",
+                "add gpus = 1",
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_limits(self) -> Options:
@@ -149,12 +186,23 @@ class Options(BaseModel):
         """What a trial may take."""
         return Limits(self.isolated, self.time_limit, parse_memory(self.memory_limit))
 
-    def task(self, folder: Path, table: RoutineTable | None = None) -> Task:
-        """Return what is to be done for each trial; `table` is for networks of ours."""
+    def compute(self, gpus: Sequence[int] = (), share: float = 1.0) -> Compute:
+        """Return what networks are trained on by a rank that was given some GPUs."""
+        return Compute.of(self.device, self.precision, gpus, share)
+
+    def task(
+        self, folder: Path, table: RoutineTable | None = None, compute: Compute | None = None
+    ) -> Task:
+        """Return what is to be done for each trial.
+
+        `table` is for networks of ours, and so is `compute`, in place of what a rank without GPUs
+        has.
+        """
         if self.train is not None:
             return Task(self.train, self.options, folder)
         names = {"dataset", *_OF_DATASET} & self.model_fields_set
         given = {name: getattr(self, name) for name in names}
+        given[_COMPUTE] = (compute or self.compute()).to_options()
         if table is not None:
             given[_TABLE] = table.to_json()
         return Task(prepare, given, folder)
@@ -167,19 +215,23 @@ class Options(BaseModel):
         return place_of_data(self.path or "", folder)
 
 
+def _problem_at(name: str, given: Any, text: str, remedy: str = "") -> ValidationError:
+    return ValidationError.from_exception_data(name, [at((name,), given, text, remedy)])
+
+
 def run(ctx: Context) -> int:
     """Run the trials that the master gives out until there are no more; return how many."""
     options: Options = ctx.options
+    compute = options.compute(ctx.gpus, ctx.gpu_share)
     if options.train is None:
-        from dnn import ops_for
-
-        ctx.log.info("networks are computed by %s", ops_for("cpu").description)
+        ctx.log.info("networks are computed by %s", compute.description)
         if options.routines == "measured":
             comm = comm_of(ctx)
             place = (0, 1) if comm is None else (comm.rank, comm.size)
             with routines_of_run(ctx, *place) as table:
-                return run_trainer(ctx, options.task(ctx.folder, table), options.limits)
-    return run_trainer(ctx, options.task(ctx.folder), options.limits)
+                task = options.task(ctx.folder, table, compute)
+                return run_trainer(ctx, task, options.limits)
+    return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
 
 
 def try_one(
@@ -218,18 +270,20 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     """Load the data; return what trains networks on it.
 
     The options are ``dataset``, ``path``, which rows and by what to standardise them, as in
-    `Options`, and ``table``, the text of a `RoutineTable`, if there is one.
+    `Options`; ``compute``, the fields of a `Compute`; and ``table``, the text of a `RoutineTable`,
+    if there is one.
     """
     from dnn import RoutineTable
 
     rest = dict(options)
     text = rest.pop(_TABLE, None)
     table = None if text is None else RoutineTable.from_json(text)
+    compute = Compute(**rest.pop(_COMPUTE, {}))
     given = Options.model_validate(rest, context={"folder": folder})
     rounds = _rounds(given, folder)
     # What has to be imported and compiled is no part of the first trial's time.
-    train({"hidden": [1], "epochs": 1}, 0, *next(iter(rounds)), table=table)
-    return NetworkTrainer(rounds, table)
+    train({"hidden": [1], "epochs": 1}, 0, *next(iter(rounds)), table=table, compute=compute)
+    return NetworkTrainer(rounds, table, compute)
 
 
 def _rounds(options: Options, folder: Path) -> Rounds:

@@ -5,31 +5,42 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from .compute import Compute
 from .evaluation import Rounds, collect, means
-from .fused import FusedTrainings, curve_epochs, is_wide, trials_at_once, undisturbed_s
+from .fused import FusedTrainings, curve_epochs, undisturbed_s
 from .hyperparameters import Hyperparameters, layers_of, optimizer_of
 from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
 
 if TYPE_CHECKING:
     from dnn import Callback, Dataset, Epoch, NeuralNetwork, RoutineTable
 
+_ON_CPU: Final = Compute()
+
 
 class NetworkTrainer:
     """Trains multilayer perceptrons, one trial or several at once.
 
-    `at_once` is how many trials it runs together. It has a `save_model` only if a trial has one
-    network, and safetensors can write it.
+    `facts` say what computes. It has a `save_model` only if a trial has one network, and
+    safetensors can write it.
     """
 
-    def __init__(self, rounds: Rounds, table: RoutineTable | None = None) -> None:
+    def __init__(
+        self, rounds: Rounds, table: RoutineTable | None = None, compute: Compute = _ON_CPU
+    ) -> None:
         self._rounds = rounds
         self._table = table
-        self._together = FusedTrainings(rounds, table)
-        self.at_once = trials_at_once(len(rounds))
+        self._compute = compute
+        self._together = FusedTrainings(rounds, table, compute)
+        self.facts = compute.facts()
         if len(rounds) == 1 and importlib.util.find_spec("safetensors") is not None:
             self.save_model = self._save_model
+
+    @property
+    def at_once(self) -> int:
+        """How many trials it runs together: on a GPU what its memory holds, once that is known."""
+        return self._together.at_once
 
     def __call__(self, parameters: dict[str, Any], report: Report) -> dict[str, Any]:
         """Train once for each split, and report after each that takes part in the choice.
@@ -46,7 +57,16 @@ class NetworkTrainer:
             # As if it were trained with others, which is up to who else is there.
             epoch_s = None if report.may_be_stopped else self._together.epoch_s(wanted, number)
             results.append(
-                train(parameters, seeds[number], training, scored, reporting, self._table, epoch_s)
+                train(
+                    parameters,
+                    seeds[number],
+                    training,
+                    scored,
+                    reporting,
+                    self._table,
+                    epoch_s,
+                    self._compute,
+                )
             )
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
                 so_far = self._means(results)
@@ -62,7 +82,11 @@ class NetworkTrainer:
         Returns of each what a call alone returns; None where it is better trained alone.
         """
         wanted = [Hyperparameters.model_validate(dict(parameters)) for parameters, _ in trials]
-        narrow = [place for place, parameters in enumerate(wanted) if not is_wide(parameters)]
+        narrow = [
+            place
+            for place, parameters in enumerate(wanted)
+            if not self._together.trains_alone(parameters)
+        ]
         if len(narrow) * len(self._rounds) < 2:
             return [None] * len(trials)
         given = []
@@ -90,7 +114,7 @@ class NetworkTrainer:
 
         wanted = Hyperparameters.model_validate(dict(parameters))
         ((training, _),) = self._rounds
-        model = _model(wanted, report.seed, training, self._table)
+        model = _model(wanted, report.seed, training, self._table, self._compute)
         model.fit(
             training.x,
             training.y,
@@ -134,6 +158,7 @@ def train(
     report: Report | None = None,
     table: RoutineTable | None = None,
     epoch_s: float | None = None,
+    compute: Compute = _ON_CPU,
 ) -> dict[str, Any]:
     """Train one network.
 
@@ -151,6 +176,8 @@ def train(
         Of the run.
     epoch_s : float, seconds, optional
         As in `undisturbed_s`.
+    compute : Compute, optional
+        The CPU, in float32, if left out.
 
     Returns
     -------
@@ -159,7 +186,7 @@ def train(
         and what the training takes in seconds, see `undisturbed_s`; and ``diverged`` if it did.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
-    model = _model(wanted, seed, training, table)
+    model = _model(wanted, seed, training, table, compute)
     history = model.fit(
         training.x,
         training.y,
@@ -179,7 +206,11 @@ def train(
 
 
 def _model(
-    wanted: Hyperparameters, seed: int, training: Dataset, table: RoutineTable | None
+    wanted: Hyperparameters,
+    seed: int,
+    training: Dataset,
+    table: RoutineTable | None,
+    compute: Compute,
 ) -> NeuralNetwork:
     from dnn import NeuralNetwork
 
@@ -188,6 +219,7 @@ def _model(
         optimizer=optimizer_of(wanted, len(training)),
         seed=seed,
         routines=table,
+        **compute.networks,
     )
 
 

@@ -77,6 +77,11 @@ def has_numba() -> bool:
 def device_facts(device: str | Device) -> dict[str, str]:
     """Say what computes on a device: its name and the versions of the libraries.
 
+    Parameters
+    ----------
+    device : str
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+
     Returns
     -------
     dict of str to str

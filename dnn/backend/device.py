@@ -81,9 +81,17 @@ def import_cupy() -> Any:
 
 @functools.cache
 def cuda_problem(index: int = 0) -> str | None:
-    """Say what is missing for a GPU to be used, and what to do about it; None if nothing is.
+    """Say what is missing for a GPU to be used, and what to do about it.
 
-    `index` counts the GPUs that this process sees.
+    Parameters
+    ----------
+    index : int
+        Which of the GPUs that this process sees.
+
+    Returns
+    -------
+    str or None
+        None if nothing is missing.
     """
     try:
         runtime = import_cupy().cuda.runtime
@@ -129,7 +137,20 @@ def allocating(cupy: Any, wanted_bytes: int, index: int = 0) -> Iterator[None]:
 
 
 def free_bytes(device: str | Device) -> tuple[int, int]:
-    """Return how many bytes of a GPU's memory this process can have, and how many there are."""
+    """Return how much of a GPU's memory there is for this process.
+
+    Parameters
+    ----------
+    device : str
+        Such as ``"cuda"``.
+
+    Returns
+    -------
+    int, bytes
+        What this process can have.
+    int, bytes
+        All memory of the GPU.
+    """
     return _free_bytes(import_cupy(), Device.of(device).index)
 
 
@@ -141,7 +162,13 @@ def _free_bytes(cupy: Any, index: int) -> tuple[int, int]:
 
 
 def free_memory(device: str | Device) -> None:
-    """Give memory that no array holds any more back to a GPU."""
+    """Give memory that no array holds any more back to a GPU.
+
+    Parameters
+    ----------
+    device : str
+        Such as ``"cuda"``.
+    """
     cupy = import_cupy()
     with cupy.cuda.Device(Device.of(device).index):
         cupy.get_default_memory_pool().free_all_blocks()

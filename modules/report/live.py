@@ -101,6 +101,13 @@ class LiveReport:
         self._earlier = self._gathered.count
         self._started_s = self._clock()
 
+    def add_facts(self, facts: Mapping[str, str]) -> None:
+        """Add to what somebody wants to know who repeats the sweep; what is there already stays."""
+        sweep = self._gathered.sweep
+        known = {name.lower() for name in sweep.facts}
+        new = {name: fact for name, fact in facts.items() if name.lower() not in known}
+        self._gathered.sweep = replace(sweep, facts={**sweep.facts, **new})
+
     def expect(self, trials: int | None) -> None:
         """Set how many trials there will be, where that was not known."""
         self._gathered.sweep = replace(self._gathered.sweep, expected=trials)

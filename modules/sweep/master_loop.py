@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +30,7 @@ from .messages import (
     Tags,
 )
 from .output import SweepOutput
-from .results import SweepResults
+from .results import COMPUTED_BY, SweepResults
 
 if TYPE_CHECKING:
     from diel import Context
@@ -42,6 +43,7 @@ _MOST_ADAPTIVE: Final = 16
 """Caps the lease where the strategy learns, so that results reach it soon."""
 _HOPELESS: Final = 20
 """If so many trials fail before one succeeds, the sweep ends: the points are not the cause."""
+_MATTERS_FOR_ROUNDING: Final = ("device", "device_name", "precision")
 _UNRANKED_SHOWN: Final = 3
 """Of so many trials the log says at once that their metrics do not give the objectives."""
 
@@ -98,6 +100,8 @@ class _MasterLoop:
         self._points: dict[int, dict[str, Any]] = {}
         self._pace = Pace()
         self._saves_models: bool | None = None
+        self._known_trainers: set[int] = set()
+        self._is_other_device = False
         self._model = ""
         self._quarantined: frozenset[int] = frozenset()
         self._failed_before = self._unranked = 0
@@ -125,6 +129,7 @@ class _MasterLoop:
         if len(self._book.recorded):
             self._output.resume()
             self._ctx.log.info("%d trials are recorded already", len(self._book.recorded))
+            self._output.add_facts(self._results.computed_by)
 
     def run(self) -> None:
         """Give out trials and take what they gave, until there are no more."""
@@ -241,12 +246,30 @@ class _MasterLoop:
             records = [record for record in records if record["trial"] not in retried]
         self._book.came_back(outcome.lease, done, retried)
         if records:
+            self._record_facts(outcome, records[0])
             self._ledger.write(records)
             for record in records:
                 self._points.pop(record["trial"], None)
                 self._log_if_unranked(record, outcome)
             self._output.add([self._results.add(record) for record in records])
         self._stop_if_enough()
+
+    def _record_facts(self, outcome: Outcome, record: dict[str, Any]) -> None:
+        """Record what computes where a trainer of this session is heard of first."""
+        now, before = outcome.facts, self._results.computed_by
+        if not now or outcome.trainer in self._known_trainers:
+            return
+        record[COMPUTED_BY] = now
+        if not before and not self._known_trainers:
+            self._output.add_facts(now)
+        self._known_trainers.add(outcome.trainer)
+        differ = any(before.get(name) != now.get(name) for name in _MATTERS_FOR_ROUNDING)
+        if before and differ and not self._is_other_device:
+            self._is_other_device = True
+            text = f"trials until now were computed on {_computer(before)}, these on "
+            text += f"{_computer(now)}: results differ in rounding"
+            self._ctx.log.warning("%s", text)
+            self._output.add_facts({"note": text})
 
     def _log_if_unranked(self, record: dict[str, Any], outcome: Outcome) -> None:
         """Log why a trial has failed that was good for its trainer."""
@@ -295,3 +318,10 @@ class _MasterLoop:
             )
             raise SweepFailed(f"no trial has succeeded ({counts or 'none'}); the first: {reason}")
         return self._results.best_rows.best[0]
+
+
+def _computer(facts: Mapping[str, str]) -> str:
+    """Return what computes in a few words: ``NVIDIA H200 in float16``."""
+    name = facts.get("device_name") or facts.get("device", "")
+    on = f"cpu ({name})" if facts.get("device") == "cpu" else name
+    return f"{on} in {facts.get('precision', 'float32')}"

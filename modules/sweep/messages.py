@@ -120,6 +120,8 @@ class Outcome:
     """How many trials this trainer runs together."""
     saves_models: bool = False
     """Whether it can write the model of a trial."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """What computes there, as `modules.compute` has it; empty where a trainer does not say it."""
     reports: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
     """The learning curves of trials that have reported something."""
 

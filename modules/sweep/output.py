@@ -45,6 +45,7 @@ class SweepOutput:
         self._file = file
         self._report = open_report(ctx, file, search, seed)
         self._table: CsvTable | None = None
+        self._facts: dict[str, str] = {}
         self._untabled: list[dict[str, Any]] = []
         self._shown_s = 0.0
         self._shown_version = -1
@@ -62,6 +63,11 @@ class SweepOutput:
             rows, self._untabled = self._untabled, []
         assert self._table is not None
         self._table.write(rows)
+
+    def add_facts(self, facts: Mapping[str, str]) -> None:
+        """Add what computes the trials, by name, to the report and what is said of the table."""
+        self._facts |= facts
+        self._report.add_facts({name.replace("_", " "): fact for name, fact in facts.items()})
 
     def resume(self) -> None:
         """Record that all rows so far are from an earlier session of the sweep."""
@@ -91,6 +97,7 @@ class SweepOutput:
             expected=self._book.total,
             file=self._file,
             parameters=self._search.space.names,
+            facts=self._facts,
         )
 
     def show(self, *, at_once: bool = False) -> None:

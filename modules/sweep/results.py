@@ -29,6 +29,8 @@ _CURVES: Final = 20_000
 """Learning curves in a ledger, but for those of trials that are among the best when they end."""
 _MOST_REPORTS: Final = 10_000
 """Reports of a trial that a rule may stop: to go on after a crash it needs to know all of them."""
+COMPUTED_BY: Final = "computed_by"
+"""In the first record of each trainer in a session: what computes there."""
 CURVE: Final = "learning curve"
 """In a row: steps and the objective at each. No column of the table, and no parameter's name."""
 
@@ -45,6 +47,8 @@ class SweepResults:
     ----------
     succeeded, failed, stopped, diverged : int
         How many trials; those that were stopped early count as succeeded too.
+    computed_by : dict of str to str
+        What computed the first trial of an earlier session; empty if that is not known.
     """
 
     def __init__(self, search: Search, seed: int) -> None:
@@ -58,6 +62,7 @@ class SweepResults:
         self.best_rows = BestRows(objective.text, maximise=objective.maximise)
         self._curves = 0
         self.succeeded = self.failed = self.stopped = self.diverged = 0
+        self.computed_by: dict[str, str] = {}
 
     def read(self, ledger: Path, recorded: Bitmap) -> Iterator[list[dict[str, Any]]]:
         """Add what a ledger holds that is not in `recorded`; yield the rows, many at a time."""
@@ -71,6 +76,8 @@ class SweepResults:
         if "reports" in record:
             self._curves += 1
             record["reports"] = [(step, as_numbers(metrics)) for step, metrics in record["reports"]]
+        if not self.computed_by and isinstance(record.get(COMPUTED_BY), dict):
+            self.computed_by = record[COMPUTED_BY]
         for step, metrics in record.get("reports", ()):
             with suppress(ObjectiveError):  # of a curve that was reported to no rule
                 self._search.report(record["trial"], step, metrics)

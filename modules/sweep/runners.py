@@ -63,6 +63,14 @@ class Task:
         )
 
 
+def facts_of(train: Train) -> dict[str, str]:
+    """Return what a task says of what computes: its attribute ``facts``, if it has one."""
+    facts = getattr(train, "facts", None)
+    if not isinstance(facts, Mapping):
+        return {}
+    return {str(name): str(fact) for name, fact in facts.items()}
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of one trial; if there are any, it runs in a process of its own."""
@@ -120,11 +128,17 @@ class InProcessRunner:
         self._train = task.load()
         self._progress = progress
         self._note = note or (lambda start, stop: None)
-        self.at_once: int = getattr(self._train, "at_once", 1)
-        """How many trials the task runs together."""
         self.saves_models: bool = hasattr(self._train, "save_model")
         """Whether it can write the model of a trial."""
+        self.facts = facts_of(self._train)
+        """What computes, as far as the task says it."""
         self._task, self._comm = task, comm
+
+    @property
+    def at_once(self) -> int:
+        """How many trials the task runs together; it may find out more as it runs them."""
+        at_once: int = getattr(self._train, "at_once", 1)
+        return at_once
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial."""
@@ -191,6 +205,7 @@ class RankGroupRunner:
         session = ctx.comm.bcast(uuid.uuid4().hex)
         self._tags = [tags.point(ctx.copy_index, session, rank) for rank in range(1, ctx.comm.size)]
         self._runner = runner
+        self.facts: dict[str, str] = getattr(runner, "facts", {})
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial on every rank."""

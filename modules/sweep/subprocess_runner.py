@@ -6,7 +6,7 @@ that breaks a limit is killed with all that it has started, and the next trial g
 ::
 
     trainer ── Task ──>                 process
-            <── "ready" or an error ──
+            <── "ready" and what computes, or an error ──
             ── Trial ──>
             <── "report" ──             any number of times
             ── verdict ──>
@@ -29,6 +29,7 @@ from diel import describe_error
 
 from ..trial import LearningCurve, OnReport, ShowProgress, Trial, TrialResult, run_trial
 from .messages import Tags
+from .runners import facts_of
 
 if TYPE_CHECKING:
     from diel import Context
@@ -65,6 +66,7 @@ class SubprocessRunner:
         self._progress = progress
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Connection | None = None
+        self.facts: dict[str, str] = {}
 
     def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
         """Run a trial."""
@@ -112,6 +114,8 @@ class SubprocessRunner:
         try:
             self._send(self._task)
             kind, *rest = self._receive(None)
+            if kind == "ready":
+                (self.facts,) = rest
         except _Died as death:
             raise NotReady(f"the process for trials could not get ready: it {death}") from None
         if kind == "error":
@@ -226,7 +230,7 @@ def work(descriptor: int) -> None:
     except Exception as error:
         link.send(("error", describe_error(error)))
         raise
-    link.send(("ready",))
+    link.send(("ready", facts_of(train)))
 
     def on_report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
         link.send(("report", step, metrics))

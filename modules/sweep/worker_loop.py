@@ -68,7 +68,6 @@ def run_leases(
 
     `quarantine` gives a runner that survives some trials: they may have killed a rank before.
     """
-    at_once = getattr(runner, "at_once", 1)
     trials = failures = 0
     orders: dict[str, SweepOrder] = {}
     while True:
@@ -86,7 +85,9 @@ def run_leases(
                 continue  # of a session that has ended
             orders = {order.session: order}
             on_report = _asking_master(ctx, tags, order) if order.wants_reports else None
-            several = at_once > 1 and lease.stop - lease.start > 1 and not on_report
+            several = (
+                getattr(runner, "at_once", 1) > 1 and lease.stop - lease.start > 1 and not on_report
+            )
             suited: AbstractContextManager[TrialRunner] = nullcontext(runner)
             if quarantine and any(lease.start <= trial < lease.stop for trial in order.quarantined):
                 suited, several = quarantine(order.quarantined), False
@@ -94,7 +95,8 @@ def run_leases(
                 outcome, details = _run_lease(
                     lease, order, ctx.copy_index, suited_runner, on_report, together=several
                 )
-            outcome.at_once = at_once
+            outcome.at_once = getattr(runner, "at_once", 1)
+            outcome.facts = getattr(runner, "facts", {})
             outcome.saves_models = getattr(runner, "saves_models", False)
             # Put before the claim ends: a lease is out, or its outcome is there.
             ctx.tuples.tput(tags.outcome, outcome)

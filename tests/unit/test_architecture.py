@@ -61,7 +61,8 @@ LAYERS = {
         options report
         search
         sweep
-        fused sklearn_trainer torch_trainer
+        compute sklearn_trainer torch_trainer
+        fused
         training
         master reporter trainer
     """,
@@ -409,6 +410,10 @@ def test_the_public_names_of_dnn() -> None:
         "WarmUp",
         "batches",
         "class_weights",
+        "cuda_problem",
+        "device_facts",
+        "free_bytes",
+        "free_memory",
         "impute",
         "load_breast_cancer",
         "load_checkpoint",

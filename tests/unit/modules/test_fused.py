@@ -11,7 +11,8 @@ from diel.loading import context
 from diel.testing import Module, run_modules
 from dnn import History, RoutineTable
 from modules import master, trainer, training
-from modules.fused import MOST_NETWORKS, undisturbed_s
+from modules.compute import MOST_NETWORKS
+from modules.fused import undisturbed_s
 from modules.sweep import worker_loop
 from modules.sweep.ledger import ledger_path, records_of
 from modules.trial import SPLITS, Report, Trial, TrialResult, run_trial, trial_seed

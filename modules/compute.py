@@ -1,0 +1,98 @@
+"""What a trainer computes on: a CPU or a GPU, in which precision, how many networks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from .hyperparameters import Hyperparameters, optimizer_of
+
+MOST_NETWORKS: Final = 64
+"""In one plan on a CPU: with more of them what a step needs no longer stays in a core's cache."""
+WIDE: Final = 128
+"""On a CPU, layers of so many units and more take longer in products than in calls: nothing is
+gained by several networks in one plan."""
+_MOST_ON_GPU: Final = 4096
+_BY_PARAMETERS: Final = ((0, 1024), (2_000, 256), (20_000, 64), (200_000, 16), (2_000_000, 1))
+"""Parameters of one network from which on so many networks go into one plan on a GPU: an estimate,
+until it is measured."""
+_SHARE_OF_MEMORY: Final = 0.8
+_MARGIN: Final = 1.25
+"""Times the estimate of a network's bytes: what else a plan needs."""
+_NARROW: Final = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Compute:
+    """The device and the precision of a trainer's networks.
+
+    Attributes
+    ----------
+    device : "cpu" or "cuda"
+        The first of the GPUs that the process sees is meant by ``"cuda"``.
+    precision : str
+        As `dnn.NeuralNetwork` has it.
+    share : float
+        Of the GPU's memory, where several copies have one GPU.
+    """
+
+    device: str = "cpu"
+    precision: str = "float32"
+    share: float = 1.0
+
+    @classmethod
+    def of(cls, device: str, precision: str, gpus: Sequence[int], share: float = 1.0) -> Compute:
+        """Return what options mean for a rank that was given some GPUs."""
+        if device == "auto":
+            device = "cuda" if gpus else "cpu"
+        return cls(device, precision, share)
+
+    def to_options(self) -> dict[str, Any]:
+        """Return plain values, from which ``Compute(**values)`` is the same."""
+        return asdict(self)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether networks are trained on a GPU."""
+        return self.device != "cpu"
+
+    @property
+    def networks(self) -> Mapping[str, Any]:
+        """What `dnn.NeuralNetwork` and `dnn.Ensemble` are told."""
+        return {"device": self.device, "dtype": self.precision}
+
+    @property
+    def description(self) -> str:
+        """What computes, for a log: without a word to the GPU, which may be another process's."""
+        from dnn import ops_for
+
+        return f"a GPU, in {self.precision}" if self.is_gpu else ops_for("cpu").description
+
+    def facts(self) -> dict[str, str]:
+        """Return what computes: the device and its name, the precision, versions of libraries."""
+        from dnn import device_facts
+
+        return {**device_facts(self.device), "precision": self.precision}
+
+    def most_networks(
+        self, wanted: Hyperparameters, features: int = 0, classes: int = 0, free_bytes: int = 0
+    ) -> int:
+        """Return how many networks of a kind to put into one plan, at least 1.
+
+        On a GPU as many as its free memory holds, at most what pays for networks of that size.
+        """
+        if not self.is_gpu:
+            return 1 if max(wanted.hidden, default=0) >= WIDE else MOST_NETWORKS
+        units = [features, *wanted.hidden, classes]
+        parameters = sum((above + 1) * below for above, below in pairwise(units))
+        most = next(count for least, count in reversed(_BY_PARAMETERS) if parameters >= least)
+        arrays = 2 + len(optimizer_of(wanted, wanted.batch_size).state_names)
+        wide = 8 if self.precision == "float64" else 4
+        narrow = 2 if self.precision in _NARROW else 0
+        size_bytes = _MARGIN * (
+            (wide * arrays + narrow) * parameters + 3 * wide * wanted.batch_size * sum(units)
+        )
+        fits = int(_SHARE_OF_MEMORY * self.share * free_bytes / size_bytes)
+        return max(1, min(most, fits, _MOST_ON_GPU))

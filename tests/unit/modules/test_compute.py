@@ -1,0 +1,182 @@
+"""What networks are trained on: a CPU or a GPU, the latter on a stand-in for CuPy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cuda_emulator
+import fake_cupy
+import pytest
+from pydantic import ValidationError
+from unit.modules.sweeping import GRID, Sweep
+
+import dnn
+from modules import trainer
+from modules.compute import MOST_NETWORKS, Compute
+from modules.hyperparameters import Hyperparameters
+from modules.trial import Report, trial_seed
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a GPU whose kernels the CPU runs."""
+    pytest.importorskip("sklearn", reason="the data come with scikit-learn")
+    if cuda_emulator.COMPILER is None:
+        pytest.skip("needs a C++ compiler")
+    fake_cupy.install(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "expected"),
+    [("auto", (), "cpu"), ("auto", (0,), "cuda"), ("cuda", (), "cuda"), ("cpu", (0,), "cpu")],
+)
+def test_which_device_is_meant(device: str, gpus: tuple[int, ...], expected: str) -> None:
+    compute = Compute.of(device, "float16", gpus, 0.5)
+    assert compute == Compute(expected, "float16", 0.5)
+    assert Compute(**compute.to_options()) == compute
+
+
+def checked(module: Any, others: Any = (), **options: Any) -> str:
+    """Return the problem of a trainer's options while a file is checked; empty if there is none."""
+    modules = {one.name: one for one in (module, *others)}
+    context = {"folder": Path(), "module": module, "modules": modules}
+    given = {"dataset": "cleveland", "path": ".", **options}
+    try:
+        trainer.Options.model_validate(given, context=context)
+    except ValidationError as error:
+        (problem,) = error.errors()
+        assert problem["loc"] == ("device",)
+        return f"{problem['msg']}: {problem['ctx']['remedy']}"
+    return ""
+
+
+def test_a_file_that_asks_for_gpus_and_does_not_use_them() -> None:
+    without, one = (SimpleNamespace(name="trainer", gpus=gpus) for gpus in (0, 1))
+    assert checked(one, device="cpu") == (
+        "module 'trainer' asks for 1 GPU and says device = \"cpu\": nothing would use it: "
+        'remove gpus, or say device = "auto"'
+    )
+    assert not checked(one, device="auto") + checked(one, device="cuda")
+    assert not checked(without, device="cpu") + checked(without, device="cuda")
+    other = SimpleNamespace(name="other", gpus=2)
+    assert checked(without, [other], device="cuda") == (
+        "device = \"cuda\", and module 'trainer' asks for no GPU: as soon as any module does, "
+        "this one sees none: add gpus = 1"
+    )
+
+
+def test_networks_in_one_plan_by_their_size_and_the_memory() -> None:
+    small, large = Hyperparameters(hidden=[16]), Hyperparameters(hidden=[4096, 4096])
+    assert Compute().most_networks(small) == MOST_NETWORKS
+    assert Compute().most_networks(large) == 1
+    gpu, plenty = Compute("cuda"), 1 << 40
+    assert gpu.most_networks(small, 13, 2, plenty) == 1024
+    assert gpu.most_networks(large, 784, 10, plenty) == 1
+    few = gpu.most_networks(small, 13, 2, 1 << 20)
+    assert 1 < few < 1024
+    assert Compute("cuda", share=0.5).most_networks(small, 13, 2, 1 << 20) in (
+        few // 2,
+        few // 2 + 1,
+    )
+    assert Compute("cuda", "float64").most_networks(small, 13, 2, 1 << 20) < few
+    assert gpu.most_networks(small, 13, 2, 10) == 1
+
+
+FOLDS = {"method": "k_fold", "folds": 3}
+
+
+@pytest.mark.parametrize("evaluation", [None, FOLDS])
+def test_a_gpu_trains_networks_together_as_alone(
+    gpu: None, evaluation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices: list[str] = []
+
+    def ops_for(device: str, routines: Any = None) -> Any:
+        devices.append(device)
+        return dnn.ops_for(device, routines)
+
+    for file in ("model", "ensemble"):
+        monkeypatch.setattr(f"dnn.{file}.ops_for", ops_for)
+    given = {"dataset": "breast_cancer", **({"evaluation": evaluation} if evaluation else {})}
+    train = trainer.prepare({**given, "compute": {"device": "cuda"}}, Path())
+    points: list[dict[str, Any]] = [
+        {"hidden": [8], "epochs": 2, "batch_size": 64, "learning_rate": rate}
+        for rate in (0.01, 0.1, 0.3)
+    ]
+    reports = [Report(0, trial_seed(3, k), options={}, folder=Path()) for k in range(3)]
+    before = train.at_once
+    found = train.train_together(list(zip(points, reports, strict=True)))
+    assert train.at_once > before  # of networks this small more fit than a CPU takes
+    results = []
+    for k, point in enumerate(points):
+        report = Report(0, trial_seed(3, k), options={}, folder=Path())
+        alone, same = train(point, report), found[k]
+        assert set(devices) == {"cuda"}
+        assert same is not None
+        assert all(alone[name] == same[name] for name in ("accuracy", "loss", "mcc"))
+        results.append(alone)
+    on_cpu = trainer.prepare(given, Path())
+    for k, point in enumerate(points):
+        cpu = on_cpu(point, Report(0, trial_seed(3, k), options={}, folder=Path()))
+        assert results[k]["loss"] == pytest.approx(cpu["loss"], rel=1e-4)
+    assert train.facts["device_name"] == "stand-in GPU"
+    assert (train.facts["device"], train.facts["precision"]) == ("cuda", "float32")
+    if evaluation is None:
+        pytest.importorskip("safetensors")
+        assert train.save_model(points[0], reports[0], tmp_path / "best").exists()
+
+
+def test_precision_reaches_the_networks_on_the_cpu() -> None:
+    pytest.importorskip("sklearn", reason="the data come with scikit-learn")
+    losses = set()
+    for precision in ("float32", "float64"):
+        given = {"dataset": "breast_cancer", "compute": {"precision": precision}}
+        train = trainer.prepare(given, Path())
+        point = {"hidden": [4], "epochs": 1, "batch_size": 64}
+        reports = [Report(0, seed, options={}, folder=Path()) for seed in (1, 2)]
+        together = train.train_together([(point, report) for report in reports])
+        alone = train(point, Report(0, 1, options={}, folder=Path()))
+        assert together[0] is not None
+        assert alone["loss"] == together[0]["loss"]
+        assert train.facts["precision"] == precision
+        losses.add(alone["loss"])
+    assert len(losses) == 2
+
+
+FACTUAL = """
+def train(parameters, report):
+    return {"score": parameters["x"]}
+def other(parameters, report):
+    return {"score": parameters["x"]}
+train.facts = {"device": "cuda", "device_name": "A", "precision": "float16"}
+other.facts = {"device": "cpu", "device_name": "B", "precision": "float32"}
+"""
+
+
+def test_the_ledger_says_once_what_computed_and_a_resumed_sweep_what_is_other(
+    sweep: Sweep,
+) -> None:
+    (sweep.folder / "mine.py").write_text(FACTUAL)
+    sweep.run(GRID)
+    computed = [record for record in sweep.records if "computed_by" in record]
+    assert len(computed) == len({record["trainer"] for record in sweep.records})
+    expected = {"device": "cuda", "device_name": "A", "precision": "float16"}
+    assert all(record["computed_by"] == expected for record in computed)
+    page = (sweep.run_dir / "report.html").read_text()
+    assert "float16" in page
+    sweep.cut_ledger(20)
+    assert not any("rounding" in said for said in logged(sweep.run(GRID)))
+    sweep.cut_ledger(20)
+    said = [text for text in logged(sweep.run(GRID, train="other")) if "rounding" in text]
+    assert said == [
+        "trials until now were computed on A in float16, these on cpu (B) in float32: "
+        "results differ in rounding"
+    ]
+    assert said[0] in (sweep.run_dir / "report.html").read_text()
+
+
+def logged(done: Any) -> list[str]:
+    """Return what a module logged."""
+    return [record["text"] for record in done.records if record["event"] == "MessageLogged"]
