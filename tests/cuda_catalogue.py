@@ -10,7 +10,15 @@ from operation_cases import FORMULAS
 
 from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp
 from dnn.backend.cuda import classification, formulas, gathers, noise
-from dnn.backend.cuda.formulas import ADAM_COEFFICIENTS, CLIP_FACTOR, COUNT, of_formula
+from dnn.backend.cuda.formulas import (
+    ADAM_COEFFICIENTS,
+    ADJUST_SCALE,
+    CLIP_FACTOR,
+    COUNT,
+    FINITE_FLAG,
+    of_formula,
+)
+from dnn.backend.cuda.products import BIAS
 from dnn.backend.cuda.reductions import ARGMAX, REDUCTIONS
 from dnn.backend.cuda.source import (
     SCALAR,
@@ -23,7 +31,8 @@ from dnn.backend.formula import COPY, UpdateFormula
 from dnn.backend.ops import Ops
 from dnn.parameters import FlatBuffer, Segment
 
-ELEMENTWISE = {spec.name: spec for spec in (ARGMAX, CLIP_FACTOR, COUNT, ADAM_COEFFICIENTS)}
+_OWN = (ARGMAX, CLIP_FACTOR, COUNT, ADAM_COEFFICIENTS, ADJUST_SCALE, FINITE_FLAG)
+ELEMENTWISE = {spec.name: spec for spec in _OWN}
 ELEMENTWISE["copy"] = of_formula(COPY)
 ELEMENTWISE |= {name: of_formula(formula) for name, formula in FORMULAS.items()}
 COMPARISONS = [name for name, formula in FORMULAS.items() if formula.is_bool]
@@ -36,6 +45,7 @@ OPTIMIZERS = [
     AdamW(),
 ]
 FLOATS = ("f2", "f4", "f8")
+BFLOAT16 = (("f4", "u2"), ("u2", "f4"))
 AXES = {"f2": (1,), "f4": (1, 3), "f8": (1,)}
 
 
@@ -99,10 +109,20 @@ def all_kernels() -> Iterator[Kernel]:
     yield elementwise_kernel(ELEMENTWISE["count"], ("i8",), 1)
     # Conversions, and the types of labels, masks, seeds and steps.
     pairs = [*itertools.permutations(FLOATS, 2), ("b1", "f4"), ("f4", "b1"), ("i8", "f4")]
-    for given, wanted in [*pairs, ("i8", "i8"), ("u8", "u8"), ("b1", "b1")]:
+    for given, wanted in [*pairs, ("i8", "i8"), ("u8", "u8"), ("b1", "b1"), *BFLOAT16]:
         yield elementwise_kernel(ELEMENTWISE["copy"], (given, wanted), 1)
     for code in ("i8", "u8"):
         yield elementwise_kernel(ELEMENTWISE["add"], (code, code, code), 1)
+    for narrow in ("f2", "u2"):
+        for codes in (("f4", narrow, narrow), (narrow, "f4", narrow), (narrow, narrow, "f4")):
+            yield elementwise_kernel(example_chain(), codes, 2)
+        for spec, out in itertools.product(BIAS.values(), (narrow, "f4")):
+            yield elementwise_kernel(spec, ("f4", narrow, out), 2)
+    for spec in BIAS.values():
+        yield elementwise_kernel(spec, ("f4", "f4", "f4"), 2)
+    for spec in optimizer_updates():
+        gated = spec.gated()
+        yield elementwise_kernel(gated, codes_of(gated, "f4"), 2)
     for reduction, code, by_rows in itertools.product(REDUCTIONS.values(), FLOATS, (False, True)):
         operands = tuple(code for _ in reduction.parameters)
         yield reduction_kernel(reduction, (*operands, code), by_rows)

@@ -65,7 +65,7 @@ def log_softmax_kernel(code: str) -> Kernel:
     }}
 }}
 """
-    return Kernel(name, source, code == "f2")
+    return Kernel(name, source)
 
 
 def narrow_log_softmax_kernel(code: str) -> Kernel:
@@ -94,7 +94,7 @@ def narrow_log_softmax_kernel(code: str) -> Kernel:
     }}
 }}
 """
-    return Kernel(name, source, code == "f2")
+    return Kernel(name, source)
 
 
 def log_softmax(launcher: Launcher, x: Any, column: Any, exponentials: Any, out: Any) -> None:
@@ -162,7 +162,7 @@ def tally_classes_kernel(code: str) -> Kernel:
     }}
 }}
 """
-    return Kernel(name, source, code == "f2")
+    return Kernel(name, source)
 
 
 def tally_classes(

@@ -7,15 +7,18 @@ import hashlib
 from typing import Any
 
 from dnn.backend.cuda.launch import Launcher, element_strides
-from dnn.backend.cuda.source import Elementwise
+from dnn.backend.cuda.source import SCALAR, Elementwise
 from dnn.backend.formula import Formula, Language, UpdateFormula, Writer
 from dnn.backend.ops import Chain
 
 __all__ = [
     "ADAM_COEFFICIENTS",
+    "ADJUST_SCALE",
     "CLIP_FACTOR",
     "COUNT",
+    "FINITE_FLAG",
     "adam_coefficients",
+    "adjust_scale",
     "chain",
     "clip_factor",
     "of_formula",
@@ -123,12 +126,47 @@ keep = A(1) - learning_rate * weight_decay;
 )
 
 
+FINITE_FLAG = Elementwise("finite_flag", ("x", "out"), ("out",), "out = x == A(0) ? A(1) : A(0);")
+"""1 for the sum that `REDUCTIONS["not_finite"]` gives where all is finite, else 0."""
+
+ADJUST_SCALE = Elementwise(
+    "adjust_scale",
+    ("flag", "limit", "scale", "since", "skipped"),
+    ("scale", "since", "skipped"),
+    """
+if (flag != A(0)) {
+    since = since + 1;
+    if (since >= interval) {
+        scale = scale * A(2) < limit ? scale * A(2) : limit;
+        since = 0;
+    }
+} else {
+    scale = scale * A(0.5) > A(1) ? scale * A(0.5) : A(1);
+    since = 0;
+    skipped = skipped + 1;
+}
+""",
+    only_written=(),
+    integers=("interval",),
+    fixed=(("limit", SCALAR), ("since", "i8"), ("skipped", "i8")),
+)
+
+
 def clip_factor(launcher: Launcher, sums: Any, limit: Any, out: Any) -> None:
     """``limit / max(norm, limit)``, where ``norm = sqrt(sum(sums))`` over the last axis."""
     integers = [sums.shape[-1], element_strides(sums)[-1]]
     limits = limit.reshape(limit.shape[:-1])
     operands = (sums, limits, out.reshape(out.shape[:-1]))
     launcher.elementwise(CLIP_FACTOR, operands, integers, hidden=sums.ndim - 1)
+
+
+def adjust_scale(
+    launcher: Launcher, flags: Any, scale: Any, counts: Any, interval: int, largest: float
+) -> None:
+    """Halve, keep or double the scale of a loss; see `Ops.adjust_scale`."""
+    since, skipped = (counts[..., i].reshape(flags.shape) for i in (0, 1))
+    operands = (flags, largest, scale.reshape(flags.shape), since, skipped)
+    launcher.elementwise(ADJUST_SCALE, operands, [interval])
 
 
 def adam_coefficients(launcher: Launcher, *operands: Any) -> None:

@@ -32,7 +32,7 @@ def take_rows_kernel(code: str) -> Kernel:
     }}
 }}
 """
-    return Kernel(name, source, code == "f2")
+    return Kernel(name, source)
 
 
 def take_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
@@ -64,7 +64,7 @@ def add_rows_kernel(code: str) -> Kernel:
     }}
 }}
 """
-    return Kernel(name, source, code == "f2")
+    return Kernel(name, source)
 
 
 def add_rows(launcher: Launcher, x: Any, rows: Any, out: Any) -> None:
@@ -113,7 +113,7 @@ def take_batch_kernel(code: str) -> Kernel:
     }}
 }}
 """
-    return Kernel(name, source, code == "f2")
+    return Kernel(name, source)
 
 
 def take_batch(launcher: Launcher, x: Any, order: Any, position: Any, out: Any) -> None:
@@ -146,7 +146,7 @@ def end_batch_kernel(code: str, kept: str) -> Kernel:
     position[1] += 1;
 }}
 """
-    return Kernel(name, source, "f2" in (code, kept))
+    return Kernel(name, source)
 
 
 def end_batch(launcher: Launcher, loss: Any, losses: Any, position: Any) -> None:

@@ -25,7 +25,7 @@ from dnn.backend.cuda.source import (
     reduction_kernel,
 )
 from dnn.backend.device import allocating
-from dnn.errors import DeviceError, ShapeError
+from dnn.errors import DeviceError, DtypeError, ShapeError
 
 __all__ = [
     "Call",
@@ -118,11 +118,13 @@ class Launcher:
         operands: Sequence[Any],
         integers: Sequence[int] = (),
         hidden: int | None = None,
+        bfloat16: bool = False,
     ) -> None:
         """Launch an elementwise kernel over the shape of its last written operand.
 
         The operands, in the order of the parameters, broadcast to that. `hidden` is an axis that
-        pointer operands have and the others lack: it is left out of the loop.
+        pointer operands have and the others lack: it is left out of the loop. With `bfloat16`
+        operands of uint16 are that; without it they are refused.
         """
         named = dict(zip(spec.parameters, operands, strict=True))
         target = named[spec.writes[-1]]
@@ -132,7 +134,7 @@ class Launcher:
             if isinstance(operand, NUMBERS):
                 codes.append(SCALAR)
                 continue
-            self._check(spec.name, operand)
+            self._check(spec.name, operand, bfloat16)
             codes.append(code_of(operand.dtype))
             given, steps = tuple(operand.shape), element_strides(operand)
             if hidden is not None and name in spec.pointers:
@@ -226,10 +228,12 @@ class Launcher:
                 self._workspaces[code] = self.cupy.empty(size, kind)
         return self._workspaces[code]
 
-    def _check(self, where: str, operand: Any) -> None:
+    def _check(self, where: str, operand: Any, bfloat16: bool = False) -> None:
         if not isinstance(operand, self.cupy.ndarray):
             message = f"{where}: {type(operand).__name__} where an array of the GPU is needed"
             raise DeviceError(message)
+        if operand.dtype == np.uint16 and not bfloat16:
+            raise DtypeError(f"{where}: on a GPU 16-bit whole numbers are not supported")
 
 
 class Replay:

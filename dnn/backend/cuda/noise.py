@@ -54,7 +54,7 @@ def uniform_noise_kernel(code: str) -> Kernel:
     }}
 }}
 """
-    return Kernel(name, source, code == "f2")
+    return Kernel(name, source)
 
 
 def uniform_noise(

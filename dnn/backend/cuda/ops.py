@@ -23,7 +23,8 @@ from dnn.backend.cuda.products import Cublas
 from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy
 from dnn.backend.formula import COPY, Formula, UpdateFormula
-from dnn.backend.ops import Array, Chain, Ops, Step
+from dnn.backend.ops import Array, Chain, Ops, Step, empty
+from dnn.errors import DeviceError
 
 __all__ = ["CudaOps"]
 
@@ -81,6 +82,62 @@ class CudaOps(Ops):
         """Return the call of one kernel for a chain."""
         return [(self.run_elementwise, (formulas.chain(chain, len(inputs)), *inputs, out))]
 
+    def rounded_chain(self, chain: Chain, inputs: Sequence[Array], out: Array) -> list[Step] | None:
+        """Return the call of one kernel for a chain; it rounds once, where it stores."""
+        return [(self._run_narrow, (formulas.chain(chain, len(inputs)), *inputs, out))]
+
+    def convert(self, x: Array, out: Array) -> list[Step]:
+        """Return the call of the kernel that rounds, or widens, by the types."""
+        return [(self._run_narrow, (formulas.of_formula(COPY), x, out))]
+
+    def product(
+        self,
+        a: Array,
+        b: Array,
+        out: Array,
+        precision: str,
+        bias: Array | None = None,
+        relu: bool = False,
+    ) -> list[Step]:
+        """Return the calls of a product by cuBLAS, and of a kernel for bias and relu."""
+        fast = precision == "tf32"
+        if bias is None and not relu:
+            return [(self._multiply, (a, b, out, fast))]
+        assert bias is not None, "only what has a bias has a relu"
+        single = out.dtype == np.float32
+        sums = out if single else empty(self, out.shape, np.float32)
+        multiply = (self._multiply, (a, b, sums, fast))
+        return [multiply, (self._run_narrow, (products.BIAS[relu], sums, bias, out))]
+
+    def finite_flags(self, gradients: Array, out: Array) -> list[Step]:
+        """Return the call of a reduction that keeps what is not finite."""
+        sums = empty(self, (*gradients.shape[:-1], 1), gradients.dtype)
+        return [(self._finite_flags, (gradients, sums, out))]
+
+    def conditional(
+        self, flags: Array, steps: Sequence[Step], written: Sequence[Array]
+    ) -> list[Step]:
+        """Return `steps`, of which those that write to `written` store nothing where a flag is 0.
+
+        They have to be updates, of which each is one kernel; nothing is copied.
+        """
+        gated: list[Step] = []
+        for function, arguments in steps:
+            if not any(isinstance(x, self.cupy.ndarray) and _shares(x, written) for x in arguments):
+                gated.append((function, arguments))
+            elif function == self.run_elementwise:
+                spec, *operands = arguments
+                gated.append((function, (spec.gated(), *operands, flags)))
+            else:
+                raise DeviceError(f"conditional: {function} is no update in one kernel")
+        return gated
+
+    def adjust_scale(
+        self, flags: Array, scale: Array, counts: Array, interval: int, largest: float
+    ) -> list[Step]:
+        """Return the call of one kernel."""
+        return [(self._adjust_scale, (flags, scale, counts, interval, largest))]
+
     def elementwise(
         self, formula: Formula, inputs: Sequence[Any], out: Array, workspace: Sequence[Array] = ()
     ) -> Step:
@@ -100,6 +157,16 @@ class CudaOps(Ops):
     def run_elementwise(self, spec: Elementwise, *operands: Any) -> None:
         """Launch the kernel of a formula, a chain or an update."""
         self.launcher.elementwise(spec, operands)
+
+    def _run_narrow(self, spec: Elementwise, *operands: Any) -> None:
+        """Launch a kernel whose operands of uint16 are bfloat16."""
+        self.launcher.elementwise(spec, operands, bfloat16=True)
+
+    def _multiply(self, a: Array, b: Array, out: Array, fast_tf32: bool) -> None:
+        if not a.shape[-1]:
+            self._run_narrow(formulas.of_formula(COPY), 0.0, out)
+        elif out.size:
+            products.multiply(self.launcher, self.blas, a, b, out, fast_tf32)
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
         """Record what the steps launch; it is replayed as one CUDA graph where that can be.
@@ -178,6 +245,7 @@ class CudaOps(Ops):
     argmax: Any = _launched(reductions.argmax)
     sum_of_squares: Any = _launched(reductions.sum_of_squares)
     all_finite: Any = _launched(reductions.all_finite)
+    _finite_flags: Any = _launched(reductions.finite_flags)
 
     log_softmax: Any = _launched(classification.log_softmax)
     mean_cross_entropy: Any = _launched(classification.mean_cross_entropy)
@@ -186,11 +254,20 @@ class CudaOps(Ops):
     uniform_noise: Any = _launched(noise.uniform_noise)
 
     clip_factor: Any = _launched(formulas.clip_factor)
+    _adjust_scale: Any = _launched(formulas.adjust_scale)
     adam_coefficients: Any = _launched(formulas.adam_coefficients)
 
     def gemm(self, a: Array, b: Array, out: Array) -> None:  # type: ignore[override]
         """Matrix products by cuBLAS."""
-        if not a.shape[-1]:
-            self.fill(0.0, out)
-        elif out.size:
-            products.multiply(self.launcher, self.blas, a, b, out)
+        self._multiply(a, b, out, False)
+
+
+def _shares(x: Array, arrays: Sequence[Array]) -> bool:
+    """Return whether `x` and one of the arrays have memory in common."""
+    begin, end = _span(x)
+    return any(first < end and begin < last for first, last in map(_span, arrays))
+
+
+def _span(x: Array) -> tuple[int, int]:
+    begin = x.data.ptr  # type: ignore[attr-defined]
+    return begin, begin + x.nbytes

@@ -18,19 +18,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnn.backend.cuda.launch import Launcher, element_strides
-from dnn.backend.cuda.source import code_of
+from dnn.backend.cuda.source import Elementwise, code_of
 from dnn.backend.device import allocating
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
-__all__ = ["Cublas", "Product", "cublas_version", "load_library", "multiply", "product_of"]
+__all__ = ["BIAS", "Cublas", "Product", "cublas_version", "load_library", "multiply", "product_of"]
 
 WORKSPACE_BYTES = 32 << 20
 
-DATA_TYPES = {"f2": 2, "f4": 0, "f8": 1}
-"""cudaDataType: CUDA_R_16F, CUDA_R_32F, CUDA_R_64F."""
+DATA_TYPES = {"f2": 2, "u2": 14, "f4": 0, "f8": 1}
+"""cudaDataType: CUDA_R_16F, CUDA_R_16BF, CUDA_R_32F, CUDA_R_64F."""
 
-COMPUTE_TYPES = {"f2": 68, "f4": 68, "f8": 70}
-"""cublasComputeType_t: CUBLAS_COMPUTE_32F without TF32, CUBLAS_COMPUTE_64F."""
+COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
+"""cublasComputeType_t; the first takes no TF32."""
 
 DEFAULT_ALGORITHM = -1
 
@@ -111,20 +111,33 @@ def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
     return products
 
 
-def multiply(launcher: Launcher, blas: Cublas, a: Any, b: Any, out: Any) -> None:
-    """Launch ``out = a @ b``, a call for each of the leading axes but the last."""
-    code = code_of(out.dtype)
-    size = out.dtype.itemsize
-    for product, at_b, at_a, at_out in product_of(a, b, out):
-        launcher.call(
-            blas.multiply,
-            code,
-            product,
-            b.data.ptr + at_b * size,
-            a.data.ptr + at_a * size,
-            out.data.ptr + at_out * size,
-            (a, b, out),
-        )
+def multiply(
+    launcher: Launcher, blas: Cublas, a: Any, b: Any, out: Any, fast_tf32: bool = False
+) -> None:
+    """Launch ``out = a @ b``, a call for each of the leading axes but the last.
+
+    `a` and `b` are of one type, and `out` of the same or of float32. With `fast_tf32` products of
+    float32 are those of 10 bits of their fractions.
+    """
+    operands = (b, a, out)
+    codes = tuple(code_of(x.dtype) for x in operands)
+    for product, *offsets in product_of(a, b, out):
+        pointers = [
+            x.data.ptr + at * x.dtype.itemsize for x, at in zip(operands, offsets, strict=True)
+        ]
+        launcher.call(blas.multiply, codes, product, *pointers, operands, fast_tf32)
+
+
+BIAS = {
+    relu: Elementwise(
+        "bias_relu" if relu else "bias",
+        ("x", "bias", "out"),
+        ("out",),
+        "out = x + bias;" + ("\nout = out > A(0) || out != out ? out : A(0);" if relu else ""),
+    )
+    for relu in (False, True)
+}
+"""What comes after a product, in a kernel of its own: a bias, and perhaps relu."""
 
 
 def _orientation(x: Any) -> tuple[bool, int]:
@@ -154,17 +167,24 @@ class Cublas:
         self._zero = {"f4": ctypes.c_float(0.0), "f8": ctypes.c_double(0.0)}
 
     def multiply(
-        self, code: str, product: Product, a: int, b: int, c: int, arrays: Any = None
+        self,
+        codes: tuple[str, str, str],
+        product: Product,
+        a: int,
+        b: int,
+        c: int,
+        arrays: Any = None,
+        fast_tf32: bool = False,
     ) -> None:
-        """Put a product of elements of a type, at addresses, into the current stream's queue.
+        """Put a product of matrices at addresses into the current stream's queue.
 
-        `arrays` is what the addresses point into: whoever repeats the call keeps it alive.
+        `codes` are their types of elements. `arrays` is what the addresses point into: whoever
+        repeats the call keeps it alive.
         """
-        if code not in DATA_TYPES:
-            raise DtypeError(f"gemm: cuBLAS multiplies floats, not {code}")
+        check_types(codes)
         self.use_current_stream()
-        scalar = "f8" if code == "f8" else "f4"
-        kind = DATA_TYPES[code]
+        scalar = "f8" if codes[2] == "f8" else "f4"
+        type_a, type_b, type_c = (DATA_TYPES[code] for code in codes)
         status = self._library.cublasGemmStridedBatchedEx(
             self._handle,
             int(product.transpose_a),
@@ -174,20 +194,20 @@ class Cublas:
             product.inner,
             ctypes.byref(self._one[scalar]),
             ctypes.c_void_p(a),
-            kind,
+            type_a,
             product.lead_a,
             ctypes.c_longlong(product.step_a),
             ctypes.c_void_p(b),
-            kind,
+            type_b,
             product.lead_b,
             ctypes.c_longlong(product.step_b),
             ctypes.byref(self._zero[scalar]),
             ctypes.c_void_p(c),
-            kind,
+            type_c,
             product.lead_c,
             ctypes.c_longlong(product.step_c),
             product.batch,
-            COMPUTE_TYPES[code],
+            compute_type(codes, fast_tf32),
             DEFAULT_ALGORITHM,
         )
         _check(status, "cublasGemmStridedBatchedEx")
@@ -207,6 +227,20 @@ class Cublas:
         )
         _check(status, "cublasSetWorkspace")
         self._stream = stream
+
+
+def check_types(codes: tuple[str, str, str]) -> None:
+    """Raise `DtypeError` unless cuBLAS multiplies matrices of these types of elements."""
+    a, b, c = codes
+    if a not in DATA_TYPES or a != b or c not in (a, "f4") or (a == "f8" and c != "f8"):
+        raise DtypeError(f"gemm: cuBLAS does not multiply {a} by {b} to {c}")
+
+
+def compute_type(codes: tuple[str, str, str], fast_tf32: bool) -> int:
+    """Return in what a product is summed up."""
+    if codes[2] == "f8":
+        return COMPUTE_64F
+    return COMPUTE_32F_FAST_TF32 if fast_tf32 and codes[0] == "f4" else COMPUTE_32F
 
 
 def cublas_version() -> str:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dnn.backend.cuda.formulas import FINITE_FLAG
 from dnn.backend.cuda.launch import Launcher, element_strides
 from dnn.backend.cuda.source import Elementwise, Reduction
 
-__all__ = ["ARGMAX", "REDUCTIONS", "all_finite", "argmax", "reduction", "sum_of_squares"]
+__all__ = [
+    "ARGMAX",
+    "REDUCTIONS",
+    "all_finite",
+    "argmax",
+    "finite_flags",
+    "reduction",
+    "sum_of_squares",
+]
 
 REDUCTIONS = {
     spec.name: spec
@@ -82,6 +91,12 @@ def argmax(launcher: Launcher, x: Any, axis: int, out: Any) -> None:
 def sum_of_squares(launcher: Launcher, g: Any, squares: Any, out: Any) -> None:
     """Sum over the last axis, of length 1 in `out`; needs no workspace."""
     launcher.reduce(REDUCTIONS["sum_of_products"], [g, g], (g.ndim - 1,), out)
+
+
+def finite_flags(launcher: Launcher, gradients: Any, sums: Any, out: Any) -> None:
+    """Say of each row whether all is finite; `sums`, (..., 1), is workspace."""
+    launcher.reduce(REDUCTIONS["not_finite"], [gradients], (gradients.ndim - 1,), sums)
+    launcher.elementwise(FINITE_FLAG, (sums.reshape(out.shape), out))
 
 
 def all_finite(launcher: Launcher, x: Any, mask: Any) -> bool:

@@ -1,8 +1,8 @@
 """CUDA C++ from what happens to one element.
 
 A kernel is described by a few lines of C in which each operand is a variable, in the type that
-arithmetic has: float for float16 and float32, double for float64. ``A`` names that type of the
-kernel's result, so that ``A(0.5)`` makes no double of a float::
+arithmetic has: float for float16, bfloat16 and float32, double for float64. ``A`` names that type
+of the kernel's result, so that ``A(0.5)`` makes no double of a float::
 
     Elementwise("relu", ("x", "out"), ("out",), "out = x > A(0) || x != x ? x : A(0);")
 """
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
-    "HALF_HEADER",
+    "HEADERS",
     "SCALAR",
     "Elementwise",
     "Kernel",
@@ -25,10 +25,12 @@ __all__ = [
     "reduction_kernel",
 ]
 
-HALF_HEADER = "#include <cuda_fp16.h>\n"
+HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}
+"""What declares types that the language itself has not."""
 
 C_TYPES = {
     "f2": "__half",
+    "u2": "__nv_bfloat16",  # NumPy and CuPy have no such type: uint16 holds its bits
     "f4": "float",
     "f8": "double",
     "i4": "int",
@@ -38,6 +40,9 @@ C_TYPES = {
     "u8": "unsigned long long",
     "b1": "bool",
 }
+NARROW = ("f2", "u2")
+"""Types that are stored and not computed with."""
+
 SCALAR = "s"
 """The type of an operand that is a number of Python: passed by value, as a double."""
 
@@ -55,18 +60,16 @@ class Kernel:
         What it is called in `source`; different sources have different names.
     source : str
         A whole program, without includes.
-    half : bool
-        It needs `HALF_HEADER`.
     """
 
     name: str
     source: str
-    half: bool
 
     @property
     def program(self) -> str:
         """What a compiler takes."""
-        return (HALF_HEADER if self.half else "") + self.source
+        needed = [file for word, file in HEADERS.items() if word in self.source]
+        return "".join(f"#include <{file}>\n" for file in needed) + self.source
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class Elementwise:
         Further parameters of type long long.
     fixed : tuple of (str, str)
         Operands that have one type of elements only, with its code.
+    gate : str
+        The operand that is 0 where nothing is stored; none if empty.
     """
 
     name: str
@@ -100,6 +105,13 @@ class Elementwise:
     pointers: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
     fixed: tuple[tuple[str, str], ...] = ()
+    gate: str = ""
+
+    def gated(self) -> Elementwise:
+        """Return what stores only where a further operand, the last one, is not 0."""
+        gate = "gate"
+        parameters = (*self.parameters, gate)
+        return replace(self, name=f"{self.name}_gated", parameters=parameters, gate=gate)
 
 
 @dataclass(frozen=True)
@@ -144,18 +156,19 @@ def code_of(dtype: npt.DTypeLike) -> str:
 
 def arithmetic(code: str) -> str:
     """Return the C type that values of a type have between loading and storing."""
-    return "float" if code == "f2" else C_TYPES[code]
+    return "float" if code in NARROW else C_TYPES[code]
 
 
 def stored(code: str, expression: str) -> str:
     """Convert a value to what memory holds."""
-    return f"(__half)(float)({expression})" if code == "f2" else f"({C_TYPES[code]})({expression})"
+    through = "(float)" if code in NARROW else ""
+    return f"({C_TYPES[code]}){through}({expression})"
 
 
 def _main_type(codes: Sequence[str]) -> str:
     """Return the arithmetic type of a kernel: of its first operand that is a float."""
     real = [code for code in codes if code != SCALAR]
-    floats = [code for code in real if code[0] == "f"]
+    floats = [code for code in real if code[0] == "f" or code in NARROW]
     return arithmetic((floats or real)[0])
 
 
@@ -198,7 +211,8 @@ def elementwise_kernel(spec: Elementwise, codes: Sequence[str], axes: int) -> Ke
             lines.append(f"{qualifier}{kind} {name} = ({kind})p_{name}[at_{name}];")
     lines += spec.body.strip().splitlines()
     for name in spec.writes:
-        lines.append(f"p_{name}[at_{name}] = {stored(types[name], name)};")
+        condition = f"if ({spec.gate} != 0) " if spec.gate else ""
+        lines.append(f"{condition}p_{name}[at_{name}] = {stored(types[name], name)};")
     written = [types[name] for name in spec.writes]
     main = _main_type([code for code in (*written, *codes) if code != "b1"] or ["b1"])
     name = f"{spec.name}__{'_'.join(codes)}__{axes}"
@@ -213,7 +227,7 @@ def elementwise_kernel(spec: Elementwise, codes: Sequence[str], axes: int) -> Ke
     }}
 }}
 """
-    return Kernel(name, source, "f2" in codes)
+    return Kernel(name, source)
 
 
 REDUCED_AXES = 3
@@ -313,4 +327,4 @@ def reduction_kernel(spec: Reduction, codes: Sequence[str], by_rows: bool) -> Ke
     }}
 }}
 """
-    return Kernel(name, source, "f2" in codes)
+    return Kernel(name, source)

@@ -10,7 +10,6 @@ from cuda_catalogue import OPTIMIZERS
 from operation_cases import FORMULAS, compute
 
 from dnn.backend.cuda.ops import CudaOps
-from dnn.backend.cuda.products import product_of
 from dnn.backend.device import Device
 from dnn.backend.ops import Ops
 from dnn.errors import DeviceError, DtypeError, ShapeError
@@ -278,50 +277,6 @@ def test_binary_cross_entropy(ops):
     both(ops, "binary_cross_entropy", [x, target, np.empty_like(x)], [-1])
 
 
-# -- matrix products ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ((3, 4), (4, 5)),
-        ((1, 4), (4, 1)),
-        ((3, 1), (1, 5)),
-        ((6, 3, 4), (6, 4, 5)),
-        ((6, 3, 4), (4, 5)),
-        ((3, 4), (6, 4, 5)),
-        ((2, 6, 3, 4), (6, 4, 5)),
-        ((2, 1, 3, 4), (1, 6, 4, 5)),
-        ((3, 0), (0, 5)),
-        ((0, 4), (4, 5)),
-    ],
-)
-@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
-def test_gemm(ops, a, b, transposed):
-    x, y = normal(*a), normal(*b, seed=1)
-    expected = np.matmul(x, y)
-    out = fake_cupy.empty(expected.shape, "float32")
-    left = ops.asarray(np.ascontiguousarray(x.swapaxes(-1, -2))).swapaxes(-1, -2)
-    right = ops.asarray(np.ascontiguousarray(y.swapaxes(-1, -2))).swapaxes(-1, -2)
-    ops.gemm(
-        left if "a" in transposed else ops.asarray(x),
-        right if "b" in transposed else ops.asarray(y),
-        out,
-    )
-    np.testing.assert_allclose(ops.to_host(out), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_gemm_into_and_from_parts_of_larger_arrays(ops):
-    x, y = normal(3, 8), normal(9, 7, seed=1)
-    out = fake_cupy.empty((3, 10), "float32")
-    ops.gemm(ops.asarray(x)[:, 2:6], ops.asarray(y)[1:5, :5], out[:, 4:9])
-    np.testing.assert_allclose(ops.to_host(out)[:, 4:9], x[:, 2:6] @ y[1:5, :5], rtol=1e-5)
-    with pytest.raises(ShapeError, match=r"\(3, 4\) with strides \(8, 2\) cannot be read"):
-        product_of(x[:, ::2], y[:4, :5], np.empty((3, 5), "f4"))
-    with pytest.raises(ShapeError, match="result"):
-        product_of(x[:, :4], y[:4, :5], np.empty((5, 3), "f4").T)
-
-
 # -- optimizers -----------------------------------------------------------------------------------
 
 
@@ -382,6 +337,68 @@ def test_what_is_not_finite_is_found(ops, bad):
     assert ops.all_finite(ops.asarray(x), None) == (bad is None)
 
 
+# -- scaled losses --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("models", [(), (3,)])
+def test_rows_that_are_not_finite_are_flagged(ops, models):
+    g = normal(*models, 3000) * 1e30
+    for bad in (None, np.nan, np.inf, -np.inf):
+        if bad is not None:
+            g[(1, 7) if models else 7] = bad
+        flags = fake_cupy.empty((*models, 1) if models else (), "f4")
+        run(ops.finite_flags(ops.asarray(g), flags))
+        expected = np.isfinite(g).all(-1).reshape(flags.shape)
+        np.testing.assert_array_equal(ops.to_host(flags), expected)
+
+
+def run(steps):
+    for function, arguments in steps:
+        function(*arguments)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS[::3], ids=repr)
+def test_updates_leave_out_rows_whose_flag_is_zero(ops, optimizer, monkeypatch):
+    fake_cupy.install(monkeypatch)
+    segments = [Segment("weight", (5, 7), 0)]
+
+    def bound():
+        parameters, gradients = (FlatBuffer(segments, "f4", ops, 3) for _ in range(2))
+        ops.load(normal(*parameters.flat.shape), parameters.flat)
+        ops.load(normal(*gradients.flat.shape, seed=1), gradients.flat)
+        update = optimizer.bind(ops, parameters, gradients)
+        buffers = [parameters, *update.state.values()]
+        return update, [x.flat for x in buffers if x.segments == parameters.segments]
+
+    plain, moved = bound()
+    gated, kept = bound()
+    before = [ops.to_host(x) for x in kept]
+    run(plain.steps)
+    flags = ops.asarray(np.array([[1], [0], [1]], "f4"))
+    linked = ops.link(ops.conditional(flags, gated.steps, kept))
+    assert len(linked) == 1
+    run(linked)
+    for found, there, was in zip(kept, moved, before, strict=True):
+        np.testing.assert_array_equal(ops.to_host(found)[::2], ops.to_host(there)[::2])
+        np.testing.assert_array_equal(ops.to_host(found)[1], was[1])
+    assert (ops.to_host(kept[0])[1] != ops.to_host(moved[0])[1]).any()
+    with pytest.raises(DeviceError, match="is no update in one kernel"):
+        ops.conditional(flags, [(ops.fill, (0.0, kept[0]))], kept)
+
+
+def test_scales_are_halved_and_doubled(ops):
+    scale, counts = np.array([8.0, 1.0, 8.0, 8.0], "f4"), np.array([[4, 0], [2, 5], [1, 0], [4, 0]])
+    flags = np.array([[1], [0], [1], [0]], "f4")
+    mine = [ops.asarray(x) for x in (flags, scale, counts)]
+    run(ops.adjust_scale(*mine, 5, 12.0))
+    np.testing.assert_array_equal(ops.to_host(mine[1]), [12, 1, 8, 4])
+    np.testing.assert_array_equal(ops.to_host(mine[2]), [[0, 0], [0, 6], [2, 0], [0, 1]])
+    alone = [ops.asarray(np.array(x, "f4")) for x in (1, 4)], ops.asarray(np.array([0, 3]))
+    run(ops.adjust_scale(*alone[0], alone[1], 1, 100.0))
+    assert float(alone[0][1]) == 8
+    np.testing.assert_array_equal(ops.to_host(alone[1]), [0, 3])
+
+
 # -- what does not fit ----------------------------------------------------------------------------
 
 
@@ -390,3 +407,15 @@ def test_arrays_of_the_host_are_refused(ops):
         compute(ops, "add", normal(3), ops.asarray(normal(3)), ops.asarray(normal(3)))
     with pytest.raises(ShapeError, match=r"add: \(4,\) does not broadcast to \(3,\)"):
         compute(ops, "add", *(ops.asarray(normal(n)) for n in (4, 3, 3)))
+
+
+def test_whole_numbers_of_16_bits_are_no_bfloat16_by_accident(ops):
+    x = ops.asarray(np.arange(3, dtype=np.uint16))
+    for call in (
+        lambda: compute(ops, "add", x, x, x),
+        lambda: ops.copy(x, ops.asarray(normal(3))),
+        lambda: ops.sum(x, (0,), x[:1]),
+        lambda: ops.fill(1.0, x),
+    ):
+        with pytest.raises(DtypeError, match="on a GPU 16-bit whole numbers are not supported"):
+            call()

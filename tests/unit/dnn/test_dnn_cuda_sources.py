@@ -14,7 +14,7 @@ from operation_cases import FORMULAS
 from dnn.backend.cuda import formulas
 from dnn.backend.cuda.launch import broadcast_strides, collapse
 from dnn.backend.cuda.ops import CudaOps
-from dnn.backend.cuda.source import HALF_HEADER, code_of
+from dnn.backend.cuda.source import HEADERS, code_of
 from dnn.backend.ops import Ops
 
 
@@ -34,18 +34,19 @@ def test_kernels_are_named_uniquely() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("half", [False, True])
-def test_every_kernel_compiles_for_sm_90(half: bool) -> None:
+@pytest.mark.parametrize("narrow", [False, True])
+def test_every_kernel_compiles_for_sm_90(narrow: bool) -> None:
     cupy = pytest.importorskip("cupy", reason="cupy (the extra nvrtc) is not installed")
     nvrtc = cupy.cuda.nvrtc
-    kernels = [kernel for kernel in all_kernels() if kernel.half == half]
-    source = (HALF_HEADER if half else "") + "\n".join(kernel.source for kernel in kernels)
+    kernels = [kernel for kernel in all_kernels() if (kernel.program != kernel.source) == narrow]
+    headers = "".join(f"#include <{file}>\n" for file in HEADERS.values() if narrow)
+    source = headers + "\n".join(kernel.source for kernel in kernels)
     try:
         program = nvrtc.createProgram(source, "kernels.cu", [], [])
     except Exception as error:  # the library is loaded by the first call
         pytest.skip(f"NVRTC cannot be loaded: {error}")
     include = os.path.join(sysconfig.get_path("purelib"), "nvidia", "cu13", "include")
-    if half and not os.path.exists(os.path.join(include, "cuda_fp16.h")):
+    if narrow and not os.path.exists(os.path.join(include, "cuda_fp16.h")):
         pytest.skip("the CUDA headers (the extra nvrtc) are not installed")
     options = ["--gpu-architecture=sm_90", "--std=c++17", "--Ofast-compile=max", f"-I{include}"]
     try:

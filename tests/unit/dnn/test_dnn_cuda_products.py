@@ -1,0 +1,157 @@
+"""Matrix products on a GPU: what cuBLAS is asked for, and what comes of it; see `fake_cublas`."""
+
+from __future__ import annotations
+
+import cuda_emulator
+import fake_cublas
+import fake_cupy
+import numpy as np
+import pytest
+from fake_cublas import narrowed, tf32, widened
+
+from dnn.backend.cuda.ops import CudaOps
+from dnn.backend.cuda.products import product_of
+from dnn.backend.device import Device
+from dnn.errors import DtypeError, ShapeError
+
+if cuda_emulator.COMPILER is None:
+    pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)
+
+CODES = {"float16": "f2", "bfloat16": "u2", "tf32": "f4", "float32": "f4"}
+TYPES = {"f2": 2, "u2": 14, "f4": 0}
+
+
+@pytest.fixture(scope="module")
+def ops() -> CudaOps:
+    fake_cupy.compile_all()
+    return CudaOps(Device("cuda"), fake_cupy, fake_cupy.Blas())
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng((seed, len(shape))).normal(size=shape).astype("f4")
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 4), (4, 5)),
+        ((1, 4), (4, 1)),
+        ((3, 1), (1, 5)),
+        ((6, 3, 4), (6, 4, 5)),
+        ((6, 3, 4), (4, 5)),
+        ((3, 4), (6, 4, 5)),
+        ((2, 6, 3, 4), (6, 4, 5)),
+        ((2, 1, 3, 4), (1, 6, 4, 5)),
+        ((3, 0), (0, 5)),
+        ((0, 4), (4, 5)),
+    ],
+)
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
+def test_gemm(ops, a, b, transposed):
+    x, y = normal(*a), normal(*b, seed=1)
+    expected = np.matmul(x, y)
+    out = fake_cupy.empty(expected.shape, "float32")
+    left = ops.asarray(np.ascontiguousarray(x.swapaxes(-1, -2))).swapaxes(-1, -2)
+    right = ops.asarray(np.ascontiguousarray(y.swapaxes(-1, -2))).swapaxes(-1, -2)
+    ops.gemm(
+        left if "a" in transposed else ops.asarray(x),
+        right if "b" in transposed else ops.asarray(y),
+        out,
+    )
+    np.testing.assert_allclose(ops.to_host(out), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_gemm_into_and_from_parts_of_larger_arrays(ops):
+    x, y = normal(3, 8), normal(9, 7, seed=1)
+    out = fake_cupy.empty((3, 10), "float32")
+    ops.gemm(ops.asarray(x)[:, 2:6], ops.asarray(y)[1:5, :5], out[:, 4:9])
+    np.testing.assert_allclose(ops.to_host(out)[:, 4:9], x[:, 2:6] @ y[1:5, :5], rtol=1e-5)
+    with pytest.raises(ShapeError, match=r"\(3, 4\) with strides \(8, 2\) cannot be read"):
+        product_of(x[:, ::2], y[:4, :5], np.empty((3, 5), "f4"))
+    with pytest.raises(ShapeError, match="result"):
+        product_of(x[:, :4], y[:4, :5], np.empty((5, 3), "f4").T)
+
+
+# -- by precision ---------------------------------------------------------------------------------
+
+
+def multiplied(ops, precision, a, b, bias=None, relu=False, out_code=None):
+    """Return what a product gives, in float32, and what the libraries were asked for."""
+    code = CODES[precision]
+    given = [None if x is None else ops.asarray(narrowed(x, code)) for x in (a, b, bias)]
+    shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = fake_cupy.empty((*shape, a.shape[-2], b.shape[-1]), out_code or code)
+    before = len(fake_cublas.Library.multiplications)
+    for function, arguments in ops.product(*given[:2], out, precision, given[2], relu):
+        function(*arguments)
+    return widened(ops.to_host(out)), fake_cublas.Library.multiplications[before:]
+
+
+def expected(precision, a, b, bias=None, relu=False, out_code=None):
+    code = CODES[precision]
+    a, b, *rest = (widened(narrowed(x, code)) for x in (a, b, bias) if x is not None)
+    if precision == "tf32":
+        a, b = tf32(a), tf32(b)
+    sums = a @ b
+    for each in rest:
+        sums = sums + each
+    return widened(narrowed(np.maximum(sums, 0) if relu else sums, out_code or code))
+
+
+@pytest.mark.parametrize("precision", CODES)
+@pytest.mark.parametrize("models", [(), (3,)])
+def test_products_take_operands_of_their_type(ops, precision, models):
+    a, b = normal(*models, 6, 9), normal(*models, 9, 8, seed=1)
+    found, (asked,) = multiplied(ops, precision, a, b)
+    kind = TYPES[CODES[precision]]
+    assert asked.types == (kind, kind, kind)
+    assert asked.compute == (77 if precision == "tf32" else 68)
+    np.testing.assert_array_equal(found, expected(precision, a, b))
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_gradients_of_weights_are_written_in_float32(ops, precision):
+    x, dy = normal(6, 9), normal(6, 8, seed=1)
+    found, (asked,) = multiplied(ops, precision, x.T, dy, out_code="f4")
+    assert asked.types == (TYPES[CODES[precision]],) * 2 + (0,)
+    np.testing.assert_array_equal(found, expected(precision, x.T, dy, out_code="f4"))
+
+
+@pytest.mark.parametrize("precision", CODES)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(
+    ("models", "bias"), [((), (8,)), ((), (1, 8)), ((3,), (8,)), ((3,), (3, 1, 8))]
+)
+@pytest.mark.parametrize("out_code", [None, "f4"])
+def test_bias_and_relu_are_added_before_rounding(ops, precision, relu, models, bias, out_code):
+    a, b, c = normal(*models, 6, 9), normal(*models, 9, 8, seed=1), normal(*bias, seed=2)
+    found, (asked,) = multiplied(ops, precision, a, b, c, relu, out_code)
+    assert asked.types[0] == TYPES[CODES[precision]]
+    np.testing.assert_array_equal(found, expected(precision, a, b, c, relu, out_code))
+    assert (found.min() == 0) == relu
+
+
+def test_products_over_nothing_are_zero(ops):
+    a, b = np.empty((2, 0), "f4"), np.empty((0, 3), "f4")
+    found, asked = multiplied(ops, "bfloat16", a, b)
+    assert asked == []
+    np.testing.assert_array_equal(found, np.zeros((2, 3)))
+
+
+def test_types_that_no_gpu_multiplies(ops):
+    arrays = {code: ops.asarray(np.ones((2, 2), code)) for code in ("f2", "f4", "f8", "i4")}
+    for a, b, out in (("f2", "f4", "f4"), ("f4", "f4", "f2"), ("i4", "i4", "i4")):
+        with pytest.raises(DtypeError, match=f"does not multiply {b} by {a} to {out}"):
+            ops.gemm(arrays[a], arrays[b], arrays[out])
+
+
+def test_conversions_round_to_the_nearest(ops):
+    x = np.array([1, 1 + 2**-8, 1 + 3 * 2**-8, -1.003, 3e38, np.inf, np.nan, 0, -0.0, 1e-41], "f4")
+    for code in ("f2", "u2"):
+        narrow, wide = fake_cupy.empty(x.shape, code), fake_cupy.empty(x.shape, "f4")
+        for function, arguments in (
+            *ops.convert(ops.asarray(x), narrow),
+            *ops.convert(narrow, wide),
+        ):
+            function(*arguments)
+        np.testing.assert_array_equal(ops.to_host(wide), widened(narrowed(x, code)))
