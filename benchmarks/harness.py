@@ -156,6 +156,15 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return options
 
 
+def gpu_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark for GPUs."""
+    options = parser(description)
+    options.add_argument(
+        "--tiny", action="store_true", help="sizes to try the script with; the numbers mean nothing"
+    )
+    return options
+
+
 def machine() -> dict[str, Any]:
     """Describe the machine."""
     import numpy
@@ -173,6 +182,31 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": numpy.__version__,
     }
+
+
+def require_gpu(benchmark: str) -> None:
+    """End with the reason where no GPU can be used."""
+    from dnn.backend.device import cuda_problem
+
+    if problem := cuda_problem():
+        sys.exit(f"{benchmark}: this benchmark needs a GPU: {problem}")
+
+
+def gpu() -> dict[str, str]:
+    """Describe the GPU and its libraries."""
+    from dnn.backend import device_facts
+
+    facts = device_facts("cuda")
+    return {
+        "gpu": facts["device_name"],
+        **{key: facts[key] for key in ("cupy", "cublas", "driver")},
+    }
+
+
+def torch_finds_gpu(python: str) -> bool:
+    """Say whether an interpreter has a PyTorch that finds a GPU."""
+    code = "import torch; raise SystemExit(not torch.cuda.is_available())"
+    return subprocess.run([python, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 def version_of(package: str, python: str) -> str | None:

@@ -49,7 +49,7 @@ epochs = {epochs}
 [[module]]
 name = "trainer"
 function = "modules.trainer:run"
-copies = {cores}
+{trainer}
 options = {{ dataset = "cleveland", path = "heart.data" }}
 [[group]]
 name = "search"
@@ -70,7 +70,8 @@ def write_data(path: Path) -> None:
 
 def rows(folder: Path, python: str, *, quick: bool) -> list[Result]:
     """Compare with PyTorch, where the other interpreter has it."""
-    ours, points, accuracy = _sweep(folder)
+    write_data(folder / "heart.data")
+    ours, points, accuracy = sweep(folder, f"copies = {CORES}", TRIALS, EPOCHS)
     found = []
     version = version_of("torch", python)
     for name, sample in (("", 16 if quick else 200), ("_bmm", 128 if quick else 512)):
@@ -86,22 +87,25 @@ def rows(folder: Path, python: str, *, quick: bool) -> list[Result]:
     return found
 
 
-def _sweep(folder: Path) -> tuple[float, list[dict[str, Any]], float]:
-    """Return trials a second, the points, and the mean accuracy."""
-    write_data(folder / "heart.data")
+def sweep(
+    folder: Path, trainer: str, trials: int, epochs: int
+) -> tuple[float, list[dict[str, Any]], float]:
+    """Return trials a second, the points, and the mean accuracy; `trainer` is lines of TOML."""
     file = folder / "heart.toml"
-    text = WORKFLOW.format(trials=TRIALS, hidden=HIDDEN, batch=BATCH, epochs=EPOCHS, cores=CORES)
+    text = WORKFLOW.format(
+        trials=trials, hidden=HIDDEN, batch=BATCH, epochs=epochs, trainer=trainer
+    )
     file.write_text(text)
     ran = diel_run(file, folder)
     (ended_s,) = (one["time_s"] for one in ran.of("GroupFinished"))
     (ledger,) = ran.directory.glob("sweeps/*/trials.jsonl")
     records = [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
-    if {one["trial"] for one in records} != set(range(TRIALS)):
-        raise RuntimeError(f"{len(records)} of {TRIALS} trials")
+    if {one["trial"] for one in records} != set(range(trials)):
+        raise RuntimeError(f"{len(records)} of {trials} trials")
     records.sort(key=lambda one: one["trial"])
     began_s = min(one["started_s"] for one in records)
     accuracy = statistics.mean(one["metrics"]["accuracy"] for one in records)
-    return TRIALS / (ended_s - began_s), [one["parameters"] for one in records], accuracy
+    return trials / (ended_s - began_s), [one["parameters"] for one in records], accuracy
 
 
 # -- the peer -------------------------------------------------------------------------------------

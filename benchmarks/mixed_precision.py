@@ -1,0 +1,151 @@
+"""A training step on a GPU in float32, tf32, float16 and bfloat16, against ours in float32.
+
+Three hidden layers of 528 or 4,096 ReLU units behind as many inputs, 10 classes, SGD; batches of
+100 at width 528, as in MagmaDNN's papers, and of 4,096 at width 4,096, where products are what
+counts. A step is the difference between a long `fit` and a short one on data that are on the GPU,
+over the steps that one has more. The peer is PyTorch, eager, with ``SGD(fused=True)``: autocast for
+the 16-bit types, with its GradScaler for float16, and its own switch for TF32.
+
+width4096_float16_vs_float32 and the like
+    Ours against ours in float32.
+width4096_float16 and the like
+    Ours against PyTorch in the same precision.
+
+Needs a GPU, CuPy for this interpreter and a PyTorch with CUDA for the peer's.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any
+
+import harness
+import numpy as np
+
+BATCH_OF_WIDTH = {528: 100, 4096: 4096}
+TINY = {16: 8}
+PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
+HIDDEN_LAYERS, CLASSES, BATCHES, RATE, SEED = 3, 10, 4, 1e-3, 1
+
+
+def data(width: int, batch: int) -> tuple[Any, Any]:
+    """Return four batches in which each class has a centre of its own."""
+    generator = np.random.default_rng(SEED)
+    samples = BATCHES * batch
+    y = generator.integers(0, CLASSES, samples)
+    centres = generator.standard_normal((CLASSES, width), np.float32)
+    return centres[y] + generator.standard_normal((samples, width), np.float32), y
+
+
+def dnn_worker() -> None:
+    """Train with dnn."""
+    from dnn import SGD, NeuralNetwork, Tensor, mlp
+
+    def work(width: int, batch: int, precision: str, steps: int) -> dict[str, Any]:
+        x, y = (Tensor.from_array(array, device="cuda") for array in data(width, batch))
+        layers = mlp(width, [width] * HIDDEN_LAYERS, CLASSES, "relu")
+        model = NeuralNetwork(
+            layers, optimizer=SGD(RATE), seed=SEED, device="cuda", dtype=precision
+        )
+        losses: list[float] = []
+
+        def train_s(epochs: int) -> float:
+            history = model.fit(x, y, epochs=epochs, batch_size=batch, progress=False)
+            losses.extend(history.loss)
+            return history.training_time_s
+
+        return step_ms(train_s, steps) | {"first": losses[0], "last": losses[-1]}
+
+    harness.serve(work)
+
+
+def torch_worker() -> None:
+    """Train with PyTorch."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def work(width: int, batch: int, precision: str, steps: int) -> dict[str, Any]:
+        torch.manual_seed(SEED)
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        x, y = (torch.from_numpy(array).to(device) for array in data(width, batch))
+        layers: list[Any] = []
+        for _ in range(HIDDEN_LAYERS):
+            layers += [torch.nn.Linear(width, width), torch.nn.ReLU()]
+        net = torch.nn.Sequential(*layers, torch.nn.Linear(width, CLASSES)).to(device)
+        optimizer = torch.optim.SGD(net.parameters(), lr=RATE, fused=True)
+        criterion = torch.nn.CrossEntropyLoss()
+        half = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(precision)
+        scaler = torch.amp.GradScaler(device, enabled=precision == "float16")
+        losses: list[float] = []
+
+        def train_s(epochs: int) -> float:
+            began = time.perf_counter()
+            for _ in range(epochs):
+                total = torch.zeros((), device=device)
+                for rows in torch.randperm(len(x), device=device).split(batch):
+                    optimizer.zero_grad(set_to_none=True)
+                    with torch.autocast(device, half, enabled=half is not None):
+                        loss = criterion(net(x[rows]), y[rows])
+                    scaler.scale(loss).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                    total += loss.detach()
+                losses.append(total.item() / BATCHES)
+            return time.perf_counter() - began
+
+        return step_ms(train_s, steps) | {"first": losses[0], "last": losses[-1]}
+
+    harness.serve(work)
+
+
+def step_ms(train_s: Any, steps: int) -> dict[str, float]:
+    """Return the time of a step, from the seconds that numbers of epochs take."""
+    short, long = 3, 3 + max(1, steps // BATCHES)
+    train_s(short)  # compiles, captures
+    few_s, many_s = train_s(short), train_s(long)
+    return {"ms": (many_s - few_s) / (long - short) / BATCHES * 1e3}
+
+
+def main() -> None:
+    options = harness.gpu_parser(__doc__).parse_args()
+    sys.path.insert(0, str(harness.REPOSITORY))
+    if options.worker:
+        {"dnn": dnn_worker, "torch": torch_worker}[options.worker]()
+        return
+    harness.require_gpu("mixed_precision")
+    pythons = {"dnn": sys.executable}
+    version = harness.version_of("torch", options.peer_python)
+    if version and harness.torch_finds_gpu(options.peer_python):
+        pythons["torch"] = options.peer_python
+    blocks = 2 if options.quick else 5
+    sizes = TINY if options.tiny else BATCH_OF_WIDTH
+    times: dict[tuple[str, int, str], list[float]] = {}
+    for name, python in pythons.items():
+        with harness.Worker(__file__, name, python, 2) as worker:
+            for width, batch in sizes.items():
+                steps = 8 if options.tiny else 2000 if width < 1000 else 60
+                for precision in PRECISIONS:
+                    for _ in range(blocks):
+                        task = {"width": width, "batch": batch, "steps": steps}
+                        answer = worker.ask(precision=precision, **task)
+                        if not math.isfinite(answer["last"]) or answer["last"] > answer["first"]:
+                            raise RuntimeError(f"{name}, {precision}: nothing is learned: {answer}")
+                        times.setdefault((name, width, precision), []).append(answer["ms"])
+    rows = []
+    for width in sizes:
+        for precision in PRECISIONS:
+            row, ours = f"width{width}_{precision}", times["dnn", width, precision]
+            theirs = times.get(("torch", width, precision))
+            rows.append(harness.compare(row, ours, theirs, f"PyTorch {version}", "ms per step"))
+            if precision != "float32":
+                plain = times["dnn", width, "float32"]
+                name = f"{row}_vs_float32"
+                rows.append(harness.compare(name, ours, plain, "ours, float32", "ms per step"))
+    harness.report(rows, options.json, **harness.gpu())
+
+
+if __name__ == "__main__":
+    main()
