@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from diel.comm.mpi import chosen_transports
-from diel.errors import LaunchError
+from diel.errors import LaunchError, PluginError
 from diel.executive import launch
+from diel.loading.reports import describe_machine
+from diel.processes import answer_of
 
 # Package: what it brings, and what to say where it is missing.
 PARTS = {
@@ -25,6 +28,11 @@ PARTS = {
     "optuna": ("its samplers for sweeps", "pip install 'diel[optuna]'"),
     "cupy-cuda13x": ("GPUs", "networks train on the CPU: pip install 'diel[gpu]'"),
 }
+
+_IS_GPU_AWARE = (
+    "from mpi4py import MPI; from diel.comm.mpi import is_gpu_aware; print(is_gpu_aware())"
+)
+_START_OF_MPI_S = 20.0
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -44,7 +52,28 @@ def doctor(options: argparse.Namespace) -> int:
         except PackageNotFoundError:
             print(f"{package:14s}missing  {brings}; {otherwise}")
             needed = needed and package not in ("mpi4py", "numpy")
+    if needed:
+        print(f"{'GPU-aware MPI':14s}{_gpu_aware_mpi()}")
+    try:
+        for name, text in describe_machine():
+            print(f"{name:14s}{text}")
+    except PluginError as error:
+        print(f"{'reporters':14s}{error}")
     return 0 if needed else 1
+
+
+def _gpu_aware_mpi() -> str:
+    """Say by which way arrays of GPUs travel; a process of its own starts MPI to find out."""
+    try:
+        answer = answer_of([sys.executable, "-c", _IS_GPU_AWARE], _START_OF_MPI_S)
+    except OSError as error:
+        return f"not known: MPI was started to find out, and {error}"
+    says = {"True": "yes", "False": "no: arrays of GPUs travel through pinned memory"}
+    lines = answer.stdout.splitlines()
+    if answer.returncode == 0 and lines and lines[-1] in says:
+        return says[lines[-1]]
+    complaint = (answer.stderr.splitlines() or ["it says nothing"])[-1]
+    return f"not known: MPI does not start outside of mpiexec: {complaint}"
 
 
 def _transports() -> str:

@@ -101,10 +101,11 @@ def _nothing_to_resume(directory: RunDirectory) -> int:
 
 
 def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
+    from diel.comm.devices import remedy_for_none
     from diel.executive import launch
     from diel.executive.placement import planning
     from diel.executive.run_plan import RunPlan
-    from diel.loading.functions import check_options
+    from diel.loading.functions import check_options, missing_here
     from diel.workflow.load import read_draft
 
     draft = read_draft(options.file)
@@ -112,10 +113,13 @@ def _launch(options: argparse.Namespace, directory: RunDirectory | None) -> int:
     cores = launch.available_cores()
     ranks = options.ranks or planning.needs(workflow, cores).moment
     plan = RunPlan.of(workflow, draft, ranks)
-    if any(need.gpus for need in plan.needs.values()):
-        node = launch.node_of_all(plan.pool, os.environ)
-        if node is not None:  # else only the ranks themselves can tell
-            planning.assign_ranks(plan.groups, plan.needs, [node], options.file)
+    if launch.is_one_machine(os.environ):  # else only the ranks themselves can tell
+        if any(need.gpus for need in plan.needs.values()):
+            node = launch.node_of_all(plan.pool, os.environ)
+            planning.assign_ranks(
+                plan.groups, plan.needs, [node], options.file, remedy_for_none(os.environ)
+            )
+        draft.finish(missing_here(draft))
     if options.ranks is None and ranks > _RANKS_A_CORE * cores:
         raise LaunchError(
             f"{options.file} can use {ranks:,} ranks at once, and there are {cores} cores: "

@@ -26,7 +26,7 @@ from diel.executive.placement.preview import SchedulePreview
 from diel.executive.plans import GroupPlan
 from diel.executive.sbatch import job_for, sbatch_script
 from diel.loading.environment import set_thread_environment
-from diel.loading.functions import check_options
+from diel.loading.functions import check_options, missing_here
 from diel.workflow.drawing import ASCII, draw_dot, draw_mermaid, draw_text, drawing_of
 from diel.workflow.load import load_workflow, read_draft
 from diel.workflow.model import Module, Workflow
@@ -46,7 +46,8 @@ def check(options: argparse.Namespace) -> int:
     if options.per_node is None and (options.gpus_per_node or options.cores_per_node):
         raise LaunchError("--gpus-per-node and --cores-per-node go with --per-node M")
     set_thread_environment(1)
-    workflow = check_options(read_draft(file))
+    draft = read_draft(file)
+    workflow = check_options(draft)
     cores = available_cores()
     plans = plan_groups(workflow, ranks, file) if ranks is not None else []
     need = needs(workflow, cores)
@@ -77,6 +78,8 @@ def check(options: argparse.Namespace) -> int:
             cores_per_node=options.cores_per_node,
             shown_as=file,
         )
+    for problem in missing_here(draft):
+        print(f"{problem.message} ({problem.remedy})")
     return 0
 
 

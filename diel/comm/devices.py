@@ -43,6 +43,13 @@ def visible_gpus(
     return tuple(str(index) for index in range(count))
 
 
+def remedy_for_none(environment: Mapping[str, str]) -> str:
+    """Return what to look at where `visible_gpus` finds none."""
+    given = environment.get(VISIBLE_GPUS)
+    said = "is not set" if given is None else f"is {given!r}"
+    return f"is there an NVIDIA driver (nvidia-smi)? {VISIBLE_GPUS} {said}"
+
+
 def _listed(variable: str) -> tuple[str, ...]:
     """Return the names in the variable; like CUDA, end at the first invalid name."""
     names: dict[str, None] = {}

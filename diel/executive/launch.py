@@ -76,26 +76,13 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def node_of_all(pool: Sequence[int], environment: Mapping[str, str]) -> Node | None:
-    """Return this machine as the node that all ranks of the pool will be on.
-
-    Parameters
-    ----------
-    pool : sequence of int
-    environment : mapping
-        Of this process.
-
-    Returns
-    -------
-    Node or None
-        None if mpiexec may start ranks elsewhere: in a batch job, or with a host file.
-    """
-    if not _is_one_machine(environment):
-        return None
+def node_of_all(pool: Sequence[int], environment: Mapping[str, str]) -> Node:
+    """Return this machine as the node that all ranks of the pool will be on."""
     return Node(platform.node() or "this machine", tuple(pool), visible_gpus(environment))
 
 
-def _is_one_machine(environment: Mapping[str, str]) -> bool:
+def is_one_machine(environment: Mapping[str, str]) -> bool:
+    """Whether mpiexec will start all ranks here: not in a batch job, nor with a host file."""
     return not any(name in _BATCH_VARIABLES or name.endswith(_HOST_FILE) for name in environment)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from diel.comm import tags
+from diel.comm.devices import remedy_for_none
 from diel.comm.mailbox import Mailbox
 from diel.errors import CheckpointError, DielError, LaunchError, RunDirectoryError
 from diel.executive.driver import Driver
@@ -123,7 +124,9 @@ def run_rank0(
             plan = _checked(file, provided, parent.size)
         set_thread_environment(plan.max_threads)
         nodes = nodes_of((rank, *parent.hosts_and_gpus[rank]) for rank in plan.pool)
-        groups, assignment = assign_ranks(plan.groups, plan.needs, nodes, file)
+        groups, assignment = assign_ranks(
+            plan.groups, plan.needs, nodes, file, remedy_for_none(os.environ)
+        )
         if run_dir is not None:
             directory = RunDirectory(run_dir)
         else:

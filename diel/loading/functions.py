@@ -11,6 +11,11 @@ file's folder in ``info.context["folder"]``. While the file is being checked the
 module that the options belong to in ``info.context["module"]``, all modules by name in
 ``info.context["modules"]``, the places of their functions in ``info.context["locations"]``, and the
 names of all modules, those with problems of their own too, in ``info.context["names"]``.
+
+Such a file may also define ``missing_here(options, module) -> tuple[str, str] | None``: what this
+machine lacks for the module to run on it, and what to do about that. It is no problem of the file,
+which may be checked on a machine and run on another: ``diel check`` says it, and ``diel run``
+starts no ranks where they would be on this machine.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from diel.workflow.model import Workflow
 
 OPTIONS_CLASS = "Options"
+_MISSING_HERE = "missing_here"
 _OURS = frozenset({"diel", "dnn"})
 _PROGRAM_PACKAGE = "diel_program"
 _PROGRAM_FUNCTION = "run"
@@ -275,6 +281,30 @@ def _option_problems(
         message = f"{type(error).__name__} in {OPTIONS_CLASS} of {location.spec}: {error}"
         return [Problem(f"{where}.options", message)]
     return []
+
+
+def missing_here(draft: Draft) -> list[Problem]:
+    """Return what this machine lacks for the modules of a draft that `check_options` accepts."""
+    problems = []
+    for index, module in draft.modules:
+        location = draft.locations.get(module.name)
+        if location is None or OPTIONS_CLASS not in location.classes:
+            continue
+        code = import_code(location, draft.file.parent)
+        find_missing = getattr(code, _MISSING_HERE, None)
+        if find_missing is None:
+            continue
+        options = parse_options(code, location, dict(module.options), draft.file.parent)
+        try:
+            missing = find_missing(options, module)
+        except Exception as error:  # a user's code can raise anything
+            what = f"{type(error).__name__} in {_MISSING_HERE} of {location.spec}: {error}"
+            missing = what, "mend that function"
+        if missing is not None:
+            what, remedy = missing
+            message = f"on this machine module {module.name!r} could not run: {what}"
+            problems.append(Problem(f"module[{index}]", message, remedy))
+    return problems
 
 
 # -- functions of a program -----------------------------------------------------------------------

@@ -123,6 +123,12 @@ class Reporter(Protocol):
             The copies whose ranks have died, as ``trainer.0``; empty if that is not known.
         """
 
+    def describe_machine(self) -> Iterable[tuple[str, str]]:
+        """Return what its modules find on this machine, for `diel doctor`: a name and a text each.
+
+        It must not take long, and raises nothing.
+        """
+
 
 @dataclass
 class _RunFacts:
@@ -206,6 +212,12 @@ def _reporting(function: str) -> Iterator[Callable[..., Any]]:
         reporter = load_installed(REPORTERS, name)
         if hasattr(reporter, function):
             yield getattr(reporter, function)
+
+
+def describe_machine() -> Iterator[tuple[str, str]]:
+    """Yield what reporters say of this machine: a name and a text each."""
+    for describe in _reporting("describe_machine"):
+        yield from describe()
 
 
 def write_reports(

@@ -142,4 +142,8 @@ def test_too_few_gpus_are_found_before_anything_runs(tmp_path: Path) -> None:
         assert "too few GPUs for 'g': 6 needed (3 ranks with 2)" in finished.stderr
         assert "available: 4 for 3 ranks on " in finished.stderr
         assert "Traceback" not in finished.output
+    finished = diel("run", file, cwd=tmp_path, environment={"CUDA_VISIBLE_DEVICES": ""})
+    assert finished.status == 2, finished.output
+    assert "available: none on " in finished.stderr
+    assert "(is there an NVIDIA driver (nvidia-smi)? CUDA_VISIBLE_DEVICES is '')" in finished.stderr
     assert not (tmp_path / "runs").exists()

@@ -238,7 +238,11 @@ def needs_of(workflow: Workflow) -> dict[str, Need]:
 
 
 def assign_ranks(
-    plans: Sequence[GroupPlan], needs: Mapping[str, Need], nodes: Sequence[Node], shown_as: str
+    plans: Sequence[GroupPlan],
+    needs: Mapping[str, Need],
+    nodes: Sequence[Node],
+    shown_as: str,
+    remedy_for_none: str = "give the nodes some, with --gpus-per-node G",
 ) -> tuple[list[GroupPlan], RankAssignment]:
     """Assign GPUs to ranks, and limit copies to those that there are GPUs for.
 
@@ -252,6 +256,8 @@ def assign_ranks(
         Where the ranks of the pool are.
     shown_as : str
         The workflow file as the user named it.
+    remedy_for_none : str, optional
+        What to do where no node has a GPU; by default for nodes that are only simulated.
 
     Returns
     -------
@@ -272,7 +278,7 @@ def assign_ranks(
     try:
         return plans, RankAssignment(nodes, needs, plans)
     except TooFewGpus:
-        problem = _too_few(plans, needs, nodes)
+        problem = _too_few(plans, needs, nodes, remedy_for_none)
         raise WorkflowError(shown_as, [problem]) from None
 
 
@@ -374,7 +380,10 @@ def _smallest(is_enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _too_few(
-    plans: Sequence[GroupPlan], needs: Mapping[str, Need], nodes: Sequence[Node]
+    plans: Sequence[GroupPlan],
+    needs: Mapping[str, Need],
+    nodes: Sequence[Node],
+    remedy_for_none: str,
 ) -> Problem:
     misfits = [group for group in plans if not _have_enough_gpus([group], needs, nodes)]
     sizes = required_ranks([demand_of(group, needs) for group in misfits or plans])
@@ -382,12 +391,15 @@ def _too_few(
         f"{count} rank{'s' if count > 1 else ''} with {size}"
         for size, count in sorted(Counter(sizes).items(), reverse=True)
     )
-    available = ", ".join(
-        f"{len(node.gpus)} for {len(node.ranks)} ranks on {node.host}"
-        for node in nodes[:_NODES_SHOWN]
-    )
+    total = sum(len(node.gpus) for node in nodes)
+    if total:
+        available = ", ".join(
+            f"{len(node.gpus)} for {len(node.ranks)} ranks on {node.host}"
+            for node in nodes[:_NODES_SHOWN]
+        )
+    else:
+        available = f"none on {', '.join(node.host for node in nodes[:_NODES_SHOWN])}"
     if len(nodes) > _NODES_SHOWN:
-        total = sum(len(node.gpus) for node in nodes)
         available += f", ... {total} on {len(nodes)} nodes"
     who = ", ".join(repr(group.name) for group in misfits) or "the groups one after another"
     since = "" if misfits else ", since a rank keeps its GPUs for life"
@@ -395,5 +407,7 @@ def _too_few(
         "",
         f"too few GPUs for {who}: {sum(sizes)} needed ({needed}){since}; available: {available}",
         "each rank's GPUs are on its own node, and every rank must see all GPUs of its node: "
-        "with srun say --gpus-per-node, not --gpus-per-task",
+        "with srun say --gpus-per-node, not --gpus-per-task"
+        if total
+        else remedy_for_none,
     )

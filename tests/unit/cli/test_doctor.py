@@ -1,6 +1,7 @@
 """``diel doctor``: a line for each part, and what is lost where it is missing."""
 
 import argparse
+import subprocess
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -20,8 +21,14 @@ def without(monkeypatch):
         monkeypatch.setattr(page, "version", version)
         monkeypatch.setattr(page.launch, "find_mpiexec", lambda: Path("/usr/bin/mpiexec"))
         monkeypatch.setattr(page.os, "environ", {})
+        monkeypatch.setattr(page, "answer_of", lambda command, _: completed(command, 0, "False\n"))
+        monkeypatch.setattr(page, "describe_machine", lambda: [("GPUs", "none: no driver")])
 
     return remove
+
+
+def completed(command, status, stdout="", stderr=""):
+    return subprocess.CompletedProcess(command, status, stdout, stderr)
 
 
 def test_a_missing_numba_is_said_with_its_remedy(without, capsys):
@@ -63,3 +70,42 @@ def test_without_mpiexec_no_run_is_possible(without, capsys, monkeypatch):
     monkeypatch.setattr(page.launch, "find_mpiexec", none)
     assert page.doctor(argparse.Namespace()) == 1
     assert "mpiexec       missing; no mpiexec beside" in capsys.readouterr().out
+
+
+def test_what_modules_find_on_the_machine_is_said(without, capsys):
+    without()
+    assert page.doctor(argparse.Namespace()) == 0
+    assert "\nGPUs          none: no driver\n" in capsys.readouterr().out
+
+
+def test_a_reporter_that_cannot_be_imported_is_named(without, capsys, monkeypatch):
+    without()
+
+    def broken():
+        raise page.PluginError("reporter 'sweeps' of package x: ImportError")
+
+    monkeypatch.setattr(page, "describe_machine", broken)
+    assert page.doctor(argparse.Namespace()) == 0
+    assert "reporters     reporter 'sweeps' of package x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((0, "hello\nTrue\n"), "yes"),
+        ((0, "False\n"), "no: arrays of GPUs travel through pinned memory"),
+        ((1, "", "trouble\nPMIx\n"), "not known: MPI does not start outside of mpiexec: PMIx"),
+        (TimeoutError("it does not answer"), "not known: MPI was started to find out, and it does"),
+    ],
+)
+def test_whether_mpi_takes_arrays_of_gpus(without, capsys, monkeypatch, answer, words):
+    without()
+
+    def answer_of(command, timeout_s):
+        if isinstance(answer, tuple):
+            return completed(command, *answer)
+        raise answer
+
+    monkeypatch.setattr(page, "answer_of", answer_of)
+    page.doctor(argparse.Namespace())
+    assert f"GPU-aware MPI {words}" in capsys.readouterr().out

@@ -314,8 +314,8 @@ def test_what_ranks_print_past_their_logs_is_limited_too(directory: RunDirectory
 
 
 def test_outside_of_a_batch_job_all_ranks_are_here() -> None:
+    assert launch.is_one_machine({"CUDA_VISIBLE_DEVICES": "1,3"})
     node = launch.node_of_all(range(2, 4), {"CUDA_VISIBLE_DEVICES": "1,3"})
-    assert node is not None
     assert (node.ranks, node.gpus) == ((2, 3), ("1", "3"))
 
 
@@ -324,7 +324,7 @@ def test_outside_of_a_batch_job_all_ranks_are_here() -> None:
     ["SLURM_JOB_ID", "PBS_NODEFILE", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE"],
 )
 def test_in_a_batch_job_ranks_may_be_elsewhere(name: str) -> None:
-    assert launch.node_of_all([2], {name: "1", "CUDA_VISIBLE_DEVICES": "0"}) is None
+    assert not launch.is_one_machine({name: "1", "CUDA_VISIBLE_DEVICES": "0"})
 
 
 # -- tasks of srun that are no ranks --------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from support import Finished
+from support import Finished, diel
 
 Check: TypeAlias = "Callable[[str, str], tuple[list[list[str]], str]]"
 
@@ -99,6 +99,41 @@ def test_a_validator_with_a_bug_is_a_problem_and_no_traceback(check: Check) -> N
     assert path == "module[0].options"
     assert "KeyError" in message
     assert "nowhere" in message
+
+
+MISSING = """
+def missing_here(options, module):
+    if options.steps == 4:
+        return f"{module.name} needs a telescope", "buy one"
+    if options.steps == 5:
+        return 1 / 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "what", "remedy"),
+    [
+        (4, "m needs a telescope", "buy one"),
+        (5, "ZeroDivisionError in missing_here of ./work.py:run: division by zero", "mend that"),
+    ],
+)
+def test_what_this_machine_lacks_is_said_before_any_rank_works(
+    check: Check, tmp_path: Path, steps: int, what: str, remedy: str
+) -> None:
+    code = textwrap.dedent(OPTIONS) + MISSING
+    problems, _ = check(code, f"{{ rate = 0.5, steps = {steps} }}")
+    assert problems == []  # of the file
+    said = f"on this machine module 'm' could not run: {what} ({remedy}"
+    checked = diel("check", "w.toml", cwd=tmp_path)
+    assert (checked.status, said in checked.stdout) == (0, True)
+    refused = diel("run", "w.toml", cwd=tmp_path)
+    assert (refused.status, f"line 1, module[0]: {said}" in refused.stderr) == (2, True)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_machine_that_lacks_nothing(check: Check, tmp_path: Path) -> None:
+    check(textwrap.dedent(OPTIONS) + MISSING, "{ rate = 0.5 }")
+    assert "on this machine" not in diel("check", "w.toml", cwd=tmp_path).output
 
 
 def test_an_error_at_import_is_a_problem(check: Check) -> None:

@@ -105,6 +105,20 @@ def test_too_few_gpus_says_needed_and_available_by_node() -> None:
     assert "--gpus-per-node" in problem.remedy
 
 
+def test_where_no_node_has_a_gpu_the_driver_may_be_missing() -> None:
+    work = workflow({"g": (["a"], [])}, a={"gpus": 0.5})
+    plans, nodes = plan_groups(work, 3, "w.toml"), [Node("vm", (2,))]
+    with pytest.raises(WorkflowError) as caught:
+        assign_ranks(plans, needs_of(work), nodes, "w.toml", "is there a driver?")
+    (problem,) = caught.value.problems
+    assert problem.message == (
+        "too few GPUs for 'g': 1/2 needed (1 rank with 1/2); available: none on vm"
+    )
+    assert problem.remedy == "is there a driver?"
+    with pytest.raises(WorkflowError, match=r"none on node 0, .* on 6 nodes .*--gpus-per-node G"):
+        arranged(work, ranks=24, per_node=4, gpus_per_node=0)
+
+
 def test_many_nodes_are_summed_up() -> None:
     work = workflow({"g": (["a"], [])}, a={"gpus": 9})
     with pytest.raises(WorkflowError, match=r"on node 3, \.\.\. 24 on 6 nodes"):
