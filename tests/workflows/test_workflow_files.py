@@ -23,6 +23,7 @@ from support import (
 OWN_TEST = {
     *("mnist_mlp", "digits_grid", "heart_search", "hello", "pipeline"),
     "ensemble",  # test_executable_runs
+    "digits_gpu",  # test_gpu_runs
     "heat_coupled",  # test_heat_coupled
 }
 FILES = [file for file in sorted(WORKFLOWS.glob("*.toml")) if file.stem not in OWN_TEST]

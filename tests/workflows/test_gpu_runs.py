@@ -1,0 +1,83 @@
+"""Whole sweeps with ``gpus = 1`` where there is no GPU: on the stand-in for CuPy, and without it.
+
+What runs is all of diel, the modules and dnn, its own CUDA kernels compiled for the CPU among it;
+CuPy, cuBLAS and the GPU are the tests' own (`tests/standin`).
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import cuda_emulator
+import pytest
+from support import ROOT, WORKFLOWS, check_end, diel, results, run_dir
+
+STANDIN = {"PYTHONPATH": str(ROOT / "tests" / "standin"), "CUDA_VISIBLE_DEVICES": "0,1"}
+DIGITS = WORKFLOWS / "digits_gpu.toml"
+
+standin = pytest.mark.skipif(
+    cuda_emulator.COMPILER is None, reason="there is no C++ compiler to run CUDA kernels with"
+)
+
+
+def trials(folder: Path) -> list[dict[str, Any]]:
+    (ledger,) = run_dir(folder).glob("sweeps/*/trials.jsonl")
+    return [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
+
+
+@standin
+def test_a_sweep_trains_on_one_gpu_a_copy(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    environment = {**STANDIN, "DIEL_STANDIN_LOG": str(logs)}
+    finished = diel("run", "-n", 5, DIGITS, cwd=tmp_path, environment=environment)
+    check_end(finished, tmp_path)
+    assert "best of 8 by highest accuracy" in finished.stdout
+    records = trials(tmp_path)
+    assert sorted(record["trial"] for record in records) == list(range(8))
+    assert {record["state"] for record in records} == {"finished"}
+    assert max(float(row["accuracy"]) for row in results(tmp_path)) > 0.9
+    # What computed stands with the first record of each trainer, and in the report.
+    computed = [
+        (record["trainer"], record["computed_by"]) for record in records if "computed_by" in record
+    ]
+    assert Counter(trainer for trainer, _ in computed) == Counter({r["trainer"] for r in records})
+    for _, facts in computed:
+        assert (facts["device_name"], facts["precision"]) == ("stand-in GPU", "float16")
+    report = (run_dir(tmp_path) / "report.html").read_text()
+    assert "stand-in GPU" in report
+    assert "float16" in report
+    assert list(run_dir(tmp_path).glob("sweeps/*/best.safetensors"))
+    # Each of two processes saw one of the GPUs, and multiplied nothing but float16.
+    ranks = [json.loads(file.read_text()) for file in logs.iterdir()]
+    busy = [rank for rank in ranks if rank["products"]]
+    assert {rank["visible"] for rank in busy} <= {"0", "1"}
+    assert len(busy) == len({rank["visible"] for rank in busy}) == len(computed)
+    for rank in busy:
+        assert set(rank["products"]) <= {"(2, 2, 2)", "(2, 2, 0)"}
+        assert rank["graphs"] > 0
+
+
+def test_without_a_gpu_no_rank_starts(tmp_path: Path) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": ""}
+    finished = diel("run", "-n", 5, DIGITS, cwd=tmp_path, environment=environment)
+    assert finished.status == 2
+    assert "1 problem" in finished.stderr
+    assert "GPU" in finished.stderr
+    assert "Traceback" not in finished.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_script_for_a_gpu_takes_eight_minutes_at_most() -> None:
+    script = ROOT / "benchmarks" / "on_a_gpu.sh"
+    subprocess.run(["bash", "-n", script], check=True)
+    for arguments, most_s in (([], 480), (["--no-install"], 310)):
+        line = ["bash", script, "--dry-run", *arguments]
+        steps = subprocess.run(line, capture_output=True, text=True, check=True).stdout.splitlines()
+        limits = [int(step.split()[0]) for step in steps]
+        assert limits[-1] == sum(limits[:-1]) <= most_s
