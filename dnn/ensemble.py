@@ -186,6 +186,7 @@ class Ensemble(Networks):
         validation_rows: Sequence[npt.ArrayLike] | None = None,
         validation_epochs: Collection[int] | None = None,
         on_epoch: OnEpoch | None = None,
+        resident: bool | None = None,
     ) -> list[History]:
         """Train all networks, each on rows of its own in an order of its own.
 
@@ -208,6 +209,8 @@ class Ensemble(Networks):
         on_epoch : function (epoch, networks, histories) -> collection of int, optional
             Called after each epoch with its number from 0, the indices of the networks that were
             trained in it, and their histories in this call. The networks that it returns end.
+        resident : bool, optional
+            As for `NeuralNetwork.fit`.
 
         Returns
         -------
@@ -228,7 +231,7 @@ class Ensemble(Networks):
         A network that reaches its number of epochs, diverges or is ended leaves the plan, and the
         others go on in a smaller one.
         """
-        data = Versions.of(self._network, len(self), x, y, versions)
+        data = Versions.of(self._network, len(self), x, y, versions, resident)
         training = data.given("rows", rows)
         held_out = None
         if validation_rows is not None:

@@ -57,7 +57,7 @@ class NeuralNetwork(Networks):
         parameters and all else are of float32; with float16 the loss is scaled. On a CPU that is
         for trying out what a GPU would do, and slower. ``"mixed_float16"`` means float16.
     device : str
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. On a GPU `fit` keeps the whole training set there.
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``. On a GPU `fit` keeps the training set there.
     check_finite : bool
         Look at every value of every training step, and raise `NonFiniteError`, which names the
         first node that was NaN or infinite. Slow: for finding out why a network diverges.
@@ -126,6 +126,7 @@ class NeuralNetwork(Networks):
         class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
         sample_weight: npt.ArrayLike | None = None,
         progress: bool | None = None,
+        resident: bool | None = None,
     ) -> History:
         """Train from the present parameters on.
 
@@ -151,6 +152,10 @@ class NeuralNetwork(Networks):
             of samples, whatever these weigh.
         progress : bool, optional
             Show a progress bar; by default at a terminal only.
+        resident : bool, optional
+            Keep all samples on the GPU, or send them batch by batch, the next one while this one
+            is computed; by default the first, unless they take more than half of its free memory.
+            The results are the same. On a CPU it has no effect.
 
         Returns
         -------
@@ -173,12 +178,10 @@ class NeuralNetwork(Networks):
         batch_size = check_count("batch_size", batch_size)
         network = self._network
         training, held_out = fit_data(
-            network, self.seed, x, y, validation, class_weight, sample_weight
+            network, self.seed, x, y, validation, class_weight, sample_weight, resident
         )
         inspect = BatchPlan.check_finite if self._options["check_finite"] else None
-        # The whole training set goes to the device, once.
-        samples = training.on_device(network)
-        fit = Fit(self, samples, [epochs], batch_size, held_out, inspect=inspect)
+        fit = Fit(self, training, [epochs], batch_size, held_out, inspect=inspect)
         (history,) = fit.histories
         with ExitStack() as stack:
             stack.callback(setattr, self, "_trainer", None)  # which would hold the data

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from dnn.arrays import array_of
 from dnn.backend import Array, empty
+from dnn.backend.device import free_bytes
 from dnn.data.dataset import split_rows
 from dnn.data.labels import class_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError
@@ -27,6 +28,7 @@ __all__ = [
     "checked_samples",
     "fit_data",
     "for_each",
+    "lies_on_host",
 ]
 
 Rows = npt.NDArray[np.intp]
@@ -66,15 +68,25 @@ class Samples:
         """Return what some of the networks are given."""
         return self if self.rows is None else replace(self, rows=self.rows[list(indices)])
 
-    def on_device(self, network: Network) -> Samples:
-        """Return them where a network computes; what is there already is not copied."""
+    def on_device(self, network: Network, resident: bool | None = None) -> Samples:
+        """Return them where a network computes; what is there already is not copied.
+
+        They stay on the host if `resident` is False, or if it is None and they would take more
+        than half of what is free on the GPU.
+        """
         device = network.ops.device
         if device == "cpu":
             return self
+        if lies_on_host(self.x):
+            if resident is None:
+                wanted = sum(x.nbytes for x in (self.x, self.y) if lies_on_host(x))
+                resident = 2 * wanted <= free_bytes(device)[0]
+            if not resident:
+                return self
         memory = list(self.memory)
 
         def there(array: Any) -> Array:
-            if not isinstance(array, np.ndarray):
+            if not lies_on_host(array):
                 on_gpu: Array = array
                 return on_gpu
             memory.append(MemoryManager.on(device, array.size, array.dtype))
@@ -84,7 +96,7 @@ class Samples:
 
         x, y = there(self.x), there(self.y)
         weights = None if self.weights is None else there(self.weights)
-        host_y = self.y if isinstance(self.y, np.ndarray) else self.host_y
+        host_y = self.y if lies_on_host(self.y) else self.host_y
         return Samples(x, y, weights, self.rows, tuple(memory), host_y)
 
     def targets(self, network: Network) -> Array:
@@ -129,7 +141,9 @@ class DeviceData:
         self.y = y
         self._sent: dict[tuple[Any, ...], tuple[Samples, int]] = {}
 
-    def samples(self, network: Network, versions: bool = False) -> tuple[Samples, int]:
+    def samples(
+        self, network: Network, versions: bool = False, resident: bool | None = None
+    ) -> tuple[Samples, int]:
         """Return samples where a network computes, and how many versions of each there are.
 
         Parameters
@@ -137,6 +151,8 @@ class DeviceData:
         network : Network
         versions : bool
             `x` may have an axis of versions, as in `Ensemble.fit`.
+        resident : bool, optional
+            As for `Samples.on_device`.
 
         Returns
         -------
@@ -152,13 +168,15 @@ class DeviceData:
         """
         loss, ops = network.loss, network.ops
         of_x = (ops.device, network.dtype, network.precision.largest, network.input_shape, versions)
+        if resident is False:  # on the host for all networks
+            of_x = ("cpu", *of_x[1:])
         key = (*of_x, network.output_shape, type(loss), repr(vars(loss)))
         if key not in self._sent:
             samples, copies = _checked_versions(network, "x", self.x, self.y, versions)
             for known, (sent, _) in self._sent.items():
                 if known[: len(of_x)] == of_x:  # other targets of the same samples
                     samples = replace(samples, x=sent.x, memory=sent.memory)
-            self._sent[key] = samples.on_device(network), copies
+            self._sent[key] = samples.on_device(network, resident), copies
         return self._sent[key]
 
 
@@ -184,12 +202,13 @@ def given_data(
     x: npt.ArrayLike | DeviceData,
     y: npt.ArrayLike | None,
     versions: bool = False,
+    resident: bool | None = None,
 ) -> tuple[Samples, int]:
     """Return checked samples, and how many versions of each there are; `name` is that of `x`."""
     if isinstance(x, DeviceData):
         if y is not None:
             raise ConfigurationError("a DeviceData has its targets: leave y out")
-        return x.samples(network, versions)
+        return x.samples(network, versions, resident)
     if y is None:
         raise ConfigurationError("y is missing; only a DeviceData comes without")
     return _checked_versions(network, name, x, y, versions)
@@ -242,7 +261,12 @@ def _on_same_gpu(network: Network, x: Any) -> Array | None:
 
 def on_host(network: Network, array: Array) -> Array:
     """Return an array of NumPy as it is, and one of the network's GPU as a copy."""
-    return array if isinstance(array, np.ndarray) else network.ops.to_host(array)
+    return array if lies_on_host(array) else network.ops.to_host(array)
+
+
+def lies_on_host(array: Any) -> bool:
+    """Whether an array is NumPy's, and not one of a GPU."""
+    return isinstance(array, np.ndarray)
 
 
 def _lies_with(network: Network, values: Any) -> bool:
@@ -269,10 +293,14 @@ def checked_targets(network: Network, y: npt.ArrayLike, count: int) -> Array:
 
 
 def checked_pair(
-    network: Network, name: str, x: npt.ArrayLike | DeviceData, y: npt.ArrayLike | None
+    network: Network,
+    name: str,
+    x: npt.ArrayLike | DeviceData,
+    y: npt.ArrayLike | None,
+    resident: bool | None = None,
 ) -> Samples:
     """Return samples and targets as network and loss take them; `name` is that of the samples."""
-    return given_data(network, name, x, y)[0]
+    return given_data(network, name, x, y, resident=resident)[0]
 
 
 def fit_data(
@@ -283,11 +311,12 @@ def fit_data(
     validation: tuple[npt.ArrayLike, npt.ArrayLike] | DeviceData | float | None,
     class_weight: Mapping[int, float] | Literal["balanced"] | None,
     sample_weight: npt.ArrayLike | None,
+    resident: bool | None = None,
 ) -> tuple[Samples, Samples | None]:
     """Check what `NeuralNetwork.fit` was given, and take the samples for validation out of it.
 
-    `seed` is of the rows that are taken out, where `validation` is a share. The second result is
-    to be evaluated on after each epoch.
+    `seed` is of the rows that are taken out, where `validation` is a share. The first result lies
+    where `Samples.on_device` puts it, the second is to be evaluated on after each epoch.
     """
     is_share = validation is not None and not isinstance(validation, tuple | list | DeviceData)
     if is_share:  # rows are taken out on the host
@@ -295,12 +324,14 @@ def fit_data(
             y, x = x.y, x.x
         if not isinstance(x, DeviceData) and y is not None:
             x, y = array_of("x", x), array_of("y", y)
-    training = checked_pair(network, "x", x, y)
+    training = checked_pair(network, "x", x, y, resident)
     loss, outputs = network.loss, network.output_shape
     classes = loss.class_count(outputs) if loss.classifies else None
     targets = training.targets(network)
     weights = check_weights(sample_weight, class_weight, targets, classes, network.dtype)
     training = replace(training, weights=weights)
+    if not is_share:
+        training = training.on_device(network, resident)
     if validation is None:
         return training, None
     if isinstance(validation, DeviceData):
@@ -310,12 +341,13 @@ def fit_data(
         if len(pair) != 2:
             message = f"validation must be (x, y) or a share, not {len(pair)} things"
             raise ConfigurationError(message)
-        return training, checked_pair(network, "validation x", *pair)
+        return training, checked_pair(network, "validation x", pair[0], pair[1])
     labels = training.y if loss.classifies else None
     kept, out = split_rows(training.count, labels, validation, seed)
     held_out = Samples(training.x[out], training.y[out])
     weights = None if weights is None else weights[kept]
-    return Samples(training.x[kept], training.y[kept], weights), held_out
+    kept_samples = Samples(training.x[kept], training.y[kept], weights)
+    return kept_samples.on_device(network, resident), held_out
 
 
 def for_each(name: str, values: Any, models: int) -> npt.NDArray[Any]:
@@ -334,7 +366,7 @@ class Versions:
     Attributes
     ----------
     samples : Samples, length (versions * count)
-        On the networks' device.
+        Where `Samples.on_device` puts them.
     count : int
         Rows of one version.
     offsets : array of intp, shape (K,)
@@ -353,9 +385,10 @@ class Versions:
         x: npt.ArrayLike | DeviceData,
         y: npt.ArrayLike | None,
         versions: Sequence[int] | None,
+        resident: bool | None = None,
     ) -> Versions:
         """Check what a user gave; parameters and errors as in `Ensemble.fit`."""
-        samples, copies = given_data(network, "x", x, y, versions is not None)
+        samples, copies = given_data(network, "x", x, y, versions is not None, resident)
         count = samples.count // copies
         offsets = np.zeros(models, np.intp)
         if versions is not None:
@@ -365,7 +398,7 @@ class Versions:
                 message = f"versions must be in 0 .. {copies - 1}, not {wrong[0]}"
                 raise ConfigurationError(message)
             offsets = each.astype(np.intp) * count
-        return cls(samples.on_device(network), count, offsets)
+        return cls(samples.on_device(network, resident), count, offsets)
 
     def given(self, name: str, rows: Sequence[npt.ArrayLike] | None) -> Samples:
         """Return samples of which each network is given some rows, all if left out.

@@ -8,7 +8,7 @@ import numpy as np
 
 from dnn import metrics
 from dnn.backend import Array
-from dnn.training.data import Rows, Samples
+from dnn.training.data import Rows, Samples, lies_on_host
 from dnn.training.network import Network, PlanKind
 
 __all__ = ["evaluate", "outputs_of"]
@@ -64,11 +64,15 @@ def _replayed(
         if rows is None:
             targets = np.zeros(()) if y is None else y[part]
             for values, place in ((x[part], step.x), (targets, step.target)):
-                send = step.ops.load if isinstance(values, np.ndarray) else step.ops.copy
+                send = step.ops.load if lies_on_host(values) else step.ops.copy
                 send(values, place)
         else:
             assert y is not None
-            step.load(x, y, None, step.ops.asarray(rows[:, part]))
+            for values, place in ((x, step.x), (y, step.target)):
+                if lies_on_host(values):
+                    step.ops.load(values[rows[:, part]], place)
+                else:
+                    step.ops.take_rows(values, step.ops.asarray(rows[:, part]), place)
         step.plan.run()
         assert step.outputs is not None
         yield step.ops.to_host(step.outputs).copy(), step.ops.to_host(step.loss)

@@ -22,10 +22,11 @@ from dnn.backend import Array, Ops, empty
 from dnn.graph.operation import Step
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
+from dnn.memory import MemoryManager
 from dnn.optimizers import Optimizer, Update
 from dnn.precision import Precision
 from dnn.seeds import epoch_orders
-from dnn.training.data import Rows, Samples, checked_samples
+from dnn.training.data import Rows, Samples, checked_samples, lies_on_host
 from dnn.training.evaluation import evaluate, outputs_of
 from dnn.training.history import History
 from dnn.training.loss_scaling import LossScaling
@@ -163,12 +164,68 @@ class Networks:
         return outputs_of(self._network, samples, "probability")
 
 
+class Stage:
+    """A batch on its way from the host to a GPU.
+
+    Parameters
+    ----------
+    network : Network
+        That is trained on the GPU.
+    samples : Samples
+        On the host.
+    rows : int
+        Of the largest batch.
+    """
+
+    def __init__(self, network: Network, samples: Samples, rows: int) -> None:
+        device, leading = network.ops.device, network.leading
+        self._sources = [samples.x, samples.targets(network)]
+        if samples.weights is not None:
+            self._sources.append(samples.weights)
+        sizes = [math.prod((*leading, rows, *array.shape[1:])) for array in self._sources]
+        self._memory = [
+            MemoryManager(size, array.dtype, "managed", device)
+            for size, array in zip(sizes, self._sources, strict=True)
+        ]
+
+    def fill(self, order: Array, ahead: bool) -> None:
+        """Gather a batch on the host, and begin to send it if it is needed later only.
+
+        `order` says which rows, of shape (batch,), for K networks (K, batch).
+        """
+        for array, memory in zip(self._sources, self._memory, strict=True):
+            shape = (*order.shape, *array.shape[1:])
+            # Waits until the copy of the batch before has left this memory.
+            host = memory.write_host(whole=True)[: math.prod(shape)]
+            np.take(array, order, 0, host.reshape(shape), "clip")
+            if ahead:
+                memory.prefetch("device")
+
+    def arrive(self) -> None:
+        """Let the GPU's later work see the batch; what was not sent ahead is sent now."""
+        for memory in self._memory:
+            memory.read_device()
+
+    def steps_to(self, plan: BatchPlan) -> list[Step]:
+        """Return what copies the batch, on the GPU, to the inputs of a plan."""
+        edges = [plan.x, plan.target]
+        if plan.weight is not None:
+            edges.append(plan.weight)
+        return [
+            (plan.ops.copy, (memory.read_device()[: edge.size].reshape(edge.shape), edge))
+            for memory, edge in zip(self._memory, edges, strict=True)
+        ]
+
+
 class Trainer:
-    """A training set on the network's device, and plans for the batches that it is cut into.
+    """A training set, and plans for the batches that it is cut into.
 
     `update` moves the network's parameters by its gradients. The last batch of an epoch holds what
     remains, on a plan of its own. `inspect` is called with the plan of each batch before the
     parameters move.
+
+    A training set that lies on the host is sent to a GPU batch by batch: the next one travels,
+    in a stream of its own, while this one is computed.
 
     Attributes
     ----------
@@ -176,7 +233,11 @@ class Trainer:
         Samples in an epoch: as many as each network is given.
     steps : int
         In an epoch.
+    ahead : int
+        Batches that are sent before they are needed: 1, or 0 to send each when it is.
     """
+
+    ahead = 1
 
     def __init__(
         self,
@@ -204,8 +265,12 @@ class Trainer:
         shape: tuple[int, ...] = (self.steps, *network.leading)
         self._losses = ops.memory(math.prod(shape) * 8).view(np.float64).reshape(shape)
         # Where the order of an epoch stands, and how far it has come: see `Ops.end_batch`.
-        shape = (*network.leading, self.count)
-        self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
+        self._shape = shape = (*network.leading, self.count)
+        self._stages: list[Stage] = []
+        if ops.device != "cpu" and lies_on_host(samples.x):
+            self._stages = [Stage(network, samples, self.batch_size) for _ in range(2)]
+        else:
+            self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
         self._position = ops.asarray(np.array([0, 0, self.batch_size], np.int64))
         self._tallies: Array | None = None
         if network.classes_to_tally is not None:
@@ -214,8 +279,10 @@ class Trainer:
             self._no_tallies = np.zeros(shape, np.int64)
         # Both are compiled before either is linked.
         plans = [network.plan(kind, batch) for batch in (self.batch_size, rest) if batch]
-        self._whole_step, *last = [self._linked(plan) for plan in plans]
-        self._last_step = last[0] if last else []
+        ways: Sequence[Stage | None] = self._stages or (None,)
+        self._whole_steps = [self._linked(plans[0], stage) for stage in ways]
+        last = ways[(self.steps - 1) % len(ways)]
+        self._last_step = self._linked(plans[1], last) if rest else []
 
     def suits(self, update: Update | LossScaling, samples: Samples, batch_size: int) -> bool:
         """Whether it moves the parameters by this update, on data that lie where its own do."""
@@ -227,20 +294,23 @@ class Trainer:
             and _is_view_of_same(mine.y, samples.y)
         )
 
-    def _linked(self, plan: BatchPlan) -> list[Step]:
+    def _linked(self, plan: BatchPlan, stage: Stage | None) -> list[Step]:
         """Return a whole step, from the gathering of its batch to its loss, in as few calls."""
-        data = self._samples
-        edges = ((data.x, plan.x), (data.y, plan.target), (data.weights, plan.weight))
-        gather: list[Step] = [
-            (self._ops.take_batch, (array, self._order, self._position, edge))
-            for array, edge in edges
-            if array is not None and edge is not None
-        ]
+        gather = self._gather(plan) if stage is None else stage.steps_to(plan)
         look: list[Step] = [] if self._inspect is None else [(self._inspect, (plan,))]
         end: Step = (self._ops.end_batch, (plan.loss, self._losses, self._position))
         steps = [*gather, *plan.plan.steps, *look, *self._tally(plan), *self._update.steps, end]
         # Linked, an update may come before the end of a plan, and gradients be nowhere.
         return steps if look else self._ops.link(steps, scratch=self._update.gradients)
+
+    def _gather(self, plan: BatchPlan) -> list[Step]:
+        data = self._samples
+        edges = ((data.x, plan.x), (data.y, plan.target), (data.weights, plan.weight))
+        return [
+            (self._ops.take_batch, (array, self._order, self._position, edge))
+            for array, edge in edges
+            if array is not None and edge is not None
+        ]
 
     def _tally(self, plan: BatchPlan) -> list[Step]:
         """Return what counts the predictions of a batch, if they are to be counted."""
@@ -276,18 +346,36 @@ class Trainer:
         """
         if self._tallies is not None:
             self._ops.load(self._no_tallies, self._tallies)
-        self._ops.load(order.reshape(self._order.shape), self._order)
         self._position[:2] = 0
-        for _ in range(self.count // self.batch_size):
-            for function, arguments in self._whole_step:
+        if self._stages:
+            self._streamed_epoch(order.reshape(self._shape))
+        else:
+            self._ops.load(order.reshape(self._shape), self._order)
+            (whole_step,) = self._whole_steps
+            for _ in range(self.count // self.batch_size):
+                for function, arguments in whole_step:
+                    function(*arguments)
+            for function, arguments in self._last_step:
                 function(*arguments)
-        for function, arguments in self._last_step:
-            function(*arguments)
         self._update.steps_done += self.steps
         # Contiguous rows, so that the losses of K networks are summed up as those of one are.
         losses = np.ascontiguousarray(self._ops.to_host(self._losses).T * self._shares)
         means: list[float] = np.add.reduce(losses, axis=-1).reshape(-1).tolist()
         return means
+
+    def _streamed_epoch(self, order: Array) -> None:
+        """Send and compute batch after batch, the next one being sent first."""
+        size, filled = self.batch_size, 0
+        for step in range(self.steps):
+            while filled < min(step + 1 + self.ahead, self.steps):
+                rows = order[..., filled * size : (filled + 1) * size]
+                self._stages[filled % 2].fill(rows, self.ahead > 0)
+                filled += 1
+            self._stages[step % 2].arrive()
+            is_whole = (step + 1) * size <= self.count
+            steps = self._whole_steps[step % 2] if is_whole else self._last_step
+            for function, arguments in steps:
+                function(*arguments)
 
 
 def _is_view_of_same(a: Array, b: Array) -> bool:
@@ -307,7 +395,7 @@ class Fit:
     networks : Networks
         Whose seeds order the samples, and whose histories go on.
     training : Samples
-        On the networks' device.
+        Where `Samples.on_device` puts them.
     epochs : sequence of K int, at least 1
     batch_size : int
     held_out : Samples, optional

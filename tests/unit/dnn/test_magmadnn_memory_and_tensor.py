@@ -2,18 +2,22 @@
 
 ::
 
-    MemoryManager    test_memory_manager
+    MemoryManager    test_memory_manager, test_training_prefetches_the_next_batch
     Tensor           test_tensor, test_tensor_initializers, test_tensor_csv
 
 What needs a GPU is tested on a stand-in for CuPy by the tests of `dnn.memory`, and in tests/gpu.
 """
 
+import cuda_emulator
+import device_checks
+import fake_cupy
 import numpy as np
 import pytest
 
 import dnn
 from dnn import MemoryManager, Tensor
 from dnn.data import read_csv
+from dnn.training.networks import Stage, Trainer
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -34,6 +38,67 @@ def test_memory_manager_of_a_device_that_is_not_there():
     for kind in ("device", "cuda_managed"):
         with pytest.raises(dnn.DeviceError):
             MemoryManager(4, "float32", kind, "cuda:63")
+
+
+def streamed_training(resident):
+    """Train 3 epochs of 4 batches; return the losses, and the copies begun before each graph."""
+    x, y = device_checks.data()
+    log = fake_cupy.Stream.log
+    log.clear()
+    model = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), device="cuda", seed=1)
+    options = {"epochs": 3, "batch_size": 16, "class_weight": {0: 2.0}, "progress": False}
+    losses = [model.fit(x, y, resident=resident, **options).loss]
+    begun, copies = 0, []
+    for event in log:
+        begun += event == "copy to device begins"
+        if event == "graph":
+            copies.append(begun)
+    networks = dnn.Ensemble(dnn.mlp(6, [5], 3), seeds=[1, 2], device="cuda")
+    rows = [np.arange(40), np.arange(5, 45)]
+    options = {"rows": rows, "validation_rows": rows, "epochs": 2, "batch_size": 16}
+    histories = networks.fit(x, y, resident=resident, **options)
+    losses += [(history.loss, history.validation) for history in histories]
+    return losses, copies
+
+
+@pytest.mark.skipif(cuda_emulator.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_training_prefetches_the_next_batch(monkeypatch):
+    """On the stand-in for CuPy, where a copy is done when it is waited for and not before."""
+    fake_cupy.install(monkeypatch)
+    resident, none_begun = streamed_training(resident=True)
+    assert set(none_begun) == {0}
+    streamed, begun = streamed_training(resident=False)
+    assert streamed == resident
+    # Samples, targets and weights: those of batches 0 and 1 before step 0, of 2 before step 1 ...
+    epoch = [number - 2 * 12 for number in begun[-4:]]
+    assert epoch == [6, 9, 12, 12]
+
+    monkeypatch.setattr(Trainer, "ahead", 0)
+    streamed, begun = streamed_training(resident=False)
+    assert streamed == resident
+    assert set(begun) == {0}  # nothing is prefetched: each is sent when it is needed
+
+    monkeypatch.setattr(Trainer, "ahead", 1)
+    monkeypatch.setattr(Stage, "arrive", lambda stage: None)
+    streamed, _ = streamed_training(resident=False)
+    assert streamed != resident  # a step that does not wait for its batch
+
+
+@pytest.mark.skipif(cuda_emulator.COMPILER is None, reason="no C++ compiler to run kernels with")
+def test_what_does_not_fit_on_the_gpu_is_streamed(monkeypatch):
+    fake_cupy.install(monkeypatch)
+    x, y = device_checks.data()
+    bytes_of_data = x.nbytes + y.astype(np.intp).nbytes
+    losses = {}
+    for free, begins in ((2 * bytes_of_data, False), (2 * bytes_of_data - 1, True)):
+        monkeypatch.setattr("dnn.training.data.free_bytes", lambda device, n=free: (n, n))
+        for given in ((x, y), (dnn.DeviceData(x, y),)):
+            fake_cupy.Stream.log.clear()
+            model = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), device="cuda", seed=1)
+            losses[begins, len(given)] = model.fit(*given, progress=False).loss
+            assert ("copy to device begins" in fake_cupy.Stream.log) == begins
+            assert model.evaluate(*given) == model.evaluate(x, y)
+    assert len({tuple(each) for each in losses.values()}) == 1
 
 
 def test_tensor():
