@@ -23,7 +23,7 @@ from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimize
 from .trial import Report, marked
 
 if TYPE_CHECKING:
-    from dnn import Dataset, Ensemble, History, RoutineTable
+    from dnn import Ensemble, History, RoutineTable
 
 MOST_KEPT: Final = 4
 """Compiled groups that wait for the next networks of their kind."""
@@ -138,8 +138,7 @@ class FusedTrainings:
             return ()
 
         histories = networks.fit(
-            data.x,
-            data.y,
+            data.rows,
             rows=[job.train + offset for job, offset in zip(jobs, offsets, strict=True)],
             epochs=[parameters.epochs for parameters in wanted],
             batch_size=wanted[0].batch_size,
@@ -147,7 +146,7 @@ class FusedTrainings:
             validation_epochs=points,
             on_epoch=on_epoch,
         )
-        scores = networks.evaluate(data.x, data.y, rows=held_out)
+        scores = networks.evaluate(data.rows, rows=held_out)
         found = []
         for training, score, history in zip(trainings, scores, histories, strict=True):
             metrics = _metrics(score, len(history) * alone_s)
@@ -202,22 +201,20 @@ class FusedTrainings:
         if key not in self._epoch_alone_s:
             from dnn import NeuralNetwork
 
-            job = data.jobs[training.number]
-            at = job.train + training.number * data.count
-            x, y = data.x[at], data.y[at]
+            alone = self._rounds[training.number]
             # Of rates that a network diverges with nothing can be learned about time.
             wanted = training.wanted.model_copy(update={"learning_rate": None})
             model = NeuralNetwork(
                 layers_of(wanted, data.features, data.classes),
-                optimizer=optimizer_of(wanted, len(at)),
+                optimizer=optimizer_of(wanted, alone.count),
                 routines=self._table,
                 **self._compute.networks,
             )
             batch_size = wanted.batch_size
-            times_s = model.fit(x, y, batch_size=batch_size, progress=False).epoch_times_s
+            times_s = model.fit(alone.training, batch_size=batch_size, progress=False).epoch_times_s
             if times_s[0] < _LONG_S:
                 times_s = model.fit(
-                    x, y, epochs=_TIMED_EPOCHS, batch_size=batch_size, progress=False
+                    alone.training, epochs=_TIMED_EPOCHS, batch_size=batch_size, progress=False
                 ).epoch_times_s
             # As `undisturbed_s` has it.
             self._epoch_alone_s[key] = min(times_s)
@@ -266,17 +263,17 @@ class _Versions:
     def __init__(self, rounds: Rounds, compute: Compute) -> None:
         import numpy as np
 
+        from dnn import DeviceData
+
         self.jobs = rounds.jobs
-        prepared: list[tuple[Dataset, Dataset]] = list(rounds)
-        first = prepared[0][0]
+        self.classes, self.features = rounds[0].classes, rounds[0].features
         rows = 1 + max(int(rows_of.max()) for job in self.jobs for rows_of in (job.train, job.test))
         self.count = rows
         dtype = np.float64 if compute.precision == "float64" else np.float32
-        self.x = np.zeros((len(prepared) * rows, *first.x.shape[1:]), dtype)
-        self.y = np.zeros(len(prepared) * rows, np.intp)
-        for number, (job, (training, scored)) in enumerate(zip(self.jobs, prepared, strict=True)):
-            for at, part in ((job.train, training), (job.test, scored)):
-                self.x[number * rows + at] = part.x
-                self.y[number * rows + at] = part.y
-        self.classes = first.classes
-        self.features = first.x.shape[1]
+        x = np.zeros((len(rounds) * rows, self.features), dtype)
+        y = np.zeros(len(rounds) * rows, np.intp)
+        for number, (job, split) in enumerate(zip(self.jobs, rounds, strict=True)):
+            for at, part in ((job.train, split.training), (job.test, split.validation)):
+                x[number * rows + at] = part.x
+                y[number * rows + at] = part.y
+        self.rows = DeviceData(x, y)

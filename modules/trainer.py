@@ -282,7 +282,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     given = Options.model_validate(rest, context={"folder": folder})
     rounds = _rounds(given, folder)
     # What has to be imported and compiled is no part of the first trial's time.
-    train({"hidden": [1], "epochs": 1}, 0, *next(iter(rounds)), table=table, compute=compute)
+    train({"hidden": [1], "epochs": 1}, 0, rounds[0], table=table, compute=compute)
     return NetworkTrainer(rounds, table, compute)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .compute import Compute
-from .evaluation import Rounds, collect, means
+from .evaluation import Rounds, SplitData, collect, means
 from .fused import FusedTrainings, curve_epochs, undisturbed_s
 from .hyperparameters import Hyperparameters, layers_of, optimizer_of
 from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
 
 if TYPE_CHECKING:
-    from dnn import Callback, Dataset, Epoch, NeuralNetwork, RoutineTable
+    from dnn import Callback, Epoch, NeuralNetwork, RoutineTable
 
 _ON_CPU: Final = Compute()
 
@@ -53,15 +53,14 @@ class NetworkTrainer:
         results: list[dict[str, Any]] = []
         wanted = Hyperparameters.model_validate(dict(parameters))
         seeds = self._seeds(report.seed)
-        for number, (training, scored) in enumerate(rounds):
+        for number, data in enumerate(rounds):
             # As if it were trained with others, which is up to who else is there.
             epoch_s = None if report.may_be_stopped else self._together.epoch_s(wanted, number)
             results.append(
                 train(
                     parameters,
                     seeds[number],
-                    training,
-                    scored,
+                    data,
                     reporting,
                     self._table,
                     epoch_s,
@@ -113,11 +112,10 @@ class NetworkTrainer:
         from dnn import save_checkpoint
 
         wanted = Hyperparameters.model_validate(dict(parameters))
-        ((training, _),) = self._rounds
-        model = _model(wanted, report.seed, training, self._table, self._compute)
+        (data,) = self._rounds
+        model = _model(wanted, report.seed, data, self._table, self._compute)
         model.fit(
-            training.x,
-            training.y,
+            data.training,
             epochs=wanted.epochs,
             batch_size=wanted.batch_size,
             progress=False,
@@ -153,8 +151,7 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 def train(
     parameters: Mapping[str, Any],
     seed: int,
-    training: Dataset,
-    validation: Dataset,
+    data: SplitData,
     report: Report | None = None,
     table: RoutineTable | None = None,
     epoch_s: float | None = None,
@@ -167,8 +164,7 @@ def train(
     parameters : mapping
         `Hyperparameters`; what is left out has its default.
     seed : int
-    training, validation : Dataset
-        Prepared rows.
+    data : SplitData
     report : Report, optional
         Gets the metrics after each epoch, and may end the training; where it cannot, after those
         of `curve_epochs`.
@@ -186,18 +182,15 @@ def train(
         and what the training takes in seconds, see `undisturbed_s`; and ``diverged`` if it did.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
-    model = _model(wanted, seed, training, table, compute)
+    model = _model(wanted, seed, data, table, compute)
     history = model.fit(
-        training.x,
-        training.y,
+        data.training,
         epochs=wanted.epochs,
         batch_size=wanted.batch_size,
-        callbacks=[]
-        if report is None
-        else [_epoch_reports(report, wanted.epochs, validation, epoch_s)],
+        callbacks=[] if report is None else [_epoch_reports(report, wanted.epochs, data, epoch_s)],
         progress=False,
     )
-    metrics: dict[str, Any] = model.evaluate(validation.x, validation.y)
+    metrics: dict[str, Any] = model.evaluate(data.validation)
     metrics["training_time_s"] = undisturbed_s(history, epoch_s)
     metrics = {name: metrics[name] for name in METRICS}
     if report is not None:
@@ -208,24 +201,22 @@ def train(
 def _model(
     wanted: Hyperparameters,
     seed: int,
-    training: Dataset,
+    data: SplitData,
     table: RoutineTable | None,
     compute: Compute,
 ) -> NeuralNetwork:
     from dnn import NeuralNetwork
 
     return NeuralNetwork(
-        layers_of(wanted, training.x.shape[1], training.classes),
-        optimizer=optimizer_of(wanted, len(training)),
+        layers_of(wanted, data.features, data.classes),
+        optimizer=optimizer_of(wanted, data.count),
         seed=seed,
         routines=table,
         **compute.networks,
     )
 
 
-def _epoch_reports(
-    report: Report, epochs: int, validation: Dataset, epoch_s: float | None
-) -> Callback:
+def _epoch_reports(report: Report, epochs: int, data: SplitData, epoch_s: float | None) -> Callback:
     """Return what tells `report` how a training stands after each epoch, or some of them."""
     from dnn import Callback
 
@@ -238,7 +229,7 @@ def _epoch_reports(
             if done not in chosen:
                 report.show(done)
                 return None
-            metrics: dict[str, Any] = epoch.model.evaluate(validation.x, validation.y)
+            metrics: dict[str, Any] = epoch.model.evaluate(data.validation)
             metrics["training_time_s"] = undisturbed_s(epoch.history, epoch_s)
             goes_on = report(done, **{name: metrics[name] for name in METRICS})
             return None if goes_on else "stopped by the sweep"

@@ -11,7 +11,7 @@ the score of the best trial with an honest estimate.
 """
 
 from .bias import BiasReport, SelectionBias, luck
-from .jobs import Evaluated, Rounds, TrainingJob, collect, jobs_of, means, prepared
+from .jobs import Evaluated, Rounds, SplitData, TrainingJob, collect, jobs_of, means, prepared
 from .splits import (
     EvaluationError,
     EvaluationOptions,
@@ -31,6 +31,7 @@ __all__ = [
     "NestedFold",
     "Rounds",
     "SelectionBias",
+    "SplitData",
     "TrainingJob",
     "collect",
     "holdout",

@@ -90,6 +90,26 @@ def prepared(
     return train, test
 
 
+class SplitData:
+    """The prepared rows of a split, which are checked, and sent to a device, once.
+
+    Attributes
+    ----------
+    training, validation : DeviceData
+        Rows to train on, rows to score.
+    count, features, classes : int
+        Rows to train on, columns, classes.
+    """
+
+    def __init__(self, training: Dataset, validation: Dataset) -> None:
+        from dnn import DeviceData
+
+        self.training = DeviceData(training.x, training.y)
+        self.validation = DeviceData(validation.x, validation.y)
+        self.count, self.features = training.x.shape
+        self.classes = training.classes
+
+
 class Rounds:
     """The trainings of a trial with their rows prepared, the same for every trial.
 
@@ -110,18 +130,23 @@ class Rounds:
         self._data = data
         self._standardise_by = standardise_by
         self._keeps = len(self.jobs) * data.x.nbytes <= _MOST_KEPT_BYTES or len(self.jobs) == 1
-        self._kept: dict[int, tuple[Dataset, Dataset]] = {}
+        self._kept: dict[int, SplitData] = {}
 
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def __iter__(self) -> Iterator[tuple[Dataset, Dataset]]:
-        """Go through training rows and rows to score."""
-        for number, job in enumerate(self.jobs):
-            rows = self._kept.get(number) or prepared(self._data, job, self._standardise_by)
+    def __getitem__(self, number: int) -> SplitData:
+        data = self._kept.get(number)
+        if data is None:
+            parts = prepared(self._data, self.jobs[number], self._standardise_by)
+            data = SplitData(*parts)
             if self._keeps:
-                self._kept[number] = rows
-            yield rows
+                self._kept[number] = data
+        return data
+
+    def __iter__(self) -> Iterator[SplitData]:
+        """Go through the rows of each training."""
+        return (self[number] for number in range(len(self)))
 
 
 def collect(jobs: Sequence[TrainingJob], results: Sequence[Metrics]) -> Evaluated:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from unit.modules.sweeping import GRID, Sweep
 
 import dnn
+from dnn.memory import allocation_statistics
 from modules import trainer
 from modules.compute import MOST_NETWORKS, Compute
 from modules.hyperparameters import Hyperparameters
@@ -143,6 +144,20 @@ def test_precision_reaches_the_networks_on_the_cpu() -> None:
         assert train.facts["precision"] == precision
         losses.add(alone["loss"])
     assert len(losses) == 2
+
+
+def test_data_go_to_the_gpu_once(gpu: None) -> None:
+    train = trainer.prepare({"dataset": "breast_cancer", "compute": {"device": "cuda"}}, Path())
+    point = {"epochs": 1, "batch_size": 128}
+    sent = []
+    for hidden in ([4], [5], [6], [4]):
+        reports = [Report(0, seed, options={}, folder=Path()) for seed in (1, 2)]
+        before = allocation_statistics().to_device_bytes
+        train.train_together([({**point, "hidden": hidden}, report) for report in reports])
+        train({**point, "hidden": hidden}, reports[0])
+        sent.append(allocation_statistics().to_device_bytes - before)
+    assert sent[0] > 0
+    assert sent[1:] == [0, 0, 0]
 
 
 FACTUAL = """

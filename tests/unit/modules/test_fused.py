@@ -292,8 +292,8 @@ def test_the_best_model_is_kept(tmp_path: Path) -> None:
         assert file.exists(), again
         model = NeuralNetwork(mlp(30, [4], 2, "relu"))
         load_checkpoint(model, file, parameters_only=True)
-        _, validation = next(iter(trainer.prepare({"dataset": "breast_cancer"}, Path())._rounds))
-        assert model.evaluate(validation.x, validation.y)["loss"] == done.returned["loss"]
+        split = trainer.prepare({"dataset": "breast_cancer"}, Path())._rounds[0]
+        assert model.evaluate(split.validation)["loss"] == done.returned["loss"]
         notes = [one["notes"] for one in done.records if "notes" in one]
         assert str(file) in notes[-1][-1]
         assert done.tuples == []

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from modules import trainer, training
+from modules.evaluation import SplitData
 from modules.trial import Report
 
 
@@ -98,5 +99,6 @@ def test_one_split_trains_once_as_it_always_did(monkeypatch: pytest.MonkeyPatch)
 
     assert metrics["splits"] == {"rows": 27}
     parts = standardise(*impute(*train_validation_split(load_dataset("cleveland", "."), 0.3, 2)))
-    expected = training.train({"epochs": 3, "hidden": [4], "learning_rate": 0.05}, 7, *parts)
+    data = SplitData(*parts)
+    expected = training.train({"epochs": 3, "hidden": [4], "learning_rate": 0.05}, 7, data)
     assert all(metrics[name] == expected[name] for name in ("accuracy", "loss", "mcc"))
