@@ -6,7 +6,9 @@ import pytest
 from dnn import graph
 from dnn.backend import Ops, ops_for
 from dnn.graph.models import with_models
-from dnn.graph.passes import PASSES, default_passes
+from dnn.graph.passes import PASSES, default_passes, precision_passes
+from dnn.graph.passes.graph import BEFORE_OWN
+from dnn.precision import PRECISIONS
 
 # Passes that change numbers on purpose.
 ROUNDING = {"float16", "bfloat16", "tf32", "mixed_precision"}
@@ -137,10 +139,24 @@ def test_the_default_passes_change_no_bit_of_float32():
     for seed in range(1000, 1100):
         outputs, values, _ = random_graph(seed, np.float32)
         expected = graph.run_eagerly(outputs, values)
-        for passes in [(), default_passes(Ops())]:
+        fused = (*BEFORE_OWN, "product_bias", "elementwise_fusion", "buffer_reuse")
+        for passes in [(), default_passes(Ops()), fused]:
             found = graph.evaluate(outputs, values, passes=passes)
             for got, value in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(got, value, f"seed {seed}, passes {passes}")
+
+
+@pytest.mark.parametrize("name", ["tf32", "float16", "bfloat16"])
+def test_narrow_products_are_near_the_wide_ones_and_those_of_k_models_equal_k_alone(name):
+    passes = precision_passes(PRECISIONS[name], Ops())
+    unit = {"tf32": 2e-3, "float16": 2e-3, "bfloat16": 2e-2}[name]
+    for seed in range(6000, 6040):
+        outputs, values, _ = random_graph(seed, np.float32, smooth=True)
+        expected = graph.run_eagerly(outputs, values)
+        if all(np.abs(value).max(initial=0) < 10 for value in expected):
+            found = graph.evaluate(outputs, values, passes=passes)
+            agree(found, expected, f"seed {seed}, {name}", 20 * unit)
+        check_models(seed, Ops(), passes)
 
 
 @pytest.mark.parametrize("block", range(3))
@@ -159,21 +175,23 @@ def test_compiled_loops(seed):
     check_models(seed, ops_for("cpu"))
 
 
-def check_models(seed, ops):
+def check_models(seed, ops, passes=None):
     outputs, values, generator = random_graph(seed, np.float32)
     models = int(generator.integers(2, 5))
     inputs = list(values)
     own = {x for x in inputs if generator.random() < 0.7} or {inputs[0]}
+    if passes is not None:  # what serves all models alike is no output, and is rounded
+        own = {*inputs}
     stacked = {
         x: np.stack([value * (k + 1) for k in range(models)]) if x in own else value
         for x, value in values.items()
     }
     now = with_models(outputs, models, own)
     feeds = {now[x]: value for x, value in stacked.items() if x in now}
-    together = graph.evaluate([now[node] for node in outputs], feeds, ops)
+    together = graph.evaluate([now[node] for node in outputs], feeds, ops, passes)
     for k in range(models):
         of_model = {x: stacked[x][k] if x in own else stacked[x] for x in inputs}
-        alone = graph.evaluate(outputs, of_model, ops)
+        alone = graph.evaluate(outputs, of_model, ops, passes)
         for node, got, value in zip(outputs, together, alone, strict=True):
             # An input that all models share is no result, and has no axis of models.
             got = got if now[node] is node and node.operation is None else got[k]
