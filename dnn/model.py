@@ -196,8 +196,10 @@ class NeuralNetwork(Networks):
                     fit.stop(0, reason)
         precision = network.precision
         if history.diverged and precision.largest is not None:
+            layer = self.explain_divergence()
+            where = f"{layer} is the first layer with infinity: " if layer else ""
             message = (
-                f"the loss is {history.loss[-1]} in epoch {len(self.history)}: "
+                f"the loss is {history.loss[-1]} in epoch {len(self.history)}: {where}"
                 f"products take {precision.name}, which ends at {precision.largest:g}; "
                 "standardise samples and targets, take a smaller learning rate, or dtype='float32'"
             )

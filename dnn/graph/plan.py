@@ -12,11 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, Ops
+from dnn.backend.rounding import BFLOAT16, SINGLE, widen
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
 from dnn.graph.layout import Layout, lay_out
-from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, called_by_nodes, fed, nodes_of
+from dnn.graph.node import (
+    CONSTANT,
+    PLACEHOLDER,
+    VARIABLE,
+    Node,
+    Shape,
+    called_by_nodes,
+    fed,
+    nodes_of,
+)
 from dnn.graph.operation import Arrays, Step
 from dnn.graph.passes import optimise
+from dnn.graph.passes.precision import MADE_BY_PRECISION
 
 __all__ = ["Arena", "Plan", "evaluate"]
 
@@ -194,8 +205,13 @@ class Plan:
             lines.append(f"{kind:24s}{' '.join(shapes[:-1])} -> {shapes[-1]}")
         return "\n".join(lines)
 
-    def first_nonfinite(self) -> Node | None:
+    def first_nonfinite(self, model: int | None = None) -> Node | None:
         """Return the first node whose value is NaN or infinite since the last `run`.
+
+        Parameters
+        ----------
+        model : int, optional
+            Look at this one of K models alone; all nodes but constants then begin with their axis.
 
         Returns
         -------
@@ -213,7 +229,17 @@ class Plan:
             message = "values are gone in a plan that was compiled with the pass buffer_reuse"
             raise ConfigurationError(f"first_nonfinite: {message}")
         for node in self.graph.order:
-            if node.dtype.kind == "f" and not np.isfinite(self._to_host(self._arrays[node])).all():
+            if model is not None and (node.kind == CONSTANT or not node.ndim):
+                continue
+            is_bfloat16 = node.dtype == BFLOAT16 and node.kind in MADE_BY_PRECISION
+            if node.dtype.kind != "f" and not is_bfloat16:
+                continue
+            array = self._arrays[node] if model is None else self._arrays[node][model]
+            value = self._to_host(array)
+            if is_bfloat16:
+                bits, value = value, np.empty(value.shape, SINGLE)
+                widen(bits, value)
+            if not np.isfinite(value).all():
                 return node
         return None
 

@@ -36,6 +36,8 @@ class History:
         What `training` is computed from when it is asked for, since that takes as long as two or
         three steps of a small network: samples of each class, and predictions of each class with
         the number of right ones behind them. Empty unless it is a classification.
+    skipped_steps : int
+        Of those, left out since the scaled loss overflowed; in float16 only.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -45,6 +47,7 @@ class History:
     diverged: bool = False
     stopped: str | None = None
     tallies: list[Sequence[Sequence[int]]] = field(default_factory=list)
+    skipped_steps: int = 0
 
     def __len__(self) -> int:
         return len(self.loss)

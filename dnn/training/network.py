@@ -22,7 +22,7 @@ from dnn.graph.arguments import describe
 from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.models import with_models
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, Shape, placeholder, variable
-from dnn.graph.passes import precision_passes
+from dnn.graph.passes import checking_passes, precision_passes
 from dnn.graph.plan import Arena, Plan
 from dnn.initializers import DRAWING_NOTHING
 from dnn.layers import Input, Layer
@@ -86,6 +86,18 @@ class BatchPlan:
         if node.operation is not None:
             message += f", {node.kind} of {', '.join(describe(x) for x in node.inputs)}"
         raise NonFiniteError(message, node.name or node.kind)
+
+    def first_overflow(self, network: int | None) -> str:
+        """Return the layer in which the last replay met NaN or infinity first, "" if in none.
+
+        Of one of K networks, or of a single one; the plan keeps every value.
+        """
+        node = self.plan.first_nonfinite(network)
+        if node is None:
+            return ""
+        order = self.plan.graph.order
+        named = (later.name for later in order[order.index(node) :] if later.name)
+        return next(named, "").partition(".")[0]
 
     def load(self, x: Array, target: Array, weight: Array | None, rows: Array) -> None:
         """Gather the rows of a batch; `rows` of shape (batch,), for K networks (K, batch)."""
@@ -240,7 +252,18 @@ class Network:
             self._plans[kind, batch] = self._compile(kind, batch)
         return self._plans[kind, batch]
 
-    def _compile(self, kind: PlanKind, batch: int) -> BatchPlan:
+    def checking_plan(self, batch: int) -> BatchPlan:
+        """Compile a plan of outputs and loss that keeps every value, in memory of its own."""
+        passes = (*checking_passes(), *(self.precision.passes or ()))
+        return self._compile("evaluation", batch, Arena(self.ops), passes)
+
+    def _compile(
+        self,
+        kind: PlanKind,
+        batch: int,
+        arena: Arena | None = None,
+        passes: Sequence[str] | None = None,
+    ) -> BatchPlan:
         x = placeholder((batch, *self.input_shape), self.dtype, "x")
         trains = kind in ("training", "weighted training")
         noise = self._noise if trains else None
@@ -289,8 +312,8 @@ class Network:
             self.ops,
             {now[node]: array for node, array in arrays.items() if node in now},
             [(now[node], array) for node, array in into],
-            self._arena,
-            self.passes,
+            arena or self._arena,
+            passes or self.passes,
         )
 
         def at(node: Node) -> Array:

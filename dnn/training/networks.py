@@ -58,6 +58,7 @@ class Networks:
         self._update = self._bound(optimizer)
         self._histories = [History() for _ in self._seeds]
         self._trainer: Trainer | None = None
+        self._overflowed_in: dict[int, str] = {}
         # Networks that have left a plan, or all as they were when the last of them did.
         self._ended: dict[int, State] = {}
 
@@ -67,6 +68,20 @@ class Networks:
         if not network.precision.scales_loss:
             return update
         return LossScaling(update, network.parameters, network.gradients, network.gradient_scale)
+
+    def explain_divergence(self, k: int = 0) -> str:
+        """Return the layer where a network met infinity first that diverged in the last `fit`.
+
+        Parameters
+        ----------
+        k : int
+
+        Returns
+        -------
+        str
+            The layer's name; empty unless it was trained in float16, whose products end early.
+        """
+        return self._overflowed_in.get(k, "")
 
     def _trainer_of(
         self, samples: Samples, batch_size: int, inspect: Callable[[BatchPlan], None] | None
@@ -319,6 +334,10 @@ class Trainer:
         guesses = empty(self._ops, plan.target.shape, np.int64)
         return [(self._ops.tally_classes, (plan.outputs, plan.target, guesses, self._tallies))]
 
+    def load(self, plan: BatchPlan, rows: Rows) -> None:
+        """Gather rows of the training set, of shape (batch,) or (K, batch), into a plan."""
+        plan.load(self._samples.x, self._samples.y, None, self._ops.asarray(rows))
+
     def tallies(self) -> list[list[int]] | None:
         """Return what each network predicted in the last epoch, None where it is not counted.
 
@@ -444,6 +463,7 @@ class Fit:
         """
         networks, everyone = self._networks, range(len(self._epochs))
         ended = networks._ended = {}
+        networks._overflowed_in = {}
         active = tuple(everyone)
         while active:
             samples = self._training.of_networks(active)
@@ -491,6 +511,7 @@ class Fit:
                     break
 
     def _epoch(self, trainer: Trainer, active: Sequence[int], order: Rows) -> None:
+        skipped = self._skipped_steps()
         began = time.perf_counter()
         # A diverging network is reported in its history and not by warnings.
         with np.errstate(all="ignore"):
@@ -501,6 +522,31 @@ class Fit:
             tally = None if tallies is None else [self._class_counts[k], tallies[place]]
             for history in (self.histories[k], self._networks._histories[k]):
                 history.add(loss, took_s, trainer.steps, tally)
+        for k, count in zip(active, self._skipped_steps() - skipped, strict=False):
+            for history in (self.histories[k], self._networks._histories[k]):
+                history.skipped_steps += int(count)
+        self._explain(trainer, active, order)
+
+    def _skipped_steps(self) -> Array:
+        """Return how many steps of each network were left out so far; empty where none can be."""
+        update = self._networks._update
+        skipped = update.skipped if isinstance(update, LossScaling) else ()
+        return np.array(skipped, np.int64).reshape(-1)
+
+    def _explain(self, trainer: Trainer, active: Sequence[int], order: Rows) -> None:
+        """Find the layer that overflows in the last batch of networks that have diverged."""
+        network = self._networks._network
+        diverged = [k for k in active if self.histories[k].diverged]
+        if not diverged or network.precision.largest is None:
+            return
+        step = network.checking_plan(trainer.batch_size)
+        rows = order[:, -trainer.batch_size :].reshape(*network.leading, -1)
+        trainer.load(step, rows)
+        with np.errstate(all="ignore"):
+            step.plan.run()
+        for k in diverged:
+            place = None if network.models is None else active.index(k)
+            self._networks._overflowed_in[k] = step.first_overflow(place)
 
     def _validate(self, active: Sequence[int]) -> None:
         wanted, done = self._validation_epochs, len(self.histories[active[0]])

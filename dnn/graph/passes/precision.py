@@ -29,10 +29,13 @@ from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
 
-__all__ = ["bfloat16", "float16", "mixed_precision", "product_bias", "tf32"]
+__all__ = ["MADE_BY_PRECISION", "bfloat16", "float16", "mixed_precision", "product_bias", "tf32"]
 
 PRODUCTS = ("matmul", "biased_product")
 """What is reduced, if it is of float32."""
+
+MADE_BY_PRECISION = ("convert", "reduced_matmul", "rounded_chain")
+"""Kinds of nodes that may be narrow; one of uint16 among them holds the bits of bfloat16."""
 
 
 class Convert(Operation):
@@ -131,7 +134,7 @@ def product_bias(graph: Graph) -> Graph:
         if node.kind == "relu" and inputs[0].kind == "biased_product":
             x = inputs[0]
             if readers[node.inputs[0]] == 1 and not x.attributes["relu"]:
-                return biased_product(x, x.inputs, True, node.name or x.name)
+                return biased_product(x, x.inputs, True, x.name or node.name)
         if node.kind != "add":
             return None
         for x, before, bias in zip(inputs, node.inputs, inputs[::-1], strict=True):

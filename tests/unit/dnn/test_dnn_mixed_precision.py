@@ -303,6 +303,37 @@ def test_a_loss_that_is_no_number_in_float16_is_a_warning_that_says_why():
     model = dnn.NeuralNetwork(dnn.mlp(50, [4, 4], 2, "relu"), dtype="float16", seed=1)
     for name in (1, 2):
         model.parameters[f"fully_connected_{name}.weight"][...] = 1.0
-    with pytest.warns(MixedPrecisionWarning, match="epoch 1: .*float16.*65504.*float32"):
+    message = (
+        "epoch 1: fully_connected_1 is the first layer with infinity: .*float16.*65504.*float32"
+    )
+    with pytest.warns(MixedPrecisionWarning, match=message):
         history = model.fit(x, np.zeros(64, int))
     assert history.diverged
+    assert history.skipped_steps == history.steps == 2
+    assert model.explain_divergence() == "fully_connected_1"
+
+
+def test_of_k_networks_each_is_explained_and_its_skipped_steps_counted():
+    x, y = task()
+    networks = dnn.Ensemble(dnn.mlp(8, [4, 4], 2, "relu"), seeds=[1, 2, 3, 4], dtype="float16")
+    networks.parameters["fully_connected_2.weight"][1] = 60000.0
+    networks.parameters["fully_connected_1.weight"][3] = 60000.0
+    histories = networks.fit(x * 10, y, epochs=2)
+    assert [history.diverged for history in histories] == [False, True, False, True]
+    found = [networks.explain_divergence(k) for k in range(4)]
+    assert found == ["", "fully_connected_2", "", "fully_connected_1"]
+    assert [len(history) for history in histories] == [2, 1, 2, 1]
+    assert histories[1].skipped_steps == histories[1].steps == 10
+    assert [history.skipped_steps for history in networks.histories] == [
+        history.skipped_steps for history in histories
+    ]
+    assert histories[0].skipped_steps < 10
+
+
+def test_check_finite_sees_bfloat16():
+    model = dnn.NeuralNetwork(
+        dnn.mlp(3, [4], 2, "relu"), dtype="bfloat16", check_finite=True, device="numpy"
+    )
+    model.parameters["fully_connected_1.weight"][...] = 3e38
+    with pytest.raises(dnn.NonFiniteError, match="fully_connected_1"):
+        model.fit(np.ones((8, 3)), np.zeros(8, int))
