@@ -14,6 +14,7 @@ networks.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -61,6 +62,8 @@ _ROW: Final = np.uint64(0xFFFFFFFF)
 _PHILOX: Final = np.random.Philox(0)
 """One for all: it takes longer to make one than to draw an order."""
 _STATE: Final[Any] = _PHILOX.state
+_LOCK: Final = threading.Lock()
+"""Of `_PHILOX`: its own lock is taken by what it draws, and not twice before NumPy 2.4."""
 
 
 def epoch_order(samples: int, seed: int, epoch: int) -> Array:
@@ -102,7 +105,7 @@ def _order_words(key: Array, block: int, blocks: int) -> Array:
     # state copies what it is given.
     counter = np.array([block, 0, 0, 0], np.uint64)
     state: Any = {**_STATE, "state": {"counter": counter, "key": key}, "buffer_pos": 4}
-    with _PHILOX.lock:
+    with _LOCK:
         _PHILOX.state = state
         words: Array = _PHILOX.random_raw(4 * blocks)
     return words
