@@ -18,7 +18,6 @@ from dnn.backend.cuda.formulas import (
     FINITE_FLAG,
     of_formula,
 )
-from dnn.backend.cuda.products import BIAS
 from dnn.backend.cuda.reductions import ARGMAX, REDUCTIONS
 from dnn.backend.cuda.source import (
     SCALAR,
@@ -116,10 +115,6 @@ def all_kernels() -> Iterator[Kernel]:
     for narrow in ("f2", "u2"):
         for codes in (("f4", narrow, narrow), (narrow, "f4", narrow), (narrow, narrow, "f4")):
             yield elementwise_kernel(example_chain(), codes, 2)
-        for spec, out in itertools.product(BIAS.values(), (narrow, "f4")):
-            yield elementwise_kernel(spec, ("f4", narrow, out), 2)
-    for spec in BIAS.values():
-        yield elementwise_kernel(spec, ("f4", "f4", "f4"), 2)
     for spec in optimizer_updates():
         gated = spec.gated()
         yield elementwise_kernel(gated, codes_of(gated, "f4"), 2)

@@ -18,11 +18,12 @@ from dnn.backend.cuda import (
     products,
     reductions,
 )
+from dnn.backend.cuda.cublaslt import CublasLt, Prepared
 from dnn.backend.cuda.launch import Launcher, Replay
 from dnn.backend.cuda.products import Cublas
 from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy
-from dnn.backend.formula import COPY, Formula, UpdateFormula
+from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step, empty
 from dnn.errors import DeviceError
 
@@ -61,7 +62,7 @@ class CudaOps(Ops):
     """
 
     description = "CUDA kernels"
-    passes = ("elementwise_fusion",)
+    passes = ("product_bias", "elementwise_fusion")
     in_blocks = False
 
     def __init__(self, device: Device, cupy: Any = None, blas: Any = None) -> None:
@@ -99,15 +100,25 @@ class CudaOps(Ops):
         bias: Array | None = None,
         relu: bool = False,
     ) -> list[Step]:
-        """Return the calls of a product by cuBLAS, and of a kernel for bias and relu."""
+        """Return the call of cuBLASLt where there is a bias or relu, else of cuBLAS.
+
+        Where cuBLASLt cannot, bias and relu come in a kernel of their own; what is rounded is the
+        same.
+        """
         fast = precision == "tf32"
-        if bias is None and not relu:
+        operands = [] if bias is None else [bias]
+        if not relu and not operands:
             return [(self._multiply, (a, b, out, fast))]
-        assert bias is not None, "only what has a bias has a relu"
-        single = out.dtype == np.float32
-        sums = out if single else empty(self, out.shape, np.float32)
+        if a.shape[-1] and out.size:
+            prepared = self.lt.prepare(a, b, out, bias, relu, fast)
+            if prepared is not None:
+                return [(self._run_prepared, (prepared, a, b, *operands, out))]
+        sums = out if out.dtype == np.float32 else empty(self, out.shape, np.float32)
+        chain: Chain = ((ADD, 0, 1),) if operands else ()
+        chain += ((RELU, len(operands) * 2),) if relu else ()
+        spec = formulas.chain(chain, 1 + len(operands))
         multiply = (self._multiply, (a, b, sums, fast))
-        return [multiply, (self._run_narrow, (products.BIAS[relu], sums, bias, out))]
+        return [multiply, (self._run_narrow, (spec, sums, *operands, out))]
 
     def finite_flags(self, gradients: Array, out: Array) -> list[Step]:
         """Return the call of a reduction that keeps what is not finite."""
@@ -167,6 +178,14 @@ class CudaOps(Ops):
             self._run_narrow(formulas.of_formula(COPY), 0.0, out)
         elif out.size:
             products.multiply(self.launcher, self.blas, a, b, out, fast_tf32)
+
+    def _run_prepared(self, prepared: Prepared, *operands: Any) -> None:
+        self.launcher.call(self.lt.run, prepared)
+
+    @functools.cached_property
+    def lt(self) -> CublasLt:
+        """cuBLASLt, loaded when a product first has a bias."""
+        return CublasLt(self.cupy, self.blas)
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
         """Record what the steps launch; it is replayed as one CUDA graph where that can be.

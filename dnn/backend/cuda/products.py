@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnn.backend.cuda.launch import Launcher, element_strides
-from dnn.backend.cuda.source import Elementwise, code_of
+from dnn.backend.cuda.source import code_of
 from dnn.backend.device import allocating
 from dnn.errors import DeviceError, DtypeError, ShapeError
 
-__all__ = ["BIAS", "Cublas", "Product", "cublas_version", "load_library", "multiply", "product_of"]
+__all__ = ["Cublas", "Product", "cublas_version", "load_library", "multiply", "product_of"]
 
 WORKSPACE_BYTES = 32 << 20
 
@@ -128,18 +128,6 @@ def multiply(
         launcher.call(blas.multiply, codes, product, *pointers, operands, fast_tf32)
 
 
-BIAS = {
-    relu: Elementwise(
-        "bias_relu" if relu else "bias",
-        ("x", "bias", "out"),
-        ("out",),
-        "out = x + bias;" + ("\nout = out > A(0) || out != out ? out : A(0);" if relu else ""),
-    )
-    for relu in (False, True)
-}
-"""What comes after a product, in a kernel of its own: a bias, and perhaps relu."""
-
-
 def _orientation(x: Any) -> tuple[bool, int]:
     """Return whether the last axis but one is the contiguous one, and the other's stride."""
     rows, columns = x.shape[-2:]
@@ -158,10 +146,11 @@ class Cublas:
     def __init__(self, cupy: Any, index: int = 0) -> None:
         self._cupy = cupy
         self._library = load_library("cublas")
+        self.lt = load_library("cublasLt")  # the part of it that `CublasLt` calls
         self._handle = ctypes.c_void_p()
-        _check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
+        check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
         with allocating(cupy, WORKSPACE_BYTES, index):
-            self._workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
+            self.workspace = cupy.empty(WORKSPACE_BYTES, np.uint8)
         self._stream: int | None = None
         self._one = {"f4": ctypes.c_float(1.0), "f8": ctypes.c_double(1.0)}
         self._zero = {"f4": ctypes.c_float(0.0), "f8": ctypes.c_double(0.0)}
@@ -210,7 +199,7 @@ class Cublas:
             compute_type(codes, fast_tf32),
             DEFAULT_ALGORITHM,
         )
-        _check(status, "cublasGemmStridedBatchedEx")
+        check(status, "cublasGemmStridedBatchedEx")
 
     def use_current_stream(self) -> None:
         """Put further products into the queue of CuPy's current stream."""
@@ -218,14 +207,14 @@ class Cublas:
         if stream == self._stream:
             return
         status = self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream))
-        _check(status, "cublasSetStream")
+        check(status, "cublasSetStream")
         # Setting the stream takes the workspace away again.
         status = self._library.cublasSetWorkspace_v2(
             self._handle,
-            ctypes.c_void_p(self._workspace.data.ptr),
+            ctypes.c_void_p(self.workspace.data.ptr),
             ctypes.c_size_t(WORKSPACE_BYTES),
         )
-        _check(status, "cublasSetWorkspace")
+        check(status, "cublasSetWorkspace")
         self._stream = stream
 
 
@@ -248,12 +237,13 @@ def cublas_version() -> str:
     library, numbers = load_library("cublas"), []
     for part in range(3):  # libraryPropertyType: MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL
         number = ctypes.c_int()
-        _check(library.cublasGetProperty(part, ctypes.byref(number)), "cublasGetProperty")
+        check(library.cublasGetProperty(part, ctypes.byref(number)), "cublasGetProperty")
         numbers.append(number.value)
     return ".".join(map(str, numbers))
 
 
-def _check(status: int, what: str) -> None:
+def check(status: int, what: str) -> None:
+    """Raise `DeviceError` unless a call succeeded."""
     if status:
         raise DeviceError(f"{what} failed with cuBLAS status {status}")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+
 import cuda_emulator
 import fake_cublas
 import fake_cupy
@@ -9,10 +12,19 @@ import numpy as np
 import pytest
 from fake_cublas import narrowed, tf32, widened
 
+from dnn.backend.cuda.cublaslt import (
+    BIAS_BATCH_STRIDE,
+    BIAS_POINTER,
+    EPILOGUE,
+    LEAST_ALIGNMENT,
+    MOST_WORKSPACE_BYTES,
+    TRANSPOSE_A,
+    CublasLt,
+)
 from dnn.backend.cuda.ops import CudaOps
-from dnn.backend.cuda.products import product_of
+from dnn.backend.cuda.products import load_library, product_of
 from dnn.backend.device import Device
-from dnn.errors import DtypeError, ShapeError
+from dnn.errors import DeviceError, DtypeError, ShapeError
 
 if cuda_emulator.COMPILER is None:
     pytest.skip("there is no C++ compiler to run CUDA kernels with", allow_module_level=True)
@@ -123,12 +135,22 @@ def test_gradients_of_weights_are_written_in_float32(ops, precision):
     ("models", "bias"), [((), (8,)), ((), (1, 8)), ((3,), (8,)), ((3,), (3, 1, 8))]
 )
 @pytest.mark.parametrize("out_code", [None, "f4"])
-def test_bias_and_relu_are_added_before_rounding(ops, precision, relu, models, bias, out_code):
+def test_bias_and_relu_come_before_rounding(
+    ops, monkeypatch, precision, relu, models, bias, out_code
+):
     a, b, c = normal(*models, 6, 9), normal(*models, 9, 8, seed=1), normal(*bias, seed=2)
-    found, (asked,) = multiplied(ops, precision, a, b, c, relu, out_code)
-    assert asked.types[0] == TYPES[CODES[precision]]
-    np.testing.assert_array_equal(found, expected(precision, a, b, c, relu, out_code))
-    assert (found.min() == 0) == relu
+    wanted = expected(precision, a, b, c, relu, out_code)
+    for algorithms in (1, 0):
+        monkeypatch.setattr(fake_cublas.CublasLt, "found", algorithms)
+        launches = len(fake_cupy.RawModule.launches)
+        found, (asked,) = multiplied(ops, precision, a, b, c, relu, out_code)
+        kernels = fake_cupy.RawModule.launches[launches:]
+        one_call = algorithms and (out_code is None or CODES[precision] == out_code)
+        assert (asked.function, len(kernels)) == (("lt", 0) if one_call else ("gemm", 1))
+        assert asked.types[:2] == (TYPES[CODES[precision]],) * 2
+        assert asked.epilogue == ((6 if relu else 4) if one_call else 1)
+        np.testing.assert_array_equal(found, wanted)
+    assert (wanted.min() == 0) == relu
 
 
 def test_products_over_nothing_are_zero(ops):
@@ -155,3 +177,73 @@ def test_conversions_round_to_the_nearest(ops):
         ):
             function(*arguments)
         np.testing.assert_array_equal(ops.to_host(wide), widened(narrowed(x, code)))
+
+
+def test_what_cublaslt_has_no_algorithm_for_is_said_once(ops, monkeypatch, caplog):
+    monkeypatch.setattr(fake_cublas.CublasLt, "found", 0)
+    for _ in range(2):
+        multiplied(ops, "float16", normal(5, 7), normal(7, 4), normal(4))
+    (record,) = caplog.records
+    assert record.name == "dnn"
+    assert record.message == (
+        "cuBLASLt has no algorithm for (5, 7) @ (7, 4) of float16 to float16: "
+        "bias and activation in a kernel of their own"
+    )
+
+
+def test_a_relu_needs_no_bias(ops, monkeypatch):
+    a, b = normal(6, 9), normal(9, 8, seed=1)
+    for algorithms in (1, 0):
+        monkeypatch.setattr(fake_cublas.CublasLt, "found", algorithms)
+        found, (asked,) = multiplied(ops, "bfloat16", a, b, relu=True)
+        assert asked.epilogue == (2 if algorithms else 1)
+        np.testing.assert_array_equal(found, expected("bfloat16", a, b, relu=True))
+
+
+def test_products_of_transposed_and_partial_matrices_with_a_bias(ops):
+    a, b, bias = normal(9, 6), normal(8, 9, seed=1), ops.asarray(normal(8, seed=2))
+    out = fake_cupy.empty((6, 11), "f4")
+    given = ops.asarray(a).transpose(1, 0), ops.asarray(b).transpose(1, 0), out[:, 2:10]
+    ((function, arguments),) = ops.product(*given, "float32", bias)
+    assert function == ops._run_prepared
+    function(*arguments)
+    found = ops.to_host(out)[:, 2:10]
+    np.testing.assert_allclose(found, a.T @ b.T + ops.to_host(bias), rtol=1e-5, atol=1e-6)
+
+
+def test_descriptors_are_given_back(ops):
+    descriptors = ops.lt._library._described
+    gc.collect()  # the stand-in's casts of pointers make circles
+    before = len(descriptors)
+    a, b, out, bias = (ops.asarray(normal(*shape)) for shape in ((3, 4), (4, 5), (3, 5), (5,)))
+    steps = ops.product(a, b, out, "float32", bias)
+    gc.collect()
+    assert len(descriptors) == before + 4
+    del steps
+    gc.collect()
+    assert len(descriptors) == before
+
+
+def test_calls_that_need_no_gpu_are_what_the_library_wants():
+    """The real cuBLASLt, where it is installed: wrong numbers or sizes are refused by it."""
+    try:
+        library = load_library("cublasLt")
+    except DeviceError as error:
+        pytest.skip(str(error).splitlines()[0])
+    lt = CublasLt(fake_cupy, fake_cupy.Blas())  # a handle would need a GPU
+    lt._library = library
+    described = lt._new("MatmulDesc", 68, 0)
+    for attribute, value in (
+        (TRANSPOSE_A, ctypes.c_int32(1)),
+        (EPILOGUE, ctypes.c_uint32(6)),
+        (BIAS_POINTER, ctypes.c_void_p(4096)),
+        (BIAS_BATCH_STRIDE, ctypes.c_int64(64)),
+    ):
+        lt._set("MatmulDesc", described, attribute, value)
+    lt._layout("u2", 64, 32, 64, 2048, 8)
+    preference = lt._new("MatmulPreference")
+    lt._set("MatmulPreference", preference, MOST_WORKSPACE_BYTES, ctypes.c_uint64(1 << 25))
+    for attribute in LEAST_ALIGNMENT:
+        lt._set("MatmulPreference", preference, attribute, ctypes.c_uint32(16))
+    with pytest.raises(DeviceError, match="cublasLtMatmulDescSetAttribute 7 failed"):
+        lt._set("MatmulDesc", described, EPILOGUE, ctypes.c_uint8(6))
