@@ -25,7 +25,6 @@ from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy
 from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step, empty
-from dnn.errors import DeviceError
 
 __all__ = ["CudaOps"]
 
@@ -130,7 +129,8 @@ class CudaOps(Ops):
     ) -> list[Step]:
         """Return `steps`, of which those that write to `written` store nothing where a flag is 0.
 
-        They have to be updates, of which each is one kernel; nothing is copied.
+        An update of one kernel stores nothing there; for any other function, as of an optimizer of
+        one's own, rows are copied and put back.
         """
         gated: list[Step] = []
         for function, arguments in steps:
@@ -140,7 +140,7 @@ class CudaOps(Ops):
                 spec, *operands = arguments
                 gated.append((function, (spec.gated(), *operands, flags)))
             else:
-                raise DeviceError(f"conditional: {function} is no update in one kernel")
+                return super().conditional(flags, steps, written)
         return gated
 
     def adjust_scale(

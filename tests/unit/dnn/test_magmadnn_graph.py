@@ -3,6 +3,8 @@
 ::
 
     compute graph                        test_compute_graph, test_compute_graph_optimisation
+    mixed precision                      test_mixed_precision_products_take_half_operands, and
+                                         test_mixed_precision_products_on_a_gpu_take_half_operands
     operations                           test_operations
     reductions                           test_reductions
 
@@ -11,9 +13,13 @@
     a fast sigmoid's derivative          test_defect_a_fast_sigmoid_with_the_logistic_derivative
 """
 
+import cuda_emulator
+import fake_cublas
+import fake_cupy
 import numpy as np
 import pytest
 
+import dnn
 from dnn import graph
 from dnn.backend import Ops
 from dnn.backend.routines import CANDIDATES, RoutineTable
@@ -50,6 +56,67 @@ def test_compute_graph_optimisation():
         (found,) = graph.evaluate([y], values, passes=passes)
         np.testing.assert_allclose(found, expected, rtol=tolerance)
     assert "# elementwise_fusion" in explain([y], fused)
+
+
+TYPES = {"float16": (np.float16, 2), "bfloat16": (np.uint16, 14)}  # of arrays, and cuBLAS's number
+
+
+def trained(dtype, device, seeds=(1,)):
+    """Return networks after two epochs, and the losses of the first of them."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(48, 6)).astype("f4")
+    y = (x[:, 0] * x[:, 1] > 0).astype(int)
+    layers = dnn.mlp(6, [16, 8], 2, "relu")
+    optimizer = dnn.SGD(0.1, momentum=0.9)
+    networks = dnn.Ensemble(layers, optimizer=optimizer, seeds=seeds, dtype=dtype, device=device)
+    return networks, networks.fit(x, y, epochs=2, batch_size=16)[0].loss
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_mixed_precision_products_take_half_operands(dtype):
+    """No product of a step is of float32, with every other pass; K networks equal each alone."""
+    kept, _ = TYPES[dtype]
+    for device in ("cpu", "numpy"):
+        networks, losses = trained(dtype, device)
+        order = networks._network.plan("training", 16).plan.graph.order
+        kinds = {node.kind for node in order}
+        assert not kinds & {"matmul", "biased_product", "product_chain"}
+        products = [node for node in order if node.kind == "reduced_matmul"]
+        assert len(products) == 3 + 3 + 2  # forward, gradients of weights, gradients of inputs
+        assert {x.dtype for node in products for x in node.inputs} == {np.dtype(kept)}
+        assert [node.dtype.name for node in products].count("float32") == 1 + 3  # outputs
+        assert [node.attributes["relu"] for node in products].count(True) == 2
+        assert trained(dtype, device, (1, 2, 3))[1] == losses
+        np.testing.assert_allclose(losses, trained("float32", device)[1], rtol=2e-2)
+        assert losses != trained("float32", device)[1]
+
+
+@pytest.mark.skipif(cuda_emulator.COMPILER is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("dtype", TYPES)
+def test_mixed_precision_products_on_a_gpu_take_half_operands(dtype, monkeypatch):
+    """On the stand-in: what cuBLAS is asked for, and a step with a scaled loss is one graph."""
+    fake_cupy.install(monkeypatch)
+    _, number = TYPES[dtype]
+    _, wide = asked_for("float32")
+    assert {asked.types for asked in wide} == {(0, 0, 0)}
+    (networks, losses), products = asked_for(dtype)
+    assert {asked.types[:2] for asked in products} == {(number, number)}
+    assert {asked.compute for asked in products} == {68}
+    weights = {(16, 6), (8, 16), (2, 8)}  # columns first
+    for asked in products:
+        if asked.inner == 16 and (asked.rows, asked.columns) in weights:
+            assert asked.types[2] == 0
+    np.testing.assert_allclose(losses, trained(dtype, "numpy")[1], rtol=1e-2)
+    # Plan, scaling and update apart are there too, and nobody has run them.
+    replays = networks._network.ops.replays()
+    whole = [text for text in replays if text.endswith("as one CUDA graph")]
+    assert len(whole) == 1
+    assert all(text.endswith("before the second run") for text in {*replays} - {*whole})
+
+
+def asked_for(dtype):
+    before = len(fake_cublas.Library.multiplications)
+    return trained(dtype, "cuda"), fake_cublas.Library.multiplications[before:]
 
 
 A = np.array([[1.0, -2.0], [3.0, 0.5]])
