@@ -28,8 +28,7 @@ while [ $# -gt 0 ]; do
 done
 
 environment=${TMPDIR:-/tmp}/diel-on-a-gpu
-name=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1 | tr -cs 'A-Za-z0-9\n' '-')
-out=benchmarks/results/${name:-unknown}-$(date -u +%Y-%m-%d)
+out=benchmarks/results/unfinished-$$
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 # Open MPI asks for these as root, as in a container.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -107,7 +106,15 @@ finally:
     print(json.dumps(facts, indent=1))
 PYTHON
 }
-export -f make_environment write_facts
+# Most of the time goes into compiling kernels, so several processes share the tests if they can.
+run_tests() {
+    if "$python" -c "import xdist" 2>/dev/null; then
+        "$python" -m pytest -q -p no:cacheprovider -n 4 tests/gpu
+    else
+        "$python" -m pytest -q -p no:cacheprovider -o addopts=--import-mode=importlib tests/gpu
+    fi
+}
+export -f make_environment write_facts run_tests
 export environment python out
 
 [ "$dry" ] || mkdir -p "$out" || exit 1
@@ -117,7 +124,7 @@ if [ "$install" ]; then
     PATH=$environment/bin:$PATH
 fi
 step facts 15 bash -c write_facts
-step tests 90 "$python" -m pytest -q -p no:cacheprovider tests/gpu
+step tests 90 bash -c run_tests
 for benchmark in mlp_gpu:70 sweep_gpu:40 mixed_precision:40 reductions:20 prefetch:15; do
     file=${benchmark%:*}
     step "$file" "${benchmark#*:}" "$python" "benchmarks/$file.py" --quick "${sizes[@]}" --json "$out/$file.json"
@@ -128,6 +135,10 @@ if [ "$dry" ]; then
     printf '%4d s  in all, at most\n' "$total"
     exit 0
 fi
-printf '\n== %d s; results in %s\n' "$SECONDS" "$out"
+# The name is what dnn sees: what was tried on the tests' stand-in is called that.
+name=$("$python" -c "import json; print(json.load(open('$out/facts.json'))['gpu']['device_name'])")
+kept=benchmarks/results/$(tr -cs 'A-Za-z0-9\n' '-' <<<"${name:-unknown}")-$(date -u +%Y-%m-%dT%H-%M)
+mv "$out" "$kept"
+printf '\n== %d s; results in %s\n' "$SECONDS" "$kept"
 printf '%s\n' "${table[@]}"
 exit $failed
