@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 from .hyperparameters import Hyperparameters, optimizer_of
@@ -21,6 +25,7 @@ until it is measured."""
 _SHARE_OF_MEMORY: Final = 0.8
 _MARGIN: Final = 1.25
 """Times the estimate of a network's bytes: what else a plan needs."""
+_ASKING_S: Final = 60.0
 _NARROW: Final = ("float16", "bfloat16")
 
 
@@ -87,7 +92,7 @@ class Compute:
             return 1 if max(wanted.hidden, default=0) >= WIDE else MOST_NETWORKS
         units = [features, *wanted.hidden, classes]
         parameters = sum((above + 1) * below for above, below in pairwise(units))
-        most = next(count for least, count in reversed(_BY_PARAMETERS) if parameters >= least)
+        most = next(pays for least, pays in reversed(_BY_PARAMETERS) if parameters >= least)
         arrays = 2 + len(optimizer_of(wanted, wanted.batch_size).state_names)
         wide = 8 if self.precision == "float64" else 4
         narrow = 2 if self.precision in _NARROW else 0
@@ -96,3 +101,51 @@ class Compute:
         )
         fits = int(_SHARE_OF_MEMORY * self.share * free_bytes / size_bytes)
         return max(1, min(most, fits, _MOST_ON_GPU))
+
+
+def missing_gpu() -> str:
+    """Return why no GPU can be used here; empty if one can.
+
+    Another process asks the driver: one that has asked cannot share GPUs with those it starts.
+    """
+    import dnn
+
+    if importlib.util.find_spec("cupy") is None:
+        return dnn.cuda_problem() or ""
+    asking = [sys.executable, "-c", "import dnn; print(dnn.cuda_problem() or '')"]
+    folder = Path(dnn.__path__[0]).parent
+    try:
+        asked = subprocess.run(
+            asking, cwd=folder, capture_output=True, text=True, timeout=_ASKING_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the driver was asked in a process of its own: {error}"
+    if asked.returncode:
+        lines = asked.stderr.strip().splitlines() or [f"status {asked.returncode}"]
+        return f"a process that asked the driver failed: {lines[-1]}"
+    return asked.stdout.strip()
+
+
+def describe_machine() -> Iterator[tuple[str, str]]:
+    """Yield what this machine has to train on: a name and a text each."""
+    from dnn import cuda_problem, device_facts, free_bytes
+
+    if problem := cuda_problem():
+        yield "GPUs", f"none: {problem}"
+        return
+    import cupy
+
+    facts: dict[str, str] = {}
+    for index in range(cupy.cuda.runtime.getDeviceCount()):
+        device = f"cuda:{index}"
+        facts = device_facts(device)
+        free, total = (size / 2**30 for size in free_bytes(device))
+        properties = cupy.cuda.runtime.getDeviceProperties(index)
+        yield (
+            f"GPU {index}",
+            f"{facts['device_name']}, {total:.1f} GiB, {free:.1f} free, "
+            f"compute {properties['major']}.{properties['minor']}",
+        )
+    yield "driver", f"CUDA {facts['driver']}"
+    yield "CuPy", f"{facts['cupy']}, for CUDA {facts['cuda'].partition('.')[0]}"
+    yield "cuBLAS", facts["cublas"]

@@ -59,6 +59,16 @@ def explain_lost_ranks(run_dir: Path, copies: Collection[str]) -> list[str]:
     return in_flight.explain_lost_ranks(run_dir, copies)
 
 
+def describe_machine() -> Iterator[tuple[str, str]]:
+    """Yield what this machine has to train networks on, for `diel doctor`."""
+    from .compute import describe_machine as describe
+
+    try:
+        yield from describe()
+    except Exception as error:  # so does a driver that is out of order
+        yield "GPUs", f"not known: {error}"
+
+
 def _with_curves(table: ResultsTable) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table; with learning curves, if it is of a sweep that has some.
 

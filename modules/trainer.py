@@ -8,6 +8,7 @@ calls that function, which may use any framework: ``train(parameters, report) ->
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 import time
@@ -26,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from .compute import Compute
+from .compute import Compute, missing_gpu
 from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
 from .options import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
@@ -217,6 +218,23 @@ class Options(BaseModel):
 
 def _problem_at(name: str, given: Any, text: str, remedy: str = "") -> ValidationError:
     return ValidationError.from_exception_data(name, [at((name,), given, text, remedy)])
+
+
+def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
+    """Return what this machine lacks to train networks on a GPU, and what to do; None if nothing.
+
+    `module` is that of the workflow file. `diel check` says it, and `diel run` starts no rank.
+    """
+    asks = range(math.ceil(module.gpus))
+    if options.train is not None or not options.compute(asks).is_gpu:
+        return None
+    problem = missing_gpu()
+    if not problem:
+        return None
+    what, _, install = problem.partition(" (pip install")
+    if install:
+        return what, f"pip install{install.removesuffix(')')}"
+    return what, 'run it where there is a GPU, or say device = "cpu", without gpus'
 
 
 def run(ctx: Context) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from unit.modules.sweeping import GRID, Sweep
 
 import dnn
 from dnn.memory import allocation_statistics
-from modules import trainer
+from modules import compute, reporter, trainer
 from modules.compute import MOST_NETWORKS, Compute
 from modules.hyperparameters import Hyperparameters
 from modules.trial import Report, trial_seed
@@ -27,6 +28,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     if cuda_emulator.COMPILER is None:
         pytest.skip("needs a C++ compiler")
     fake_cupy.install(monkeypatch)
+    monkeypatch.setattr(dnn, "cuda_problem", lambda index=0: None)
 
 
 @pytest.mark.parametrize(
@@ -34,9 +36,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [("auto", (), "cpu"), ("auto", (0,), "cuda"), ("cuda", (), "cuda"), ("cpu", (0,), "cpu")],
 )
 def test_which_device_is_meant(device: str, gpus: tuple[int, ...], expected: str) -> None:
-    compute = Compute.of(device, "float16", gpus, 0.5)
-    assert compute == Compute(expected, "float16", 0.5)
-    assert Compute(**compute.to_options()) == compute
+    meant = Compute.of(device, "float16", gpus, 0.5)
+    assert meant == Compute(expected, "float16", 0.5)
+    assert Compute(**meant.to_options()) == meant
 
 
 def checked(module: Any, others: Any = (), **options: Any) -> str:
@@ -66,6 +68,58 @@ def test_a_file_that_asks_for_gpus_and_does_not_use_them() -> None:
         "device = \"cuda\", and module 'trainer' asks for no GPU: as soon as any module does, "
         "this one sees none: add gpus = 1"
     )
+
+
+def test_what_a_machine_lacks_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(gpus: float, **options: Any) -> Any:
+        given = {"dataset": "cleveland", "path": ".", **options}
+        return trainer.missing_here(
+            trainer.Options.model_validate(given), SimpleNamespace(name="trainer", gpus=gpus)
+        )
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(compute.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    dnn.cuda_problem.cache_clear()
+    assert missing(1) == missing(0.25) == ("CuPy is not installed", "pip install 'diel[gpu]'")
+    assert missing(0, device="cuda") is not None
+    assert missing(0) is None
+    assert list(reporter.describe_machine()) == [
+        ("GPUs", "none: CuPy is not installed (pip install 'diel[gpu]')")
+    ]
+
+
+ASKED = """
+import os
+from types import SimpleNamespace as Has
+
+devices = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+runtime = Has(
+    driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000,
+    getDeviceCount=lambda: len(devices) - ("" in devices), deviceGetAttribute=lambda *which: 0,
+)
+cuda = Has(runtime=runtime)
+"""
+
+
+def test_another_process_asks_for_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text(ASKED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(compute.importlib.util, "find_spec", lambda name: name)
+    assert compute.missing_gpu() == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "is CUDA_VISIBLE_DEVICES empty?" in compute.missing_gpu()
+    (tmp_path / "cupy.py").write_text("raise SystemExit('broken')")
+    assert compute.missing_gpu() == "a process that asked the driver failed: broken"
+
+
+def test_what_a_machine_with_gpus_has(gpu: None) -> None:
+    (first, driver, cupy, cublas) = reporter.describe_machine()
+    assert first == ("GPU 0", "stand-in GPU, 1024.0 GiB, 1024.0 free, compute 9.0")
+    assert driver == ("driver", "CUDA 13.0")
+    assert cupy[0] == "CuPy"
+    assert cublas[0] == "cuBLAS"
 
 
 def test_networks_in_one_plan_by_their_size_and_the_memory() -> None:
