@@ -136,7 +136,9 @@ class Channel:
     def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
         """Send a value without waiting; see `Context.send`."""
         receiver = self.peers.resolve(to)
-        transfer = self.post(receiver, key_of(tag), *values.encode(value, self._port, copy=copy))
+        transfer = self.post(
+            receiver, key_of(tag), *values.encode(value, self._port, self._meter, copy=copy)
+        )
         return Sending(self, [] if transfer is None else [transfer], [receiver])
 
     def move(
@@ -146,7 +148,7 @@ class Channel:
         receiver = self.peers.resolve(to)
         if receiver == self.address:
             raise AddressError(f"{receiver} cannot move anything to itself: it would wait for ever")
-        outgoing = values.encode(value, self._port, copy=False)
+        outgoing = values.encode(value, self._port, self._meter, copy=False)
         transfer = self.post(receiver, key_of(tag), *outgoing, apart=True)
         assert transfer is not None
         Sending(self, [transfer], [receiver]).wait(timeout)
@@ -162,7 +164,7 @@ class Channel:
     ) -> Any:
         """Receive a value, wait until there is one; see `Context.recv`."""
         sender = None if source is None else self.peers.resolve(source)
-        target = None if out is None else values.target(out, self._port)
+        target = None if out is None else values.target(out, self._port, self._meter)
         key = key_of(tag)
         subject = Subject(lambda: _from(sender, tag))
         arrival = self.await_arrival(key, sender, subject, timeout)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from diel.comm.device_arrays import Landing, is_on_device
 from diel.errors import PayloadError
 from diel.tuples import codec
 from diel.tuples.handles import Claim, Subscription, Watch
@@ -208,15 +209,16 @@ class TupleClient:
         tag : str or tuple of str, int and ANY
         timeout : float, seconds, optional
             Give up after this long; 0 looks once; without it, wait for ever.
-        out : numpy.ndarray, optional
-            Receive into this array. A tuple that does not fit it stays where it is.
+        out : array, optional
+            Of NumPy or on a GPU: receive into it. A tuple that does not fit it stays where it is.
         with_tag : bool, optional
             Return (tag, value): which tag it was that matched.
 
         Returns
         -------
         object
-            The value; for an array, `out` if given, else a new, writable array.
+            The value; for an array, `out` if given, else a new, writable array of NumPy, also
+            where it was on a GPU when it was put.
 
         Raises
         ------
@@ -367,7 +369,10 @@ class TupleClient:
     ) -> Any:
         """Take or read a tuple for the call of this name."""
         timeout_s = seconds(timeout)
-        target = None if out is None else codec.receive_into(out)
+        landing = Landing.of(out) if is_on_device(out) else None
+        target = None
+        if out is not None:
+            target = codec.receive_into(out if landing is None else landing.host)
         if target is not None and len(target.meta) > LONGEST_META_BYTES:
             raise PayloadError(f"{name}({format_tag(tag)}): out= has a dtype of too many fields")
         deadline_s = time.monotonic() + timeout_s
@@ -391,6 +396,8 @@ class TupleClient:
         else:
             if payload is not target.buffer:
                 target.buffer[:] = payload
+            if landing is not None:
+                landing.finish(self._requests.transport.meter, decode_tag(reply.key))
             value = out
         return (decode_tag(reply.key), value) if with_tag else value
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from diel.comm import tags
-from diel.comm.meter import Meter
 from diel.comm.waiting import Backoff
 from diel.comm.wakeup import LINE, wakeup_of
 from diel.errors import TupleError
@@ -31,6 +30,8 @@ from diel.tuples.transport import LARGEST_REQUEST_ID, Targets, Transport
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from diel.comm.meter import Meter
 
 # The server decides about timeouts. A client gives up by itself only when the server has been
 # silent for this much longer, which means that it is gone.
@@ -69,14 +70,13 @@ class MpiTransport(Transport):
     ) -> None:
         from mpi4py import MPI
 
-        super().__init__(len(servers))
+        super().__init__(len(servers), meter)
         self._mpi = MPI
         self._comm = comm
         self._ranks = tuple(servers)
         self._server_of = {rank: server for server, rank in enumerate(servers)}
         self._safe_point = safe_point
         self._transfer_safe_point = transfer_safe_point or safe_point
-        self._meter = meter if meter is not None else Meter()
         self._sending: deque[tuple[MPI.Request, bytes]] = deque()
         self._wakeup = wakeup_of(comm)
         self._wakeup.sending.append(lambda: bool(self._sending) and not self._have_left())
@@ -109,13 +109,13 @@ class MpiTransport(Transport):
         if self._flags[LINE * rank]:
             self._wake(rank)
         if payload is not None:
-            since_s = self._meter.clock()
+            since_s = self.meter.clock()
             self._finish(self._start_payload(payload, rank))
-            self._meter.communicated(since_s, "send", tag_bytes(message), len(payload))
+            self.meter.communicated(since_s, "send", tag_bytes(message), len(payload))
 
     def send_all(self, parts: Sequence[tuple[int, bytes, Payload]]) -> None:
         """Send (server, message, payload) to several servers at the same time."""
-        since_s, size_bytes = self._meter.clock(), 0
+        since_s, size_bytes = self.meter.clock(), 0
         pieces = []
         for server, message, payload in parts:
             self.send(server, message)
@@ -124,7 +124,7 @@ class MpiTransport(Transport):
                 pieces += self._start_payload(payload, self._ranks[server])
         self._finish(pieces)
         if pieces:
-            self._meter.communicated(since_s, "send pieces", None, size_bytes)
+            self.meter.communicated(since_s, "send pieces", None, size_bytes)
 
     def _start_payload(self, payload: Payload, rank: int) -> list[MPI.Request]:
         return [
@@ -221,11 +221,11 @@ class MpiTransport(Transport):
             else:
                 self._finish(pieces or [])
                 self._sort(server, reply)
-        since_s = self._meter.clock()
+        since_s = self.meter.clock()
         self._finish(under_way)
         if under_way:
             size_bytes = sum(len(reply.payload or b"") for _, reply in found)
-            self._meter.communicated(since_s, "receive pieces", None, size_bytes)
+            self.meter.communicated(since_s, "receive pieces", None, size_bytes)
         return found
 
     def poll(self, request_ids: Collection[int]) -> tuple[int, Reply] | None:
@@ -249,7 +249,7 @@ class MpiTransport(Transport):
                 return
         backoff = Backoff(wakeup=self._wakeup)
         deadline_s = time.monotonic() + timeout_s + _SERVER_GRACE_S if timeout_s < math.inf else 0
-        since_s = self._meter.clock()
+        since_s = self.meter.clock()
         try:
             while not test(status):
                 if backoff.pause():
@@ -259,7 +259,7 @@ class MpiTransport(Transport):
                         raise TupleError(f"the tuple server (rank {ranks}) does not answer")
         finally:
             backoff.end()
-            self._meter.waited(since_s)
+            self.meter.waited(since_s)
 
     def _take_reply(
         self, request_ids: Collection[int], targets: Targets
@@ -284,9 +284,9 @@ class MpiTransport(Transport):
         return server, unpack_reply(message, payload), pieces
 
     def _finish_receiving(self, pieces: list[MPI.Request], reply: Reply) -> None:
-        since_s = self._meter.clock()
+        since_s = self.meter.clock()
         self._finish(pieces)
-        self._meter.communicated(since_s, "receive", reply.key, len(reply.payload or b""))
+        self.meter.communicated(since_s, "receive", reply.key, len(reply.payload or b""))
 
     def _finish(self, pieces: list[MPI.Request]) -> None:
         # Without sleeping: MPI moves a payload only while it is called. But the server may be on

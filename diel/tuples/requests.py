@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
+from diel.comm.device_arrays import is_on_device, to_host
 from diel.errors import PayloadError, TupleSpaceFull, TupleTimeout
 from diel.tuples import codec
 from diel.tuples.protocol import (
@@ -242,10 +243,19 @@ class Requests:
 
     # -- tuples to put ------------------------------------------------------------------------
 
+    def encode(self, value: object, key: bytes, tag: Tag) -> tuple[int, bytes, bytes, Any]:
+        """Return kind, key, meta and memory of a value to be put under the key of a tag."""
+        if is_on_device(value):
+            value = to_host(value, self.transport.meter, tag)
+        kind, meta, buffer = codec.encode(value)
+        if len(meta) > LONGEST_META_BYTES:  # a dtype of a thousand fields
+            kind, meta, buffer = codec.encode_as_pickle(value)
+        return kind, key, meta, buffer
+
     def put(self, tag: Tag, value: object, timeout: float | None) -> int:
         """Put a tuple; return its server."""
         key, server = self.place(tag)
-        self._put(server, encode(value, key), tag, timeout)
+        self._put(server, self.encode(value, key, tag), tag, timeout)
         return server
 
     def put_again(self, item: Reply) -> None:
@@ -269,7 +279,7 @@ class Requests:
         """Put a tuple under a condition, and wait for the reply."""
         key, server = self.place(tag)
         request_id = self.transport.next_request_id()
-        message, payload = pack_put(operation, request_id, argument, *encode(value, key))
+        message, payload = pack_put(operation, request_id, argument, *self.encode(value, key, tag))
         self._spend(server, message_cost(message, payload), tag, None)
         self.transport.send(server, message, payload)
         return self.transport.receive((request_id,))[1]
@@ -351,14 +361,6 @@ class Requests:
             is_taken = late[reply.request_id] == Operation.TAKE and reply.status == Status.OK
             if is_taken and reply.kind >= 0:
                 self.put_again(reply)
-
-
-def encode(value: object, key: bytes) -> tuple[int, bytes, bytes, Any]:
-    """Return kind, key, meta and memory of a value to be put under a key."""
-    kind, meta, buffer = codec.encode(value)
-    if len(meta) > LONGEST_META_BYTES:  # a dtype of a thousand fields
-        kind, meta, buffer = codec.encode_as_pickle(value)
-    return kind, key, meta, buffer
 
 
 def raise_for(

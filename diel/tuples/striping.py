@@ -27,7 +27,7 @@ from diel.tuples.protocol import (
     message_cost,
     pack_put,
 )
-from diel.tuples.requests import Requests, encode
+from diel.tuples.requests import Requests
 from diel.tuples.tags import Tag
 
 _LAYOUT: Final = struct.Struct("<BxxxI8sQ")
@@ -93,7 +93,7 @@ class Striper:
         """Put a tuple whose payload is spread over all servers."""
         requests = self._requests
         key, server = requests.place(tag)
-        kind, _, meta, buffer = encode(value, key)
+        kind, _, meta, buffer = requests.encode(value, key, tag)
         payload = memoryview(buffer)
         layout = PieceLayout.plan(len(payload), requests.servers)
         message, _ = pack_put(Operation.PUT, 0, 0, kind | STRIPED, key, meta, layout.pack())

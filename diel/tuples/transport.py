@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from diel.comm.meter import Meter
 from diel.tuples.protocol import Outs, Payload, Reply, take_head, unpack_reply
 
 if TYPE_CHECKING:
@@ -26,10 +27,14 @@ Targets: TypeAlias = "Mapping[int, memoryview] | None"
 
 
 class Transport(ABC):
-    """Carries the requests of a client to its servers, and keeps replies until they are wanted."""
+    """Carries the requests of a client to its servers, and keeps replies until they are wanted.
 
-    def __init__(self, servers: int) -> None:
+    Its meter measures transfers, also those between a client's GPU and its host.
+    """
+
+    def __init__(self, servers: int, meter: Meter | None = None) -> None:
         self.servers = servers
+        self.meter = Meter() if meter is None else meter
         # Requests whose replies nobody waits for any more since an exception ended the wait, and
         # their operations, 0 where that is not known here.
         self.cut_short: dict[int, int] = {}

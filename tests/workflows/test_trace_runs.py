@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import WORKFLOWS, diel, journal, mpirun_diel, run_dir, wait_until, workflow
+from support import ROOT, WORKFLOWS, diel, journal, mpirun_diel, run_dir, wait_until, workflow
 from trace_rules import checked_events, spans_of
 
 MODULES = """
@@ -129,6 +129,50 @@ def test_waits_and_transfers_are_in_the_trace_and_in_the_account(tmp_path: Path)
         ["tuple", "server"],
         ["source.0", table[2].split()[3]],
     ]
+
+
+GPUS = """
+import numpy as np
+
+def source(ctx):
+    import cupy
+    field = cupy.asarray(np.arange(1000.0))
+    ctx.tuples.tput("field", field)
+    ctx.send(field, "sink")
+
+def sink(ctx):
+    import cupy
+    for receive in (lambda out: ctx.tuples.tget("field", out=out), lambda out: ctx.recv(out=out)):
+        out = cupy.asarray(np.zeros(1000))
+        assert receive(out) is out
+        assert out.get().sum() == 499_500
+"""
+
+
+@pytest.mark.parametrize("is_aware", [False, True])
+def test_the_way_of_arrays_of_gpus_is_in_the_trace(tmp_path: Path, is_aware: bool) -> None:
+    """The GPUs are the stand-in's, whose memory is the host's: any MPI can take its addresses."""
+    file = workflow(tmp_path, COUPLED.replace("iterations = 2\n", ""), m=GPUS)
+    environment = {
+        "PYTHONPATH": str(ROOT / "tests" / "standin"),
+        "DIEL_GPU_AWARE_MPI": str(int(is_aware)),
+    }
+    finished = diel("run", file, cwd=tmp_path, environment=environment)
+    assert finished.status == 0, finished.output
+    found = [
+        (name, event["args"].get("bytes"))
+        for event in spans_of(events_of(tmp_path), "transfer")
+        if " the GPU, " in (name := event["name"])
+    ]
+    message = "GPU-aware MPI" if is_aware else "through pinned memory"
+    assert sorted(found) == sorted(
+        [
+            ("from the GPU, through pinned memory('field')", 8000),
+            ("to the GPU, through pinned memory('field')", 8000),
+            (f"from the GPU, {message}", 8000),
+            (f"to the GPU, {message}", 8000),
+        ]
+    )
 
 
 def test_every_call_is_traced_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from unit.coupling.meeting import pair
 
-from diel.coupling import values
+from diel.comm import device_arrays
 from diel.errors import PayloadError
+
+
+@pytest.fixture(autouse=True)
+def without_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be in a process that has imported neither CuPy nor PyTorch."""
+    for name in ("cupy", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 class OnDevice:
@@ -56,6 +63,12 @@ def test_an_array_on_a_gpu_is_staged_through_the_host(size: int, copy: bool) -> 
     a.send(field, "b")
     assert b.recv("a", out=out) is out
     np.testing.assert_array_equal(out.there, field)
+    assert [span[:4:3] for span in a._meter.take_spans()] == [
+        ("transfer", "from the GPU, through ordinary memory")
+    ]
+    assert ("transfer", "to the GPU, through ordinary memory") in [
+        span[:4:3] for span in b._meter.take_spans()
+    ]
 
 
 def test_an_array_on_a_gpu_that_does_not_fit() -> None:
@@ -71,13 +84,13 @@ def test_an_array_on_a_gpu_that_does_not_fit() -> None:
 
 
 def test_what_is_on_a_gpu() -> None:
-    assert values.is_on_device(OnDevice(np.ones(3)))
-    assert values.is_on_device(OnlyInterface())
+    assert device_arrays.is_on_device(OnDevice(np.ones(3)))
+    assert device_arrays.is_on_device(OnlyInterface())
     for value in (np.ones(3), [1.0], b"", None):
-        assert not values.is_on_device(value)
-    assert values.is_contiguous(OnDevice(np.ones((2, 3))))
-    assert not values.is_contiguous(OnDevice(np.ones((2, 3)).T))
-    assert values.device_bytes(OnDevice(np.ones((2, 3), "f4"))) == 24
+        assert not device_arrays.is_on_device(value)
+    assert device_arrays.is_contiguous(OnDevice(np.ones((2, 3))))
+    assert not device_arrays.is_contiguous(OnDevice(np.ones((2, 3)).T))
+    assert device_arrays.device_bytes(OnDevice(np.ones((2, 3), "f4"))) == 24
 
 
 def test_without_cupy_another_librarys_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +110,9 @@ def test_what_runs_on_the_gpu_is_finished_before_its_address_is_given(
             self.cuda = self.runtime = self
             self.name = name
 
+        def is_initialized(self) -> bool:
+            return True
+
         def synchronize(self) -> None:
             finished.append(self.name)
 
@@ -105,5 +121,5 @@ def test_what_runs_on_the_gpu_is_finished_before_its_address_is_given(
     for name in ("cupy", "torch"):
         monkeypatch.setitem(sys.modules, name, Library(name))  # type: ignore[arg-type]
     array = OnDevice(np.ones(5))
-    assert values.address_of(array) == (array.there.ctypes.data, 40)
+    assert device_arrays.address_of(array) == (array.there.ctypes.data, 40)
     assert finished == ["cupy", "torch"]

@@ -1,0 +1,160 @@
+"""Arrays in the memory of a GPU: CuPy's, or any with ``__cuda_array_interface__``.
+
+Where MPI takes their addresses they travel as they are, else through memory of the host. That is
+pinned where CuPy copies, so that the GPU writes and reads it directly; CuPy keeps such memory for
+reuse. Which way an array took stands in the trace.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from diel.errors import PayloadError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from diel.comm.meter import Meter
+
+LARGEST_PINNED_BYTES: Final = 2**28
+"""Larger arrays travel through ordinary memory: pinned memory is kept, and never swapped out."""
+GPU_AWARE: Final = "GPU-aware MPI"
+_PINNED: Final = "pinned memory"
+_ORDINARY: Final = "ordinary memory"
+
+
+def is_on_device(value: object) -> bool:
+    """Whether a value is an array in the memory of a GPU."""
+    if not hasattr(type(value), "__cuda_array_interface__"):
+        return False
+    try:
+        return getattr(value, "__cuda_array_interface__", None) is not None
+    except RuntimeError:  # PyTorch's, of a tensor that requires its gradient: it is pickled
+        return False
+
+
+def layout_of(array: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and shape of a GPU's array."""
+    import numpy as np  # not by ranks that have no such array
+
+    about = array.__cuda_array_interface__
+    return np.dtype(about["typestr"]), tuple(about["shape"])
+
+
+def device_bytes(array: Any) -> int:
+    """Return the size of a GPU's array."""
+    dtype, shape = layout_of(array)
+    return dtype.itemsize * math.prod(shape)
+
+
+def is_contiguous(array: Any) -> bool:
+    """Whether a GPU's array is C-contiguous."""
+    dtype, shape = layout_of(array)
+    strides = array.__cuda_array_interface__.get("strides")
+    expected = tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return strides is None or tuple(strides) == expected
+
+
+def address_of(array: Any) -> tuple[int, int]:
+    """Return the address of a C-contiguous array on a GPU, and its size in bytes.
+
+    What is under way on the GPU is finished before: MPI knows nothing of its streams.
+    """
+    _finish_work()
+    return array.__cuda_array_interface__["data"][0], device_bytes(array)
+
+
+def device_copy(array: Any) -> Any:
+    """Return a C-contiguous copy in the memory of the GPU."""
+    return array.copy() if hasattr(array, "copy") else _as_cupy(array).copy()
+
+
+# -- through the memory of the host ---------------------------------------------------------------
+
+
+def to_host(array: Any, meter: Meter, about: object = None) -> np.ndarray[Any, Any]:
+    """Return a copy of a GPU's array in memory of the host, C-contiguous; the meter counts it.
+
+    Parameters
+    ----------
+    array : array
+    meter : Meter
+    about : object, optional
+        The tag that it travels under, for the trace.
+
+    Raises
+    ------
+    PayloadError
+        If it is not CuPy's, and CuPy cannot be imported.
+    """
+    since_s = meter.clock()
+    _finish_work()
+    source = array if hasattr(array, "get") else _as_cupy(array)
+    host, memory = _host_memory(source)
+    if memory == _PINNED:
+        (source if is_contiguous(source) else source.copy()).get(out=host)
+    else:
+        host[...] = source.get()
+    meter.communicated(since_s, f"from the GPU, through {memory}", about, host.nbytes)
+    return host
+
+
+class Landing(NamedTuple):
+    """Where what is received into a GPU's array lands on the host."""
+
+    host: np.ndarray[Any, Any]
+    memory: str  # what kind of memory that is
+    out: Any
+
+    @classmethod
+    def of(cls, out: Any) -> Landing:
+        """Return where something lands; a PayloadError if the array is not C-contiguous."""
+        if not is_contiguous(out):
+            raise PayloadError("out= takes a C-contiguous array")
+        target = out if hasattr(out, "set") else _as_cupy(out)
+        return cls(*_host_memory(target), target)
+
+    def finish(self, meter: Meter, about: object = None) -> None:
+        """Copy what has landed to the GPU; the meter counts it."""
+        since_s = meter.clock()
+        self.out.set(self.host)
+        _finish_work()  # from pinned memory CuPy returns before it has read it
+        meter.communicated(since_s, f"to the GPU, through {self.memory}", about, self.host.nbytes)
+
+
+def _host_memory(array: Any) -> tuple[np.ndarray[Any, Any], str]:
+    """Return memory of the host for a GPU's array, and what kind of memory it is."""
+    import numpy as np
+
+    dtype, shape = layout_of(array)
+    cupy = sys.modules.get("cupy")
+    is_pinned = cupy is not None and isinstance(array, cupy.ndarray)
+    if not is_pinned or not 0 < device_bytes(array) <= LARGEST_PINNED_BYTES:
+        return np.empty(shape, dtype), _ORDINARY
+    import cupyx
+
+    host: np.ndarray[Any, Any] = cupyx.empty_pinned(shape, dtype)
+    return host, _PINNED
+
+
+def _finish_work() -> None:
+    """Wait until the GPU has done all that this process has given it."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None:
+        cupy.cuda.runtime.deviceSynchronize()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():  # else it may be one without CUDA
+        torch.cuda.synchronize()
+
+
+def _as_cupy(array: Any) -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise PayloadError(
+            f"a {type(array).__name__} is in the memory of a GPU, and CuPy, which would copy it "
+            f"to and from there, cannot be imported: {error}"
+        ) from error
+    return cupy.asarray(array)
