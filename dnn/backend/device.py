@@ -27,6 +27,12 @@ __all__ = [
 
 INSTALL = "pip install 'diel[gpu]'"
 
+COMPUTE_MODE = 20
+"""cudaDevAttrComputeMode."""
+
+PROHIBITED, EXCLUSIVE_PROCESS = 2, 3
+"""cudaComputeMode."""
+
 
 @dataclass(frozen=True)
 class Device:
@@ -94,15 +100,22 @@ def cuda_problem(index: int = 0) -> str | None:
         None if nothing is missing.
     """
     try:
-        runtime = import_cupy().cuda.runtime
+        cupy = import_cupy()
     except DeviceError as error:
-        return str(error)
+        return _two_packages() or str(error)
+    if problem := _two_packages():
+        return problem
+    runtime = cupy.cuda.runtime
     try:
         driver = runtime.driverGetVersion()
     except Exception as error:  # any CUDA error here means the same
         return f"the CUDA driver does not answer: {error}"
     if not driver:
         return "there is no NVIDIA driver on this machine (CuPy is installed)"
+    needed = runtime.runtimeGetVersion() // 1000
+    if driver // 1000 < needed:
+        instead = f"update the driver, or pip install cupy-cuda{driver // 1000}x"
+        return f"the driver supports CUDA {version_text(driver)} and CuPy needs {needed}: {instead}"
     try:
         count = runtime.getDeviceCount()
     except Exception as error:
@@ -112,7 +125,34 @@ def cuda_problem(index: int = 0) -> str | None:
         return "the driver finds no GPU: is CUDA_VISIBLE_DEVICES empty?"
     if index >= count:
         return f"this process sees {count} GPU{'s' if count > 1 else ''}, numbered from 0"
+    mode = runtime.deviceGetAttribute(COMPUTE_MODE, index)
+    if mode == PROHIBITED:
+        return "the GPU is set to run nothing (nvidia-smi -c DEFAULT)"
+    if mode == EXCLUSIVE_PROCESS:
+        try:
+            with cupy.cuda.Device(index):
+                runtime.deviceSynchronize()  # makes a context
+        except Exception:
+            return (
+                "the GPU is in exclusive mode and another process has it: one copy a GPU, or "
+                "nvidia-smi -c DEFAULT"
+            )
     return None
+
+
+def _two_packages() -> str:
+    """Return what to do where CuPy is installed twice, which breaks it; empty if it is not."""
+    import importlib.metadata
+
+    found = {}
+    for each in importlib.metadata.distributions():
+        name = each.name or ""
+        if name == "cupy" or name.startswith(("cupy-cuda", "cupy-rocm-")):
+            found[name] = each.version
+    if len(found) < 2:
+        return ""
+    names = " and ".join(f"{name} {version}" for name, version in sorted(found.items()))
+    return f"two CuPy packages are installed, {names}: uninstall both and install one"
 
 
 def version_text(number: int) -> str:

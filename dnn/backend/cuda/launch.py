@@ -8,6 +8,7 @@ captures.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -290,9 +291,21 @@ class Replay:
                     graph = stream.end_capture()
         except (RuntimeError, NotImplementedError) as error:  # CuPy's errors are RuntimeErrors
             self.how = f"launches: {error}"
+            log_fallback(len(self), str(error))
         else:
             self._graph = graph
             self.how = "one CUDA graph"
+
+
+_logged: set[str] = set()
+
+
+def log_fallback(calls: int, reason: str) -> None:
+    """Log why calls are no CUDA graph, each reason once in a process."""
+    if reason not in _logged:
+        _logged.add(reason)
+        message = "a plan of %d calls is launched call by call, not as a CUDA graph: %s"
+        logging.getLogger("dnn").warning(message, calls, reason)
 
 
 def _parts(results: int, elements: int, outer: Sequence[int], inner: Sequence[int]) -> int:

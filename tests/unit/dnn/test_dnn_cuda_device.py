@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,6 +33,8 @@ def machine(free=1 << 30, kept=0):
         driverGetVersion=lambda: 13020,
         runtimeGetVersion=lambda: 13000,
         getDeviceCount=lambda: 1,
+        deviceGetAttribute=lambda attribute, index: 0,
+        deviceSynchronize=lambda: None,
         getDeviceProperties=lambda index: {"name": b"A GPU of a test"},
         memGetInfo=lambda: (free, 140 << 30),
     )
@@ -93,3 +96,58 @@ def test_a_gpu_without_room_is_an_error_with_numbers():
             raise other
     message = str(OutOfDeviceMemory("cuda:0", 700, 100, 65536))
     assert message == "cuda:0 has no room: 700.0 bytes wanted, 0.1 KiB of 64.0 free"
+
+
+# -- what keeps a GPU from being used ------------------------------------------------------------
+
+
+def refuse(*_):
+    raise RuntimeError("cudaErrorDevicesUnavailable: all CUDA-capable devices are busy")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({}, None),
+        ({"driverGetVersion": lambda: 0}, "there is no NVIDIA driver"),
+        (
+            {"driverGetVersion": lambda: 12040},
+            "the driver supports CUDA 12.4 and CuPy needs 13: update the driver, or pip install "
+            "cupy-cuda12x",
+        ),
+        ({"getDeviceCount": lambda: 0}, "is CUDA_VISIBLE_DEVICES empty?"),
+        ({"getDeviceCount": refuse}, "CUDA finds no usable GPU: .*busy"),
+        (
+            {"deviceGetAttribute": lambda *_: 2},
+            "the GPU is set to run nothing (nvidia-smi -c DEFAULT)",
+        ),
+        ({"deviceGetAttribute": lambda *_: 3}, None),
+        (
+            {"deviceGetAttribute": lambda *_: 3, "deviceSynchronize": refuse},
+            "the GPU is in exclusive mode and another process has it: one copy a GPU, or "
+            "nvidia-smi -c DEFAULT",
+        ),
+    ],
+)
+def test_what_keeps_a_gpu_from_being_used(cupy, change, problem):
+    vars(cupy.cuda.runtime).update(change)
+    found = device.cuda_problem()
+    if problem is None:
+        assert found is None
+    else:
+        assert problem in found or re.search(problem, found)
+
+
+def test_two_packages_of_cupy(cupy, monkeypatch):
+    names = ["numpy 2.1", "cupy-cuda13x 14.2.0", "cupy-cuda12x 13.6.0"]
+    pairs = [dict(zip(("name", "version"), each.split(), strict=True)) for each in names]
+    packages = [SimpleNamespace(**pair) for pair in pairs]
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: packages)
+    expected = (
+        "two CuPy packages are installed, cupy-cuda12x 13.6.0 and cupy-cuda13x 14.2.0: uninstall "
+        "both and install one"
+    )
+    assert device.cuda_problem() == expected
+    del packages[1]
+    device.cuda_problem.cache_clear()
+    assert device.cuda_problem() is None
