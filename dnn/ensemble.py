@@ -19,7 +19,7 @@ from dnn.errors import ConfigurationError, ShapeError, check_count, explains_arg
 from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.model import NeuralNetwork
-from dnn.optimizers import SGD, Optimizer, Update
+from dnn.optimizers import SGD, Optimizer
 from dnn.precision import Dtype, precision_of
 from dnn.training.data import DeviceData, Versions, for_each
 from dnn.training.evaluation import evaluate
@@ -137,7 +137,7 @@ class Ensemble(Networks):
         for name, value in (states or {}).items():
             self._set_state(name, value)
         present, update = self._update, self._bound(self.optimizer)
-        if same and isinstance(present, Update) and isinstance(update, Update):
+        if same:
             present.restore(update.snapshot())
         else:
             self._update, self._trainer = update, None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cached_property
+
 import numpy as np
 
 from dnn.backend import Array, empty
@@ -64,7 +67,6 @@ class LossScaling:
         ops.load(np.array(first, scale.dtype), scale)
         # As the steps of an `Update`.
         self.steps = self._steps(parameters)
-        self._calls = ops.link(self.steps)
 
     def _steps(self, parameters: FlatBuffer) -> list[Step]:
         ops, update, gradients = self.ops, self._update, self.gradients
@@ -105,6 +107,10 @@ class LossScaling:
     def steps_done(self, count: int) -> None:
         self._update.steps_done = count
 
+    @cached_property
+    def _calls(self) -> list[Step]:
+        return self.ops.link(self.steps)
+
     def run(self) -> None:
         """Move the parameters by one step, or leave it out."""
         with np.errstate(all="ignore"):
@@ -114,3 +120,15 @@ class LossScaling:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+    def snapshot(self) -> dict[str, Array]:
+        """Return a copy of all that the next steps depend on, as `Update.snapshot` does."""
+        mine = {name: self.ops.to_host(array).copy() for name, array in self.arrays.items()}
+        return self._update.snapshot() | mine
+
+    def restore(self, arrays: Mapping[str, Array]) -> None:
+        """Go back to a snapshot, in place; errors as in `Update.restore`."""
+        mine = self.arrays
+        self._update.restore({name: x for name, x in arrays.items() if name not in mine})
+        for name, array in mine.items():
+            self.ops.load(arrays[name], array)

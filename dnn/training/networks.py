@@ -522,16 +522,18 @@ class Fit:
             tally = None if tallies is None else [self._class_counts[k], tallies[place]]
             for history in (self.histories[k], self._networks._histories[k]):
                 history.add(loss, took_s, trainer.steps, tally)
-        for k, count in zip(active, self._skipped_steps() - skipped, strict=False):
-            for history in (self.histories[k], self._networks._histories[k]):
-                history.skipped_steps += int(count)
+        if skipped is not None:
+            for k, count in zip(active, (self._skipped_steps() - skipped).tolist(), strict=True):
+                for history in (self.histories[k], self._networks._histories[k]):
+                    history.skipped_steps += count
         self._explain(trainer, active, order)
 
-    def _skipped_steps(self) -> Array:
-        """Return how many steps of each network were left out so far; empty where none can be."""
+    def _skipped_steps(self) -> Array | None:
+        """Return how many steps of each network were left out so far; None where none can be."""
         update = self._networks._update
-        skipped = update.skipped if isinstance(update, LossScaling) else ()
-        return np.array(skipped, np.int64).reshape(-1)
+        if not isinstance(update, LossScaling):
+            return None
+        return np.array(update.skipped, np.int64).reshape(-1)
 
     def _explain(self, trainer: Trainer, active: Sequence[int], order: Rows) -> None:
         """Find the layer that overflows in the last batch of networks that have diverged."""

@@ -257,10 +257,13 @@ def test_k_networks_equal_each_alone_bit_for_bit(precision, device):
 
 def test_an_ensemble_that_begins_again_has_the_first_scale():
     x, y = task()
+    x *= 1e3
     found = dnn.Ensemble(dnn.mlp(8, [4], 2), seeds=[1, 2], dtype="float16")
-    first = [history.loss for history in found.fit(x * 1e3, y)]
+    first = [history.loss for history in found.fit(x, y)]
+    trainer = found._trainer
     found.restart([1, 2])
-    assert [history.loss for history in found.fit(x * 1e3, y)] == first
+    assert [history.loss for history in found.fit(x, y)] == first
+    assert found._trainer is trainer  # with the steps that are compiled
 
 
 def test_looking_for_nan_and_looking_away_exclude_each_other():

@@ -139,6 +139,41 @@ def test_a_product_that_somebody_else_reads_or_that_is_broadcast_stays_alone():
         assert "product_chain" not in kinds(optimise(outputs, ["matmul_bias_activation"]))
 
 
+@pytest.mark.parametrize("bias_shape", [(3,), (1, 3)])
+def test_product_bias_takes_a_bias_and_the_relu_with_the_bits_and_gradients_they_had(bias_shape):
+    generator = np.random.default_rng(0)
+    given = [generator.normal(size=shape) for shape in [(5, 4), (4, 3), bias_shape]]
+
+    def outputs(dtype):
+        x, w, b = (graph.placeholder(each.shape, dtype) for each in given)
+        loss = graph.sum(graph.square(graph.relu(b + x @ w)))
+        values = {node: each.astype(dtype) for node, each in zip((x, w, b), given, strict=True)}
+        return [loss, *graph.gradients(loss, [x, w, b])], values
+
+    single, values = outputs("f4")
+    found = optimise(single, ["product_bias"])
+    (joined,) = [node for node in found.order if node.kind == "biased_product"]
+    assert joined.attributes["relu"]
+    assert not {"add", "relu"} & {*kinds(found)}
+    got = graph.evaluate(single, values, passes=["product_bias"])
+    for mine, before in zip(got, graph.evaluate(single, values, passes=[]), strict=True):
+        assert mine.tobytes() == before.tobytes()
+    double, values = outputs("f8")
+    for mine, exact in zip(got, graph.evaluate(double, values), strict=True):
+        np.testing.assert_allclose(mine, exact, rtol=1e-5, atol=1e-5)
+
+
+def test_product_bias_leaves_what_is_no_bias_or_is_read_elsewhere():
+    x, w = graph.placeholder((5, 4)), graph.placeholder((4, 3))
+    product = x @ w
+    for shape in [(5, 3), (5, 1), (), (1,), (2, 5, 3)]:
+        found = optimise([product + graph.placeholder(shape)], ["product_bias"])
+        assert kinds(found) == ["matmul", "add"]
+    y = product + graph.placeholder((3,))
+    assert kinds(optimise([y, product * 2.0], ["product_bias"])).count("matmul") == 1
+    assert kinds(optimise([graph.relu(y), y], ["product_bias"])) == ["biased_product", "relu"]
+
+
 def test_a_pass_of_ones_own_and_its_report():
     x = graph.placeholder((2,), F8, "x")
     y = graph.exp(x) * 3.0
