@@ -24,7 +24,6 @@ import weakref
 from collections import deque
 from types import SimpleNamespace
 from typing import ClassVar
-from unittest import mock
 
 import cuda_emulator
 import numpy as np
@@ -561,6 +560,8 @@ def install(monkeypatch):
 
 def Blas():
     """Return dnn's handle of the stand-in for cuBLAS."""
+    from unittest import mock
+
     from fake_cublas import load_library
 
     from dnn.backend.cuda.products import Cublas
