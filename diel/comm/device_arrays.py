@@ -27,11 +27,9 @@ _ORDINARY: Final = "ordinary memory"
 
 def is_on_device(value: object) -> bool:
     """Whether a value is an array in the memory of a GPU."""
-    if not hasattr(type(value), "__cuda_array_interface__"):
-        return False
     try:
-        return getattr(value, "__cuda_array_interface__", None) is not None
-    except RuntimeError:  # PyTorch's, of a tensor that requires its gradient: it is pickled
+        return hasattr(value, "__cuda_array_interface__")
+    except Exception:  # PyTorch refuses it for a tensor that requires its gradient: that is pickled
         return False
 
 
