@@ -125,6 +125,10 @@ def all_kernels() -> Iterator[Kernel]:
             part = "f8" if code == "f8" else "f4"
             yield reduction_kernel(reduction.first_stage(), (*operands, part), by_rows)
             yield reduction_kernel(reduction.last_stage(), (part, code), by_rows)
+    total = REDUCTIONS["sum"]
+    for narrow, by_rows in itertools.product(("f2", "u2"), (False, True)):
+        yield reduction_kernel(total, (narrow, "f4"), by_rows)
+    yield reduction_kernel(total.first_stage(), ("u2", "f4"), True)
     for code in FLOATS:
         yield classification.log_softmax_kernel(code)
         yield classification.narrow_log_softmax_kernel(code)

@@ -158,6 +158,11 @@ class Ops:
         """
         return None
 
+    def sum_narrow(self, x: Array, axes: tuple[int, ...], out: Array) -> list[Step]:
+        """Return the calls of the sum over `axes` of a narrow array, in float32 as `out` is."""
+        wide = empty(self, x.shape, SINGLE)
+        return [*self.convert(x, wide), (self.sum, (wide, axes, out))]
+
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:
         """Return calls that do the same as `steps` with less in between; done once for a plan.
 

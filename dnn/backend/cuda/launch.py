@@ -164,13 +164,15 @@ class Launcher:
         axes: tuple[int, ...],
         out: Any,
         scale: float = 1.0,
+        bfloat16: bool = False,
     ) -> None:
         """Launch a reduction of operands of one shape over axes that are not negative.
 
-        `out` has their shape, with length 1 along `axes`.
+        `out` has their shape, with length 1 along `axes`. With `bfloat16` operands of uint16 are
+        that.
         """
         for array in (*operands, out):
-            self._check(spec.name, array)
+            self._check(spec.name, array, bfloat16)
         shape = tuple(operands[0].shape)
         kept = tuple(i for i in range(len(shape)) if i not in axes)
         all_strides = [element_strides(x) for x in operands]

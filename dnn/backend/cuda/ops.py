@@ -119,6 +119,10 @@ class CudaOps(Ops):
         multiply = (self._multiply, (a, b, sums, fast))
         return [multiply, (self._run_narrow, (spec, sums, *operands, out))]
 
+    def sum_narrow(self, x: Array, axes: tuple[int, ...], out: Array) -> list[Step]:
+        """Return the call of a reduction that reads narrow elements."""
+        return [(self._sum_narrow, (x, axes, out))]
+
     def finite_flags(self, gradients: Array, out: Array) -> list[Step]:
         """Return the call of a reduction that keeps what is not finite."""
         sums = empty(self, (*gradients.shape[:-1], 1), gradients.dtype)
@@ -264,6 +268,7 @@ class CudaOps(Ops):
     argmax: Any = _launched(reductions.argmax)
     sum_of_squares: Any = _launched(reductions.sum_of_squares)
     all_finite: Any = _launched(reductions.all_finite)
+    _sum_narrow: Any = _launched(reductions.sum_narrow)
     _finite_flags: Any = _launched(reductions.finite_flags)
 
     log_softmax: Any = _launched(classification.log_softmax)

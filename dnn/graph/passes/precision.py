@@ -26,6 +26,7 @@ from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
 from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.sums import SumTo
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
 
@@ -123,6 +124,15 @@ class RoundedChain(Operation):
         return [*steps, *ops.convert(out, arrays.out)]
 
 
+class NarrowSumTo(SumTo):
+    """The same sum in float32, of narrow values."""
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        """Return the calls of `Ops.sum_narrow`."""
+        ((_, (x, axes, out)),) = super().forward(ops, node, arrays)
+        return ops.sum_narrow(x, axes, out)
+
+
 @register_pass("product_bias")
 def product_bias(graph: Graph) -> Graph:
     """Join a matrix product with the bias, and the relu, that alone read it."""
@@ -194,6 +204,11 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
                 attributes = {} if operation.chain is None else {"chain": operation.chain}
                 new = Node(
                     "rounded_chain", node.shape, kept, mixed, attributes, node.name, operation
+                )
+            elif node.kind == "sum_to" and inputs[0] in rounded:
+                x = rounded[inputs[0]]
+                return Node(
+                    "sum_to", node.shape, SINGLE, (x,), node.attributes, node.name, NarrowSumTo()
                 )
             else:
                 return None

@@ -247,3 +247,20 @@ def test_calls_that_need_no_gpu_are_what_the_library_wants():
         lt._set("MatmulPreference", preference, attribute, ctypes.c_uint32(16))
     with pytest.raises(DeviceError, match="cublasLtMatmulDescSetAttribute 7 failed"):
         lt._set("MatmulDesc", described, EPILOGUE, ctypes.c_uint8(6))
+
+
+@pytest.mark.parametrize("code", ["f2", "u2"])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((9, 7), (0,)), ((3, 40, 5), (1,)), ((5, 3000), (0, 1)), ((4, 33), (1,))]
+)
+def test_sums_of_narrow_elements_are_of_float32(ops, code, shape, axes):
+    x = narrowed(normal(*shape), code)
+    kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
+    found, wide = fake_cupy.empty(kept, "f4"), fake_cupy.empty(kept, "f4")
+    for function, arguments in ops.sum_narrow(ops.asarray(x), axes, found):
+        function(*arguments)
+    ops.sum(ops.asarray(widened(x)), axes, wide)
+    np.testing.assert_array_equal(ops.to_host(found), ops.to_host(wide))
+    np.testing.assert_allclose(
+        ops.to_host(found), widened(x).sum(axes, keepdims=True), rtol=1e-4, atol=1e-4
+    )
