@@ -15,10 +15,12 @@ Without a GPU, MANAGED memory is host memory, and the two kinds that need one sa
 from __future__ import annotations
 
 import enum
+import sys
 import threading
 import weakref
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +63,8 @@ def _device_of(kind: MemoryKind, device: str | Device | CudaMemory | None) -> Cu
     if device is not None and not isinstance(device, str | Device):
         return device
     if device is None:
-        device = "cuda" if kind is not MemoryKind.MANAGED or not devices.cuda_problem() else "cpu"
+        has_gpu = kind is not MemoryKind.MANAGED or (_may_have_gpu() and not devices.cuda_problem())
+        device = "cuda" if has_gpu else "cpu"
     where = Device.of(device)
     if where.kind == "cpu":
         if kind is MemoryKind.MANAGED:
@@ -72,6 +75,12 @@ def _device_of(kind: MemoryKind, device: str | Device | CudaMemory | None) -> Cu
     from dnn.backend.cuda.memory import CudaMemory
 
     return CudaMemory(where.index)
+
+
+def _may_have_gpu() -> bool:
+    """Return whether to look for a GPU, which takes a second: CuPy is imported for it."""
+    drivers = (Path("/proc/driver/nvidia"), Path("/dev/dxg"))  # of Linux, and of Linux in Windows
+    return "cupy" in sys.modules or any(path.exists() for path in drivers)
 
 
 class MemoryManager:
@@ -145,7 +154,9 @@ class MemoryManager:
         return cls(size, dtype, default_kind(Device.of(device)), device)
 
     @classmethod
-    def wrap(cls, array: Any, device: str | Device | None = None) -> MemoryManager:
+    def wrap(
+        cls, array: Any, device: str | Device | None = None, *, managed: bool = False
+    ) -> MemoryManager:
         """Return a manager of an array's own memory.
 
         Parameters
@@ -153,11 +164,13 @@ class MemoryManager:
         array : array of NumPy or of a device, contiguous
         device : str or Device, optional
             Where it lies; on the host if left out.
+        managed : bool
+            The other side may be read too, and gets a copy then.
 
         Returns
         -------
         MemoryManager
-            Of HOST or DEVICE memory.
+            Of HOST or DEVICE memory, or of MANAGED memory.
 
         Raises
         ------
@@ -169,11 +182,14 @@ class MemoryManager:
         if not array.flags.c_contiguous:
             raise ShapeError("memory", f"an array {array.shape} is not contiguous", array.shape)
         if device is None:
-            self = cls(array.size, array.dtype, MemoryKind.HOST)
+            kind = MemoryKind.MANAGED if managed else MemoryKind.HOST
+            self = cls(array.size, array.dtype, kind, "cpu")
             self._host = array.reshape(-1)
         else:
-            self = cls(array.size, array.dtype, MemoryKind.DEVICE, device)
+            kind = MemoryKind.MANAGED if managed else MemoryKind.DEVICE
+            self = cls(array.size, array.dtype, kind, device)
             self._device = array.reshape(-1)
+            self._host_stale = self._two_sided()
         return self
 
     @property

@@ -338,6 +338,49 @@ def check_tensors(device, cupy):
     assert y[0, 0] == 16
 
 
+def check_arithmetic(device):
+    """Operators and reductions of tensors on a device, and what meets there."""
+    values = np.arange(1, 7, dtype=np.float32).reshape(2, 3)
+    for kind in ("device", "managed", "cuda_managed"):
+        there = dnn.Tensor.from_array(values, kind=kind, device=device)
+        computed = {
+            "sum": there + there,
+            "product": there @ there.T,
+            "mask": there > 2,
+            "total": there.sum(),
+            "row": there.max(0, keepdims=True),
+            "power": 2 ** there[0],
+        }
+        expected = {
+            "sum": values + values,
+            "product": values @ values.T,
+            "mask": values > 2,
+            "total": values.sum(),
+            "row": values.max(0, keepdims=True),
+            "power": 2 ** values[0],
+        }
+        for name, result in computed.items():
+            assert isinstance(result, dnn.Tensor)
+            assert str(result.device) == f"{device}:0"
+            assert result.memory.kind.value == ("device" if kind == "device" else "managed")
+            np.testing.assert_array_equal(result, expected[name], err_msg=name)
+        there += there
+        np.testing.assert_array_equal(there, values * 2)
+        there.set(1, 1, 0.5)
+        assert there.get(1, 1) == 0.5
+        here = dnn.Tensor.from_array(values, device="cpu")
+        if kind == "device":
+            for other in (here, values):
+                with pytest.raises(dnn.DeviceError, match=f"operands on cpu and {device}:0"):
+                    _ = there + other
+            continue
+        both = there * values + here
+        assert str(both.device) == f"{device}:0"
+        expected = there.numpy() * values + values
+        np.testing.assert_array_equal(both, expected)
+        np.testing.assert_array_equal(both + both, expected * 2)  # now on the device
+
+
 def check_options(device):
     """Clipping, schedules, weights, other losses, types and mixed precision, as on the CPU."""
     x, y = data()

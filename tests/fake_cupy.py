@@ -43,7 +43,6 @@ class Pointer:
 class ndarray:
     """An array of the device; `_host` is what tests may look at."""
 
-    __array_ufunc__ = None
     device = SimpleNamespace(id=0)
 
     def __init__(self, shape, dtype=float, memptr=None, strides=None):
@@ -129,6 +128,26 @@ class ndarray:
         if host.shape != self.shape:
             raise ValueError(f"set takes the same shape, {self.shape} and not {host.shape}")
         _copy("copy to device", stream, self._host, host)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
+        if any(isinstance(x, np.ndarray) and x.ndim for x in (*inputs, *out)):
+            raise TypeError("arrays of host and device meet")
+        if out:
+            options["out"] = tuple(x._host for x in out)
+        hosts = [x._host if isinstance(x, ndarray) else x for x in inputs]
+        result = getattr(ufunc, method)(*hosts, **options)
+        return out[0] if out else _wrap(np.asarray(result))
+
+
+def _reduction(name):
+    def method(self, axis=None, **options):
+        return _wrap(np.asarray(getattr(self._host, name)(axis=axis, **options)))
+
+    return method
+
+
+for _name in ("all", "any", "argmax", "max", "mean", "min", "prod", "sum"):
+    setattr(ndarray, _name, _reduction(_name))
 
 
 def _copy(what, stream, out, x):

@@ -8,6 +8,7 @@ arrays that a tensor hands out.
 | module | what it is |
 |---|---|
 | `elements` | flat memory seen through a shape and strides, as arrays and in parts |
+| `arithmetic` | operators, reductions, products |
 | `tensor` | what users hold: ways in and out, and copies |
 """
 

@@ -181,11 +181,8 @@ def on_host(value: Any) -> Any:
     return import_cupy().asnumpy(value) if is_foreign(value) else value
 
 
-class Elements(np.lib.mixins.NDArrayOperatorsMixin):
+class Elements:
     """What a tensor is: memory, and the shape and the strides with which it is looked at.
-
-    Operators and NumPy's elementwise functions compute with it as with an array; what comes out
-    is an array of NumPy, or of CuPy where the tensor is on a GPU.
 
     Attributes
     ----------
@@ -338,18 +335,9 @@ class Elements(np.lib.mixins.NDArrayOperatorsMixin):
         kind, index = self._array().__dlpack_device__()
         return int(kind), int(index)
 
-    def __array_ufunc__(
-        self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple[Any, ...] = (), **options: Any
-    ) -> Any:
-        arrays = [x._array() if isinstance(x, Elements) else x for x in inputs]
-        if out:
-            options["out"] = tuple(x._array(True) if isinstance(x, Elements) else x for x in out)
-        result = getattr(ufunc, method)(*arrays, **options)
-        return out[0] if len(out) == 1 else result
-
-    def _array(self, for_writing: bool = False) -> Any:
-        """Return an array of the elements where they belong, on the host or on the GPU."""
-        if self.device == CPU:
+    def _array(self, for_writing: bool = False, on_host: bool = False) -> Any:
+        """Return an array of the elements where they belong, on the GPU or on the host."""
+        if on_host or self.device == CPU:
             memory = self.memory.write_host() if for_writing else self.memory.read_host()
             return self.view.of_host(memory)
         memory = self.memory.write_device() if for_writing else self.memory.read_device()

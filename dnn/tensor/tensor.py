@@ -12,22 +12,26 @@ import numpy.typing as npt
 
 from dnn.arrays import array_of, dtype_of
 from dnn.backend import Array
-from dnn.backend.device import CPU, Device, import_cupy
+from dnn.backend.device import Device, import_cupy
 from dnn.errors import DeviceError, DtypeError, ShapeError
 from dnn.graph.node import Shape
 from dnn.initializers import Initializer, initializer_of
 from dnn.memory import MemoryKind, MemoryManager, default_kind
 from dnn.seeds import stream
 from dnn.table import read_csv, write_csv
-from dnn.tensor.elements import Elements, View, checked_shape, is_foreign
+from dnn.tensor.arithmetic import Arithmetic
+from dnn.tensor.elements import View, checked_shape, is_foreign
 
 __all__ = ["Tensor"]
 
 _created = itertools.count()
 
 
-class Tensor(Elements):
+class Tensor(Arithmetic):
     """An array with a shape, on the host or on a GPU.
+
+    Operators, NumPy's elementwise functions and the methods of `Arithmetic` compute with it; what
+    comes out is a tensor where this one is.
 
     Parameters
     ----------
@@ -38,8 +42,9 @@ class Tensor(Elements):
         initializer, or what the functions of `dnn.initializers` return.
     dtype : type of elements
     kind : str or MemoryKind, optional
-        Of the memory; HOST on the CPU and DEVICE on a GPU if left out.
-    device : str
+        Of the memory. If left out, HOST on the CPU and DEVICE on a GPU; and MANAGED, which is on
+        the GPU if there is one, where `device` is left out too.
+    device : str, optional
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     seed : int, optional
         Of a random initializer: the same seed gives the same tensor. Left out, the n-th tensor that
@@ -75,7 +80,7 @@ class Tensor(Elements):
         *,
         dtype: npt.DTypeLike = np.float32,
         kind: str | MemoryKind | None = None,
-        device: str | Device = "cpu",
+        device: str | Device | None = None,
         seed: int | None = None,
     ) -> None:
         checked = checked_shape(shape)
@@ -86,7 +91,7 @@ class Tensor(Elements):
         if values.shape != checked:
             message = f"the initializer made {values.shape} for a tensor {checked}"
             raise ShapeError("tensor", message, values.shape, checked)
-        self.memory = _memory_of(values, kind, Device.of(device))
+        self.memory = _memory_of(values, kind, device)
         self.view = View.dense(checked)
 
     # Other ways in.
@@ -165,7 +170,7 @@ class Tensor(Elements):
             tensor = cls._dense(*_shared_with_cupy(import_cupy().asarray(values)))
             return cls.from_array(tensor, dtype=dtype, kind=kind, device=device)
         array = _host_array(values, dtype)
-        return cls._dense(_memory_of(array, kind, Device.of(device or CPU)), array.shape)
+        return cls._dense(_memory_of(array, kind, device), array.shape)
 
     @classmethod
     def from_dlpack(cls, source: Any) -> Tensor:
@@ -197,7 +202,7 @@ class Tensor(Elements):
         delimiter: str = ",",
         header: bool = False,
         dtype: npt.DTypeLike = np.float32,
-        device: str | Device = "cpu",
+        device: str | Device | None = None,
     ) -> Tensor:
         """Read a file of numbers as a tensor (rows, columns).
 
@@ -208,7 +213,8 @@ class Tensor(Elements):
         header : bool
             The first row holds names and is left out.
         dtype : type of elements
-        device : str
+        device : str, optional
+            As for the class.
 
         Returns
         -------
@@ -222,7 +228,7 @@ class Tensor(Elements):
         """
         table = read_csv(path, delimiter=delimiter, header=header)
         array = table.values.astype(dtype_of("tensor", dtype))
-        return cls._dense(_memory_of(array, None, Device.of(device)), array.shape)
+        return cls._dense(_memory_of(array, None, device), array.shape)
 
     def to_csv(self, path: str | Path, *, delimiter: str = ",") -> None:
         """Write a tensor of one or two axes; reading gives the same elements exactly.
@@ -340,9 +346,14 @@ class Tensor(Elements):
         return self._dense(target, self.shape)
 
 
-def _memory_of(values: Array, kind: str | MemoryKind | None, device: Device) -> MemoryManager:
-    """Return new memory with a copy of an array; a kind that is left out is the device's own."""
-    chosen = MemoryKind(kind) if kind is not None else default_kind(device)
+def _memory_of(
+    values: Array, kind: str | MemoryKind | None, device: str | Device | None
+) -> MemoryManager:
+    """Return new memory with a copy of an array; `Tensor` says what is left out."""
+    if kind is not None:
+        chosen = MemoryKind(kind)
+    else:
+        chosen = MemoryKind.MANAGED if device is None else default_kind(Device.of(device))
     memory = MemoryManager(values.size, values.dtype, chosen, device)
     memory.copy_from(MemoryManager.wrap(np.ascontiguousarray(values)))
     return memory

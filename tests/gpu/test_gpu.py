@@ -77,6 +77,7 @@ def test_tensors(ops):
     import cupy
 
     device_checks.check_tensors("cuda", cupy)
+    device_checks.check_arithmetic("cuda")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -33,6 +33,12 @@ def test_tensors():
     device_checks.check_tensors("cuda", fake_cupy)
 
 
+def test_arithmetic_of_tensors():
+    device_checks.check_arithmetic("cuda")
+    assert str(dnn.Tensor((2, 2)).device) == "cuda:0"
+    assert str((dnn.Tensor((2, 2)) + 1).device) == "cuda:0"
+
+
 def test_managed_memory_takes_the_gpu_without_being_told():
     assert dnn.MemoryManager(3, kind="managed").device is not None
     assert dnn.MemoryManager(3, kind="managed", device="cpu").device is None

@@ -1,6 +1,9 @@
 """Tensors on the host: initializers, parts, shapes, CSV, DLPack, NumPy, nodes."""
 
+import operator
 import re
+import sys
+from pathlib import Path
 
 import hypothesis.extra.numpy as hnp
 import numpy as np
@@ -66,20 +69,108 @@ def test_parameters_of_an_ensemble_are_strided_tensors():
     assert (networks._network.parameters["fully_connected_1.weight"][1] == 0.5).all()
 
 
-def test_tensors_compute_like_arrays():
+OPERATORS = [
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.mod),
+    *(operator.gt, operator.ge, operator.lt, operator.le, operator.eq, operator.ne),
+]
+
+
+@pytest.mark.parametrize("compute", OPERATORS, ids=lambda function: function.__name__)
+def test_operators_give_tensors(compute):
+    a, b = numbered(2, 3) + 1, numbered(3) + 2
+    for left, right in ((a, b), (a, 2.0), (3, b), (a.numpy(), b), (a, [1, 2, 3])):
+        result = compute(left, right)
+        assert isinstance(result, Tensor)
+        expected = compute(np.asarray(left), np.asarray(right))
+        np.testing.assert_array_equal(result, expected)
+        assert result.dtype in (expected.dtype, np.float32)
+
+
+def test_functions_and_products_give_tensors():
     a, b = numbered(2, 3), numbered(3)
-    np.testing.assert_array_equal(a + b, a.numpy() + b.numpy())
-    np.testing.assert_array_equal(2 * a - 1, 2 * a.numpy() - 1)
-    np.testing.assert_array_equal(a @ b, [5, 14])
-    np.testing.assert_array_equal(a.numpy() * b, a.numpy() * b.numpy())
-    assert (a == a.numpy()).all()
+    assert (-a).tolist() == (-a.numpy()).tolist()
     assert np.exp(a).dtype == np.float32
     assert np.add.reduce(a).tolist() == [3, 5, 7]
+    assert (a @ b).tolist() == a.dot(b).tolist() == [5, 14]
+    assert b.dot(b).item() == 5
+    assert b.dot(b).shape == ()
+    assert (a.T @ a).tolist() == (a.numpy().T @ a.numpy()).tolist()
+    assert a.T.memory is a.memory
+    whole, part = np.divmod(a, 2)
+    assert (whole * 2 + part == a).all()
+    assert isinstance(np.emath.sqrt(a.numpy() - 1) * a, np.ndarray)  # complex numbers
     row = a[1]
     row *= 2
     assert isinstance(row, Tensor)
     assert a.tolist() == [[0, 1, 2], [6, 8, 10]]
     assert a.tobytes() == a.numpy().tobytes()
+    masked = np.add(a, 1, out=Tensor((2, 3)), where=a > 1)
+    assert masked.tolist() == [[0, 0, 3], [7, 9, 11]]
+    with pytest.raises(ShapeError, match=r"\(2, 3\) and \(2, 3\) do not fit"):
+        a.dot(a)
+    with pytest.raises(ShapeError, match="fewer than two axes"):
+        _ = b.T
+
+
+def test_reductions_as_in_numpy():
+    values = np.random.default_rng(1).normal(size=(2, 3, 4)).astype("f4")
+    tensor = Tensor.from_array(values)
+    for name in ("sum", "mean", "prod", "max", "min", "all", "any", "argmax"):
+        for axis in (None, 1, -1) if name == "argmax" else (None, 1, (0, 2)):
+            for keepdims in (False, True):
+                result = getattr(tensor, name)(axis=axis, keepdims=keepdims)
+                expected = getattr(values, name)(axis=axis, keepdims=keepdims)
+                assert isinstance(result, Tensor)
+                assert result.dtype == expected.dtype
+                np.testing.assert_array_equal(result, expected)
+                assert np.array_equal(getattr(np, name)(tensor, axis=axis), expected.squeeze())
+    assert tensor.sum(dtype="f8").dtype == np.float64
+    out = Tensor((3, 4))
+    assert tensor.max(0, out=out) is out
+    assert (out == values.max(0)).all()
+    with pytest.raises(ShapeError, match=r"use any\(\) or all\(\)"):
+        bool(tensor > 0)
+
+
+def test_get_and_set():
+    tensor = Tensor((2, 3))
+    tensor.set(1, -1, 2.5)
+    assert (tensor.get(1, 2), tensor.get(-1, -1), tensor.get(0, 0)) == (2.5, 2.5, 0)
+    assert isinstance(tensor.get(0, 0), float)
+    scalar = Tensor(())
+    scalar.set(4)
+    assert scalar.get() == 4
+    for wrong in ((), (1,), (1, 1, 1, 1)):
+        with pytest.raises(OutOfRangeError, match=r"indices for an element of a tensor \(2, 3\)"):
+            tensor.set(*wrong)
+    with pytest.raises(OutOfRangeError, match="1 indices"):
+        tensor.get(1)
+    with pytest.raises(OutOfRangeError, match="index 2 is outside axis 0"):
+        tensor.get(2, 0)
+
+
+def test_a_tensor_is_managed_where_nothing_is_said():
+    assert Tensor((2,)).memory.kind.value == "managed"
+    assert numbered(2).memory.kind.value == "managed"
+    assert Tensor((2,), device="cpu").memory.kind.value == "host"
+    assert Tensor((2,), kind="host").memory.kind.value == "host"
+    for kind in ("host", "managed"):
+        tensor = Tensor((2,), "one", kind=kind, device="cpu")
+        assert (tensor + 1).memory.kind.value == tensor.sum().memory.kind.value == kind
+
+
+def test_without_a_driver_nobody_looks_for_a_gpu(monkeypatch):
+    """It takes a second: CuPy is imported for it."""
+    asked = []
+    problem = "a driver and no GPU"
+    monkeypatch.setattr("dnn.backend.device.cuda_problem", lambda *i: asked.append(i) or problem)
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert str(Tensor((2,)).device) == "cpu"
+    assert not asked
+    monkeypatch.setattr(Path, "exists", lambda path: path == Path("/proc/driver/nvidia"))
+    assert str(Tensor((2,)).device) == "cpu"
+    assert asked
 
 
 def test_a_tensor_of_given_memory():
@@ -404,10 +495,9 @@ def test_without_a_gpu_the_error_says_what_is_missing():
 
 
 def test_repr_shows_shape_type_place_and_values():
-    assert repr(numbered(2, 2)) == (
-        "<Tensor (2, 2) float32, host memory, cpu:\n  [[0. 1.]\n   [2. 3.]]>"
-    )
-    assert repr(numbered(2)[:1].reshape(())) == "<Tensor () float32, host memory, cpu: 0.>"
+    here = Tensor.from_array(np.float32([[0, 1], [2, 3]]), device="cpu")
+    assert repr(here) == ("<Tensor (2, 2) float32, host memory, cpu:\n  [[0. 1.]\n   [2. 3.]]>")
+    assert repr(here[:1, 0].reshape(())) == "<Tensor () float32, host memory, cpu: 0.>"
     assert len(repr(Tensor((1000, 1000)))) < 500
 
 
