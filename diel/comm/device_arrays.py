@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from diel.errors import PayloadError
+from diel.frozen import Frozen
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +100,7 @@ def to_host(array: Any, meter: Meter, about: object = None) -> np.ndarray[Any, A
     return host
 
 
-class Landing(NamedTuple):
+class Landing(Frozen):
     """Where what is received into a GPU's array lands on the host."""
 
     host: np.ndarray[Any, Any]

@@ -7,12 +7,13 @@ agreed upon at run time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from diel.comm.device_arrays import Landing, is_contiguous, is_on_device, layout_of, to_host
 from diel.coupling.address import Address, Peers
 from diel.coupling.channel import Channel, Subject
 from diel.coupling.messages import INLINE_BYTES, Sending, boundary_key
@@ -162,11 +163,16 @@ class SharedBoundary:
         subject = Subject(lambda: f'boundary "{self.name}" from {piece.owner}')
         return _IncomingPiece(piece, view, landing, memory, subject)
 
-    def push(self) -> Sending:
+    def push(self, *values: Any) -> Sending:
         """Send what this rank owns to whoever reads it; never waits.
 
         The sections are copied, so that the array may be changed at once. Each push is for one
         pull of each reader; pushes that have not been pulled yet are kept, in order.
+
+        Parameters
+        ----------
+        *values : array, optional
+            Of NumPy or on a GPU, one for each section that this rank owns: what `owned` shall hold.
 
         Returns
         -------
@@ -176,27 +182,31 @@ class SharedBoundary:
         Raises
         ------
         BoundaryError
-            If this rank owns nothing of it.
+            If this rank owns nothing of it, or the values do not fit its sections.
         """
         if not self.owned:
             raise BoundaryError(f'{self._channel.address} owns nothing of boundary "{self.name}"')
+        self._write(values)
         transfers = [self._push_copy(sent) for sent in self._outgoing]
         return Sending(
             self._channel, [transfer for transfer in transfers if transfer], self._readers
         )
 
-    def pull(self, timeout: float | None = None) -> None:
+    def pull(self, timeout: float | None = None, *, out: Sequence[Any] = ()) -> None:
         """Wait for the next push of every owner, and receive what this rank reads of it.
 
         Parameters
         ----------
         timeout : float, seconds, optional
             How long to wait; what has come by then stays for the next pull.
+        out : sequence of array, optional
+            Of NumPy or on a GPU, one for each section that this rank reads: what `read` holds is
+            copied there too.
 
         Raises
         ------
         BoundaryError
-            If this rank reads nothing of it.
+            If this rank reads nothing of it, or `out` does not fit its sections.
         CouplingTimeout
             If an owner has not pushed in time.
         RunStopped
@@ -204,6 +214,7 @@ class SharedBoundary:
         """
         if not self.read:
             raise BoundaryError(f'{self._channel.address} reads nothing of boundary "{self.name}"')
+        self._check_out(out)
         wait = self._channel.await_arrival
         arrivals = [
             (wait(read.piece.key, read.piece.owner, read.subject, timeout, "pull"), read.memory)
@@ -213,8 +224,55 @@ class SharedBoundary:
         for read in self._incoming:
             if read.landing is not read.view:
                 read.view[...] = read.landing
+        for section, array in zip(self.read, out, strict=False):
+            if is_on_device(array):
+                landing = Landing.of(array)
+                landing.host[...] = section
+                landing.finish(self._channel.meter, self.name)
+            else:
+                array[...] = section
 
-    def exchange(self, timeout: float | None = None) -> None:
+    def _write(self, values: Sequence[Any]) -> None:
+        """Let the sections that this rank owns hold these values, if there are some."""
+        self._check_fit(values, self.owned, "a value")
+        for section, value in zip(self.owned, values, strict=False):
+            is_there = is_on_device(value)
+            section[...] = to_host(value, self._channel.meter, self.name) if is_there else value
+
+    def _check_out(self, out: Sequence[Any]) -> None:
+        self._check_fit(out, self.read, "out")
+        if not all(is_contiguous(array) for array in out if is_on_device(array)):
+            raise BoundaryError(f'boundary "{self.name}": out on a GPU has to be C-contiguous')
+
+    def _check_fit(self, arrays: Sequence[Any], sections: Sequence[Array], noun: str) -> None:
+        """Raise a BoundaryError unless there are no arrays, or one for each section."""
+        if arrays and len(arrays) != len(sections):
+            raise BoundaryError(
+                f'boundary "{self.name}": this rank has {len(sections)} such sections, and '
+                f"{len(arrays)} arrays are given"
+            )
+        for section, array in zip(sections, arrays, strict=False):
+            if is_on_device(array):
+                dtype, shape = layout_of(array)
+            elif isinstance(array, np.ndarray):
+                dtype, shape = array.dtype, array.shape
+            else:
+                raise BoundaryError(
+                    f'boundary "{self.name}": {noun} is an array, not a {type(array).__name__}'
+                )
+            if (dtype, shape) != (section.dtype, section.shape):
+                raise BoundaryError(
+                    f'boundary "{self.name}": {noun} of dtype {dtype} and shape {shape} for a '
+                    f"section of dtype {section.dtype} and shape {section.shape}"
+                )
+
+    def exchange(
+        self,
+        timeout: float | None = None,
+        *,
+        values: Sequence[Any] = (),
+        out: Sequence[Any] = (),
+    ) -> None:
         """Push what this rank owns and pull what it reads; the array may be changed afterwards.
 
         As a Sendrecv: sections that are contiguous memory are sent from where they lie, and it
@@ -224,15 +282,23 @@ class SharedBoundary:
         ----------
         timeout : float, seconds, optional
             For each of its waits.
+        values, out : sequence of array, optional
+            As for `push` and `pull`.
 
         Raises
         ------
+        BoundaryError
+            If the values or `out` do not fit.
         CouplingTimeout
             If an owner has not pushed, or a reader not pulled, in time. What was pushed still
             can be pulled; it must not be changed before.
         RunStopped
             If the run is stopping.
         """
+        self._check_out(out)
+        if values:
+            self._await_lanes(timeout)  # an exchange before this one may have ended early
+            self._write(values)
         for sent in self._outgoing:
             if sent.lane is None:
                 self._push_copy(sent)
@@ -241,7 +307,7 @@ class SharedBoundary:
                     self._await_lanes(timeout)
                 sent.lane.send()
         if self.read:
-            self.pull(timeout)
+            self.pull(timeout, out=out)
         self._await_lanes(timeout)
 
     def _push_copy(self, sent: _OutgoingPiece) -> Transfer | None:

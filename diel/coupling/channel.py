@@ -59,7 +59,7 @@ class Channel:
         meter: Meter | None = None,
     ) -> None:
         self._port = port
-        self._meter = meter if meter is not None else Meter()
+        self.meter = meter if meter is not None else Meter()
         self._safe_point = safe_point
         self._warn = warn
         # The call that waits, what for, and its timeout in seconds.
@@ -137,7 +137,7 @@ class Channel:
         """Send a value without waiting; see `Context.send`."""
         receiver = self.peers.resolve(to)
         transfer = self.post(
-            receiver, key_of(tag), *values.encode(value, self._port, self._meter, copy=copy)
+            receiver, key_of(tag), *values.encode(value, self._port, self.meter, copy=copy)
         )
         return Sending(self, [] if transfer is None else [transfer], [receiver])
 
@@ -148,7 +148,7 @@ class Channel:
         receiver = self.peers.resolve(to)
         if receiver == self.address:
             raise AddressError(f"{receiver} cannot move anything to itself: it would wait for ever")
-        outgoing = values.encode(value, self._port, self._meter, copy=False)
+        outgoing = values.encode(value, self._port, self.meter, copy=False)
         transfer = self.post(receiver, key_of(tag), *outgoing, apart=True)
         assert transfer is not None
         Sending(self, [transfer], [receiver]).wait(timeout)
@@ -164,7 +164,7 @@ class Channel:
     ) -> Any:
         """Receive a value, wait until there is one; see `Context.recv`."""
         sender = None if source is None else self.peers.resolve(source)
-        target = None if out is None else values.target(out, self._port, self._meter)
+        target = None if out is None else values.target(out, self._port, self.meter)
         key = key_of(tag)
         subject = Subject(lambda: _from(sender, tag))
         arrival = self.await_arrival(key, sender, subject, timeout)
@@ -283,11 +283,11 @@ class Channel:
         if transfers:
             # Kept if a stop ends the wait: MPI goes on writing there.
             self._landing = (transfers, arrivals, owner)
-            since_s = self._meter.clock()
+            since_s = self.meter.clock()
             wait_for(_all_of(transfers), None, self._safe_point, brisk=True)
             self._landing = None
             size_bytes = sum(arrival.head.size_bytes for arrival, _ in arrivals)
-            self._meter.communicated(
+            self.meter.communicated(
                 since_s, f"receive from {arrivals[0][0].source}", None, size_bytes
             )
 
@@ -310,7 +310,7 @@ class Channel:
                 found = poll()
                 if found is not None:
                     return found
-        since_s = self._meter.clock()
+        since_s = self.meter.clock()
         try:
             return wait_for(
                 poll,
@@ -320,7 +320,7 @@ class Channel:
                 wakeup=wakeup,
             )
         finally:
-            self._meter.waited(since_s)
+            self.meter.waited(since_s)
 
     @contextmanager
     def _waiting(

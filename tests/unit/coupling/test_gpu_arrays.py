@@ -63,11 +63,11 @@ def test_an_array_on_a_gpu_is_staged_through_the_host(size: int, copy: bool) -> 
     a.send(field, "b")
     assert b.recv("a", out=out) is out
     np.testing.assert_array_equal(out.there, field)
-    assert [span[:4:3] for span in a._meter.take_spans()] == [
+    assert [span[:4:3] for span in a.meter.take_spans()] == [
         ("transfer", "from the GPU, through ordinary memory")
     ]
     assert ("transfer", "to the GPU, through ordinary memory") in [
-        span[:4:3] for span in b._meter.take_spans()
+        span[:4:3] for span in b.meter.take_spans()
     ]
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
+import fake_cupy
 import numpy as np
 import pytest
 from hypothesis import given
@@ -221,3 +224,83 @@ def test_who_has_no_part_is_told_so() -> None:
     alone = Meeting(peers(fluid=(1, 1)))
     with pytest.raises(BoundaryError, match='shared with solid, and group "g" has fluid only'):
         SharedBoundary(declared, alone[Address("fluid")])
+
+
+# -- arrays on a GPU, which is the stand-in's ------------------------------------------------------
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    cupyx: Any = SimpleNamespace(empty_pinned=fake_cupy.empty_pinned)
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy)
+    monkeypatch.setitem(sys.modules, "cupyx", cupyx)
+    return fake_cupy
+
+
+@pytest.mark.parametrize("length", [3, LARGE])
+def test_sections_come_from_a_gpu_and_go_to_one(cupy: Any, length: int) -> None:
+    meeting, fluid, solid = one_way(length)
+    source = cupy.asarray(np.arange(float(length)))
+    out = cupy.asarray(np.zeros(length))
+    fluid.push(source)
+    source.fill(-1)
+    solid.pull(timeout=5, out=[out])
+    np.testing.assert_array_equal(out.get(), np.arange(float(length)))
+    np.testing.assert_array_equal(solid.array, fluid.array)
+    ways = [
+        (span.what, span.about, span.size_bytes)
+        for channel in meeting.channels.values()
+        for span in channel.meter.take_spans()
+        if " the GPU" in span.what
+    ]
+    assert ways == [
+        ("from the GPU, through pinned memory", "wall", 8 * length),
+        ("to the GPU, through pinned memory", "wall", 8 * length),
+    ]
+
+
+def test_an_exchange_of_arrays_of_gpus(cupy: Any) -> None:
+    meeting = Meeting(peers(fluid=(1, 1), solid=(1, 1)))
+    owners = [
+        {"module": "fluid", "section": [[0, LARGE]]},
+        {"module": "solid", "section": [[LARGE, LARGE + 2]]},
+    ]
+    readers = [
+        {"module": "solid", "section": [[0, LARGE]]},
+        {"module": "fluid", "section": [[LARGE, LARGE + 2]]},
+    ]
+    found = boundaries(meeting, declare(owners, readers, (LARGE + 2,)))
+    fluid, solid = found[Address("fluid")], found[Address("solid")]
+    to_fluid, to_solid = cupy.asarray(np.zeros(2)), np.zeros(LARGE)
+
+    def run_fluid() -> None:
+        for step in range(2):
+            value = cupy.asarray(np.full(LARGE, 1.0 + step))
+            fluid.exchange(5, values=[value], out=[to_fluid])
+
+    thread = threading.Thread(target=run_fluid)
+    thread.start()
+    for step in range(2):
+        solid.exchange(5, values=[np.full(2, 10.0 + step)], out=[to_solid])
+        assert (to_solid == 1.0 + step).all()
+    thread.join(10)
+    assert to_fluid.get().tolist() == [11.0, 11.0]
+
+
+def test_arrays_that_do_not_fit_leave_all_as_it_was(cupy: Any) -> None:
+    _, fluid, solid = one_way(3)
+    with pytest.raises(BoundaryError, match=r"a value of dtype float32 and shape .3,. for a sec"):
+        fluid.push(cupy.asarray(np.ones(3, "f4")))
+    with pytest.raises(BoundaryError, match="a value is an array, not a list"):
+        fluid.push([1.0, 2.0, 3.0])
+    with pytest.raises(BoundaryError, match="this rank has 1 such sections, and 2 arrays"):
+        fluid.push(np.ones(3), np.ones(3))
+    assert not fluid.array.any()
+    fluid.push(np.ones(3))
+    for out in (np.ones(4), cupy.asarray(np.ones(6))[::2]):
+        with pytest.raises(BoundaryError, match="out"):
+            solid.pull(timeout=5, out=[out])
+    with pytest.raises(BoundaryError, match="has 0 such sections, and 1 arrays"):
+        solid.exchange(5, values=[np.ones(3)])
+    solid.pull(timeout=5)
+    assert solid.array.tolist() == [1, 1, 1]
