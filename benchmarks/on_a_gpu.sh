@@ -6,7 +6,8 @@
 #   --no-install   use PYTHON (default: python3) as it is; otherwise a virtual environment is made
 #                  with what is needed, in $TMPDIR or /tmp, and used again by the next call
 #   --tiny         sizes to try this script with, where there is no GPU but the tests' stand-in:
-#                  PYTHONPATH=tests/standin benchmarks/on_a_gpu.sh --no-install --tiny
+#                  CUDA_VISIBLE_DEVICES=0 PYTHONPATH=tests/standin benchmarks/on_a_gpu.sh \
+#                      --no-install --tiny
 #   --dry-run      list the steps and their time limits, and do nothing
 #
 # A step that fails or takes too long does not keep the next one from running; a table at the end
@@ -123,9 +124,9 @@ if [ "$install" ]; then
     python=$environment/bin/python
     PATH=$environment/bin:$PATH
 fi
-step facts 15 bash -c write_facts
+step facts 10 bash -c write_facts
 step tests 90 bash -c run_tests
-for benchmark in mlp_gpu:70 sweep_gpu:40 mixed_precision:40 reductions:20 prefetch:15; do
+for benchmark in mlp_gpu:65 sweep_gpu:40 mixed_precision:50 reductions:20 prefetch:15; do
     file=${benchmark%:*}
     step "$file" "${benchmark#*:}" "$python" "benchmarks/$file.py" --quick "${sizes[@]}" --json "$out/$file.json"
 done

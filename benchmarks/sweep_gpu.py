@@ -21,6 +21,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,10 @@ def main() -> None:
     version = harness.version_of("torch", options.peer_python)
     if version and harness.torch_finds_gpu(options.peer_python):
         pythons["torch"] = options.peer_python
-    sizes, trials, epochs = (AT_ONCE, TRIALS, EPOCHS) if not options.tiny else ((4, 8), 16, 2)
+    sizes: Sequence[int] = AT_ONCE[::2] if options.quick else AT_ONCE
+    trials, epochs = TRIALS, EPOCHS
+    if options.tiny:
+        sizes, trials, epochs = (4, 8), 16, 2
     rates: dict[tuple[str, int], list[float]] = {}
     accuracies: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -211,7 +215,7 @@ def main() -> None:
             ) as worker:
                 for at_once in sizes:
                     task = {"at_once": at_once, "trials": trials, "epochs": epochs}
-                    worker.ask(**{**task, "epochs": 2})  # compiles, captures
+                    worker.ask(at_once=at_once, trials=at_once, epochs=2)  # compiles, captures
                     for _ in range(2 if options.quick else 5):
                         answer = worker.ask(**task)
                         rates.setdefault((contender, at_once), []).append(answer["per_s"])
