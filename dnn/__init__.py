@@ -38,7 +38,7 @@ __version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
 
 _PUBLIC = {
     "backend": "RoutineTable device_facts ops_for",
-    "backend.device": "cuda_problem free_bytes free_memory",
+    "backend.device": "cuda_problem free_bytes free_memory limit_memory",
     "callbacks": "BestCheckpoint Callback EarlyStopping Epoch ProgressBar Pruning",
     "data": """
         Dataset batches class_weights impute load_breast_cancer load_cleveland load_csv

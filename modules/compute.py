@@ -68,6 +68,13 @@ class Compute:
         """What `dnn.NeuralNetwork` and `dnn.Ensemble` are told."""
         return {"device": self.device, "dtype": self.precision}
 
+    def begin(self) -> None:
+        """Take no more of the GPU's memory, in this process, than the share allows."""
+        if self.is_gpu and self.share < 1:
+            from dnn import limit_memory
+
+            limit_memory(self.device, self.share)
+
     @property
     def description(self) -> str:
         """What computes, for a log: without a word to the GPU, which may be another process's."""

@@ -10,8 +10,10 @@ network is timed once, by itself.
 
 from __future__ import annotations
 
+import gc
+import logging
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import Rounds, TrainingJob
 from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimizer_of
-from .trial import Report, marked
+from .trial import Report, Reports, marked
 
 if TYPE_CHECKING:
     from dnn import Ensemble, History, RoutineTable
@@ -70,6 +72,7 @@ class _Training:
 
 
 _ON_CPU: Final = Compute()
+_log: Final = logging.getLogger(__name__)
 
 
 class FusedTrainings:
@@ -105,13 +108,59 @@ class FusedTrainings:
             groups.setdefault(key, []).append(training)
         results: list[list[dict[str, Any]]] = [[{}] * len(self._rounds) for _ in trials]
         for key, group in groups.items():
-            # In parts of about one size: the last one is no better than a few alone.
-            parts = -(-len(group) // self._most_networks(group[0].wanted))
-            for part in range(parts):
-                some = group[part::parts]
-                for training, found in zip(some, self._train(key, some), strict=True):
-                    results[training.trial][training.number] = found
+            for training, found in self._train_in_parts(key, group):
+                results[training.trial][training.number] = found
         return results
+
+    def _train_in_parts(
+        self, key: tuple[Any, ...], trainings: Sequence[_Training]
+    ) -> Iterator[tuple[_Training, dict[str, Any]]]:
+        """Train as many at once as fit; yield what each gave."""
+        left = trainings
+        while left:
+            # Of about one size: the last one is no better than a few alone.
+            parts = -(-len(left) // self._most_networks(left[0].wanted))
+            some = left[::parts]
+            found = self._train_if_they_fit(key, some)
+            if found is not None:
+                yield from zip(some, found, strict=True)
+                left = [training for place, training in enumerate(left) if place % parts]
+
+    def _train_if_they_fit(
+        self, key: tuple[Any, ...], trainings: Sequence[_Training]
+    ) -> list[dict[str, Any]] | None:
+        """Train all at once; None if the GPU had no room, and next time it may have it.
+
+        What was kept for other networks is dropped first; after that half as many are trained at
+        once from now on. One that is alone on the GPU and does not fit raises `OutOfDeviceMemory`.
+        """
+        from dnn import OutOfDeviceMemory
+
+        networks = len(trainings)
+        try:
+            return self._train(key, trainings)
+        except OutOfDeviceMemory as error:
+            is_alone = self._kept.keys() <= {(*key, networks)}
+            if is_alone and networks == 1:
+                raise
+            device = error.device
+        # No sooner: its traceback holds arrays.
+        self.make_room()
+        if is_alone:
+            half = networks // 2
+            self._most[trainings[0].wanted.plan_key()] = half
+            _log.warning(
+                "%d networks at once do not fit on %s: %d from now on", networks, device, half
+            )
+        return None
+
+    def make_room(self) -> None:
+        """Give the GPU back what is kept for the next networks."""
+        from dnn import free_memory
+
+        self._kept.clear()
+        gc.collect()
+        free_memory(self._compute.device)
 
     def _train(self, key: tuple[Any, ...], trainings: Sequence[_Training]) -> list[dict[str, Any]]:
         data = self._versions
@@ -123,6 +172,7 @@ class FusedTrainings:
         held_out = [job.test + offset for job, offset in zip(jobs, offsets, strict=True)]
         most = max(parameters.epochs for parameters in wanted)
         points = curve_epochs(most) if len(self._rounds) == 1 else frozenset()
+        curves: list[Reports] = [[] for _ in trainings]
 
         def on_epoch(
             epoch: int, active: Sequence[int], histories: Sequence[History]
@@ -134,7 +184,7 @@ class FusedTrainings:
             if done in points:
                 for k, history in zip(active, histories, strict=True):
                     metrics = _metrics(history.validation[-1], done * alone_s)
-                    trainings[k].report.curve.add(done, metrics)
+                    curves[k].append((done, metrics))
             return ()
 
         histories = networks.fit(
@@ -148,10 +198,13 @@ class FusedTrainings:
         )
         scores = networks.evaluate(data.rows, rows=held_out)
         found = []
-        for training, score, history in zip(trainings, scores, histories, strict=True):
+        for training, score, history, curve in zip(
+            trainings, scores, histories, curves, strict=True
+        ):
             metrics = _metrics(score, len(history) * alone_s)
             if points:
-                training.report.curve.add(len(history), metrics)
+                for step, reported in (*curve, (len(history), metrics)):
+                    training.report.curve.add(step, reported)
             found.append(marked(metrics, is_diverged=history.diverged))
         return found
 

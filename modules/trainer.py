@@ -8,9 +8,11 @@ calls that function, which may use any framework: ``train(parameters, report) ->
 from __future__ import annotations
 
 import importlib.util
+import logging
 import math
 import os
 import re
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -240,7 +242,11 @@ def missing_here(options: Options, module: Any) -> tuple[str, str] | None:
 def run(ctx: Context) -> int:
     """Run the trials that the master gives out until there are no more; return how many."""
     options: Options = ctx.options
-    compute = options.compute(ctx.gpus, ctx.gpu_share)
+    with _logged(ctx):
+        return _run(ctx, options, options.compute(ctx.gpus, ctx.gpu_share))
+
+
+def _run(ctx: Context, options: Options, compute: Compute) -> int:
     if options.train is None:
         ctx.log.info("networks are computed by %s", compute.description)
         if options.routines == "measured":
@@ -250,6 +256,27 @@ def run(ctx: Context) -> int:
                 task = options.task(ctx.folder, table, compute)
                 return run_trainer(ctx, task, options.limits)
     return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
+
+
+@contextmanager
+def _logged(ctx: Context) -> Iterator[None]:
+    """Let what dnn and this package log in this thread go to the log of the rank."""
+    thread = threading.get_ident()
+
+    class ToRank(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.thread == thread:
+                ctx.log.log(record.levelno, "%s", record.getMessage())
+
+    handler = ToRank()
+    loggers = [logging.getLogger(name) for name in ("dnn", __package__)]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def try_one(
@@ -297,6 +324,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     text = rest.pop(_TABLE, None)
     table = None if text is None else RoutineTable.from_json(text)
     compute = Compute(**rest.pop(_COMPUTE, {}))
+    compute.begin()
     given = Options.model_validate(rest, context={"folder": folder})
     rounds = _rounds(given, folder)
     # What has to be imported and compiled is no part of the first trial's time.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,25 +55,36 @@ class NetworkTrainer:
         results: list[dict[str, Any]] = []
         wanted = Hyperparameters.model_validate(dict(parameters))
         seeds = self._seeds(report.seed)
-        for number, data in enumerate(rounds):
+
+        def train_split(number: int) -> dict[str, Any]:
             # As if it were trained with others, which is up to who else is there.
             epoch_s = None if report.may_be_stopped else self._together.epoch_s(wanted, number)
-            results.append(
-                train(
-                    parameters,
-                    seeds[number],
-                    data,
-                    reporting,
-                    self._table,
-                    epoch_s,
-                    self._compute,
-                )
+            return train(
+                parameters,
+                seeds[number],
+                rounds[number],
+                reporting,
+                self._table,
+                epoch_s,
+                self._compute,
             )
+
+        for number in range(len(rounds)):
+            results.append(self._with_all_memory(partial(train_split, number)))
             if len(rounds) > 1 and not rounds.jobs[number].is_test:
                 so_far = self._means(results)
                 if not report(number + 1, **so_far):
                     return so_far
         return self._evaluated(results)
+
+    def _with_all_memory(self, train: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Train; if the GPU has no room, again without what is kept there for other networks."""
+        from dnn import OutOfDeviceMemory
+
+        with contextlib.suppress(OutOfDeviceMemory):
+            return train()
+        self._together.make_room()
+        return train()
 
     def train_together(
         self, trials: Sequence[tuple[dict[str, Any], Report]]

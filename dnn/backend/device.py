@@ -22,6 +22,7 @@ __all__ = [
     "free_bytes",
     "free_memory",
     "import_cupy",
+    "limit_memory",
     "version_text",
 ]
 
@@ -212,3 +213,18 @@ def free_memory(device: str | Device) -> None:
     cupy = import_cupy()
     with cupy.cuda.Device(Device.of(device).index):
         cupy.get_default_memory_pool().free_all_blocks()
+
+
+def limit_memory(device: str | Device, share: float) -> None:
+    """Let this process have a part of a GPU's memory; the rest is for other processes.
+
+    Parameters
+    ----------
+    device : str
+        Such as ``"cuda"``.
+    share : float
+        Of all memory of the GPU, above 0, at most 1.
+    """
+    cupy = import_cupy()
+    with cupy.cuda.Device(Device.of(device).index):
+        cupy.get_default_memory_pool().set_limit(fraction=share)

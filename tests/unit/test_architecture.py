@@ -415,6 +415,7 @@ def test_the_public_names_of_dnn() -> None:
         "free_bytes",
         "free_memory",
         "impute",
+        "limit_memory",
         "load_breast_cancer",
         "load_checkpoint",
         "load_cleveland",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +21,8 @@ from dnn.memory import allocation_statistics
 from modules import compute, reporter, trainer
 from modules.compute import MOST_NETWORKS, Compute
 from modules.hyperparameters import Hyperparameters
-from modules.trial import Report, trial_seed
+from modules.sweep.runners import InProcessRunner, Task
+from modules.trial import Report, Trial, trial_seed
 
 
 @pytest.fixture
@@ -214,6 +218,61 @@ def test_data_go_to_the_gpu_once(gpu: None) -> None:
     assert sent[1:] == [0, 0, 0]
 
 
+def test_networks_that_do_not_fit_are_trained_in_halves_then_fail(
+    gpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"dataset": "breast_cancer", "compute": {"device": "cuda"}}
+    pool, point = fake_cupy.MemoryPool, {"hidden": [64], "epochs": 1, "batch_size": 128}
+
+    def trained(most: int, count: int, room_bytes: int | None = None) -> tuple[list[Any], int]:
+        """Return what trials give, at most so many at once, and what memory they took."""
+        monkeypatch.setattr(Compute, "most_networks", lambda self, *of_networks: most)
+        gc.collect()
+        pool().free_all_blocks()
+        before = pool.used
+        monkeypatch.setattr(pool, "capacity", 2**40 if room_bytes is None else before + room_bytes)
+        here = InProcessRunner(Task(trainer.prepare, given, Path()))
+        trials = [Trial(number, point, trial_seed(3, number)) for number in range(count)]
+        together = here.run_together(trials)
+        results = [
+            result or here(trial, None) for trial, result in zip(trials, together, strict=True)
+        ]
+        monkeypatch.setattr(pool, "capacity", 2**40)
+        return results, pool.held - before
+
+    expected, all_bytes = trained(8, 8)
+    _, two_bytes = trained(2, 8)
+    room_bytes = two_bytes + 2**16  # for what Python has not freed yet
+    assert not caplog.messages
+    found, bytes_taken = trained(8, 8, room_bytes)
+    assert bytes_taken <= room_bytes < all_bytes
+    assert caplog.messages == [
+        "8 networks at once do not fit on cuda:0: 4 from now on",
+        "4 networks at once do not fit on cuda:0: 2 from now on",
+    ]
+    for one, same in zip(expected, found, strict=True):
+        assert not same.reason
+        assert one.metrics["loss"] == same.metrics["loss"]
+        assert [step for step, _ in one.reports] == [step for step, _ in same.reports]
+    # The small network of `prepare` fits, and not those of the trials.
+    point["hidden"] = [2**18]
+    failed, _ = trained(8, 2, room_bytes)
+    for result in failed:
+        assert re.search(r"cuda:0 has no room: .* wanted, .* free", result.reason)
+
+
+def test_copies_that_share_a_gpu_share_its_memory(
+    gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = fake_cupy.MemoryPool
+    monkeypatch.setattr(pool, "limit", 0)
+    Compute("cuda").begin()
+    Compute("cpu", share=0.5).begin()
+    assert pool.limit == 0
+    Compute("cuda", share=0.25).begin()
+    assert pool.limit == pool.capacity // 4
+
+
 FACTUAL = """
 def train(parameters, report):
     return {"score": parameters["x"]}
@@ -244,6 +303,18 @@ def test_the_ledger_says_once_what_computed_and_a_resumed_sweep_what_is_other(
         "results differ in rounding"
     ]
     assert said[0] in (sweep.run_dir / "report.html").read_text()
+
+
+def test_what_dnn_and_modules_log_is_in_the_log_of_the_rank(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ctx: Any = SimpleNamespace(log=logging.getLogger("of a rank"))
+    with trainer._logged(ctx):
+        for name in ("dnn", "modules.fused", "elsewhere"):
+            logging.getLogger(name).warning("%d calls of %s", 7, name)
+    logging.getLogger("dnn").warning("after the run")
+    forwarded = [text for name, _, text in caplog.record_tuples if name == "of a rank"]
+    assert forwarded == ["7 calls of dnn", "7 calls of modules.fused"]
 
 
 def logged(done: Any) -> list[str]:
