@@ -7,8 +7,9 @@ as one alone is:
    product, is rounded where it is written; parameters and everything else for the products alone.
 2. A product sums up in float32, adds the bias, takes the relu, and is rounded once; an output of
    the graph, such as the gradient of a weight, is not rounded at all.
-3. Elementwise operations on narrow values of their own shape compute in float32, and their result
-   is rounded once.
+3. Elementwise operations between products, on narrow values of their own shape, compute in float32,
+   and their result is rounded once. Where it leads to sums alone, as a square that becomes a
+   variance, it is not rounded.
 4. Everything else is float32: losses, softmax, sums and statistics, optimizers, outputs.
 
 With TF32 nothing is narrow; a product alone rounds its operands.
@@ -171,6 +172,7 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
         operands = {
             _origin(x) for node in graph.order if _is_product(node) for x in node.inputs[:2]
         }
+        leading = _leading_to(operands, graph)
         wanted = set(graph.outputs)
         rounded: dict[Node, Node] = {}  # a value brought back to float32 -> where it is kept
         for_products: dict[Node, Node] = {}  # a value of float32 -> the same, narrow
@@ -195,7 +197,7 @@ def _narrowing(precision: str, kept: np.dtype[Any]) -> Callable[[Graph], Graph]:
                     return new
             elif _is_view(node) and inputs[0] in rounded:
                 new = _on_narrow(node, rounded[inputs[0]])
-            elif _is_elementwise(node) and node not in wanted:
+            elif _is_elementwise(node) and node in leading and node not in wanted:
                 is_narrow = any(x in rounded and x.shape == node.shape for x in inputs)
                 if not is_narrow and node not in operands:
                     return None
@@ -242,6 +244,15 @@ def _is_view(node: Node) -> bool:
 
 def _is_elementwise(node: Node) -> bool:
     return node.kind == "fused" or isinstance(node.operation, Elementwise)
+
+
+def _leading_to(operands: set[Node], graph: Graph) -> set[Node]:
+    """Return nodes from which views and elementwise operations of one shape lead to operands."""
+    leading = set(operands)
+    for node in reversed(graph.order):
+        if node in leading and (_is_view(node) or _is_elementwise(node)):
+            leading |= {x for x in node.inputs if _is_view(node) or x.shape == node.shape}
+    return leading
 
 
 def _origin(x: Node) -> Node:

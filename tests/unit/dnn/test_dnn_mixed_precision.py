@@ -255,6 +255,21 @@ def test_k_networks_equal_each_alone_bit_for_bit(precision, device):
             assert copied.trained_arrays()[name].tobytes() == array.tobytes(), name
 
 
+def test_a_variance_is_of_squares_that_are_not_rounded():
+    """Squares of 300 are beyond float16, and those of bfloat16 would be good for 2 digits."""
+    x, y = task()
+    losses = {}
+    for dtype in ("float32", *KEPT):
+        layers = [dnn.Input(8), dnn.FullyConnected(16), dnn.BatchNorm(), dnn.Activation("relu")]
+        model = dnn.NeuralNetwork([*layers, dnn.FullyConnected(2)], dtype=dtype, seed=1)
+        losses[dtype] = model.fit(x * 300, y, epochs=3).loss
+        order = model._network.plan("training", 32).plan.graph.order
+        (square,) = [node for node in order if node.kind == "square"]
+        assert square.dtype == np.float32
+    for dtype in KEPT:
+        np.testing.assert_allclose(losses[dtype], losses["float32"], rtol=2e-2)
+
+
 def test_an_ensemble_that_begins_again_has_the_first_scale():
     x, y = task()
     x *= 1e3
