@@ -15,6 +15,7 @@ DIEL_STANDIN_NAME    name of the GPU, which is otherwise ``stand-in GPU``
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
 import functools
 import itertools
@@ -285,6 +286,9 @@ class MemoryPool:
     def get_limit(self):
         return self.limit
 
+    def malloc(self, size):
+        raise AssertionError("what the stand-in captures allocates nothing")
+
     @classmethod
     def take(cls, size):
         if cls.used + size > min(cls.capacity, cls.limit or cls.capacity):
@@ -515,6 +519,8 @@ cuda = SimpleNamespace(
     Event=Event,
     Device=Device,
     malloc_managed=malloc_managed,
+    MemoryPool=MemoryPool,
+    using_allocator=lambda allocator: contextlib.nullcontext(),
     memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
     runtime=SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError,

@@ -41,7 +41,7 @@ def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
         ``"cpu"``: compiled loops where Numba is installed, else NumPy; ``"numpy"``: NumPy always;
         ``"cuda"`` or ``"cuda:1"``: a GPU, through CuPy.
     routines : RoutineTable, optional
-        Which of several routines computes what; only compiled loops have a choice.
+        Which of several routines computes what; compiled loops and GPUs have a choice.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
     if device == "cuda" or str(device).startswith("cuda:"):
         from dnn.backend.cuda.ops import CudaOps
 
-        return CudaOps(Device.of(device))
+        return CudaOps(Device.of(device), routines=routines)
     if device != "cpu":
         raise unknown_name("device", device, ["cpu", "numpy", "cuda"])
     if not has_numba():

@@ -173,6 +173,9 @@ def allocating(cupy: Any, wanted_bytes: int, index: int = 0) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, MemoryError) or getattr(error, "status", None) == OUT_OF_MEMORY:
             free, total = _free_bytes(cupy, index)
+            pool = cupy.get_default_memory_pool()
+            if limit := pool.get_limit():  # what the process may have, where several share a GPU
+                free, total = min(free, limit - pool.used_bytes()), min(total, limit)
             raise OutOfDeviceMemory(f"cuda:{index}", wanted_bytes, free, total) from error
         raise
 

@@ -23,6 +23,11 @@ CANDIDATES = {
     "sum": ("loop", "numpy", "ones"),
     # Matrix products: in parts, one for each thread, or whole, by one. By multiplications.
     "product": ("parts", "whole"),
+    # On a GPU. Sums over rows or columns: a kernel of ours, cuBLAS with a vector of ones, CuPy's
+    # reduction. By elements.
+    "gpu_sum": ("kernel", "gemv", "library"),
+    # Networks that train at once. By the parameters of one.
+    "gpu_models": ("1", "16", "64", "256", "1024"),
 }
 
 Choices = Mapping[str, Sequence[tuple[int, str]]]

@@ -282,9 +282,12 @@ class Replay:
     def _capture(self) -> None:
         """Try to make the graph; nothing is computed."""
         self._may_capture = False
-        stream = self._cupy.cuda.Stream(non_blocking=True)
+        cuda = self._cupy.cuda
+        stream = cuda.Stream(non_blocking=True)
+        # What CuPy's own functions allocate belongs to the graph: nobody else gets it afterwards.
+        self._pool = cuda.MemoryPool()
         try:
-            with stream:
+            with stream, cuda.using_allocator(self._pool.malloc):
                 self._prepare()
                 stream.begin_capture()
                 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,12 @@ from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy
 from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step, empty
+from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
+from dnn.backend.routines import CANDIDATES, RoutineTable
 
 __all__ = ["CudaOps"]
+
+BFLOAT16_ONE = 0x3F80
 
 
 def _launched(function: Callable[..., Any]) -> Any:
@@ -48,6 +52,8 @@ class CudaOps(Ops):
         What stands in for CuPy in tests.
     blas : Cublas, optional
         What stands in for cuBLAS in tests.
+    routines : RoutineTable, optional
+        Which of several routines sums up a matrix; without one it is a kernel of ours.
 
     Raises
     ------
@@ -64,7 +70,17 @@ class CudaOps(Ops):
     passes = ("product_bias", "elementwise_fusion")
     in_blocks = False
 
-    def __init__(self, device: Device, cupy: Any = None, blas: Any = None) -> None:
+    SIZES = (16, 64, 256, 1024, 4096)
+    """Rows and columns of the matrices whose sums are measured."""
+
+    def __init__(
+        self,
+        device: Device,
+        cupy: Any = None,
+        blas: Any = None,
+        routines: RoutineTable | None = None,
+    ) -> None:
+        super().__init__(routines)
         if cupy is None:
             device.require()
             cupy = import_cupy()
@@ -74,6 +90,7 @@ class CudaOps(Ops):
         self._index = device.index
         self.launcher = Launcher(cupy, device.index)
         self.blas = Cublas(cupy, device.index) if blas is None else blas
+        self._ones: dict[np.dtype[Any], Array] = {}
         self._replays: weakref.WeakSet[Replay] = weakref.WeakSet()
 
     # Plans.
@@ -112,7 +129,7 @@ class CudaOps(Ops):
             prepared = self.lt.prepare(a, b, out, bias, relu, fast)
             if prepared is not None:
                 return [(self._run_prepared, (prepared, a, b, *operands, out))]
-        sums = out if out.dtype == np.float32 else empty(self, out.shape, np.float32)
+        sums = out if out.dtype == SINGLE else empty(self, out.shape, SINGLE)
         chain: Chain = ((ADD, 0, 1),) if operands else ()
         chain += ((RELU, len(operands) * 2),) if relu else ()
         spec = formulas.chain(chain, 1 + len(operands))
@@ -120,8 +137,8 @@ class CudaOps(Ops):
         return [multiply, (self._run_narrow, (spec, sums, *operands, out))]
 
     def sum_narrow(self, x: Array, axes: tuple[int, ...], out: Array) -> list[Step]:
-        """Return the call of a reduction that reads narrow elements."""
-        return [(self._sum_narrow, (x, axes, out))]
+        """Return the call of a sum that reads narrow elements."""
+        return [(self._sum, (x, axes, out, True))]
 
     def finite_flags(self, gradients: Array, out: Array) -> list[Step]:
         """Return the call of a reduction that keeps what is not finite."""
@@ -261,14 +278,61 @@ class CudaOps(Ops):
     take_batch: Any = _launched(gathers.take_batch)
     end_batch: Any = _launched(gathers.end_batch)
 
-    sum: Any = _launched(reductions.reduction("sum"))
+    def sum(self, x: Array, axes: tuple[int, ...], out: Array) -> None:  # type: ignore[override]
+        """Sum over `axes`; over rows or columns by what the table of routines says."""
+        self._sum(x, axes, out, False)
+
+    def _sum(self, x: Array, axes: tuple[int, ...], out: Array, bfloat16: bool) -> None:
+        axes = tuple(axis % x.ndim for axis in axes)
+        how = "kernel"
+        if self.routines is not None and _is_sum_of_matrix(x, axes, out):
+            # Of one network, so that K at once get what each would get alone.
+            how = self.routines("gpu_sum", x.shape[-2] * x.shape[-1]) or how
+        self._sum_by(how, x, axes, out, bfloat16)
+
+    def _sum_by(
+        self, how: str, x: Array, axes: tuple[int, ...], out: Array, bfloat16: bool
+    ) -> None:
+        if how == "gemv":
+            ones = self._vector_of_ones(x.shape[axes[0]], x.dtype)
+            rows = axes[0] == x.ndim - 2
+            a, b = (ones.reshape(1, -1), x) if rows else (x, ones.reshape(-1, 1))
+            self._multiply(a, b, out, False)
+        elif how == "library" and x.dtype == out.dtype:
+            self.launcher.call(self.cupy.sum, x, axes, None, out, True)
+        else:
+            self.launcher.reduce(reductions.REDUCTIONS["sum"], [x], axes, out, bfloat16=bfloat16)
+
+    def _vector_of_ones(self, length: int, dtype: np.dtype[Any]) -> Array:
+        if dtype not in self._ones or len(self._ones[dtype]) < length:
+            one = BFLOAT16_ONE if dtype == BFLOAT16 else 1
+            self._ones[dtype] = self.asarray(np.full(length, one, dtype))
+        return self._ones[dtype][:length]
+
+    def candidates(self) -> Iterator[tuple[str, int, Mapping[str, Callable[[], object]]]]:
+        """Return sums over rows, from small to large; what no CUDA graph can hold is left out."""
+        for n in self.SIZES:
+            x = self.asarray(np.ones((n, n), np.float32))
+            out = empty(self, (1, n), np.float32)
+            calls = {}
+            for name in CANDIDATES["gpu_sum"]:
+                ((run, _),) = self.link([(self._sum_by, (name, x, (0,), out, False))])
+                for _ in range(2):  # the second run captures
+                    run()
+                if name == "kernel" or run.__self__.how == "one CUDA graph":  # type: ignore[attr-defined]
+                    calls[name] = functools.partial(self._run_and_wait, run)
+            yield "gpu_sum", n * n, calls
+
+    def _run_and_wait(self, run: Callable[..., object]) -> None:
+        run()
+        self.cupy.cuda.get_current_stream().synchronize()
+
     prod: Any = _launched(reductions.reduction("prod"))
     max: Any = _launched(reductions.reduction("max"))
     min: Any = _launched(reductions.reduction("min"))
     argmax: Any = _launched(reductions.argmax)
     sum_of_squares: Any = _launched(reductions.sum_of_squares)
     all_finite: Any = _launched(reductions.all_finite)
-    _sum_narrow: Any = _launched(reductions.sum_narrow)
     _finite_flags: Any = _launched(reductions.finite_flags)
 
     log_softmax: Any = _launched(classification.log_softmax)
@@ -284,6 +348,15 @@ class CudaOps(Ops):
     def gemm(self, a: Array, b: Array, out: Array) -> None:  # type: ignore[override]
         """Matrix products by cuBLAS."""
         self._multiply(a, b, out, False)
+
+
+def _is_sum_of_matrix(x: Array, axes: tuple[int, ...], out: Array) -> bool:
+    """Return whether sums are over rows or columns, of floats that lie one behind the other."""
+    if x.ndim < 2 or axes not in ((x.ndim - 2,), (x.ndim - 1,)) or not x.flags.c_contiguous:
+        return False
+    if out.dtype == np.float64:
+        return x.dtype == np.float64
+    return out.dtype == SINGLE and x.dtype in (SINGLE, HALF, BFLOAT16)
 
 
 def _shares(x: Array, arrays: Sequence[Array]) -> bool:

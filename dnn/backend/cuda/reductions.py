@@ -16,7 +16,6 @@ __all__ = [
     "argmax",
     "finite_flags",
     "reduction",
-    "sum_narrow",
     "sum_of_squares",
 ]
 
@@ -80,11 +79,6 @@ def reduction(name: str) -> Callable[[Launcher, Any, tuple[int, ...], Any], None
         launcher.reduce(REDUCTIONS[name], [x], tuple(axis % x.ndim for axis in axes), out)
 
     return reduce
-
-
-def sum_narrow(launcher: Launcher, x: Any, axes: tuple[int, ...], out: Any) -> None:
-    """Sum of float16 or bfloat16, in float32."""
-    launcher.reduce(REDUCTIONS["sum"], [x], tuple(axis % x.ndim for axis in axes), out, 1.0, True)
 
 
 def argmax(launcher: Launcher, x: Any, axis: int, out: Any) -> None:

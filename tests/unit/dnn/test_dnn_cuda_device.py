@@ -25,9 +25,10 @@ class Library:
         return 0
 
 
-def machine(free=1 << 30, kept=0):
+def machine(free=1 << 30, kept=0, limit=0):
     """Return what a machine with one GPU shows of CuPy."""
     pool = SimpleNamespace(given=0, free_bytes=lambda: kept)
+    pool.get_limit, pool.used_bytes = lambda: limit, lambda: 3 << 30
     pool.free_all_blocks = lambda: setattr(pool, "given", pool.given + 1)
     runtime = SimpleNamespace(
         driverGetVersion=lambda: 13020,
@@ -91,6 +92,12 @@ def test_a_gpu_without_room_is_an_error_with_numbers():
         assert str(caught.value) == "cuda:1 has no room: 1.5 GiB wanted, 1.0 GiB of 140.0 free"
         assert caught.value.device == "cuda:1"
         assert (caught.value.wanted_bytes, caught.value.free_bytes) == (3 << 29, 1 << 30)
+    for limit, text in ((7 << 29, "0.5 GiB of 3.5"), (70 << 30, "1.0 GiB of 70.0")):
+        with (
+            pytest.raises(OutOfDeviceMemory, match=f"{text} free"),
+            allocating(machine(1 << 30, 0, limit), 1),
+        ):
+            raise refused(MemoryError)
     for other in (refused(RuntimeError, status=700), ValueError("no")):
         with pytest.raises(type(other)), allocating(machine(), 1):
             raise other

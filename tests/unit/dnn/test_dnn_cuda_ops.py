@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import cuda_emulator
+import fake_cublas
 import fake_cupy
 import numpy as np
 import pytest
 from cuda_catalogue import OPTIMIZERS
+from fake_cublas import narrowed, widened
 from operation_cases import FORMULAS, compute
 
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.device import Device
 from dnn.backend.ops import Ops
+from dnn.backend.routines import CANDIDATES, RoutineTable
 from dnn.errors import DeviceError, DtypeError, ShapeError
 from dnn.optimizers.optimizer import clip_steps
 from dnn.parameters import FlatBuffer, Segment
@@ -420,3 +423,73 @@ def test_whole_numbers_of_16_bits_are_no_bfloat16_by_accident(ops):
     ):
         with pytest.raises(DtypeError, match="on a GPU 16-bit whole numbers are not supported"):
             call()
+
+
+# -- routines -------------------------------------------------------------------------------------
+
+
+def launched(ops, function, *arguments):
+    """Return what a function launches: kernels, products as (rows, columns), functions of CuPy."""
+    kernels, products = fake_cupy.RawModule.launches, fake_cublas.Library.multiplications
+    before = len(kernels), len(products)
+    fake_cupy.Stream.log.clear()
+    function(*arguments)
+    names = {name.split("__")[0] for name in kernels[before[0] :]}
+    names |= {(asked.rows, asked.columns) for asked in products[before[1] :]}
+    return names | {name for name in fake_cupy.Stream.log if name.startswith("cupy")}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("models", [(), (3,)])
+@pytest.mark.parametrize("axis", [-2, -1])
+@pytest.mark.parametrize("routine", CANDIDATES["gpu_sum"])
+def test_sums_by_every_routine(ops, monkeypatch, routine, axis, models, dtype):
+    monkeypatch.setattr(ops, "routines", RoutineTable({"gpu_sum": [(0, routine)]}))
+    x = normal(*models, 20, 30).astype(dtype)
+    expected = x.sum(axis, keepdims=True)
+    out = fake_cupy.empty(expected.shape, dtype)
+    found = launched(ops, ops.sum, ops.asarray(x), (axis,), out)
+    product = (30, 1) if axis == -2 else (1, 20)
+    assert found == {"kernel": {"sum"}, "gemv": {product}, "library": {"cupy.sum"}}[routine]
+    tolerance = TOLERANCE[dtype] * 20
+    np.testing.assert_allclose(ops.to_host(out), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("code", ["f2", "u2"])
+@pytest.mark.parametrize("routine", CANDIDATES["gpu_sum"])
+def test_narrow_sums_by_every_routine_but_the_library(ops, monkeypatch, routine, code):
+    monkeypatch.setattr(ops, "routines", RoutineTable({"gpu_sum": [(0, routine)]}))
+    x = narrowed(normal(20, 30), code)
+    for axis, product in ((0, (30, 1)), (1, (1, 20))):
+        expected = widened(x).sum(axis, keepdims=True)
+        out = fake_cupy.empty(expected.shape, "f4")
+        ((function, arguments),) = ops.sum_narrow(ops.asarray(x), (axis,), out)
+        found = launched(ops, function, *arguments)
+        assert found == ({product} if routine == "gemv" else {"sum"})
+        np.testing.assert_allclose(ops.to_host(out), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_other_sums_are_a_kernel_of_ours(ops, monkeypatch):
+    monkeypatch.setattr(ops, "routines", RoutineTable({"gpu_sum": [(0, "gemv")]}))
+    x = ops.asarray(normal(4, 6, 8))
+    half = ops.asarray(normal(6, 8).astype("f2"))
+    strided = x[0][:, ::2]
+    for given, axes in ((x, (0,)), (x, (1, 2)), (half, (0,)), (strided, (0,)), (x[0, 0], (0,))):
+        shape = tuple(1 if i in axes else n for i, n in enumerate(given.shape))
+        assert launched(ops, ops.sum, given, axes, fake_cupy.empty(shape, given.dtype)) == {"sum"}
+
+
+def test_routines_are_measured_as_cuda_graphs(ops, monkeypatch):
+    monkeypatch.setattr(ops, "SIZES", (4, 8))
+    found = list(ops.candidates())
+    assert [(name, size, list(calls)) for name, size, calls in found] == [
+        ("gpu_sum", n * n, list(CANDIDATES["gpu_sum"])) for n in (4, 8)
+    ]
+    graphs = fake_cupy.Graph.launched
+    for _, _, calls in found:
+        for call in calls.values():
+            call()
+    assert fake_cupy.Graph.launched == graphs + 6
+    monkeypatch.setattr(fake_cupy.Stream, "fails", "operation not permitted when capturing")
+    assert [list(calls) for _, _, calls in ops.candidates()] == [["kernel"]] * 2
+    assert RoutineTable.measure(ops).choices == {"gpu_sum": [(0, "kernel")]}

@@ -58,7 +58,7 @@ def test_a_measured_table_is_followed_and_every_routine_is_right():
     from dnn.backend.cpu.ops import CpuOps
 
     measured = RoutineTable.measure(CpuOps())
-    assert set(measured.choices) == set(CANDIDATES)
+    assert set(measured.choices) == {"sum", "product"}
     x = np.random.default_rng(1).normal(size=(100, 60)).astype("f4")
     for name in CANDIDATES["sum"]:
         ops = CpuOps(RoutineTable({"sum": [(0, name)], "product": [(0, "whole")]}))

@@ -6,7 +6,7 @@
     mixed precision                      test_mixed_precision_products_take_half_operands, and
                                          test_mixed_precision_products_on_a_gpu_take_half_operands
     operations                           test_operations
-    reductions                           test_reductions
+    reductions                           test_reductions, test_reductions_on_a_gpu_are_chosen
 
     a bias per sample                    test_defect_a_bias_per_sample_instead_of_per_unit
     gradients of several consumers       test_defect_gradients_of_a_node_with_several_consumers
@@ -176,6 +176,58 @@ def test_reductions():
     for table in [measured, *(RoutineTable({"sum": [(0, way)]}) for way in CANDIDATES["sum"])]:
         (found,) = graph.evaluate([graph.sum(x, 0)], {x: values}, CpuOps(table))
         np.testing.assert_allclose(found, values.sum(0), rtol=1e-4, atol=1e-5)
+
+
+def test_reductions_on_a_gpu_are_chosen():
+    """A kernel of ours, cuBLAS, or CuPy: what the table says for the size, on the stand-in."""
+    from dnn.backend.cuda.ops import CudaOps
+    from dnn.backend.device import Device
+
+    if cuda_emulator.COMPILER is None:
+        pytest.skip("there is no C++ compiler to run CUDA kernels with")
+
+    def routines(choices, rows):
+        """Return what sums over rows of a plan with such a table launch."""
+        ops = CudaOps(
+            Device("cuda"), fake_cupy, fake_cupy.Blas(), RoutineTable({"gpu_sum": choices})
+        )
+        values = np.random.default_rng(0).normal(size=(rows, 8)).astype("f4")
+        x = graph.placeholder(values.shape)
+        logs = fake_cupy.RawModule.launches, fake_cublas.Library.multiplications
+        before = [len(log) for log in logs]
+        fake_cupy.Stream.log.clear()
+        (found,) = graph.evaluate([graph.sum(x, 0)], {x: values}, ops)
+        np.testing.assert_allclose(found, values.sum(0), rtol=1e-4, atol=1e-5)
+        kernels, products = (log[at:] for log, at in zip(logs, before, strict=True))
+        used = {"kernel"} if any(name.startswith("sum__") for name in kernels) else set()
+        used |= {"gemv" for asked in products if 1 in (asked.rows, asked.columns)}
+        return used | ({"library"} if "cupy.sum" in fake_cupy.Stream.log else set())
+
+    for way in CANDIDATES["gpu_sum"]:
+        assert routines([(0, way)], 40) == {way}
+    by_size = [(0, "gemv"), (200, "library"), (1000, "kernel")]
+    assert [routines(by_size, rows) for rows in (20, 40, 200)] == [
+        {"gemv"},
+        {"library"},
+        {"kernel"},
+    ]
+
+    now = [0.0]
+    costs = {"kernel": (3.0, 1.0), "gemv": (1.0, 9.0), "library": (2.0, 2.0)}
+
+    class Timed(Ops):
+        def candidates(self):
+            for at, size in enumerate((256, 65536)):
+                yield "gpu_sum", size, {name: spend(cost[at]) for name, cost in costs.items()}
+
+    def spend(seconds):
+        def call():
+            now[0] += seconds
+
+        return call
+
+    table = RoutineTable.measure(Timed(), clock=lambda: now[0])
+    assert table.choices == {"gpu_sum": [(0, "gemv"), (65536, "kernel")]}
 
 
 def test_defect_a_bias_per_sample_instead_of_per_unit():
