@@ -7,14 +7,16 @@ CuPy, cuBLAS and the GPU are the tests' own (`tests/standin`).
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import cuda_emulator
 import pytest
-from support import ROOT, WORKFLOWS, check_end, diel, results, run_dir
+from support import ROOT, WORKFLOWS, check_end, diel, execute, results, run_dir, workflow
 
 STANDIN = {"PYTHONPATH": str(ROOT / "tests" / "standin"), "CUDA_VISIBLE_DEVICES": "0,1"}
 DIGITS = WORKFLOWS / "digits_gpu.toml"
@@ -22,6 +24,34 @@ DIGITS = WORKFLOWS / "digits_gpu.toml"
 standin = pytest.mark.skipif(
     cuda_emulator.COMPILER is None, reason="there is no C++ compiler to run CUDA kernels with"
 )
+
+
+SWEEP = """\
+[[module]]
+name = "master"
+function = "modules.master:run"
+[module.options]
+strategy = "random"
+trials = {trials}
+objective = "accuracy"
+seed = 1
+{master}
+[module.options.space]
+learning_rate = {{ from = 0.05, to = 0.5, scale = "log" }}
+hidden = [[32]]
+batch_size = 64
+epochs = {epochs}
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+{trainer}
+[module.options]
+dataset = "digits"
+{options}
+[[group]]
+name = "search"
+modules = ["master", "trainer"]
+"""
 
 
 def trials(folder: Path) -> list[dict[str, Any]]:
@@ -61,6 +91,57 @@ def test_a_sweep_trains_on_one_gpu_a_copy(tmp_path: Path) -> None:
     for rank in busy:
         assert set(rank["products"]) <= {"(2, 2, 2)", "(2, 2, 0)"}
         assert rank["graphs"] > 0
+
+
+@standin
+def test_copies_share_a_gpu_and_say_once_why_no_graph_is_captured(tmp_path: Path) -> None:
+    """Folds and early stopping too, as on the CPU."""
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    text = SWEEP.format(
+        trials=4,
+        epochs=3,
+        master='early_stopping = { rule = "median", startup_trials = 1, warmup_steps = 1 }',
+        trainer="copies = 2\ngpus = 0.5",
+        options='evaluation = { method = "k_fold", folds = 2 }\nprecision = "bfloat16"',
+    )
+    environment = {**STANDIN, "CUDA_VISIBLE_DEVICES": "0", "DIEL_STANDIN_FAIL": "capture"}
+    finished = diel("run", workflow(tmp_path, text), cwd=tmp_path, environment=environment)
+    check_end(finished, tmp_path)
+    records = trials(tmp_path)
+    assert len(records) == 4
+    assert {record["state"] for record in records} <= {"finished", "stopped"}
+    facts = [record["computed_by"] for record in records if "computed_by" in record]
+    assert {fact["precision"] for fact in facts} == {"bfloat16"}
+    for log in (run_dir(tmp_path) / "logs").glob("trainer.*.log"):
+        said = re.findall(r"a plan of \d+ calls is launched call by call, .*", log.read_text())
+        assert len(said) <= 1
+        assert all("DIEL_STANDIN_FAIL" in line for line in said)
+    assert "not as a CUDA graph: DIEL_STANDIN_FAIL says that nothing is captured" in finished.stdout
+
+
+@standin
+def test_networks_that_do_not_fit_on_the_gpu_are_trained_in_halves(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    text = SWEEP.format(trials=16, epochs=1, master="", trainer="gpus = 1", options="")
+    # cuBLAS takes 32 MiB of it.
+    environment = {**STANDIN, "DIEL_STANDIN_BYTES": "35000000"}
+    finished = diel("run", workflow(tmp_path, text), cwd=tmp_path, environment=environment)
+    check_end(finished, tmp_path)
+    assert [record["state"] for record in trials(tmp_path)] == ["finished"] * 16
+    said = re.findall(r"(\d+) networks at once do not fit on cuda:0: (\d+) from", finished.stdout)
+    assert said
+    assert all(int(now) == int(before) // 2 for before, now in said)
+
+
+@standin
+def test_the_tests_for_a_gpu_pass_on_the_stand_in() -> None:
+    """So that a GPU is the only thing that is new to them; the slow ones are run elsewhere."""
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "tests" / "gpu"]
+    elsewhere = "not operation and not kinks and not test_training and not torch and not options"
+    environment = {**STANDIN, "CUDA_VISIBLE_DEVICES": "0"}
+    finished = execute([*line, "-k", elsewhere], cwd=ROOT, environment=environment)
+    assert finished.status == 0, finished.output
+    assert "skipped" not in finished.stdout
 
 
 def test_without_a_gpu_no_rank_starts(tmp_path: Path) -> None:
