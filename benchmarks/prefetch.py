@@ -41,15 +41,14 @@ def epochs_s(way: str, data: Any, epochs: int) -> tuple[list[float], float]:
 
 
 def main() -> None:
-    options = harness.parser(__doc__).parse_args()
+    options = harness.gpu_parser(__doc__).parse_args()
     sys.path.insert(0, str(harness.REPOSITORY))
     from dnn import DeviceData
-    from dnn.backend import device_facts
-    from dnn.backend.device import cuda_problem
 
-    if problem := cuda_problem():
-        sys.exit(f"prefetch: this benchmark needs a GPU: {problem}")
+    harness.require_gpu("prefetch")
     rounds, epochs, samples = (2, 3, 20_000) if options.quick else (3, 10, 60_000)
+    if options.tiny:
+        rounds, epochs, samples = 1, 1, 2 * BATCH
     generator = np.random.default_rng(SEED)
     y = generator.integers(0, CLASSES, samples)
     centres = generator.random((CLASSES, INPUTS), np.float32)
@@ -72,7 +71,7 @@ def main() -> None:
         ],
         options.json,
         samples=str(samples),
-        **device_facts("cuda"),
+        **harness.gpu(),
     )
 
 
