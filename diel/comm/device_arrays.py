@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 LARGEST_PINNED_BYTES: Final = 2**28
 """Larger arrays travel through ordinary memory: pinned memory is kept, and never swapped out."""
 GPU_AWARE: Final = "GPU-aware MPI"
+_NO_ARRAYS: Final = frozenset({bytes, int, float, str, tuple, list, dict, type(None)})
 _PINNED: Final = "pinned memory"
 _ORDINARY: Final = "ordinary memory"
 
 
 def is_on_device(value: object) -> bool:
     """Whether a value is an array in the memory of a GPU."""
+    if type(value) in _NO_ARRAYS:  # to ask an integer for an attribute takes as long as to pack it
+        return False
     try:
         return hasattr(value, "__cuda_array_interface__")
     except Exception:  # PyTorch refuses it for a tensor that requires its gradient: that is pickled

@@ -62,10 +62,11 @@ class Context:
     threads : int
         BLAS/OpenMP threads of this rank; already set.
     gpus : tuple of int
-        The devices that are this rank's alone, as CUDA counts them in this process: from 0. Which
-        they are on the node is in ``CUDA_VISIBLE_DEVICES``.
+        The devices of this rank, as CUDA counts them in this process: from 0. Which they are on
+        the node is in ``CUDA_VISIBLE_DEVICES``.
     gpu_share : float
-        How much of its devices this rank may use: less than 1.0 where ranks share a device.
+        How much of its device this rank may use: 1.0, and no other rank uses it, or less where
+        ``gpus = 0.25`` in the workflow file lets ranks share one.
     tuples : TupleClient
         The tuple space.
     results : Results

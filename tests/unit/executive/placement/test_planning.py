@@ -149,6 +149,13 @@ def test_the_fewest_gpus_that_each_node_must_have(ranks: int, per_node: int, exp
         arranged(work, ranks, per_node, expected - 1)
 
 
+def test_ranks_that_share_need_fewer_gpus() -> None:
+    work = workflow({"g": (["a", "b"], [])}, a={"copies": 5, "gpus": 0.25}, b={"copies": 2})
+    plans, pool = plan_groups(work, 9, "w.toml"), pool_ranks(work, 9)
+    assert fewest_gpus_per_node(work, plans, pool, per_node=9) == 2
+    assert fewest_gpus_per_node(work, plans, pool, per_node=6) == 1
+
+
 # -- moments --------------------------------------------------------------------------------------
 
 
