@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .hyperparameters import Hyperparameters, optimizer_of
+
+if TYPE_CHECKING:
+    from dnn import History
 
 MOST_NETWORKS: Final = 64
 """In one plan on a CPU: with more of them what a step needs no longer stays in a core's cache."""
@@ -81,6 +87,26 @@ class Compute:
         from dnn import ops_for
 
         return f"a GPU, in {self.precision}" if self.is_gpu else ops_for("cpu").description
+
+    def is_too_narrow(self, history: History) -> bool:
+        """Whether a training in float16 has never had a finite loss."""
+        return self.precision == "float16" and not math.isfinite(history.loss[0])
+
+    def metrics_of(self, history: History) -> dict[str, int]:
+        """Return what a precision adds to the metrics of a training."""
+        return {"skipped_steps": history.skipped_steps} if self.precision == "float16" else {}
+
+    @contextmanager
+    def without_warnings(self) -> Iterator[None]:
+        """Leave out the warning that a network diverged in float16: its trial says so."""
+        if self.precision != "float16":
+            yield
+            return
+        from dnn import MixedPrecisionWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MixedPrecisionWarning)
+            yield
 
     def facts(self) -> dict[str, str]:
         """Return what computes: the device and its name, the precision, versions of libraries."""

@@ -15,7 +15,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,7 +92,7 @@ class FusedTrainings:
     def __call__(
         self, trials: Sequence[tuple[Hyperparameters, Sequence[int], Report]]
     ) -> list[list[dict[str, Any]]]:
-        """Train; return for each trial what each split gave.
+        """Train; return for each trial what each split gave; nothing if float16 is too narrow.
 
         A trial comes with the seed of each split. Of a single split its report gets the learning
         curve.
@@ -197,14 +197,18 @@ class FusedTrainings:
             on_epoch=on_epoch,
         )
         scores = networks.evaluate(data.rows, rows=held_out)
-        found = []
+        found: list[dict[str, Any]] = []
         for training, score, history, curve in zip(
             trainings, scores, histories, curves, strict=True
         ):
+            if self._compute.is_too_narrow(history):
+                found.append({})
+                continue
             metrics = _metrics(score, len(history) * alone_s)
             if points:
                 for step, reported in (*curve, (len(history), metrics)):
                     training.report.curve.add(step, reported)
+            metrics |= self._compute.metrics_of(history)
             found.append(marked(metrics, is_diverged=history.diverged))
         return found
 
@@ -263,12 +267,11 @@ class FusedTrainings:
                 routines=self._table,
                 **self._compute.networks,
             )
-            batch_size = wanted.batch_size
-            times_s = model.fit(alone.training, batch_size=batch_size, progress=False).epoch_times_s
-            if times_s[0] < _LONG_S:
-                times_s = model.fit(
-                    alone.training, epochs=_TIMED_EPOCHS, batch_size=batch_size, progress=False
-                ).epoch_times_s
+            fit = partial(model.fit, alone.training, batch_size=wanted.batch_size, progress=False)
+            with self._compute.without_warnings():
+                times_s = fit().epoch_times_s
+                if times_s[0] < _LONG_S:
+                    times_s = fit(epochs=_TIMED_EPOCHS).epoch_times_s
             # As `undisturbed_s` has it.
             self._epoch_alone_s[key] = min(times_s)
         return self._epoch_alone_s[key]

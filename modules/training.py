@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from .compute import Compute
 from .evaluation import Rounds, SplitData, collect, means
@@ -107,6 +107,8 @@ class NetworkTrainer:
             given.append((wanted[place], self._seeds(report.seed), report))
         found: list[dict[str, Any] | None] = [None] * len(trials)
         for place, results in zip(narrow, self._together(given), strict=True):
+            if not all(results):
+                continue  # alone it is found out why
             self._report_splits(results, trials[place][1])
             found[place] = self._evaluated(results)
         return found
@@ -192,23 +194,47 @@ def train(
     -------
     dict of str to float or bool
         `METRICS`: accuracy, loss and Matthews correlation coefficient on the validation rows,
-        and what the training takes in seconds, see `undisturbed_s`; and ``diverged`` if it did.
+        and what the training takes in seconds, see `undisturbed_s`; ``diverged`` if it did; in
+        float16 ``skipped_steps`` too.
+
+    Raises
+    ------
+    NonFiniteError
+        If the loss was never finite in float16; it names the layer.
     """
     wanted = Hyperparameters.model_validate(dict(parameters))
     model = _model(wanted, seed, data, table, compute)
-    history = model.fit(
-        data.training,
-        epochs=wanted.epochs,
-        batch_size=wanted.batch_size,
-        callbacks=[] if report is None else [_epoch_reports(report, wanted.epochs, data, epoch_s)],
-        progress=False,
-    )
+    callbacks = []
+    if report is not None:
+        callbacks.append(_epoch_reports(report, wanted.epochs, data, epoch_s))
+    with compute.without_warnings():
+        history = model.fit(
+            data.training,
+            epochs=wanted.epochs,
+            batch_size=wanted.batch_size,
+            callbacks=callbacks,
+            progress=False,
+        )
+    if compute.is_too_narrow(history):
+        _raise_overflow(model, history.loss[0])
     metrics: dict[str, Any] = model.evaluate(data.validation)
     metrics["training_time_s"] = undisturbed_s(history, epoch_s)
     metrics = {name: metrics[name] for name in METRICS}
     if report is not None:
         report.curve.add(len(history), metrics)
-    return marked(metrics, is_diverged=history.diverged)
+    return marked({**metrics, **compute.metrics_of(history)}, is_diverged=history.diverged)
+
+
+def _raise_overflow(model: NeuralNetwork, loss: float) -> NoReturn:
+    from dnn import NonFiniteError
+
+    layer = model.explain_divergence()
+    where = f"{layer} is the first layer with infinity " if layer else ""
+    raise NonFiniteError(
+        f"float16: the loss is {loss} in the first epoch: {where}(float16 ends at 65504); "
+        'standardise the data, take a smaller learning rate, or precision = "bfloat16"',
+        layer,
+    )
 
 
 def _model(

@@ -22,7 +22,7 @@ from modules import compute, reporter, trainer
 from modules.compute import MOST_NETWORKS, Compute
 from modules.hyperparameters import Hyperparameters
 from modules.sweep.runners import InProcessRunner, Task
-from modules.trial import Report, Trial, trial_seed
+from modules.trial import Report, Trial, TrialResult, trial_seed
 
 
 @pytest.fixture
@@ -271,6 +271,34 @@ def test_copies_that_share_a_gpu_share_its_memory(
     assert pool.limit == 0
     Compute("cuda", share=0.25).begin()
     assert pool.limit == pool.capacity // 4
+
+
+def test_a_loss_that_is_never_finite_in_float16_fails_with_the_layer() -> None:
+    pytest.importorskip("sklearn", reason="the data come with scikit-learn")
+    point = {"hidden": [64, 64], "epochs": 3, "batch_size": 64}
+
+    def tried(precision: str) -> list[TrialResult]:
+        options = {"dataset": "breast_cancer", "compute": {"precision": precision}}
+        here = InProcessRunner(Task(trainer.prepare, options, Path()))
+        trials = [
+            Trial(number, {**point, "learning_rate": rate}, number)
+            for number, rate in enumerate((0.01, 1e6))
+        ]
+        together = here.run_together(trials)
+        assert together[0] is not None
+        assert (together[1] is None) == (precision == "float16")
+        return [result or here(trial, None) for trial, result in zip(trials, together, strict=True)]
+
+    fine, failed = tried("float16")
+    assert fine.metrics["skipped_steps"] >= 0
+    assert re.search(
+        r"float16: the loss is \w+ in the first epoch: fully_connected_\d is the first layer with "
+        r'infinity \(float16 ends at 65504\); .* or precision = "bfloat16"',
+        failed.reason,
+    )
+    _, diverged = tried("bfloat16")
+    assert diverged.metrics["diverged"]
+    assert "skipped_steps" not in diverged.metrics
 
 
 FACTUAL = """
