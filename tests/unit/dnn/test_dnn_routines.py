@@ -1,7 +1,10 @@
 """The table of routines: measured, kept as text, taken again; results follow from it alone."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
+from support import ROOT
 
 from dnn.backend import Ops
 from dnn.backend.routines import CANDIDATES, RoutineTable
@@ -87,3 +90,20 @@ def test_each_of_k_networks_gets_the_routine_that_it_gets_alone(name):
         for function, arguments in ops.link(steps):
             function(*arguments)
         np.testing.assert_array_equal(together, alone)
+
+
+def test_routines_are_drawn_against_sizes(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import reductions
+
+    curves = {"kernel on cuda": {16: 3.0, 64: 4.0, 256: 90.0}, "gemv on cuda": {16: 6.0, 64: 6.5}}
+    drawn = ElementTree.fromstring(reductions.figure(curves))
+    svg = "{http://www.w3.org/2000/svg}"
+    lines = [
+        [tuple(map(float, point.split(","))) for point in line.get("points").split()]
+        for line in drawn.iter(f"{svg}polyline")
+    ]
+    assert [len(line) for line in lines] == [3, 2]
+    assert lines[0][0][0] == lines[1][0][0] < lines[0][1][0] < lines[0][2][0]  # by size
+    assert lines[0][0][1] > lines[0][1][1] > lines[0][2][1]  # more is further up
+    assert set(curves) <= {text.text for text in drawn.iter(f"{svg}text")}
