@@ -407,6 +407,32 @@ def check_options(device):
         np.testing.assert_allclose(*losses, rtol=tolerance, err_msg=f"{loss} {dtype}")
 
 
+def check_precisions(device):
+    """Three networks at once in each precision, of which float16 is too short for the second."""
+    x, y = data()
+    optimizer = dnn.SGD([0.1, 3e6, 0.2], momentum=0.9)
+    for dtype in ("tf32", "float16", "bfloat16"):
+        found = []
+        for where in (device, "numpy"):
+            networks = dnn.Ensemble(
+                plain_net(), optimizer=optimizer, seeds=[1, 2, 3], dtype=dtype, device=where
+            )
+            replays = []
+
+            def look(epoch, active, histories, networks=networks, replays=replays):
+                ops = networks._network.ops
+                replays += [] if type(ops) is Ops else ops.replays()
+                return ()
+
+            histories = networks.fit(x, y, epochs=3, batch_size=16, on_epoch=look)
+            found.append([histories[k].loss for k in (0, 2)])
+            assert histories[1].diverged == (dtype == "float16")
+            assert (histories[1].skipped_steps > histories[0].skipped_steps) == (dtype == "float16")
+            if where == device:
+                assert any(text.endswith("as one CUDA graph") for text in replays), replays
+        np.testing.assert_allclose(*found, rtol=2e-2, err_msg=dtype)
+
+
 def check_not_finite(device):
     """The first node that is NaN is named."""
     x, y = data()

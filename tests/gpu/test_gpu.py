@@ -50,6 +50,10 @@ def test_options_of_training(ops):
     device_checks.check_options("cuda")
 
 
+def test_precisions(ops):
+    device_checks.check_precisions("cuda")
+
+
 def test_the_first_node_that_is_not_finite_is_named(ops):
     device_checks.check_not_finite("cuda")
 

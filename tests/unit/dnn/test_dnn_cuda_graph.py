@@ -66,6 +66,10 @@ def test_several_models_in_one_plan(cuda, ops):
     device_checks.check_several_models(ops)
 
 
+def test_precisions(cuda):
+    device_checks.check_precisions(cuda)
+
+
 def test_a_checkpoint_goes_from_the_gpu_to_the_cpu(cuda, tmp_path):
     pytest.importorskip("safetensors", reason="safetensors is not installed")
     mine, _ = device_checks.trained(cuda, dnn.Adam(0.01))
