@@ -16,14 +16,36 @@ from typing import Any
 
 import cuda_emulator
 import pytest
-from support import ROOT, WORKFLOWS, check_end, diel, execute, results, run_dir, workflow
+from support import (
+    ROOT,
+    WORKFLOWS,
+    check_end,
+    diel,
+    execute,
+    mpi_implementation,
+    results,
+    run_dir,
+    workflow,
+)
 
-STANDIN = {"PYTHONPATH": str(ROOT / "tests" / "standin"), "CUDA_VISIBLE_DEVICES": "0,1"}
 DIGITS = WORKFLOWS / "digits_gpu.toml"
 
-standin = pytest.mark.skipif(
-    cuda_emulator.COMPILER is None, reason="there is no C++ compiler to run CUDA kernels with"
-)
+
+@pytest.fixture
+def standin() -> dict[str, str]:
+    """Return the environment in which there are two GPUs."""
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    if cuda_emulator.COMPILER is None:
+        pytest.skip("there is no C++ compiler to run CUDA kernels with")
+    folder = str(ROOT / "tests" / "standin")
+    return {"PYTHONPATH": folder, "CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+@pytest.fixture
+def once() -> None:
+    """Skip a run under another MPI: what it is about depends on none."""
+    if mpi_implementation() != "Open MPI":
+        pytest.skip("it depends on no MPI: once is enough, under Open MPI")
 
 
 SWEEP = """\
@@ -59,12 +81,10 @@ def trials(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ledger.read_text().splitlines()[1:]]
 
 
-@standin
-def test_a_sweep_trains_on_one_gpu_a_copy(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+def test_a_sweep_trains_on_one_gpu_a_copy(standin: dict[str, str], tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
-    environment = {**STANDIN, "DIEL_STANDIN_LOG": str(logs)}
+    environment = {**standin, "DIEL_STANDIN_LOG": str(logs)}
     finished = diel("run", "-n", 5, DIGITS, cwd=tmp_path, environment=environment)
     check_end(finished, tmp_path)
     assert "best of 8 by highest accuracy" in finished.stdout
@@ -93,10 +113,10 @@ def test_a_sweep_trains_on_one_gpu_a_copy(tmp_path: Path) -> None:
         assert rank["graphs"] > 0
 
 
-@standin
-def test_copies_share_a_gpu_and_say_once_why_no_graph_is_captured(tmp_path: Path) -> None:
+def test_copies_share_a_gpu_and_say_once_why_no_graph_is_captured(
+    standin: dict[str, str], once: None, tmp_path: Path
+) -> None:
     """Folds and early stopping too, as on the CPU."""
-    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     text = SWEEP.format(
         trials=4,
         epochs=3,
@@ -104,7 +124,7 @@ def test_copies_share_a_gpu_and_say_once_why_no_graph_is_captured(tmp_path: Path
         trainer="copies = 2\ngpus = 0.5",
         options='evaluation = { method = "k_fold", folds = 2 }\nprecision = "bfloat16"',
     )
-    environment = {**STANDIN, "CUDA_VISIBLE_DEVICES": "0", "DIEL_STANDIN_FAIL": "capture"}
+    environment = {**standin, "CUDA_VISIBLE_DEVICES": "0", "DIEL_STANDIN_FAIL": "capture"}
     finished = diel("run", workflow(tmp_path, text), cwd=tmp_path, environment=environment)
     check_end(finished, tmp_path)
     records = trials(tmp_path)
@@ -119,12 +139,12 @@ def test_copies_share_a_gpu_and_say_once_why_no_graph_is_captured(tmp_path: Path
     assert "not as a CUDA graph: DIEL_STANDIN_FAIL says that nothing is captured" in finished.stdout
 
 
-@standin
-def test_networks_that_do_not_fit_on_the_gpu_are_trained_in_halves(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+def test_networks_that_do_not_fit_on_the_gpu_are_trained_in_halves(
+    standin: dict[str, str], once: None, tmp_path: Path
+) -> None:
     text = SWEEP.format(trials=16, epochs=1, master="", trainer="gpus = 1", options="")
     # cuBLAS takes 32 MiB of it.
-    environment = {**STANDIN, "DIEL_STANDIN_BYTES": "35000000"}
+    environment = {**standin, "DIEL_STANDIN_BYTES": "35000000"}
     finished = diel("run", workflow(tmp_path, text), cwd=tmp_path, environment=environment)
     check_end(finished, tmp_path)
     assert [record["state"] for record in trials(tmp_path)] == ["finished"] * 16
@@ -133,12 +153,11 @@ def test_networks_that_do_not_fit_on_the_gpu_are_trained_in_halves(tmp_path: Pat
     assert all(int(now) == int(before) // 2 for before, now in said)
 
 
-@standin
-def test_the_tests_for_a_gpu_pass_on_the_stand_in() -> None:
+def test_the_tests_for_a_gpu_pass_on_the_stand_in(standin: dict[str, str], once: None) -> None:
     """So that a GPU is the only thing that is new to them; the slow ones are run elsewhere."""
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "tests" / "gpu"]
     elsewhere = "not operation and not kinks and not test_training and not torch and not options"
-    environment = {**STANDIN, "CUDA_VISIBLE_DEVICES": "0"}
+    environment = {**standin, "CUDA_VISIBLE_DEVICES": "0"}
     finished = execute([*line, "-k", elsewhere], cwd=ROOT, environment=environment)
     assert finished.status == 0, finished.output
     assert "skipped" not in finished.stdout
