@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from dnn.ensemble import *  # noqa: F403
     from dnn.errors import *  # noqa: F403
     from dnn.layers import *  # noqa: F403
+    from dnn.linalg import bmatmul as bmatmul
     from dnn.losses import *  # noqa: F403
     from dnn.memory import *  # noqa: F403
-    from dnn.minimization import *  # noqa: F403
     from dnn.model import *  # noqa: F403
     from dnn.nets import *  # noqa: F403
     from dnn.optimizers import *  # noqa: F403
+    from dnn.optimizers.minimization import *  # noqa: F403
     from dnn.tensor import *  # noqa: F403
     from dnn.training.checkpoint import *  # noqa: F403
     from dnn.training.data import DeviceData as DeviceData
@@ -54,12 +55,15 @@ _PUBLIC = {
     "layers": """
         Activation BatchNorm Dropout Flatten FullyConnected Input Layer LayerNorm Output Residual
     """,
+    "linalg": "bmatmul",
     "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",
     "memory": "MemoryManager",
-    "minimization": "minimize",
     "model": "History NeuralNetwork",
     "nets": "mlp",
-    "optimizers": "SGD AdaGrad Adam AdamW Cosine Optimizer RMSProp StepDecay WarmUp",
+    "optimizers": """
+        SGD AdaGrad Adam AdamW Cosine GradientDescent Optimizer RMSProp StepDecay WarmUp
+    """,
+    "optimizers.minimization": "minimize",
     "tensor": "Tensor",
     "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",

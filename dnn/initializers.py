@@ -22,11 +22,18 @@ import numpy.typing as npt
 
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, ShapeError, unknown_name
-from dnn.graph.node import Shape
 
 __all__ = [
+    "CONSTANT",
+    "DIAGONAL",
     "DRAWING_NOTHING",
+    "GLOROT",
+    "IDENTITY",
     "INITIALIZERS",
+    "MASK",
+    "ONE",
+    "UNIFORM",
+    "ZERO",
     "Initializer",
     "constant",
     "diagonal",
@@ -42,6 +49,8 @@ __all__ = [
     "uniform",
     "zeros",
 ]
+
+Shape = tuple[int, ...]
 
 Initializer = Callable[[np.random.Generator, Shape, npt.DTypeLike], Array]
 
@@ -245,6 +254,12 @@ INITIALIZERS: dict[str, Initializer] = {
     "zeros": zeros,
 }
 """By name; MagmaDNN's names are among them."""
+
+
+# As MagmaDNN's programs write them. The last two are called: ``CONSTANT(0.5)``.
+UNIFORM, GLOROT, MASK = "uniform", "glorot", "mask"
+ZERO, ONE, IDENTITY = "zero", "one", "identity"
+CONSTANT, DIAGONAL = constant, diagonal
 
 
 DRAWING_NOTHING: tuple[Initializer, ...] = (zeros, ones)

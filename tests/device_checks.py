@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dnn
-from dnn import graph
+from dnn import graph, linalg
 from dnn.backend.ops import Ops
 from dnn.optimizers.schedules import Cosine
 from dnn.precision import PRECISIONS
@@ -381,6 +381,30 @@ def check_arithmetic(device):
         np.testing.assert_array_equal(both + both, expected * 2)  # now on the device
 
 
+def check_linear_algebra(device):
+    """Decompositions and transforms of tensors on a device, as NumPy has them."""
+    generator = np.random.default_rng(0)
+    values = generator.normal(size=(2, 4, 3)).astype(np.float32)
+    there = dnn.Tensor.from_array(values, device=device)
+    u, s, vh = linalg.svd(there, full_matrices=False)
+    assert [x.shape for x in (u, s, vh)] == [(2, 4, 3), (2, 3), (2, 3, 3)]
+    np.testing.assert_allclose(u @ (s.unsqueeze(-1) * vh), values, rtol=1e-4, atol=1e-5)
+    square = dnn.bmatmul(there.T, there)
+    np.testing.assert_allclose(square, values.swapaxes(1, 2) @ values, rtol=1e-4, atol=1e-5)
+    eigenvalues, vectors = linalg.eigh(square)
+    for tensor in (u, s, vh, square, eigenvalues, vectors):
+        assert isinstance(tensor, dnn.Tensor)
+        assert tensor.device == there.device
+    scaled = vectors * eigenvalues.unsqueeze(1)
+    np.testing.assert_allclose(square @ vectors, scaled, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(linalg.eigvalsh(square), eigenvalues, rtol=1e-4, atol=1e-5)
+    transformed = linalg.fft(there, axis=1)
+    assert transformed.dtype.kind == "c"
+    back = dnn.Tensor.from_array(linalg.ifft(transformed, axis=1).real)
+    assert back.device == there.device
+    np.testing.assert_allclose(back, values, rtol=1e-4, atol=1e-5)
+
+
 def check_options(device):
     """Clipping, schedules, weights, other losses, types and mixed precision, as on the CPU."""
     x, y = data()
@@ -444,7 +468,7 @@ def check_not_finite(device):
 
 def check_minimize(device, ops):
     """A graph of one's own is minimised."""
-    from dnn.minimization import Minimization
+    from dnn.optimizers.minimization import Minimization
 
     assert callable(dnn.minimize)  # a module of that name would hide the function
 

@@ -66,6 +66,7 @@ class ndarray:
     ndim = property(lambda self: self._host.ndim)
     nbytes = property(lambda self: self._host.nbytes)
     flags = property(lambda self: self._host.flags)
+    real = property(lambda self: _wrap(self._host.real))
     data = property(lambda self: Pointer(self._host.ctypes.data, self._host))
 
     @property

@@ -12,7 +12,7 @@ In the order in which a graph lives:
 from dnn.graph import operations
 from dnn.graph.eager import run_eagerly
 from dnn.graph.gradients import grad, gradients
-from dnn.graph.node import Node, constant, placeholder, variable
+from dnn.graph.node import Node, constant, placeholder, var, variable
 from dnn.graph.operations import *  # noqa: F403 (listed in each module of operations)
 from dnn.graph.passes import Graph, explain, graph_of, optimise
 from dnn.graph.plan import Arena, Plan, evaluate
@@ -31,6 +31,7 @@ __all__ = [
     "optimise",
     "placeholder",
     "run_eagerly",
+    "var",
     "variable",
 ]
 __all__ += operations.__all__

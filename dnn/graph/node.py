@@ -8,6 +8,7 @@ constant brings its own.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,8 @@ from dnn.arrays import dtype_of
 from dnn.backend import Array
 from dnn.errors import ConfigurationError, DtypeError, ShapeError
 from dnn.graph.arguments import numbers_of, shape_of
+from dnn.initializers import Initializer, initializer_of
+from dnn.seeds import stream
 
 if TYPE_CHECKING:
     from dnn.graph.operation import Operation
@@ -31,6 +34,7 @@ __all__ = [
     "fed",
     "nodes_of",
     "placeholder",
+    "var",
     "variable",
 ]
 
@@ -353,6 +357,51 @@ def variable(
         message = f"a value {array.shape} was given for a variable {lengths}"
         raise ShapeError(VARIABLE, message, array.shape, lengths)
     return Node(VARIABLE, array.shape, kind, attributes={"value": array}, name=name)
+
+
+_created = itertools.count()
+
+
+def var(
+    name: str,
+    shape: Shape,
+    initializer: str | float | Initializer = "zero",
+    *,
+    dtype: npt.DTypeLike = np.float32,
+    seed: int | None = None,
+) -> Node:
+    """Return a variable with a value that an initializer makes.
+
+    Parameters
+    ----------
+    name : str
+    shape : tuple of int
+    initializer : str, number or Initializer
+        As for `dnn.Tensor`: ``"glorot"``, ``0.5``, or one of `dnn.initializers`.
+    dtype : type of elements
+    seed : int, optional
+        Of a random initializer: the same seed and name give the same value. Left out, the n-th
+        variable that this process creates draws from a stream of its own.
+
+    Returns
+    -------
+    Node
+        A `variable`.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no initializer of that name, or the seed is no integer of at least 0.
+    ShapeError
+        If a length is negative, or the initializer does not fit the shape.
+    DtypeError
+        If elements of that type are no real numbers.
+    """
+    number = next(_created)
+    generator = stream(seed or 0, "variable", name if seed is not None else number)
+    lengths, kind = shape_of(VARIABLE, shape), dtype_of(VARIABLE, dtype)
+    value = initializer_of(initializer)(generator, lengths, kind)
+    return variable(lengths, kind, name, value=value)
 
 
 def constant(value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> Node:

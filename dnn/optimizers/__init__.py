@@ -7,7 +7,7 @@
 from typing import Any
 
 from dnn.errors import ConfigurationError, unknown_name
-from dnn.optimizers.descent import SGD, AdaGrad, Adam, AdamW, RMSProp
+from dnn.optimizers.descent import SGD, AdaGrad, Adam, AdamW, GradientDescent, RMSProp
 from dnn.optimizers.optimizer import BLOCK, Block, Optimizer
 from dnn.optimizers.rule import Rule
 from dnn.optimizers.schedules import (
@@ -32,6 +32,7 @@ __all__ = [
     "Block",
     "Constant",
     "Cosine",
+    "GradientDescent",
     "Optimizer",
     "RMSProp",
     "Rule",

@@ -15,7 +15,7 @@ from dnn.optimizers.optimizer import Hyperparameter
 from dnn.optimizers.rule import Rule
 from dnn.parameters import FlatBuffer, Segment
 
-__all__ = ["SGD", "AdaGrad", "Adam", "AdamW", "RMSProp"]
+__all__ = ["SGD", "AdaGrad", "Adam", "AdamW", "GradientDescent", "RMSProp"]
 
 
 class SGD(Rule):
@@ -73,6 +73,29 @@ class SGD(Rule):
             return {"w": w - rate * g}
         v = momentum * state["velocity"] + g
         return {"w": w - rate * (g + momentum * v if self.nesterov else v), "velocity": v}
+
+
+class GradientDescent(SGD):
+    """`SGD`, by the name that it has in MagmaDNN.
+
+    Parameters
+    ----------
+    learning_rate, momentum, weight_decay : float
+    nesterov : bool
+    **options
+        All as in `SGD`.
+
+    Examples
+    --------
+    >>> from dnn import GradientDescent
+    >>> from dnn.graph import var
+    >>> x = var("x", (), 3.0)
+    >>> training = GradientDescent(0.05).minimize(x**2 + 1.0, {x})
+    >>> for _ in range(100):
+    ...     loss = training.step()
+    >>> round(loss, 4)
+    1.0
+    """
 
 
 class AdaGrad(Rule):

@@ -31,7 +31,7 @@ a block of shape (n,) or (K, n). `dnn.optimizers.rule` has another way: a formul
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,9 +39,11 @@ import numpy.typing as npt
 
 from dnn.backend import ALIGNMENT_BYTES, Array, Ops, empty
 from dnn.errors import ConfigurationError, explains_arguments
+from dnn.graph.node import Node
 from dnn.graph.operation import Step
 from dnn.graph.operations.arithmetic import Multiply, Negative
 from dnn.graph.operations.extremes import Clip
+from dnn.optimizers.minimization import Minimization
 from dnn.optimizers.schedules import Schedule, schedule_of, schedule_steps
 from dnn.optimizers.update import Update
 from dnn.parameters import FlatBuffer, Segment
@@ -230,6 +232,32 @@ class Optimizer:
             )
             steps.append(self.step(ops, block, columns))
         return Update(steps, scalars, state, ops, gradients.flat)
+
+    def minimize(
+        self, loss: Node, variables: Collection[Node] | None = None, ops: Ops | None = None
+    ) -> Minimization:
+        """Compile a loss, its gradients and the update of its variables, as `dnn.minimize` does.
+
+        Parameters
+        ----------
+        loss : Node
+            A scalar.
+        variables : collection of Node, optional
+            Those to be changed; all that `loss` depends on if left out.
+        ops : Ops, optional
+            What computes, see `dnn.ops_for`; NumPy if left out.
+
+        Returns
+        -------
+        Minimization
+            Its method `step` moves the variables.
+
+        Raises
+        ------
+        ConfigurationError, ShapeError, DtypeError
+            As for `dnn.minimize`.
+        """
+        return Minimization(loss, self, variables, ops)
 
     def prepare(
         self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]

@@ -82,6 +82,7 @@ def test_tensors(ops):
 
     device_checks.check_tensors("cuda", cupy)
     device_checks.check_arithmetic("cuda")
+    device_checks.check_linear_algebra("cuda")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -42,13 +42,13 @@ LAYERS = {
         names
         errors
         backend
-        arrays metrics precision seeds table
+        arrays initializers metrics precision seeds table
         data graph memory
-        initializers losses
+        losses
         layers tensor
-        parameters
+        linalg parameters
         optimizers
-        minimization nets
+        nets
         training
         callbacks
         model
@@ -382,6 +382,7 @@ def test_the_public_names_of_dnn() -> None:
         "Epoch",
         "Flatten",
         "FullyConnected",
+        "GradientDescent",
         "History",
         "Input",
         "LabelError",
@@ -409,6 +410,7 @@ def test_the_public_names_of_dnn() -> None:
         "Tensor",
         "WarmUp",
         "batches",
+        "bmatmul",
         "class_weights",
         "cuda_problem",
         "device_facts",

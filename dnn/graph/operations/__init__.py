@@ -12,7 +12,7 @@
 | `slices` | slice, unslice, concat (stack) |
 | `rows` | take_rows, add_rows, one_hot |
 | `reductions` | max, min, prod, argmax |
-| `products` | matmul (dot, linear, bias_add, gemm, gemv, axpy, scal) |
+| `products` | matmul (bmatmul, dot, linear, bias_add, gemm, gemv, axpy, scal) |
 | `classification` | log_softmax (softmax), softmax_cross_entropy, binary_cross_entropy |
 | `normalisation` | normalise |
 | `noise` | uniform_noise (dropout) |

@@ -14,7 +14,7 @@ from dnn.graph.node import Node, Shape, check_nodes
 from dnn.graph.operation import Arrays, Operation, Step, aligned, apply, register
 from dnn.graph.operations.shapes import reshape, transpose
 
-__all__ = ["axpy", "bias_add", "dot", "gemm", "gemv", "linear", "matmul", "scal"]
+__all__ = ["axpy", "bias_add", "bmatmul", "dot", "gemm", "gemv", "linear", "matmul", "scal"]
 
 
 @register
@@ -73,6 +73,33 @@ def matmul(a: Node, b: Node) -> Node:
         If the types differ.
     """
     return apply("matmul", a, b)
+
+
+def bmatmul(a: Node, b: Node) -> Node:
+    """Return the products of two batches of matrices, one matrix of each at a time.
+
+    Parameters
+    ----------
+    a : Node, shape (..., n, k), of at least three axes
+    b : Node, shape (..., k, m)
+        Of the type of `a`, and with the same leading axes.
+
+    Returns
+    -------
+    Node, shape (..., n, m), of their type
+
+    Raises
+    ------
+    ShapeError
+        If there are fewer than three axes, or the shapes do not fit; `matmul` broadcasts.
+    DtypeError
+        If the types differ.
+    """
+    check_nodes("bmatmul", a, b)
+    if min(a.ndim, b.ndim) < 3 or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        message = f"{describe(a)} and {describe(b)} are no batches of matrices that fit"
+        raise ShapeError("bmatmul", message, a.shape, b.shape)
+    return matmul(a, b)
 
 
 def dot(a: Node, b: Node) -> Node:

@@ -39,6 +39,13 @@ def test_arithmetic_of_tensors():
     assert str((dnn.Tensor((2, 2)) + 1).device) == "cuda:0"
 
 
+def test_linear_algebra_of_tensors():
+    device_checks.check_linear_algebra("cuda")
+    there = dnn.Tensor((2, 2), "one", device="cuda")
+    with pytest.raises(dnn.DeviceError, match="this CuPy has none"):
+        dnn.linalg.eigvals(there)
+
+
 def test_managed_memory_takes_the_gpu_without_being_told():
     assert dnn.MemoryManager(3, kind="managed").device is not None
     assert dnn.MemoryManager(3, kind="managed", device="cpu").device is None

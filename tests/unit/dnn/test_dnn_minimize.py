@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dnn
-from dnn import graph
+from dnn import graph, initializers
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, DtypeError, NonFiniteError, ShapeError
 from dnn.graph.passes import checking_passes, explain, graph_of
@@ -163,3 +163,49 @@ def test_looking_for_nan_changes_no_bit():
         model = dnn.NeuralNetwork(dnn.mlp(4, [8], 2), check_finite=check, seed=3)
         losses.append(model.fit(x, np.arange(50) % 2, epochs=3).loss)
     assert losses[0] == losses[1]
+
+
+def test_gradient_descent_minimises_a_set_of_variables():
+    x, y = (graph.var(name, (), 3.0) for name in "xy")
+    loss = x**2 + y**2 + 1.0
+    training = dnn.GradientDescent(0.05).minimize(loss, {y, x})
+    assert training.variables == (x, y)  # in the order of the graph, whatever that of the set
+    losses = [training.step() for _ in range(150)]
+    assert losses[0] == 19
+    assert losses[-1] == pytest.approx(1)
+    only = dnn.GradientDescent(0.05).minimize(x**2 + y**2, {x})
+    assert only.variables == (x,)
+    with pytest.raises(ConfigurationError, match="no variable with a value"):
+        dnn.SGD().minimize(loss, {graph.placeholder(())})
+
+
+def test_variables_made_by_an_initializer():
+    ones = graph.var("w", (6, 5), initializers.ONE)
+    assert (ones.name, ones.shape, ones.kind) == ("w", (6, 5), "variable")
+    np.testing.assert_array_equal(ones.eval(), np.ones((6, 5)))
+    made = {
+        "zero": np.zeros((3, 3)),
+        2.5: np.full((3, 3), 2.5),
+        initializers.CONSTANT(4): np.full((3, 3), 4),
+        initializers.DIAGONAL([1, 2, 3]): np.diag([1, 2, 3]),
+        initializers.IDENTITY: np.eye(3),
+        initializers.ZERO: np.zeros((3, 3)),
+    }
+    for initializer, expected in made.items():
+        np.testing.assert_array_equal(graph.var("v", (3, 3), initializer).eval(), expected)
+    np.testing.assert_array_equal(graph.var("v", (2,)).eval(), 0)
+    for initializer in (initializers.UNIFORM, initializers.GLOROT, initializers.MASK, "he_normal"):
+        by_itself = [graph.var("v", (9, 9), initializer).eval() for _ in range(2)]
+        assert not np.array_equal(*by_itself)
+        seeded = [graph.var("v", (9, 9), initializer, seed=seed).eval() for seed in (1, 1, 2)]
+        np.testing.assert_array_equal(seeded[0], seeded[1])
+        assert not np.array_equal(seeded[0], seeded[2])
+        other = graph.var("w", (9, 9), initializer, seed=1).eval()
+        assert not np.array_equal(seeded[0], other)
+    assert graph.var("v", (2,), dtype=F8).dtype == F8
+    with pytest.raises(ConfigurationError, match="'unifrom'; did you mean 'uniform'"):
+        graph.var("v", (2,), "unifrom")
+    with pytest.raises(ShapeError):
+        graph.var("v", (-2,))
+    with pytest.raises(ConfigurationError, match="seed"):
+        graph.var("v", (2,), seed=-1)

@@ -167,6 +167,10 @@ COMPOSED = {
     "dot": (lambda x: graph.dot(x, x[0]), lambda x: x @ x[0]),
     "dot of vectors": (lambda x: graph.dot(x[1], x[0]), lambda x: x[1] @ x[0]),
     "dot of a vector and a matrix": (lambda x: graph.dot(x[0], x.T), lambda x: x[0] @ x.T),
+    "bmatmul": (
+        lambda x: graph.bmatmul(graph.stack([x, -x]), graph.stack([x.T, x.T])),
+        lambda x: np.stack([x, -x]) @ np.stack([x.T, x.T]),
+    ),
     "gemm": (
         lambda x: graph.gemm(x, x, x.T @ x, alpha=2.0, beta=0.5, transpose_a=True),
         lambda x: 2.5 * x.T @ x,

@@ -1,9 +1,13 @@
-"""MagmaDNN's memory manager and tensor: one test for each of the two rows, end to end.
+"""MagmaDNN's memory manager, tensor and what it computes with tensors: a test a row, end to end.
 
 ::
 
     MemoryManager    test_memory_manager, test_training_prefetches_the_next_batch
     Tensor           test_tensor, test_tensor_initializers, test_tensor_csv
+    arithmetic       test_tensor_arithmetic_is_that_of_nodes
+    variables        test_variables_with_initializers
+    minimise         test_a_graph_is_minimised
+    linear algebra   test_svd_eigenvalues_fft
 
 What needs a GPU is tested on a stand-in for CuPy by the tests of `dnn.memory`, and in tests/gpu.
 """
@@ -15,8 +19,9 @@ import numpy as np
 import pytest
 
 import dnn
-from dnn import MemoryManager, Tensor
+from dnn import GradientDescent, MemoryManager, Tensor, graph, linalg
 from dnn.data import read_csv
+from dnn.initializers import CONSTANT, UNIFORM
 from dnn.training.networks import Stage, Trainer
 
 
@@ -138,3 +143,52 @@ def test_tensor_csv(tmp_path):
     again = Tensor.from_csv(tmp_path / "t.csv")
     assert again.numpy().tobytes() == tensor.numpy().tobytes()
     np.testing.assert_allclose(read_csv(tmp_path / "t.csv").values, tensor.numpy())
+
+
+def test_tensor_arithmetic_is_that_of_nodes():
+    """`a + b`, `a * b` (Hadamard), `a @ b`, comparisons and reductions; MANAGED and zero."""
+    assert (Tensor((2, 2)).memory.kind.value, Tensor((2, 2)).sum().item()) == ("managed", 0)
+    values = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+    tensors = [Tensor.from_array(each) for each in values]
+    nodes = [graph.variable(value=each) for each in values]
+    for expression in (
+        lambda a, b: a + b * 2.0 - b / a,
+        lambda a, b: a * b,
+        lambda a, b: a @ b.T,
+        lambda a, b: abs(-a),
+        lambda a, b: a > b,
+    ):
+        result = expression(*tensors)
+        assert isinstance(result, Tensor)
+        np.testing.assert_allclose(result, expression(*nodes).eval(), rtol=1e-6)
+    for name in ("sum", "mean", "max", "min", "prod", "argmax"):
+        expected = getattr(graph, name)(nodes[0], 1).eval()
+        np.testing.assert_allclose(getattr(tensors[0], name)(1), expected, rtol=1e-5)
+    batches = [Tensor.from_array(values), Tensor.from_array(values[::-1].copy())]
+    (expected,) = graph.evaluate([graph.bmatmul(*map(graph.constant, batches))], {})
+    np.testing.assert_array_equal(dnn.bmatmul(*batches), expected)
+    batches[0].set(1, 2, 0, 4.0)
+    assert batches[0].get(1, 2, 0) == 4
+
+
+def test_variables_with_initializers():
+    weight = graph.var("W", (6, 5), UNIFORM)
+    assert (weight.name, weight.shape) == ("W", (6, 5))
+    assert 0 <= weight.eval().min() < weight.eval().max() <= 1
+    np.testing.assert_array_equal(graph.var("b", (5,), CONSTANT(0.5)).eval(), 0.5)
+
+
+def test_a_graph_is_minimised():
+    x, c = graph.var("x", (), 2.0), graph.constant(3.0)
+    training = GradientDescent(0.05).minimize(x**2 + c, {x})
+    losses = [training.step() for _ in range(100)]
+    assert losses[0] == 7
+    assert losses[-1] == pytest.approx(3)
+
+
+def test_svd_eigenvalues_fft():
+    x = Tensor.from_array(np.array([[2.0, 1.0], [1.0, 2.0]]))
+    np.testing.assert_allclose(linalg.svd(x)[1], [3, 1])
+    np.testing.assert_allclose(linalg.eigvalsh(x), [1, 3])
+    np.testing.assert_allclose(sorted(linalg.eigvals(x)), [1, 3])
+    np.testing.assert_allclose(linalg.fft(x), [[3, 1], [3, -1]])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Set
+from typing import TYPE_CHECKING
 
 import numpy.typing as npt
 
@@ -11,8 +12,10 @@ from dnn.errors import ConfigurationError, DtypeError
 from dnn.graph.gradients import gradients, topological_order
 from dnn.graph.node import PLACEHOLDER, VARIABLE, Node, fed
 from dnn.graph.plan import Plan
-from dnn.optimizers import Optimizer
 from dnn.parameters import FlatBuffer, segments_of
+
+if TYPE_CHECKING:
+    from dnn.optimizers.optimizer import Optimizer
 
 __all__ = ["Minimization", "minimize"]
 
@@ -30,13 +33,17 @@ class Minimization:
         self,
         loss: Node,
         optimizer: Optimizer,
-        variables: Sequence[Node] | None = None,
+        variables: Collection[Node] | None = None,
         ops: Ops | None = None,
     ) -> None:
         self._ops = ops = ops or Ops()
         order = topological_order([loss])
         held = [node for node in order if node.kind == VARIABLE]
-        self.variables = tuple(held if variables is None else variables)
+        if variables is None or isinstance(variables, Set):  # in the order of the graph
+            unknown = [] if variables is None else [x for x in variables if x not in held]
+            chosen = [x for x in held if variables is None or x in variables]
+            variables = [*chosen, *unknown]
+        self.variables = tuple(variables)
         self._check()
         by_variable = zip(self.variables, gradients(loss, self.variables), strict=True)
         segments = segments_of(self.variables)
@@ -101,7 +108,7 @@ class Minimization:
 
 
 def minimize(
-    loss: Node, optimizer: Optimizer, variables: Sequence[Node] | None = None
+    loss: Node, optimizer: Optimizer, variables: Collection[Node] | None = None
 ) -> Minimization:
     """Compile a loss, its gradients and an optimizer's update.
 
@@ -110,7 +117,7 @@ def minimize(
     loss : Node
         A scalar.
     optimizer : Optimizer
-    variables : sequence of Node, optional
+    variables : collection of Node, optional
         Those to be changed; all that `loss` depends on if left out.
 
     Returns
