@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from diel.comm.mpi import chosen_transports
@@ -28,7 +30,8 @@ PARTS = {
     "optuna": ("its samplers for sweeps", "pip install 'diel[optuna]'"),
     "cupy-cuda13x": ("GPUs", "networks train on the CPU: pip install 'diel[gpu]'"),
 }
-
+# CuPy is a package for each version of CUDA.
+IN_ITS_PLACE = {"cupy-cuda13x": ("cupy-cuda12x", "cupy")}
 _IS_GPU_AWARE = (
     "from mpi4py import MPI; from diel.comm.mpi import is_gpu_aware; print(is_gpu_aware())"
 )
@@ -47,9 +50,10 @@ def doctor(options: argparse.Namespace) -> int:
         print(f"{'mpiexec':14s}missing; {error}")
         needed = False
     for package, (brings, otherwise) in PARTS.items():
-        try:
-            print(f"{package:14s}{version(package)}  {brings}")
-        except PackageNotFoundError:
+        installed = list(_installed(package))
+        for name, number in installed:
+            print(f"{name:14s}{number}  {brings}")
+        if not installed:
             print(f"{package:14s}missing  {brings}; {otherwise}")
             needed = needed and package not in ("mpi4py", "numpy")
     if needed:
@@ -60,6 +64,13 @@ def doctor(options: argparse.Namespace) -> int:
     except PluginError as error:
         print(f"{'reporters':14s}{error}")
     return 0 if needed else 1
+
+
+def _installed(package: str) -> Iterator[tuple[str, str]]:
+    """Yield name and version of a package, or of those in its place, as far as they are there."""
+    for name in (package, *IN_ITS_PLACE.get(package, ())):
+        with contextlib.suppress(PackageNotFoundError):
+            yield name, version(name)
 
 
 def _gpu_aware_mpi() -> str:

@@ -72,6 +72,14 @@ def test_without_mpiexec_no_run_is_possible(without, capsys, monkeypatch):
     assert "mpiexec       missing; no mpiexec beside" in capsys.readouterr().out
 
 
+def test_cupy_for_another_cuda_is_no_missing_one(without, capsys):
+    without("cupy-cuda13x", "cupy")
+    page.doctor(argparse.Namespace())
+    out = capsys.readouterr().out
+    assert "\ncupy-cuda12x  1.2.3  GPUs\n" in out
+    assert "cupy-cuda13x" not in out
+
+
 def test_what_modules_find_on_the_machine_is_said(without, capsys):
     without()
     assert page.doctor(argparse.Namespace()) == 0
