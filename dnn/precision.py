@@ -33,8 +33,6 @@ class Precision(NamedTuple):
         Gradients would vanish or overflow unless the loss were scaled.
     largest : float or None
         Where the type of the operands of products ends, if that is before float32 does.
-    note : str
-        What matrix products compute.
     """
 
     name: str
@@ -42,7 +40,6 @@ class Precision(NamedTuple):
     passes: tuple[str, ...] | None
     scales_loss: bool
     largest: float | None
-    note: str
 
 
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
@@ -52,20 +49,11 @@ _FUSIONS = ("product_bias", "elementwise_fusion")
 PRECISIONS: dict[str, Precision] = {
     row.name: row
     for row in (
-        Precision("float32", _SINGLE, None, False, None, "float32 throughout"),
-        Precision("float64", _DOUBLE, None, False, None, "float64 throughout"),
-        Precision(
-            *("tf32", _SINGLE, (*_FUSIONS, "tf32"), False, None),
-            "products of float32 with 10 bits of the fraction, summed up in float32",
-        ),
-        Precision(
-            *("float16", _SINGLE, (*_FUSIONS, "float16"), True, 65504.0),
-            "products of float16, summed up in float32",
-        ),
-        Precision(
-            *("bfloat16", _SINGLE, (*_FUSIONS, "bfloat16"), False, None),
-            "products of bfloat16, summed up in float32",
-        ),
+        Precision("float32", _SINGLE, None, False, None),
+        Precision("float64", _DOUBLE, None, False, None),
+        Precision("tf32", _SINGLE, (*_FUSIONS, "tf32"), False, None),
+        Precision("float16", _SINGLE, (*_FUSIONS, "float16"), True, 65504.0),
+        Precision("bfloat16", _SINGLE, (*_FUSIONS, "bfloat16"), False, None),
     )
 }
 PRECISIONS["mixed_float16"] = PRECISIONS["float16"]  # as it was called before

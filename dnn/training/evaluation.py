@@ -68,11 +68,7 @@ def _replayed(
                 send(values, place)
         else:
             assert y is not None
-            for values, place in ((x, step.x), (y, step.target)):
-                if lies_on_host(values):
-                    step.ops.load(values[rows[:, part]], place)
-                else:
-                    step.ops.take_rows(values, step.ops.asarray(rows[:, part]), place)
+            step.load(x, y, rows[:, part])
         step.plan.run()
         assert step.outputs is not None
         yield step.ops.to_host(step.outputs).copy(), step.ops.to_host(step.loss)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -99,20 +99,24 @@ class BatchPlan:
         named = (later.name for later in order[order.index(node) :] if later.name)
         return next(named, "").partition(".")[0]
 
-    def load(self, x: Array, target: Array, weight: Array | None, rows: Array) -> None:
-        """Gather the rows of a batch; `rows` of shape (batch,), for K networks (K, batch)."""
-        self.ops.take_rows(x, rows, self.x)
-        self.ops.take_rows(target, rows, self.target)
-        if weight is not None and self.weight is not None:
-            self.ops.take_rows(weight, rows, self.weight)
+    def load(self, x: Array, target: Array, rows: Array) -> None:
+        """Gather a batch from arrays of the host or of the plan's device.
+
+        `rows`, on the host, are of shape (batch,), for K networks (K, batch).
+        """
+        edges: list[tuple[Any, Array]] = [(x, self.x), (target, self.target)]
+        for values, place in edges:
+            if isinstance(values, np.ndarray):
+                self.ops.load(values[rows], place)
+            else:
+                self.ops.take_rows(values, self.ops.asarray(rows), place)
 
 
 class Network:
     """Layers, built.
 
     `seed` is of the parameters' first values and of noise; `passes` over its graphs are those of
-    `dnn.graph.passes`, and if left out those that pay with `ops` in this
-    precision.
+    `dnn.graph.passes`, and if left out those that pay with `ops` in this precision.
 
     Raises
     ------

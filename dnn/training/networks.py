@@ -334,10 +334,6 @@ class Trainer:
         guesses = empty(self._ops, plan.target.shape, np.int64)
         return [(self._ops.tally_classes, (plan.outputs, plan.target, guesses, self._tallies))]
 
-    def load(self, plan: BatchPlan, rows: Rows) -> None:
-        """Gather rows of the training set, of shape (batch,) or (K, batch), into a plan."""
-        plan.load(self._samples.x, self._samples.y, None, self._ops.asarray(rows))
-
     def tallies(self) -> list[list[int]] | None:
         """Return what each network predicted in the last epoch, None where it is not counted.
 
@@ -543,7 +539,7 @@ class Fit:
             return
         step = network.checking_plan(trainer.batch_size)
         rows = order[:, -trainer.batch_size :].reshape(*network.leading, -1)
-        trainer.load(step, rows)
+        step.load(trainer._samples.x, trainer._samples.y, rows)
         with np.errstate(all="ignore"):
             step.plan.run()
         for k in diverged:

@@ -4,7 +4,8 @@ Where is rounded depends on what a value is for, never on its shape, so that K n
 as one alone is:
 
 1. Operands of matrix products are narrow. What is computed element by element, or by another
-   product, is rounded where it is written; parameters and everything else for the products alone.
+   product, is rounded where it is written; parameters and everything else for the products alone,
+   and biases with them.
 2. A product sums up in float32, adds the bias, takes the relu, and is rounded once; an output of
    the graph, such as the gradient of a weight, is not rounded at all.
 3. Elementwise operations between products, on narrow values of their own shape, compute in float32,

@@ -70,6 +70,22 @@ def test_precisions(cuda):
     device_checks.check_precisions(cuda)
 
 
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_layer_that_overflows_is_named(cuda, resident):
+    x, y = device_checks.data()
+    networks = dnn.Ensemble(
+        dnn.mlp(6, [5, 4], 3, "relu"), seeds=[1, 2, 3], dtype="float16", device="cuda"
+    )
+    networks.parameters["fully_connected_2.weight"][1] = 6e4
+    histories = networks.fit(x * 1e3, y, epochs=2, batch_size=16, resident=resident)
+    assert [history.diverged for history in histories] == [False, True, False]
+    assert networks.explain_divergence(1) == "fully_connected_2"
+    model = dnn.NeuralNetwork(dnn.mlp(6, [5], 3, "relu"), dtype="float16", device=cuda)
+    model.parameters["fully_connected_1.weight"][...] = 6e4
+    with pytest.warns(dnn.MixedPrecisionWarning, match="fully_connected_1 is the first layer"):
+        model.fit(np.abs(x) + 1, y, resident=resident, progress=False)
+
+
 def test_a_checkpoint_goes_from_the_gpu_to_the_cpu(cuda, tmp_path):
     pytest.importorskip("safetensors", reason="safetensors is not installed")
     mine, _ = device_checks.trained(cuda, dnn.Adam(0.01))
