@@ -80,6 +80,8 @@ class CublasLt:
         self._library = blas.lt
         self._handle = ctypes.c_void_p()
         check(self._library.cublasLtCreate(ctypes.byref(self._handle)), "cublasLtCreate")
+        handle = ctypes.c_void_p(self._handle.value)
+        weakref.finalize(self, self._library.cublasLtDestroy, handle).atexit = False
         self._without: set[str] = set()
 
     def prepare(

@@ -8,6 +8,7 @@ captures.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -65,14 +66,18 @@ class Call(NamedTuple):
         self.function(*self.arguments)
 
 
+@functools.cache
+def compiled(cupy: Any, index: int, kernel: Kernel) -> Any:
+    """Return a kernel's function on a GPU; all networks of a process share it."""
+    return cupy.RawModule(code=kernel.program, options=OPTIONS).get_function(kernel.name)
+
+
 class Launcher:
     """Compiles kernels when they are first called, and calls them."""
 
     def __init__(self, cupy: Any, index: int = 0) -> None:
         self.cupy = cupy
         self.index = index
-        self._sources: dict[Any, Kernel] = {}
-        self._compiled: dict[Kernel, Any] = {}
         self._workspaces: dict[str, Any] = {}
         self._recording: list[Call] | None = None
 
@@ -102,11 +107,9 @@ class Launcher:
 
     def launch(self, kernel: Kernel, blocks: int, arguments: Sequence[Any]) -> None:
         """Launch a kernel with blocks of `THREADS` threads."""
-        if kernel not in self._compiled:
-            module = self.cupy.RawModule(code=kernel.program, options=OPTIONS)
-            self._compiled[kernel] = module.get_function(kernel.name)
         grid = (max(1, min(blocks, BLOCKS)),)
-        self.call(self._compiled[kernel], grid, (THREADS,), tuple(arguments))
+        function = compiled(self.cupy, self.index, kernel)
+        self.call(function, grid, (THREADS,), tuple(arguments))
 
     def for_each(self, kernel: Kernel, elements: int, arguments: Sequence[Any]) -> None:
         """Launch a kernel with a thread for each of a number of elements."""
@@ -145,17 +148,11 @@ class Launcher:
             except ValueError as error:
                 raise ShapeError(spec.name, str(error), given, shape) from None
         lengths, strides = collapse(shape, strides)
-        kernel = self._kernel(spec, tuple(codes), len(lengths))
+        kernel = elementwise_kernel(spec, tuple(codes), len(lengths))
         elements = int(np.prod(lengths, dtype=np.int64))
         numbers = [*integers, elements, *lengths[1:], *(s for steps in strides for s in steps)]
         arguments = [np.float64(x) if isinstance(x, NUMBERS) else x for x in operands]
         self.for_each(kernel, elements, [*arguments, *map(np.int64, numbers)])
-
-    def _kernel(self, spec: Elementwise, codes: tuple[str, ...], axes: int) -> Kernel:
-        key = (spec, codes, axes)
-        if key not in self._sources:
-            self._sources[key] = elementwise_kernel(spec, codes, axes)
-        return self._sources[key]
 
     def reduce(
         self,
@@ -210,9 +207,7 @@ class Launcher:
             min(s[-1] for s in steps) <= min(s[-1] for s in outer_steps[:-1]) or lengths[-1] < 8
         )
         codes = tuple(code_of(x.dtype) for x in arrays)
-        key = (spec, codes, by_rows)
-        if key not in self._sources:
-            self._sources[key] = reduction_kernel(spec, codes, by_rows)
+        kernel = reduction_kernel(spec, codes, by_rows)
         results = int(np.prod(lengths, dtype=np.int64))
         if not results:
             return
@@ -221,7 +216,7 @@ class Launcher:
             numbers += [*over, *along]
         numbers += outer_steps[-1]
         arguments = [*arrays, np.float64(scale), *map(np.int64, numbers)]
-        self.launch(self._sources[key], results if by_rows else -(-results // 32), arguments)
+        self.launch(kernel, results if by_rows else -(-results // 32), arguments)
 
     def _workspace(self, code: str) -> Any:
         """Return memory for parts of results; reductions of one queue take turns."""

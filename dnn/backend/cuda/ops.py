@@ -89,7 +89,7 @@ class CudaOps(Ops):
         self.cupy = cupy
         self._index = device.index
         self.launcher = Launcher(cupy, device.index)
-        self.blas = Cublas(cupy, device.index) if blas is None else blas
+        self.blas = Cublas.of_thread(cupy, device.index) if blas is None else blas
         self._ones: dict[np.dtype[Any], Array] = {}
         self._replays: weakref.WeakSet[Replay] = weakref.WeakSet()
 

@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,7 +142,20 @@ def _orientation(x: Any) -> tuple[bool, int]:
 
 
 class Cublas:
-    """A handle of cuBLAS with a workspace of its own; `DeviceError` if it does not start."""
+    """A handle of cuBLAS with a workspace of its own; `DeviceError` if it does not start.
+
+    Networks share it, see `of_thread`: its workspace alone is as large as many of them.
+    """
+
+    _of_thread = threading.local()
+
+    @classmethod
+    def of_thread(cls, cupy: Any, index: int) -> Cublas:
+        """Return the handle for a GPU that this thread uses; no other thread sets its stream."""
+        found: dict[Any, Cublas] = vars(cls._of_thread)
+        if (cupy, index) not in found:
+            found[cupy, index] = cls(cupy, index)
+        return found[cupy, index]
 
     def __init__(self, cupy: Any, index: int = 0) -> None:
         self._cupy = cupy

@@ -9,6 +9,7 @@ of the kernel's result, so that ``A(0.5)`` makes no double of a float::
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -172,7 +173,8 @@ def _main_type(codes: Sequence[str]) -> str:
     return arithmetic((floats or real)[0])
 
 
-def elementwise_kernel(spec: Elementwise, codes: Sequence[str], axes: int) -> Kernel:
+@functools.cache
+def elementwise_kernel(spec: Elementwise, codes: tuple[str, ...], axes: int) -> Kernel:
     """Write the kernel of an elementwise function for types of operands (see `code_of`) and axes.
 
     Its parameters: each operand, the integers of `spec`, the number of elements, the lengths of all
@@ -234,13 +236,14 @@ REDUCED_AXES = 3
 """Axes of the results, and of what is reduced, that a reduction's kernel has."""
 
 
-def reduction_kernel(spec: Reduction, codes: Sequence[str], by_rows: bool) -> Kernel:
+@functools.cache
+def reduction_kernel(spec: Reduction, codes: tuple[str, ...], by_rows: bool) -> Kernel:
     """Write the kernel of a reduction.
 
     Parameters
     ----------
     spec : Reduction
-    codes : sequence of str
+    codes : tuple of str
         Types of the operands and of the result.
     by_rows : bool
         A block of threads for each result, which suits elements that stand one behind the other;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import cuda_emulator
 import device_checks
 import fake_cupy
@@ -13,6 +15,7 @@ from operation_cases import CASES, drawn, formula_step
 
 import dnn
 from dnn import graph
+from dnn.backend.cuda import launch
 from dnn.backend.cuda.ops import CudaOps
 from dnn.backend.device import Device
 from dnn.graph.plan import Plan
@@ -167,3 +170,26 @@ def test_a_fused_chain_is_one_kernel(ops):
     expected = np.tanh(values * 2 + 1) / (1 + np.exp(-values)) - values
     np.testing.assert_allclose(ops.to_host(plan[y]), expected, rtol=1e-5, atol=1e-6)
     assert "(40, 8) () () -> (40, 8)" in str(plan)
+
+
+def test_networks_of_a_thread_share_kernels_and_the_handle_of_cublas(monkeypatch):
+    fake_cupy.install(monkeypatch)
+    compiled = []
+    module = fake_cupy.RawModule
+
+    def counting(code, options=()):
+        compiled.append(code)
+        return module(code, options)
+
+    monkeypatch.setattr(fake_cupy, "RawModule", counting)
+    launch.compiled.cache_clear()
+    first, second = (dnn.ops_for("cuda") for _ in range(2))
+    assert first.blas is second.blas
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(dnn.ops_for, "cuda").result().blas is not first.blas
+    for ops in (first, second):
+        x = ops.asarray(np.ones((3, 4), "f4"))
+        ops.fill(2.0, x)
+        ops.sum(x, (0,), x[:1])
+    assert len(compiled) == 2
+    launch.compiled.cache_clear()
