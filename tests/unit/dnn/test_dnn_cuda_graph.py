@@ -175,13 +175,13 @@ def test_a_fused_chain_is_one_kernel(ops):
 def test_networks_of_a_thread_share_kernels_and_the_handle_of_cublas(monkeypatch):
     fake_cupy.install(monkeypatch)
     compiled = []
-    module = fake_cupy.RawModule
 
-    def counting(code, options=()):
-        compiled.append(code)
-        return module(code, options)
+    class Counting(fake_cupy.RawModule):
+        def __init__(self, code, options=()):
+            compiled.append(code)
+            super().__init__(code, options)
 
-    monkeypatch.setattr(fake_cupy, "RawModule", counting)
+    monkeypatch.setattr(fake_cupy, "RawModule", Counting)
     launch.compiled.cache_clear()
     first, second = (dnn.ops_for("cuda") for _ in range(2))
     assert first.blas is second.blas
