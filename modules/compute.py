@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .hyperparameters import Hyperparameters, optimizer_of
 
 if TYPE_CHECKING:
-    from dnn import History
+    from dnn import History, RoutineTable
 
 MOST_NETWORKS: Final = 64
 """In one plan on a CPU: with more of them what a step needs no longer stays in a core's cache."""
@@ -25,9 +25,16 @@ WIDE: Final = 128
 """On a CPU, layers of so many units and more take longer in products than in calls: nothing is
 gained by several networks in one plan."""
 _MOST_ON_GPU: Final = 4096
+_NETWORKS_ON_GPU: Final = "gpu_models"
 _BY_PARAMETERS: Final = ((0, 1024), (2_000, 256), (20_000, 64), (200_000, 16), (2_000_000, 1))
 """Parameters of one network from which on so many networks go into one plan on a GPU: an estimate,
-until it is measured."""
+where it is not measured."""
+_HIDDEN_MEASURED: Final = ((16,), (128,), (230, 230), (750, 750), (2000, 2000))
+"""What is measured for each of them, with `_FEATURES` and `_CLASSES`."""
+_FEATURES, _CLASSES = 32, 10
+_COUNTS_MEASURED: Final = (1, 16, 64, 256, 1024)
+_MOST_MEASURED: Final = 2**24
+"""Parameters of all networks together: more take the CPU seconds to draw."""
 _SHARE_OF_MEMORY: Final = 0.8
 _MARGIN: Final = 1.25
 """Times the estimate of a network's bytes: what else a plan needs."""
@@ -115,17 +122,26 @@ class Compute:
         return {**device_facts(self.device), "precision": self.precision}
 
     def most_networks(
-        self, wanted: Hyperparameters, features: int = 0, classes: int = 0, free_bytes: int = 0
+        self,
+        wanted: Hyperparameters,
+        features: int = 0,
+        classes: int = 0,
+        free_bytes: int = 0,
+        table: RoutineTable | None = None,
     ) -> int:
         """Return how many networks of a kind to put into one plan, at least 1.
 
-        On a GPU as many as its free memory holds, at most what pays for networks of that size.
+        On a GPU as many as its free memory holds, at most what pays for networks of that size: as
+        the table of the run says, if that was measured.
         """
         if not self.is_gpu:
             return 1 if max(wanted.hidden, default=0) >= WIDE else MOST_NETWORKS
         units = [features, *wanted.hidden, classes]
-        parameters = sum((above + 1) * below for above, below in pairwise(units))
+        parameters = _parameters_of(units)
         most = next(pays for least, pays in reversed(_BY_PARAMETERS) if parameters >= least)
+        measured = table(_NETWORKS_ON_GPU, parameters) if table is not None else None
+        if measured is not None:
+            most = int(measured)
         arrays = 2 + len(optimizer_of(wanted, wanted.batch_size).state_names)
         wide = 8 if self.precision == "float64" else 4
         narrow = 2 if self.precision in _NARROW else 0
@@ -134,6 +150,47 @@ class Compute:
         )
         fits = int(_SHARE_OF_MEMORY * self.share * free_bytes / size_bytes)
         return max(1, min(most, fits, _MOST_ON_GPU))
+
+    def measure_routines(self) -> RoutineTable:
+        """Return which routines are fastest on this machine; on a GPU it takes some seconds."""
+        from dnn import RoutineTable, ops_for
+
+        table = RoutineTable.measure(ops_for(self.device))
+        if not self.is_gpu:
+            return table
+        return RoutineTable({**table.choices, _NETWORKS_ON_GPU: self._measure_networks()})
+
+    def _measure_networks(self) -> list[tuple[int, str]]:
+        """Return from how many parameters on which number of networks in one plan is fastest."""
+        rows: list[tuple[int, str]] = []
+        for (least, _), hidden in zip(_BY_PARAMETERS, _HIDDEN_MEASURED, strict=True):
+            parameters = _parameters_of([_FEATURES, *hidden, _CLASSES])
+            seconds = {
+                networks: self._epoch_of_one_s(hidden, networks)
+                for networks in _COUNTS_MEASURED
+                if networks == 1 or networks * parameters <= _MOST_MEASURED
+            }
+            fastest = str(min(seconds, key=lambda networks: seconds[networks]))
+            if not rows or rows[-1][1] != fastest:
+                rows.append((least if rows else 0, fastest))
+        return rows
+
+    def _epoch_of_one_s(self, hidden: Sequence[int], networks: int) -> float:
+        """Return what an epoch takes, divided by the number of networks trained in it."""
+        import numpy as np
+
+        from dnn import Ensemble, mlp
+
+        rows = np.arange(256)
+        x = np.sin(rows[:, None] + np.arange(_FEATURES))
+        ensemble = Ensemble(
+            mlp(_FEATURES, hidden, _CLASSES), seeds=range(networks), **self.networks
+        )
+        return min(ensemble.fit(x, rows % _CLASSES, epochs=3)[0].epoch_times_s)
+
+
+def _parameters_of(units: Sequence[int]) -> int:
+    return sum((above + 1) * below for above, below in pairwise(units))
 
 
 def missing_gpu() -> str:

@@ -229,7 +229,7 @@ class FusedTrainings:
         if key not in self._most:
             data = self._versions
             self._most[key] = self._compute.most_networks(
-                wanted, data.features, data.classes, self._free_bytes
+                wanted, data.features, data.classes, self._free_bytes, self._table
             )
         self._networks_at_once = max(self._most.values())
         return self._most[key]

@@ -251,8 +251,8 @@ def _run(ctx: Context, options: Options, compute: Compute) -> int:
         ctx.log.info("networks are computed by %s", compute.description)
         if options.routines == "measured":
             comm = comm_of(ctx)
-            place = (0, 1) if comm is None else (comm.rank, comm.size)
-            with routines_of_run(ctx, *place) as table:
+            rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
+            with routines_of_run(ctx, rank, ranks, compute) as table:
                 task = options.task(ctx.folder, table, compute)
                 return run_trainer(ctx, task, options.limits)
     return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
@@ -365,7 +365,9 @@ def _own_split(data: Dataset, options: Options) -> TrainingJob:
 
 
 @contextmanager
-def routines_of_run(ctx: Context, rank: int = 0, ranks: int = 1) -> Iterator[RoutineTable]:
+def routines_of_run(
+    ctx: Context, rank: int = 0, ranks: int = 1, compute: Compute | None = None
+) -> Iterator[RoutineTable]:
     """Give the table of routines of a run, the same one on every rank.
 
     The first rank measures them, or finds ``routines.json`` in the run directory; the others wait
@@ -376,8 +378,10 @@ def routines_of_run(ctx: Context, rank: int = 0, ranks: int = 1) -> Iterator[Rou
     ----------
     rank, ranks : int
         Of this process within its copy, and how many there are.
+    compute : Compute, optional
+        What is measured; the CPU, if left out.
     """
-    from dnn import RoutineTable, ops_for
+    from dnn import RoutineTable
 
     base = (ctx.group, ctx.module, "routines")
     if rank or ctx.copy_index:
@@ -387,7 +391,8 @@ def routines_of_run(ctx: Context, rank: int = 0, ranks: int = 1) -> Iterator[Rou
     file = ctx.run_dir / _ROUTINES_FILE
     if not file.exists():
         mine = file.with_name(f"{_ROUTINES_FILE}.{os.getpid()}-{ctx.group}-{ctx.module}")
-        mine.write_text(RoutineTable.measure(ops_for("cpu")).to_json(), encoding="utf-8")
+        table = (compute or Compute()).measure_routines()
+        mine.write_text(table.to_json(), encoding="utf-8")
         try:
             os.link(mine, file)  # unlike a rename it leaves the table of another group alone
         except FileExistsError:

@@ -204,6 +204,33 @@ def test_precision_reaches_the_networks_on_the_cpu() -> None:
     assert len(losses) == 2
 
 
+def test_how_many_networks_pay_on_a_gpu_is_measured(
+    gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Compute("cuda")._epoch_of_one_s([4], 2) > 0
+    timed: list[tuple[int, int]] = []
+
+    def epoch_of_one_s(self: Compute, hidden: Any, networks: int) -> float:
+        timed.append((hidden[0], networks))
+        return abs(networks - {16: 64, 128: 64, 230: 256, 750: 16, 2000: 1}[hidden[0]])
+
+    monkeypatch.setattr(Compute, "_epoch_of_one_s", epoch_of_one_s)
+    sums = dnn.RoutineTable({"gpu_sum": [(0, "kernel")]})
+    monkeypatch.setattr(dnn.RoutineTable, "measure", lambda ops: sums)
+    assert Compute().measure_routines() == sums
+    table = Compute("cuda").measure_routines()
+    assert table.choices == {
+        **sums.choices,
+        "gpu_models": [(0, "64"), (20_000, "256"), (200_000, "16"), (2_000_000, "1")],
+    }
+    assert len(timed) == len(set(timed))
+    assert max(networks for hidden, networks in timed if hidden == 2000) == 1
+    options = {"dataset": "breast_cancer", "compute": {"device": "cuda"}, "table": table.to_json()}
+    train = trainer.prepare(options, Path())
+    for hidden, expected in (([4], 64), ([300, 300], 256)):  # memory is no bound here
+        assert train._together._most_networks(Hyperparameters(hidden=hidden)) == expected
+
+
 def test_data_go_to_the_gpu_once(gpu: None) -> None:
     train = trainer.prepare({"dataset": "breast_cancer", "compute": {"device": "cuda"}}, Path())
     point = {"epochs": 1, "batch_size": 128}
