@@ -167,6 +167,14 @@ class Options(BaseModel):
                 "use it",
                 'remove gpus, or say device = "auto"',
             )
+        if self.train is None and module.gpus > 1:
+            raise _problem_at(
+                "device",
+                self.device,
+                f"module {module.name!r} asks for {module.gpus:g} GPUs for each copy, and a copy "
+                "trains on one: nothing would use the others",
+                "say gpus = 1, and raise copies",
+            )
         # Where no module asks for GPUs, each rank sees all that there are.
         any_asks = any(other.gpus for other in context.get("modules", {}).values())
         if self.device == "cuda" and not module.gpus and any_asks:

@@ -65,6 +65,10 @@ def test_a_file_that_asks_for_gpus_and_does_not_use_them() -> None:
         "module 'trainer' asks for 1 GPU and says device = \"cpu\": nothing would use it: "
         'remove gpus, or say device = "auto"'
     )
+    assert checked(SimpleNamespace(name="trainer", gpus=2)) == (
+        "module 'trainer' asks for 2 GPUs for each copy, and a copy trains on one: nothing would "
+        "use the others: say gpus = 1, and raise copies"
+    )
     assert not checked(one, device="auto") + checked(one, device="cuda")
     assert not checked(without, device="cpu") + checked(without, device="cuda")
     other = SimpleNamespace(name="other", gpus=2)
