@@ -58,7 +58,7 @@ _PUBLIC = {
     "linalg": "bmatmul",
     "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",
     "memory": "MemoryManager",
-    "model": "History NeuralNetwork",
+    "model": "History NeuralNetwork TrainingParameters",
     "nets": "mlp",
     "optimizers": """
         SGD AdaGrad Adam AdamW Cosine GradientDescent Optimizer RMSProp StepDecay WarmUp

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,7 +36,61 @@ from dnn.training.state import Snapshot, load_states, states_of, trained_arrays
 if TYPE_CHECKING:
     from dnn.callbacks import Callback
 
-__all__ = ["History", "NeuralNetwork"]
+__all__ = ["History", "NeuralNetwork", "TrainingParameters"]
+
+
+@dataclass(frozen=True)
+class TrainingParameters:
+    """How to train a network, in one object, as MagmaDNN has it.
+
+    Parameters
+    ----------
+    learning_rate : float, positive, optional
+        The optimizer's own if left out.
+    batch_size, epochs : int, at least 1
+        What `NeuralNetwork.fit` takes where it is told nothing else.
+    decay : float, not negative
+        The optimizer's ``weight_decay``.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of its range.
+    """
+
+    learning_rate: float | None = None
+    batch_size: int = 32
+    epochs: int = 1
+    decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size)
+        check_count("epochs", self.epochs)
+        self.optimizer("sgd")  # it checks the rest
+
+    def optimizer(self, given: str | Optimizer) -> Optimizer:
+        """Return an optimizer of a name with this learning rate and decay.
+
+        Parameters
+        ----------
+        given : str or Optimizer
+
+        Returns
+        -------
+        Optimizer
+
+        Raises
+        ------
+        ConfigurationError
+            If there is none of that name, or it is an object, which has a learning rate and a
+            decay of its own, and they are stated here too.
+        """
+        stated = {"learning_rate": self.learning_rate, "weight_decay": self.decay or None}
+        settings = {name: value for name, value in stated.items() if value is not None}
+        if isinstance(given, Optimizer) and settings:
+            message = f"params state {' and '.join(settings)}, and the optimizer is {given!r}"
+            raise ConfigurationError(f"{message}: give its name, or leave them out of params")
+        return optimizer_of(given, **settings)
 
 
 class NeuralNetwork(Networks):
@@ -63,6 +118,9 @@ class NeuralNetwork(Networks):
         first node that was NaN or infinite. Slow: for finding out why a network diverges.
     routines : RoutineTable, optional
         Which of several routines computes what, measured on this machine; they differ in rounding.
+    params : TrainingParameters, optional
+        Learning rate and decay of an optimizer that is given by name, and what `fit` takes for
+        `epochs` and `batch_size`.
 
     Raises
     ------
@@ -94,14 +152,17 @@ class NeuralNetwork(Networks):
         device: str = "cpu",
         check_finite: bool = False,
         routines: RoutineTable | None = None,
+        params: TrainingParameters | None = None,
     ) -> None:
+        self._params = params = params or TrainingParameters()
+        optimizer = params.optimizer(optimizer)
         precision = precision_of(dtype)
         if check_finite and precision.scales_loss:
             raise ConfigurationError("check_finite: loss scaling meets infinity on purpose")
         passes = (*checking_passes(), *(precision.passes or ())) if check_finite else None
         self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
         ops = ops_for(device, routines)
-        super().__init__(layers, loss, optimizer_of(optimizer), seed, precision, ops, passes)
+        super().__init__(layers, loss, optimizer, seed, precision, ops, passes)
 
     @property
     def seed(self) -> int:
@@ -120,13 +181,14 @@ class NeuralNetwork(Networks):
         y: npt.ArrayLike | None = None,
         *,
         validation: tuple[npt.ArrayLike, npt.ArrayLike] | DeviceData | float | None = None,
-        epochs: int = 1,
-        batch_size: int = 32,
+        epochs: int | None = None,
+        batch_size: int | None = None,
         callbacks: Sequence[Callback] = (),
         class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
         sample_weight: npt.ArrayLike | None = None,
         progress: bool | None = None,
         resident: bool | None = None,
+        metrics: dict[str, float] | None = None,
     ) -> History:
         """Train from the present parameters on.
 
@@ -140,9 +202,9 @@ class NeuralNetwork(Networks):
             Samples and targets to evaluate on after each epoch; or the share of `x` and `y`, above
             0 and below 1, that is taken out of training for it: the same rows in every call, and
             of each class its share.
-        epochs : int, at least 1
-        batch_size : int, at least 1
-            The last batch of an epoch holds what remains.
+        epochs, batch_size : int, at least 1, optional
+            If left out, as `params` say, which are 1 and 32 without. The last batch of an epoch
+            holds what remains.
         callbacks : sequence of Callback
             Called after each epoch in this order; any of them may end the training.
         class_weight : mapping of class to float, or "balanced", optional
@@ -156,6 +218,9 @@ class NeuralNetwork(Networks):
             Keep all samples on the GPU, or send them batch by batch, the next one while this one
             is computed; by default the first, unless they take more than half of its free memory.
             The results are the same. On a CPU it has no effect.
+        metrics : dict, optional
+            Gets ``"loss"`` and, of a classification, ``"accuracy"`` of the training in the last
+            epoch, and ``"training_time_s"`` of all.
 
         Returns
         -------
@@ -174,8 +239,14 @@ class NeuralNetwork(Networks):
         Each epoch visits the samples in an order of its own, which depends only on the seed and
         on how many epochs came before, so two calls of 5 epochs equal one of 10.
         """
-        epochs = check_count("epochs", epochs)
+        params = self._params
+        epochs = check_count("epochs", params.epochs if epochs is None else epochs)
+        batch_size = params.batch_size if batch_size is None else batch_size
         batch_size = check_count("batch_size", batch_size)
+        given: object = metrics
+        if not isinstance(given, dict | None):
+            message = "fit fills it with loss, accuracy and training_time_s"
+            raise ConfigurationError(f"metrics must be a dict, not {metrics!r}: {message}")
         network = self._network
         training, held_out = fit_data(
             network, self.seed, x, y, validation, class_weight, sample_weight, resident
@@ -194,6 +265,8 @@ class NeuralNetwork(Networks):
             for _ in fit:
                 if watch is not None and (reason := watch()):
                     fit.stop(0, reason)
+        if metrics is not None:
+            metrics |= history.last()
         precision = network.precision
         if history.diverged and precision.largest is not None:
             layer = self.explain_divergence()
@@ -256,11 +329,12 @@ class NeuralNetwork(Networks):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy is made from: plans, with their arrays, are compiled anew."""
         (state,) = states_of(self._network, self._update)
+        params = replace(self._params, learning_rate=None, decay=0.0)  # the optimizer has them
         return {
             "layers": self._network.layers,
             "loss": self._network.loss,
             "optimizer": self.optimizer,
-            "options": {"seed": self.seed, **self._options},
+            "options": {"seed": self.seed, "params": params, **self._options},
             "state": state,
             "history": self.history,
         }

@@ -92,7 +92,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {
         "lr": "learning_rate",
         "max_epochs": "epochs",
         "max_iter": "epochs",
-        "metrics": "no such thing: fit and evaluate give loss, accuracy and Matthews correlation",
+        "metrics": "no such thing here: fit and evaluate give loss and accuracy",
         "n_epochs": "epochs",
         "n_iter_no_change": "callbacks=[dnn.EarlyStopping(patience=...)]",
         "num_epochs": "epochs",

@@ -81,6 +81,17 @@ class History:
         """Matthews correlation in training over each epoch, likewise."""
         return [result["mcc"] for result in self.training]
 
+    def last(self) -> dict[str, float]:
+        """Return the training of the last epoch in numbers, and the time of all.
+
+        Returns
+        -------
+        dict of str to float
+            ``"loss"`` and, of a classification, ``"accuracy"``; ``"training_time_s"``.
+        """
+        accuracy = {"accuracy": self.accuracy[-1]} if self.tallies else {}
+        return {"loss": self.loss[-1], **accuracy, "training_time_s": self.training_time_s}
+
     @property
     def validation_loss(self) -> list[float]:
         """Loss on the validation set after each epoch; empty where there is none."""

@@ -106,7 +106,7 @@ class BatchPlan:
         """
         edges: list[tuple[Any, Array]] = [(x, self.x), (target, self.target)]
         for values, place in edges:
-            if isinstance(values, np.ndarray):
+            if self.ops.device != "cpu" and isinstance(values, np.ndarray):
                 self.ops.load(values[rows], place)
             else:
                 self.ops.take_rows(values, self.ops.asarray(rows), place)

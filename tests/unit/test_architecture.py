@@ -408,6 +408,7 @@ def test_the_public_names_of_dnn() -> None:
         "SoftmaxCrossEntropy",
         "StepDecay",
         "Tensor",
+        "TrainingParameters",
         "WarmUp",
         "batches",
         "bmatmul",

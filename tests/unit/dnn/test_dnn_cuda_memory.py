@@ -149,6 +149,15 @@ def test_data_are_sent_once_for_all_trainings():
     assert found[1] == found[2]
 
 
+def test_a_network_that_overflows_on_streamed_samples_names_its_layer():
+    x, y = device_checks.data()
+    for resident in (True, False):
+        model = dnn.NeuralNetwork(dnn.mlp(6, [5], 3), seed=1, dtype="float16", device="cuda")
+        model.parameters["fully_connected_1.weight"][...] = 1e6
+        with pytest.warns(dnn.MixedPrecisionWarning, match="fully_connected_1 is the first layer"):
+            model.fit(x, y, batch_size=16, progress=False, resident=resident)
+
+
 def test_networks_of_several_losses_share_samples():
     x, y = device_checks.data()
     targets = np.eye(3, dtype=np.float32)[y]

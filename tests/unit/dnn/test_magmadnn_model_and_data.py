@@ -2,7 +2,8 @@
 
 ::
 
-    model                                test_model, test_model_summary
+    model                                test_model, test_model_summary,
+                                         test_training_parameters_and_metrics
     data                                 test_data
     networks (MLP)                       test_networks
     CPU-only use                         test_cpu_only_use
@@ -17,6 +18,7 @@
 """
 
 import gzip
+import pickle
 import struct
 import subprocess
 import sys
@@ -56,6 +58,38 @@ def test_model():
     assert regression.predict(x).shape == (200, 2)
     with pytest.raises(dnn.ConfigurationError, match="no classes"):
         regression.predict_class(x)
+
+
+def test_training_parameters_and_metrics():
+    """`NeuralNetwork(layers, loss, optimizer, params)`, and `fit` into a dict of metrics."""
+    x, y = samples(100)
+    params = dnn.TrainingParameters(learning_rate=0.05, batch_size=25, epochs=3, decay=0.001)
+    models = [
+        network(optimizer="sgd", params=params),
+        network(optimizer=SGD(0.05, weight_decay=0.001)),
+    ]
+    metrics = {"of": 1.0}
+    history = models[0].fit(x, y, metrics=metrics)
+    assert history.loss == models[1].fit(x, y, epochs=3, batch_size=25).loss
+    assert metrics == {
+        **{"of": 1.0, "loss": history.loss[-1], "accuracy": history.accuracy[-1]},
+        "training_time_s": history.training_time_s,
+    }
+    again = pickle.loads(pickle.dumps(models[0]))
+    assert again.fit(x, y).loss == models[0].fit(x, y).loss
+    assert len(models[0].fit(x, y, epochs=2)) == 2
+    regression = NeuralNetwork(mlp(5, [], 5), "mean_squared_error")
+    metrics = {}
+    regression.fit(x, x, metrics=metrics)
+    assert set(metrics) == {"loss", "training_time_s"}
+    with pytest.raises(dnn.ConfigurationError, match=r"must be a dict, not \['accuracy'\]"):
+        regression.fit(x, x, metrics=["accuracy"])
+    with pytest.raises(dnn.ConfigurationError, match=r"params state learning_rate.*give its name"):
+        network(optimizer=SGD(0.1), params=dnn.TrainingParameters(0.1))
+    wrong = {"epochs": 0, "batch_size": 1.5, "learning_rate": -1.0, "decay": -0.1}
+    for name, value in wrong.items():
+        with pytest.raises(dnn.ConfigurationError, match=name):
+            dnn.TrainingParameters(**{name: value})
 
 
 def test_model_summary():
