@@ -113,9 +113,16 @@ def load_checkpoint(
     """
     about, found = _read(path)
     difference = _difference(about["architecture"], _architecture(model))
-    mine = type(model.optimizer).__name__
-    if difference is None and not parameters_only and about["optimizer"] != mine:
-        difference = f"the optimizer is {about['optimizer']} there and {mine} here"
+    mine, precision = type(model.optimizer).__name__, model._network.precision.name
+    if difference is None and not parameters_only:
+        trained_in = about["architecture"].get("precision", precision)  # older ones do not say
+        if trained_in != precision:
+            difference = (
+                f"it was trained in {trained_in}, and this one is in {precision} "
+                "(load_checkpoint(..., parameters_only=True) takes its parameters)"
+            )
+        elif about["optimizer"] != mine:
+            difference = f"the optimizer is {about['optimizer']} there and {mine} here"
     if difference is not None:
         raise CheckpointError(f"{path}: a checkpoint of another model: {difference}")
     wanted = model.trained_arrays()
@@ -142,6 +149,7 @@ def _architecture(model: NeuralNetwork) -> dict[str, Any]:
     network = model._network
     return {
         "dtype": str(network.dtype),
+        "precision": network.precision.name,
         "loss": type(network.loss).__name__,
         "layers": [_layer(layer) for layer in network.layers],
     }

@@ -105,6 +105,19 @@ def written(path, **options):
     return model
 
 
+@pytest.mark.parametrize(("there", "here"), [("float32", "float16"), ("bfloat16", "float32")])
+def test_another_precision_is_named_and_parameters_are_taken(there, here, tmp_path):
+    x, y = samples()
+    trained, other = network(dtype=there), network(dtype=here)
+    trained.fit(x, y)
+    trained.save(tmp_path / "m")
+    with pytest.raises(CheckpointError, match=f"trained in {there}, and this one is in {here}"):
+        other.load(tmp_path / "m")
+    dnn.load_checkpoint(other, tmp_path / "m", parameters_only=True)
+    for name, parameter in trained.parameters.items():
+        np.testing.assert_array_equal(other.parameters[name], parameter)
+
+
 def test_parameters_alone_for_another_optimizer(tmp_path):
     x, _ = samples()
     model = written(tmp_path / "c")
