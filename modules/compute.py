@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import subprocess
 import sys
@@ -11,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from .hyperparameters import Hyperparameters, optimizer_of
@@ -38,6 +38,13 @@ _MOST_MEASURED: Final = 2**24
 _SHARE_OF_MEMORY: Final = 0.8
 _MARGIN: Final = 1.25
 """Times the estimate of a network's bytes: what else a plan needs."""
+# With the same places to import from, in the same order.
+_ASKING: Final = """\
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+import dnn
+print(dnn.cuda_problem() or "")
+"""
 _ASKING_S: Final = 60.0
 _NARROW: Final = ("float16", "bfloat16")
 
@@ -202,11 +209,10 @@ def missing_gpu() -> str:
 
     if importlib.util.find_spec("cupy") is None:
         return dnn.cuda_problem() or ""
-    asking = [sys.executable, "-c", "import dnn; print(dnn.cuda_problem() or '')"]
-    folder = Path(dnn.__path__[0]).parent
+    asking = [sys.executable, "-c", _ASKING, json.dumps(sys.path)]
     try:
         asked = subprocess.run(
-            asking, cwd=folder, capture_output=True, text=True, timeout=_ASKING_S, check=False
+            asking, capture_output=True, text=True, timeout=_ASKING_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the driver was asked in a process of its own: {error}"

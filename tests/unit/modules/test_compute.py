@@ -112,7 +112,7 @@ cuda = Has(runtime=runtime)
 
 def test_another_process_asks_for_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "cupy.py").write_text(ASKED)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr(compute.importlib.util, "find_spec", lambda name: name)
     assert compute.missing_gpu() == ""
