@@ -577,7 +577,9 @@ def install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", sys.modules[__name__])
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace(empty_pinned=empty_pinned))
     monkeypatch.setattr("dnn.backend.cuda.products.load_library", load_library)
-    monkeypatch.setattr("dnn.backend.device.cuda_problem", lambda index=0: None)
+    # The second is where the first comes from when it is asked for first: it would stay replaced.
+    for place in ("dnn.cuda_problem", "dnn.backend.device.cuda_problem"):
+        monkeypatch.setattr(place, lambda index=0: None)
     # A stream of this module, kept for the test.
     copy_stream = functools.cache(memory._copy_stream.__wrapped__)
     monkeypatch.setattr(memory, "_copy_stream", copy_stream)

@@ -32,7 +32,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     if cuda_emulator.COMPILER is None:
         pytest.skip("needs a C++ compiler")
     fake_cupy.install(monkeypatch)
-    monkeypatch.setattr(dnn, "cuda_problem", lambda index=0: None)
 
 
 @pytest.mark.parametrize(
