@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -326,7 +326,7 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     `Options`; ``compute``, the fields of a `Compute`; and ``table``, the text of a `RoutineTable`,
     if there is one.
     """
-    from dnn import RoutineTable
+    from dnn import OutOfDeviceMemory, RoutineTable
 
     rest = dict(options)
     text = rest.pop(_TABLE, None)
@@ -335,8 +335,10 @@ def prepare(options: Mapping[str, Any], folder: Path) -> NetworkTrainer:
     compute.begin()
     given = Options.model_validate(rest, context={"folder": folder})
     rounds = _rounds(given, folder)
-    # What has to be imported and compiled is no part of the first trial's time.
-    train({"hidden": [1], "epochs": 1}, 0, rounds[0], table=table, compute=compute)
+    # What has to be imported and compiled is no part of the first trial's time. Where a GPU has no
+    # room even for this, each trial says so, and how much it wants.
+    with suppress(OutOfDeviceMemory):
+        train({"hidden": [1], "epochs": 1}, 0, rounds[0], table=table, compute=compute)
     return NetworkTrainer(rounds, table, compute)
 
 

@@ -287,7 +287,8 @@ def test_networks_that_do_not_fit_are_trained_in_halves_then_fail(
     # The small network of `prepare` fits, and not those of the trials.
     point["hidden"] = [2**18]
     failed, _ = trained(8, 2, room_bytes)
-    for result in failed:
+    full, _ = trained(8, 2, 1000)  # not even that one fits
+    for result in [*failed, *full]:
         assert re.search(r"cuda:0 has no room: .* wanted, .* free", result.reason)
 
 
