@@ -504,7 +504,7 @@ def test_repr_shows_shape_type_place_and_values():
 def test_the_page_about_gpus_does_what_it_says():
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == page.count("```python") > 0
     names = {}
     for block in blocks:
         exec(block, names)
