@@ -457,6 +457,38 @@ def check_precisions(device):
         np.testing.assert_allclose(*found, rtol=2e-2, err_msg=dtype)
 
 
+def check_statistics_of_skipped_steps(device):
+    """A step with infinite gradients leaves running statistics alone, in that network alone."""
+    generator = np.random.default_rng(0)
+    x, y = generator.uniform(0.5, 1.0, (64, 3)).astype("f"), np.arange(64) % 2
+    layers = [dnn.Input(3), dnn.FullyConnected(4), dnn.BatchNorm(), dnn.FullyConnected(2)]
+    networks = dnn.Ensemble(layers, seeds=[1, 2, 3], dtype="float16", device=device)
+    weight = networks.parameters["fully_connected_1.weight"]
+    weight[1] = 60000.0  # summed up over 3 features: infinite in float16, and so is the mean
+    before = {name: np.array(state) for name, state in networks.states.items()}
+    for _ in range(3):  # the second run on a GPU captures, the third replays
+        histories = networks.fit(x, y, batch_size=64)
+    assert [history.skipped_steps for history in histories] == [0, 1, 0]
+    for name, state in networks.states.items():
+        after = np.array(state)
+        np.testing.assert_array_equal(after[1], before[name][1], err_msg=name)
+        assert np.isfinite(after).all(), name
+        assert (after[::2] != before[name][::2]).all(), name
+    alone = dnn.NeuralNetwork(
+        [dnn.Input(3), dnn.FullyConnected(4), dnn.BatchNorm(), dnn.FullyConnected(2)],
+        dtype="float16",
+        device=device,
+    )
+    alone.parameters["fully_connected_1.weight"][...] = 60000.0
+    ops = alone._network.ops
+    before = {name: ops.to_host(x).copy() for name, x in alone.trained_arrays().items()}
+    with pytest.warns(dnn.MixedPrecisionWarning):
+        alone.fit(x, y, batch_size=32, progress=False)
+    for name, array in alone.trained_arrays().items():
+        if not name.startswith("optimizer"):  # where the scale stands
+            np.testing.assert_array_equal(ops.to_host(array), before[name], err_msg=name)
+
+
 def check_not_finite(device):
     """The first node that is NaN is named."""
     x, y = data()

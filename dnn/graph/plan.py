@@ -198,6 +198,18 @@ class Plan:
         """Functions and their arguments, one by one as the operations gave them."""
         return self._steps
 
+    def steps_apart(self) -> tuple[list[Step], list[Step]]:
+        """Return `steps` in two parts: what computes, and what then writes into variables.
+
+        Returns
+        -------
+        tuple of two lists of (function, arguments)
+        """
+        parts: tuple[list[Step], list[Step]] = ([], [])
+        for kind, step in zip(self._kinds, self._steps, strict=True):
+            parts[kind == "assign"].append(step)
+        return parts
+
     def __str__(self) -> str:
         lines = []
         for kind, (_, arguments) in zip(self._kinds, self._steps, strict=True):

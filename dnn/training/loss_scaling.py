@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,8 @@ class LossScaling:
     """An update of gradients that come multiplied by a scale of its own choice.
 
     Before a step the gradients are divided by the scale. If one of them is NaN or infinite, the
-    scale was too large: the step is left out and the scale halved. After `interval` steps without
+    scale was too large: the step is left out, with what it would assign to running statistics, and
+    the scale halved. After `interval` steps without
     that it is doubled [1]_. Each of K networks has a scale of its own, and all of this is computed
     where the networks lie. What counts steps, as Adam does, counts those left out too.
 
@@ -30,6 +31,8 @@ class LossScaling:
         What moves the parameters.
     parameters, gradients : FlatBuffer
         What it moves and what it reads.
+    states : FlatBuffer
+        What layers assign to.
     scale : array, shape () or (K,)
         What the plan multiplies gradients by; written here.
     first : float
@@ -51,6 +54,7 @@ class LossScaling:
         update: Update,
         parameters: FlatBuffer,
         gradients: FlatBuffer,
+        states: FlatBuffer,
         scale: Array,
         first: float = 2.0**15,
         interval: int | None = None,
@@ -61,18 +65,19 @@ class LossScaling:
         self.scalars = update.scalars
         self.state = update.state
         self._scale = scale
+        self._states = states.flat
         # For each network the steps since the scale changed, and the steps left out.
         self._counts = ops.asarray(np.zeros((*scale.shape, 2), np.int64))
         self.interval = self.INTERVAL if interval is None else interval
         ops.load(np.array(first, scale.dtype), scale)
+        each = () if self.gradients.ndim == 1 else (len(self.gradients), 1)
+        self._flags = empty(ops, each, self.gradients.dtype)
         # As the steps of an `Update`.
         self.steps = self._steps(parameters)
 
     def _steps(self, parameters: FlatBuffer) -> list[Step]:
-        ops, update, gradients = self.ops, self._update, self.gradients
-        each = () if gradients.ndim == 1 else (len(gradients), 1)
-        scale = self._scale.reshape(each)
-        flags = empty(ops, each, gradients.dtype)
+        ops, update, gradients, flags = self.ops, self._update, self.gradients, self._flags
+        scale = self._scale.reshape(flags.shape)
         # What only counts steps is not held back.
         buffers = [parameters, *update.state.values()]
         written = [x.flat for x in buffers if x.segments == parameters.segments]
@@ -82,6 +87,16 @@ class LossScaling:
             *ops.conditional(flags, update.steps, written),
             *ops.adjust_scale(flags, scale, self._counts, self.interval, self.LARGEST),
         ]
+
+    def gated(self, assignments: Sequence[Step]) -> list[Step]:
+        """Return assignments, such that those of a step that is left out change no state.
+
+        To be done behind `steps`. The number of a step, which is no layer's state, goes on.
+        """
+        states = self._states
+        if not any(arguments[-1].dtype == states.dtype for _, arguments in assignments):
+            return list(assignments)
+        return self.ops.conditional(self._flags, assignments, [states])
 
     @property
     def scale(self) -> Array:

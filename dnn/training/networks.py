@@ -67,7 +67,8 @@ class Networks:
         update = optimizer.bind(network.ops, network.parameters, network.gradients)
         if not network.precision.scales_loss:
             return update
-        return LossScaling(update, network.parameters, network.gradients, network.gradient_scale)
+        buffers = network.parameters, network.gradients, network.state_buffer
+        return LossScaling(update, *buffers, network.gradient_scale)
 
     def explain_divergence(self, k: int = 0) -> str:
         """Return the layer where a network met infinity first that diverged in the last `fit`.
@@ -314,7 +315,13 @@ class Trainer:
         gather = self._gather(plan) if stage is None else stage.steps_to(plan)
         look: list[Step] = [] if self._inspect is None else [(self._inspect, (plan,))]
         end: Step = (self._ops.end_batch, (plan.loss, self._losses, self._position))
-        steps = [*gather, *plan.plan.steps, *look, *self._tally(plan), *self._update.steps, end]
+        compute, tally, update = plan.plan.steps, self._tally(plan), self._update
+        assign: list[Step] = []
+        if isinstance(update, LossScaling):
+            # Assigned is when it is known whether the step counts.
+            compute, assign = plan.plan.steps_apart()
+            assign = update.gated(assign)
+        steps = [*gather, *compute, *look, *tally, *update.steps, *assign, end]
         # Linked, an update may come before the end of a plan, and gradients be nowhere.
         return steps if look else self._ops.link(steps, scratch=self._update.gradients)
 

@@ -54,6 +54,10 @@ def test_precisions(ops):
     device_checks.check_precisions("cuda")
 
 
+def test_a_step_that_is_left_out_changes_no_running_statistics(ops):
+    device_checks.check_statistics_of_skipped_steps("cuda")
+
+
 def test_the_first_node_that_is_not_finite_is_named(ops):
     device_checks.check_not_finite("cuda")
 

@@ -73,6 +73,10 @@ def test_precisions(cuda):
     device_checks.check_precisions(cuda)
 
 
+def test_a_step_that_is_left_out_changes_no_running_statistics(cuda):
+    device_checks.check_statistics_of_skipped_steps(cuda)
+
+
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_layer_that_overflows_is_named(cuda, resident):
     x, y = device_checks.data()

@@ -1,5 +1,6 @@
 """Matrix products of float16 and bfloat16, summed up in float32; and the loss scaled."""
 
+import device_checks
 import numpy as np
 import pytest
 
@@ -122,10 +123,10 @@ def test_it_takes_less_memory():
 
 def scaled(first, interval=2000, models=None, optimizer=None):
     segments = [Segment("w", (4,), 0)]
-    parameters, gradients = (FlatBuffer(segments, "f", Ops(), models) for _ in range(2))
+    parameters, gradients, states = (FlatBuffer(segments, "f", Ops(), models) for _ in range(3))
     scale = np.ones(() if models is None else models, "f")
     update = (optimizer or SGD(1.0)).bind(Ops(), parameters, gradients)
-    scaling = LossScaling(update, parameters, gradients, scale, first, interval)
+    scaling = LossScaling(update, parameters, gradients, states, scale, first, interval)
     return parameters, gradients, scale, scaling
 
 
@@ -268,6 +269,11 @@ def test_a_variance_is_of_squares_that_are_not_rounded():
         assert square.dtype == np.float32
     for dtype in KEPT:
         np.testing.assert_allclose(losses[dtype], losses["float32"], rtol=2e-2)
+
+
+@pytest.mark.parametrize("device", ["cpu", "numpy"])
+def test_a_step_that_is_left_out_changes_no_running_statistics(device):
+    device_checks.check_statistics_of_skipped_steps(device)
 
 
 def test_an_ensemble_that_begins_again_has_the_first_scale():
