@@ -5,6 +5,7 @@ What is learned about data, such as a mean, is learned from training samples onl
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,7 +34,8 @@ class Dataset:
     Attributes
     ----------
     x : array of float32, shape (n, d)
-        NaN where a cell is missing.
+        NaN where a cell is missing. Images may be of uint8, brightness in 0 .. 255, and stay so
+        until they are standardised or cut into batches.
     y : array of intp, shape (n,)
         In ``0 .. classes - 1``.
     classes : int
@@ -41,6 +43,10 @@ class Dataset:
     standardise_by : {"columns", "one scale", "none"}
         What `dnn.standardise` does by default: columns of a table measure
         different things, those of an image the same one.
+    image_shape : (int, int, int), optional
+        Channels, rows and columns, if each sample is an image; their product is d.
+    class_names : tuple of str
+        Empty where they are not known.
 
     Raises
     ------
@@ -53,6 +59,8 @@ class Dataset:
     classes: int
     name: str
     standardise_by: str = "columns"
+    image_shape: tuple[int, int, int] | None = None
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.shape != self.x.shape[:1]:
@@ -63,8 +71,12 @@ class Dataset:
         if self.y.dtype.kind not in "iu":
             raise LabelError(f"{self.name}: labels must be integers, not {self.y.dtype}")
         check_labels(self.y, self.classes, f"{self.name}: ")
+        if self.image_shape is not None and math.prod(self.image_shape) != self.features:
+            message = f"images {self.image_shape} have not {self.features} values"
+            raise ShapeError(self.name, message, self.x.shape, self.image_shape)
         # The class is frozen; only here may its fields still be cast.
-        object.__setattr__(self, "x", np.ascontiguousarray(self.x, np.float32))
+        if self.image_shape is None or self.x.dtype != np.uint8:
+            object.__setattr__(self, "x", np.ascontiguousarray(self.x, np.float32))
         object.__setattr__(self, "y", np.ascontiguousarray(self.y, np.intp))
 
     @property
@@ -73,12 +85,24 @@ class Dataset:
         return int(self.x.shape[1])
 
     @property
+    def images(self) -> Array:
+        """The samples as images, shape (n, channels, rows, columns); a view of `x`.
+
+        It raises `DataError` if they are none.
+        """
+        if self.image_shape is None:
+            raise DataError(f"{self.name}: the samples are rows of {self.features} numbers")
+        return self.x.reshape(-1, *self.image_shape)
+
+    @property
     def class_counts(self) -> Array:
         """Number of samples of each class, shape (classes,)."""
         return np.bincount(self.y, minlength=self.classes)
 
     def __repr__(self) -> str:
         samples = f"{len(self):,d} samples of {self.features} features"
+        if self.image_shape is not None:
+            samples = f"{len(self):,d} images of {' x '.join(map(str, self.image_shape))}"
         return f"Dataset({self.name!r}: {samples}, {self.classes} classes)"
 
     def __len__(self) -> int:
@@ -240,6 +264,8 @@ def impute(train: Dataset, *others: Dataset) -> tuple[Dataset, ...]:
     ShapeError
         If the data sets differ in their number of attributes.
     """
+    if train.x.dtype == np.uint8:  # which has no NaN
+        return _each(lambda x: x, train, others)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a column of NaN: raised below
         medians = np.nanmedian(train.x, axis=0)
@@ -261,8 +287,8 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     by : {"columns", "one scale", "none"}, optional
         ``"columns"``: each attribute by its own mean and deviation, for tables. ``"one scale"``:
         all values by one mean and one deviation, for images: a pixel at the border that hardly
-        varies would be blown up by its own. ``"none"``: as they are. By default
-        `train.standardise_by`.
+        varies would be blown up by its own. ``"none"``: as they are, bytes being brightness in
+        0 .. 1. By default `train.standardise_by`.
 
     Returns
     -------
@@ -281,6 +307,8 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     by = train.standardise_by if by is None else by
     if by not in STANDARDISATIONS:
         raise unknown_name("standardisation", by, STANDARDISATIONS)
+    if train.x.dtype == np.uint8:
+        return _standardise_bytes(train, others, by)
     if by == "none":
         return (train, *others)
     if np.isnan(train.x).any():
@@ -293,7 +321,39 @@ def standardise(train: Dataset, *others: Dataset, by: str | None = None) -> tupl
     spread = train.x.std(axis=axis, dtype=np.float64, keepdims=True)
     # Rounding leaves a constant column with a spread of about its size times 1e-16.
     spread[spread <= 1e-12 * np.abs(centre)] = 1.0
-    return _each(lambda x: (x - centre) / spread, train, others)
+    return _each(lambda x: (_brightness(x) - centre) / spread, train, others)
+
+
+_ROWS = 1024
+"""Images that are converted at a time."""
+
+
+def _brightness(x: Array) -> Array:
+    """Return bytes as float64 in 0 .. 1, and numbers as they are."""
+    return x / 255.0 if x.dtype == np.uint8 else x
+
+
+def _standardise_bytes(train: Dataset, others: tuple[Dataset, ...], by: str) -> tuple[Dataset, ...]:
+    """Do what `standardise` does for images of uint8, without an array of float64."""
+    sums = np.zeros((2, train.features))
+    for start in range(0, len(train), _ROWS):
+        part = _brightness(train.x[start : start + _ROWS])
+        sums += part.sum(axis=0), np.square(part).sum(axis=0)
+    if by == "one scale":
+        sums = sums.mean(axis=1, keepdims=True)
+    centre, squares = sums / len(train)
+    spread = np.sqrt(np.maximum(squares - centre**2, 0))
+    spread[spread <= 1e-7] = 1.0
+    if by == "none":
+        centre, spread = np.zeros(1), np.ones(1)
+
+    def scaled(x: Array) -> Array:
+        out = np.empty(x.shape, np.float32)
+        for start in range(0, len(x), _ROWS):
+            out[start : start + _ROWS] = (_brightness(x[start : start + _ROWS]) - centre) / spread
+        return out
+
+    return _each(scaled, train, others)
 
 
 def _each(

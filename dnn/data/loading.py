@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import inspect
 import math
 import struct
 import zlib
@@ -25,6 +26,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.dataset import Dataset
+from dnn.data.images import load_cifar_training, load_image_folder, load_npz
 from dnn.errors import (
     ConfigurationError,
     DataError,
@@ -42,6 +44,7 @@ __all__ = [
     "load_csv",
     "load_dataset",
     "load_digits",
+    "load_fashion_mnist",
     "load_idx",
     "load_mnist",
     "read_csv",
@@ -62,7 +65,7 @@ def load_digits() -> Dataset:
         If scikit-learn is not installed.
     """
     bunch = _sklearn_datasets("digits").load_digits()
-    return Dataset(bunch.data / 16.0, bunch.target, 10, "digits")
+    return Dataset(bunch.data / 16.0, bunch.target, 10, "digits", image_shape=(1, 8, 8))
 
 
 def load_breast_cancer() -> Dataset:
@@ -272,15 +275,63 @@ def load_mnist(folder: str | PathLike[str]) -> tuple[Dataset, Dataset]:
     return _mnist_part(Path(folder), "train"), _mnist_part(Path(folder), "t10k")
 
 
-def _mnist_part(folder: Path, part: str) -> Dataset:
+_FASHION = [
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+]
+
+
+def load_fashion_mnist(folder: str | PathLike[str]) -> tuple[Dataset, Dataset]:
+    """Read the four files of Fashion-MNIST, which are called as MNIST's are.
+
+    Parameters
+    ----------
+    folder : path
+        As in `load_mnist`.
+
+    Returns
+    -------
+    (Dataset, Dataset)
+        Training and test samples, x (n, 784) with brightness in 0 .. 1.
+
+    Raises
+    ------
+    DataError
+        As in `load_mnist`.
+
+    References
+    ----------
+    .. [1] Xiao, Rasul, Vollgraf, Fashion-MNIST, arXiv:1708.07747, 2017.
+    """
+    train, test = (_mnist_part(Path(folder), part, "fashion_mnist") for part in ("train", "t10k"))
+    return train, test
+
+
+def _mnist_part(folder: Path, part: str, name: str = "mnist") -> Dataset:
     images = load_idx(_find(folder, f"{part}-images-idx3-ubyte"))
     labels = load_idx(_find(folder, f"{part}-labels-idx1-ubyte"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise DataError(f"{folder}: {part} images {images.shape}, labels {labels.shape}")
     x = images.reshape(len(images), -1).astype(np.float32)
     x /= 255.0
-    # Pixels at the border hardly vary: by columns they would be scaled to 250 deviations.
-    return Dataset(x, labels, 10, "mnist", standardise_by="one scale")
+    return Dataset(
+        x,
+        labels,
+        10,
+        name,
+        # Pixels at the border hardly vary: by columns they would be scaled to 250 deviations.
+        standardise_by="one scale",
+        image_shape=(1, images.shape[1], images.shape[2]),
+        class_names=tuple(_FASHION) if name == "fashion_mnist" else (),
+    )
 
 
 def _find(folder: Path, name: str) -> Path:
@@ -294,23 +345,53 @@ BUNDLED: dict[str, Callable[[], Dataset]] = {
     "breast_cancer": load_breast_cancer,
     "digits": load_digits,
 }
-FROM_PATH: dict[str, Callable[[str | PathLike[str]], Dataset]] = {
+
+
+def _mnist(path: str | PathLike[str]) -> Dataset:
+    return _mnist_part(Path(path), "train")
+
+
+def _fashion_mnist(path: str | PathLike[str]) -> Dataset:
+    return _mnist_part(Path(path), "train", "fashion_mnist")
+
+
+def _cifar10(path: str | PathLike[str]) -> Dataset:
+    return load_cifar_training(path, 10)
+
+
+def _cifar100(path: str | PathLike[str], labels: str = "fine") -> Dataset:
+    return load_cifar_training(path, 100, labels)
+
+
+FROM_PATH: dict[str, Callable[..., Dataset]] = {
+    "cifar10": _cifar10,
+    "cifar100": _cifar100,
     "cleveland": load_cleveland,
-    "mnist": lambda folder: load_mnist(folder)[0],
+    "csv": load_csv,
+    "fashion_mnist": _fashion_mnist,
+    "image_folder": load_image_folder,
+    "mnist": _mnist,
+    "npz": load_npz,
 }
 DATASETS = tuple(sorted([*BUNDLED, *FROM_PATH]))
 
 
-def load_dataset(name: str, path: str | PathLike[str] | None = None) -> Dataset:
+def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: Any) -> Dataset:
     """Load a data set by name.
 
     Parameters
     ----------
     name : str
-        ``"breast_cancer"`` or ``"digits"``, which scikit-learn carries, ``"cleveland"`` or
-        ``"mnist"`` (its training samples), which need a path.
+        ``"breast_cancer"`` or ``"digits"``, which scikit-learn carries. Those that need a path:
+        ``"cleveland"``; the training samples of ``"mnist"``, ``"fashion_mnist"``, ``"cifar10"``
+        and ``"cifar100"``; and what `load_csv`, `load_image_folder` and `load_npz` read, as
+        ``"csv"``, ``"image_folder"`` and ``"npz"``.
     path : path, optional
         The file or folder.
+    **options
+        What the function takes that reads it: ``labels`` of ``"cifar100"``; ``label``,
+        ``delimiter``, ``header`` and ``missing`` of ``"csv"``; ``size`` and ``grey`` of
+        ``"image_folder"``; ``x`` and ``y`` of ``"npz"``.
 
     Returns
     -------
@@ -319,18 +400,25 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None) -> Dataset:
     Raises
     ------
     ConfigurationError
-        If the name is unknown, or a path is missing or given in vain.
+        If the name is unknown, a path is missing or given in vain, or there is no such option.
     DataError
         If the file is missing or damaged.
     MissingDependencyError
-        If scikit-learn is needed and not installed.
+        If scikit-learn or Pillow is needed and not installed.
     """
+    if name not in DATASETS:
+        raise unknown_name("data set", name, DATASETS)
+    load = BUNDLED.get(name) or FROM_PATH[name]
+    known = [*inspect.signature(load).parameters][1:]
+    for option in options:
+        if option not in known:
+            there = f"it knows {', '.join(known)}" if known else "it has none"
+            message = f"the data set {name!r} has no option {option!r}: {there}"
+            raise ConfigurationError(message)
     if name in BUNDLED:
         if path is not None:
             raise ConfigurationError(f"the data set {name!r} takes no path")
         return BUNDLED[name]()
-    if name not in FROM_PATH:
-        raise unknown_name("data set", name, DATASETS)
     if path is None:
         raise ConfigurationError(f"the data set {name!r} needs the path of its data")
-    return FROM_PATH[name](path)
+    return FROM_PATH[name](path, **options)

@@ -1,0 +1,387 @@
+"""Sets of images: CIFAR in its binary form, folders of classes, and arrays of an ``.npz`` file.
+
+CIFAR's binary form is records of one length, one behind the other::
+
+    CIFAR-10     1 byte label, 3072 bytes image
+    CIFAR-100    1 byte coarse label, 1 byte fine label, 3072 bytes image
+
+an image being its red, green and blue plane, each of 32 rows of 32 columns. Nothing here reads a
+pickle, which could run code, and nothing is unpacked: an archive's members are read where they are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import lzma
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.data.dataset import Dataset
+from dnn.errors import DataError, LabelError, MissingDependencyError, ShapeError, unknown_name
+
+__all__ = ["load_cifar10", "load_cifar100", "load_image_folder", "load_npz"]
+
+_SHAPE: Final = (3, 32, 32)
+_CIFAR10: Final = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+_TRAINING: Final = {10: [f"data_batch_{number}.bin" for number in range(1, 6)], 100: ["train.bin"]}
+_TEST: Final = {10: ["test_batch.bin"], 100: ["test.bin"]}
+_ARCHIVES: Final = {10: "cifar-10-binary.tar.gz", 100: "cifar-100-binary.tar.gz"}
+_FOLDERS: Final = {10: "cifar-10-batches-bin", 100: "cifar-100-binary"}
+
+
+def load_cifar10(path: str | PathLike[str]) -> tuple[Dataset, Dataset]:
+    """Read CIFAR-10: colour images of 32 x 32 pixels, 10 classes.
+
+    Parameters
+    ----------
+    path : path
+        A folder with ``data_batch_1.bin`` to ``data_batch_5.bin`` and ``test_batch.bin``, a folder
+        above it as archives have it, or the archive ``cifar-10-binary.tar.gz`` or its folder.
+
+    Returns
+    -------
+    (Dataset, Dataset)
+        50,000 training and 10,000 test samples; x (n, 3072) of uint8.
+
+    Raises
+    ------
+    DataError
+        If a file is missing or truncated.
+    LabelError
+        If a label is out of range.
+
+    References
+    ----------
+    .. [1] Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
+    """
+    return _cifar(path, 10, _TRAINING[10]), _cifar(path, 10, _TEST[10])
+
+
+def load_cifar100(
+    path: str | PathLike[str], labels: Literal["fine", "coarse"] = "fine"
+) -> tuple[Dataset, Dataset]:
+    """Read CIFAR-100: colour images of 32 x 32 pixels, 100 classes in 20 coarse ones.
+
+    Parameters
+    ----------
+    path : path
+        A folder with ``train.bin`` and ``test.bin``, a folder above it as archives have it, or the
+        archive ``cifar-100-binary.tar.gz`` or its folder.
+    labels : {"fine", "coarse"}
+        100 classes, or 20.
+
+    Returns
+    -------
+    (Dataset, Dataset)
+        50,000 training and 10,000 test samples; x (n, 3072) of uint8, mapped from the file where
+        it is no archive.
+
+    Raises
+    ------
+    ConfigurationError
+        If `labels` is neither.
+    DataError, LabelError
+        As in `load_cifar10`.
+    """
+    return _cifar(path, 100, _TRAINING[100], labels), _cifar(path, 100, _TEST[100], labels)
+
+
+def load_cifar_training(
+    path: str | PathLike[str], classes: Literal[10, 100], labels: str = "fine"
+) -> Dataset:
+    """Read the training samples alone of CIFAR-10 or CIFAR-100."""
+    return _cifar(path, classes, _TRAINING[classes], labels)
+
+
+def _cifar(
+    path: str | PathLike[str],
+    kind: Literal[10, 100],
+    names: Sequence[str],
+    labels: str = "fine",
+) -> Dataset:
+    if labels not in ("fine", "coarse"):
+        raise unknown_name("labels", labels, ("fine", "coarse"))
+    label_bytes = 1 if kind == 10 else 2
+    width = label_bytes + 3072
+    parts = []
+    for name, raw in zip(names, _members(Path(path), kind, names), strict=True):
+        if not len(raw) or len(raw) % width:
+            raise DataError(f"{path}: {name} is truncated: {len(raw)} bytes, records have {width}")
+        parts.append(raw.reshape(-1, width))
+    records = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    coarse = kind == 100 and labels == "coarse"
+    y = records[:, label_bytes - 1 - coarse].astype(np.intp)
+    return Dataset(
+        records[:, label_bytes:],
+        y,
+        20 if coarse else kind,
+        f"cifar{kind}",
+        standardise_by="one scale",
+        image_shape=_SHAPE,
+        class_names=_CIFAR10 if kind == 10 else (),
+    )
+
+
+def _members(path: Path, kind: Literal[10, 100], names: Sequence[str]) -> list[Array]:
+    """Return the bytes of some files, which lie in a folder or in an archive."""
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file or folder")
+    if path.is_file():
+        return _from_archive(path, names)
+    for folder in (path, path / _FOLDERS[kind]):
+        if (folder / names[0]).exists():
+            return [_mapped(folder / name) for name in names]
+    if (path / _ARCHIVES[kind]).exists():
+        return _from_archive(path / _ARCHIVES[kind], names)
+    raise DataError(
+        f"{path}: neither {names[0]} nor {_ARCHIVES[kind]} is there "
+        f'(dnn.download("cifar{kind}", folder) gets it)'
+    )
+
+
+def _mapped(path: Path) -> Array:
+    try:
+        return np.memmap(path, np.uint8, "r")
+    except (OSError, ValueError) as error:  # of an empty file
+        raise DataError(f"{path}: cannot be read: {error}") from error
+
+
+def _from_archive(path: Path, names: Sequence[str]) -> list[Array]:
+    found: dict[str, Array] = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = member.name.rsplit("/", 1)[-1]
+                if name in names and name not in found and member.isfile():
+                    file = archive.extractfile(member)
+                    assert file is not None
+                    raw = file.read()
+                    if len(raw) != member.size:
+                        raise EOFError(f"{name} has {len(raw)} of {member.size} bytes")
+                    found[name] = np.frombuffer(raw, np.uint8)
+            assert archive.fileobj is not None
+            while archive.fileobj.read(1 << 20):  # to its checksum
+                pass
+    except (OSError, EOFError, tarfile.TarError, zlib.error, lzma.LZMAError) as error:
+        raise DataError(f"{path}: truncated or damaged archive: {error}") from error
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise DataError(f"{path}: {missing[0]} is not in the archive")
+    return [found[name] for name in names]
+
+
+_IN_MEMORY: Final = 1 << 28
+"""Bytes of images above which they are kept in a temporary file."""
+_SUFFIXES: Final = frozenset(
+    [".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"]
+)
+
+
+def load_image_folder(
+    folder: str | PathLike[str],
+    size: tuple[int, int] | None = None,
+    *,
+    grey: bool = False,
+) -> Dataset:
+    """Read images from a folder that has a folder for each class.
+
+    Parameters
+    ----------
+    folder : path
+        With ``cat/1.jpg``, ``cat/2.png``, ``dog/...``; classes are numbered in the order of their
+        names.
+    size : (int, int), optional
+        Rows and columns to which images are scaled. By default all are of one size.
+    grey : bool
+        One channel of brightness instead of red, green and blue.
+
+    Returns
+    -------
+    Dataset
+        x (n, channels * rows * columns) of uint8; where that is large, mapped from a temporary
+        file that goes with it.
+
+    Raises
+    ------
+    DataError
+        If there is no image, one cannot be read, lies outside of the folder (a link), or is of
+        another size; the message names it.
+    MissingDependencyError
+        If Pillow is not installed.
+    """
+    try:
+        library = importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "folders of images are read by Pillow, which is not installed: "
+            'pip install "diel[images]"'
+        ) from error
+    files = _image_files(Path(folder))
+    first = _decoded(library, files[0][0], None, grey) if size is None else None
+    rows, columns = first.shape[1:] if size is None and first is not None else size or (0, 0)
+    shape = (1 if grey else 3, rows, columns)
+
+    def read(place: int) -> None:
+        path = files[place][0]
+        image = _decoded(library, path, size, grey)
+        if image.shape != shape:
+            text = f"{image.shape[1]} x {image.shape[2]}, and the others are {rows} x {columns}"
+            raise DataError(f"{path}: the image is {text} (size = (rows, columns) scales them)")
+        x[place] = image
+
+    x = _room_for((len(files), *shape))
+    with ThreadPoolExecutor() as pool:
+        try:
+            for _ in pool.map(read, range(len(files))):
+                pass
+        except DataError:
+            pool.shutdown(cancel_futures=True)
+            raise
+    names = tuple(dict.fromkeys(path.parent.name for path, _ in files))
+    return Dataset(
+        x.reshape(len(files), -1),
+        np.array([label for _, label in files]),
+        len(names),
+        Path(folder).name,
+        standardise_by="one scale",
+        image_shape=shape,
+        class_names=names,
+    )
+
+
+def _image_files(folder: Path) -> list[tuple[Path, int]]:
+    """Return every image of a folder, with the number of its class."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: there is no such folder")
+    classes = sorted(each for each in folder.iterdir() if each.is_dir())
+    if not classes:
+        raise DataError(f"{folder}: there is no folder of a class in it")
+    found, top = [], folder.resolve()
+    for label, place in enumerate(classes):
+        files = sorted(file for file in place.iterdir() if file.suffix.lower() in _SUFFIXES)
+        if not files:
+            raise DataError(f"{place}: no images of this class")
+        for file in files:
+            if not file.resolve().is_relative_to(top):
+                raise DataError(f"{file}: a link to {file.resolve()}, outside of {folder}")
+            found.append((file, label))
+    return found
+
+
+def _decoded(library: Any, path: Path, size: tuple[int, int] | None, grey: bool) -> Array:
+    """Return an image as uint8, shape (channels, rows, columns)."""
+    try:
+        with library.open(path) as opened:
+            image = opened.convert("L" if grey else "RGB")
+            if size is not None:
+                image = image.resize((size[1], size[0]), library.Resampling.BILINEAR)
+            pixels = np.asarray(image)
+    # Each format of the library has its own ways to fail.
+    except Exception as error:
+        raise DataError(f"{path}: cannot be read as an image: {error}") from error
+    return pixels[None] if grey else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _room_for(shape: tuple[int, ...]) -> Array:
+    if np.prod(shape, dtype=np.int64) <= _IN_MEMORY:
+        return np.empty(shape, np.uint8)
+    # The file has no name: it is gone when the array is, or the process.
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, np.uint8, "w+", shape=shape)
+
+
+def load_npz(path: str | PathLike[str], x: str = "x", y: str = "y") -> Dataset:
+    """Read samples and labels from an ``.npz`` file of NumPy.
+
+    Parameters
+    ----------
+    path : path
+    x, y : str
+        Names of its arrays; where ``x`` and ``y`` are not there, ``x_train`` and ``y_train``.
+        Samples are rows of numbers (n, d), or images (n, rows, columns), (n, channels, rows,
+        columns) or (n, rows, columns, channels) with 1, 3 or 4 channels. Labels are integers, of
+        shape (n,) or (n, 1).
+
+    Returns
+    -------
+    Dataset
+        Images of uint8 stay so.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, lacks an array, or holds Python objects, which are never
+        loaded.
+    LabelError, ShapeError
+        If labels or shapes do not fit.
+    """
+    try:
+        with open(path, "rb") as raw:
+            file = np.load(raw, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise DataError(f"{path}: no .npz file, but a single array")
+            arrays = [_array_of(file, path, name) for name in (x, y)]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    samples, labels = arrays
+    if labels.dtype.kind not in "iu" or labels.size != len(labels):
+        raise LabelError(f"{path}: {y} must be integers (n,), not {labels.dtype} {labels.shape}")
+    if not labels.size or len(labels) != len(samples):
+        message = f"{x} {samples.shape} and {y} {labels.shape} do not fit"
+        raise ShapeError(str(path), message, samples.shape, labels.shape)
+    samples, shape = _with_channels(samples, f"{path}: {x}")
+    labels = labels.reshape(-1)
+    return Dataset(
+        samples.reshape(len(samples), -1),
+        labels,
+        int(labels.max()) + 1,
+        Path(path).stem,
+        standardise_by="columns" if shape is None else "one scale",
+        image_shape=shape,
+    )
+
+
+def _array_of(file: Any, path: str | PathLike[str], name: str) -> Array:
+    for known in (name, f"{name}_train"):
+        if known in file:
+            array: Array = file[known]
+            return array
+    raise DataError(f"{path}: there is no array {name!r} (there are: {', '.join(file)})")
+
+
+def _with_channels(samples: Array, where: str) -> tuple[Array, tuple[int, int, int] | None]:
+    """Return images as (n, channels, rows, columns), and their shape; rows as they are."""
+    if samples.ndim == 2:
+        return samples, None
+    if samples.ndim == 3:
+        samples = samples[:, None]
+    if samples.ndim == 4 and samples.shape[1] not in (1, 3, 4) and samples.shape[3] in (1, 3, 4):
+        samples = np.ascontiguousarray(samples.transpose(0, 3, 1, 2))
+    if samples.ndim != 4 or samples.shape[1] not in (1, 3, 4):
+        message = f"{samples.shape} are neither rows nor images of 1, 3 or 4 channels"
+        raise ShapeError(where, message, samples.shape)
+    channels, rows, columns = samples.shape[1:]
+    return samples, (channels, rows, columns)
