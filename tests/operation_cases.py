@@ -79,6 +79,45 @@ def rows_and_classes(draw):
     return [(draw(st.integers(1, 6)), draw(st.integers(1, 5)))]
 
 
+# Of the convolution in this table; others stand in test_dnn_convolution.py.
+CONVOLUTION = {
+    "stride": (2, 1),
+    "dilation": (1, 2),
+    "padding": ((1, 0), (2, 1)),
+    "groups": 2,
+    "layout": "NHWC",
+}
+
+
+@st.composite
+def images_and_filters(draw):
+    """Shapes of x, w and y of a convolution, in the layout NHWC."""
+    images, channels, filters = (draw(st.integers(1, 3)) for _ in range(3))
+    height, width = draw(st.integers(1, 5)), draw(st.integers(2, 5))
+    out = ((height - 1) // 2 + 1, width + 3 - 4)
+    x, w = (images, height, width, 2 * channels), (2 * filters, channels, 2, 3)
+    return [x, w, (images, *out, 2 * filters)]
+
+
+def convolved(x, w, bias):
+    return graph.conv2d(x, w, bias, **CONVOLUTION)
+
+
+def convolved_numpy(x, w, bias):
+    """Convolution by the definition, with the numbers of `CONVOLUTION`."""
+    images, height, width, _ = x.shape
+    filters, per_group = w.shape[:2]
+    padded = np.pad(x, [(0, 0), (1, 0), (2, 1), (0, 0)])
+    y = np.empty((images, (height - 1) // 2 + 1, width - 1, filters))
+    for f in range(filters):
+        first = f // (filters // 2) * per_group
+        for i in range(y.shape[1]):
+            for j in range(y.shape[2]):
+                met = padded[:, 2 * i : 2 * i + 2, j : j + 5 : 2, first : first + per_group]
+                y[:, i, j, f] = bias[f] + np.einsum("nrsc,crs->n", met, w[f])
+    return y
+
+
 def reshaped(x):
     return graph.reshape(x, (*x.shape[::-1], 1))
 
@@ -249,6 +288,24 @@ CASES = {
     "broadcast_to": (one_shape(), repeated, None, lambda x: np.stack([x, x, x])),
     "sum_to": (one_shape(), summed, None, lambda x: x.sum(axis=-1)),
     "matmul": (matrices(), lambda a, b: a @ b, None, np.matmul),
+    "conv2d": (
+        images_and_filters().map(lambda shapes: [*shapes[:2], shapes[1][:1]]),
+        convolved,
+        None,
+        convolved_numpy,
+    ),
+    "conv2d_data_gradient": (
+        images_and_filters().map(lambda shapes: [shapes[2], shapes[1], shapes[0]]),
+        lambda dy, w, x: x * graph.conv2d_data_gradient(dy, w, size=x.shape[1:3], **CONVOLUTION),
+        None,
+        None,
+    ),
+    "conv2d_weight_gradient": (
+        images_and_filters().map(lambda shapes: [shapes[0], shapes[2]]),
+        lambda x, dy: graph.conv2d_weight_gradient(x, dy, window=(2, 3), **CONVOLUTION),
+        None,
+        None,
+    ),
     "log_softmax": (
         rows_and_classes(),
         graph.log_softmax,

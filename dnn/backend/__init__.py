@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import dnn
+from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.device import Device, import_cupy, version_text
 from dnn.backend.formula import Formula
 from dnn.backend.ops import ALIGNMENT_BYTES, Array, Chain, Ops, Step, empty
@@ -22,8 +23,10 @@ __all__ = [
     "ALIGNMENT_BYTES",
     "Array",
     "Chain",
+    "Convolution",
     "Formula",
     "Ops",
+    "Routine",
     "RoutineTable",
     "Step",
     "device_facts",

@@ -31,7 +31,10 @@ from dnn.backend.formula_numpy import (
     number_text,
 )
 
-__all__ = ["ADD", "COPY", "RELU", "Formula", "Language", "UpdateFormula", "Writer"]
+__all__ = ["ADD", "COPY", "RELU", "Formula", "Language", "Step", "UpdateFormula", "Writer"]
+
+Step = tuple[Callable[..., object], tuple[Any, ...]]
+"""A function and the arguments to call it with: what a plan is a list of."""
 
 PARTS = (
     *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.IfExp, ast.USub, ast.Not, ast.boolop, ast.Load),

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend.formula import ADD, RELU, Formula, UpdateFormula
+from dnn.backend.convolution import Convolution, Routine, direct
+from dnn.backend.formula import ADD, RELU, Formula, Step, UpdateFormula
 from dnn.backend.philox import uniform_noise
 from dnn.backend.rounding import HALF, SINGLE, narrow, round_tf32, widen
 from dnn.backend.routines import RoutineTable
@@ -33,9 +34,6 @@ ALIGNMENT_BYTES = 64
 Chain = tuple[tuple[Any, ...], ...]
 """Elementwise operations in a row: for each its formula and the places of its operands, which are
 the inputs and after them the results so far. ``((add, 0, 1), (tanh, 2))`` is ``tanh(a + b)``."""
-
-Step = tuple[Callable[..., object], tuple[Any, ...]]
-"""A function and the arguments to call it with: what a plan is a list of."""
 
 # Of scaled losses; `condition` is a bool.
 _ZERO_IF_FINITE = Formula("zero_if_finite", "x", "x - x")
@@ -425,6 +423,16 @@ class Ops:
     # Linear algebra.
 
     gemm = staticmethod(np.matmul)
+
+    # Images.
+
+    def convolutions(self, problem: Convolution) -> Sequence[Routine]:
+        """Return the routines that compute a convolution here; the first without a table."""
+        return [direct(self, problem)]
+
+    def convolution(self, problem: Convolution) -> Routine:
+        """Return the routine that is to compute a convolution."""
+        return self.convolutions(problem)[0]
 
     # Random numbers.
 

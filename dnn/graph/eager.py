@@ -25,7 +25,7 @@ def compute(node: Node, inputs: Sequence[Array], ops: Ops | None = None) -> Arra
     ops = ops or Ops()
     assert node.operation is not None
     out = empty(ops, node.shape, node.dtype)
-    workspace = [empty(ops, shape, dtype) for shape, dtype in node.operation.workspace(node)]
+    workspace = [empty(ops, *wanted) for wanted in node.operation.workspace(node, ops)]
     for function, arguments in node.operation.forward(ops, node, Arrays(inputs, out, workspace)):
         function(*arguments)
     return out

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from dnn.backend import ALIGNMENT_BYTES
+from dnn.backend import ALIGNMENT_BYTES, Ops
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import PLACEHOLDER, Node
@@ -53,6 +53,7 @@ def lay_out(
     order: Sequence[Node] | None = None,
     reuse: bool = True,
     strided: Collection[Node] = (),
+    ops: Ops | None = None,
 ) -> Layout:
     """Decide where each node stands.
 
@@ -70,7 +71,10 @@ def lay_out(
     strided : collection of Node
         Those of `external` whose elements lie apart along the first axis, as a parameter of K
         models does in a buffer with a row for each.
+    ops : Ops, optional
+        Asked for what operations need besides; NumPy's if left out.
     """
+    ops = ops or Ops()
     layout = Layout(assignments_last(topological_order(outputs) if order is None else order))
     layout.views = _views(layout.order, external, strided)
     last_reader = _last_readers(layout, outputs if reuse else layout.order)
@@ -91,7 +95,7 @@ def lay_out(
                 owner[offset] = node
             sizes = [
                 _bytes(math.prod(shape) * dtype.itemsize)
-                for shape, dtype in node.operation.workspace(node)
+                for shape, dtype in node.operation.workspace(node, ops)
             ]
             offsets = [space.take(size) for size in sizes]
             layout.workspaces[node] = offsets
@@ -133,8 +137,16 @@ def _views(
     """Return the nodes that can be views.
 
     The view of a transpose or a slice can only be another of these; that of an array whose rows
-    lie apart may change the shape of the rows.
+    lie apart may change the shape of the rows. None of the former is what an operation wants to be
+    contiguous.
     """
+    contiguous = {
+        node.inputs[i]
+        for node in order
+        if node.operation is not None
+        for i in node.operation.contiguous
+        if i < len(node.inputs)
+    }
     views: set[Node] = set()
     scattered: set[Node] = set()
     apart = set(strided)
@@ -143,6 +155,8 @@ def _views(
             continue
         base = node.inputs[0]
         if node.operation.view_of_any or (base in scattered and _only_units_change(base, node)):
+            if node in contiguous:
+                continue
             views.add(node)
             scattered.add(node)
         elif base in apart:

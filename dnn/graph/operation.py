@@ -54,6 +54,9 @@ class Operation:
         The result is a view of input 0 even if that is not contiguous.
     assigns : bool
         The result stands in the array of input 0, a variable, and is written after all else.
+    contiguous : tuple of int
+        Inputs whose elements have to stand one behind the other, but for the axis of models of a
+        variable: such an input is no view of a transpose or a slice.
     pure : bool
         It does nothing but write its result, so passes may leave it out or do it once for two.
     """
@@ -63,6 +66,7 @@ class Operation:
     view: ClassVar[bool] = False
     view_of_any: ClassVar[bool] = False
     assigns: ClassVar[bool] = False
+    contiguous: ClassVar[tuple[int, ...]] = ()
     pure: ClassVar[bool] = True
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
@@ -73,8 +77,11 @@ class Operation:
         """
         raise NotImplementedError
 
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        """Return shapes and types of the arrays that the operation needs only while it runs."""
+    def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        """Return shapes and types of the arrays that the operation needs only while it runs.
+
+        `ops` is of the device that is to compute it.
+        """
         return ()
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:

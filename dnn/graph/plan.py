@@ -140,7 +140,9 @@ class Plan:
             if node.operation is not None and node.operation.assigns and node.inputs[0] in given:
                 given[node] = given[node.inputs[0]]
         strided = [node for node, array in given.items() if not array.flags.c_contiguous]
-        layout = lay_out(graph.outputs, given.keys(), graph.order, graph.reuses_buffers, strided)
+        layout = lay_out(
+            graph.outputs, given.keys(), graph.order, graph.reuses_buffers, strided, ops
+        )
         arena = arena or Arena(ops)
         arena.reserve(layout.size_bytes)
         self.size_bytes = layout.size_bytes
@@ -173,7 +175,7 @@ class Plan:
 
     def _bind(self, node: Node, layout: Layout, arena: Arena, ops: Ops) -> None:
         assert node.operation is not None
-        wanted = node.operation.workspace(node)
+        wanted = node.operation.workspace(node, ops)
         workspace = [
             arena.array(offset, shape, dtype)
             for offset, (shape, dtype) in zip(layout.workspaces[node], wanted, strict=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu import (
     chains,
     classification,
@@ -16,6 +17,7 @@ from dnn.backend.cpu import (
     reductions,
     updates,
 )
+from dnn.backend.cpu.convolutions import ROUTINES
 from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.program import Native, link
 from dnn.backend.formula import Formula, UpdateFormula
@@ -73,6 +75,11 @@ class CpuOps(Ops):
         if chains.chain_record(chain, inputs, out) is None:
             return None
         return [(chains.chain_kernel(chain), (*inputs, out))]
+
+    def convolutions(self, problem: Convolution) -> Sequence[Routine]:
+        """Return the compiled routines that take it, and what every device has."""
+        compiled = (routine(problem) for routine in ROUTINES)
+        return [*(found for found in compiled if found), *super().convolutions(problem)]
 
     def link(
         self,

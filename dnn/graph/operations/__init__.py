@@ -13,6 +13,7 @@
 | `rows` | take_rows, add_rows, one_hot |
 | `reductions` | max, min, prod, argmax |
 | `products` | matmul (bmatmul, dot, linear, bias_add, gemm, gemv, axpy, scal) |
+| `convolution` | conv2d, conv2d_data_gradient, conv2d_weight_gradient |
 | `classification` | log_softmax (softmax), softmax_cross_entropy, binary_cross_entropy |
 | `normalisation` | normalise |
 | `noise` | uniform_noise (dropout) |
@@ -35,6 +36,7 @@ from dnn.graph.operations import (
     rows,
     reductions,
     products,
+    convolution,
     classification,
     normalisation,
     noise,
@@ -50,6 +52,7 @@ from dnn.graph.operations.slices import *
 from dnn.graph.operations.rows import *
 from dnn.graph.operations.reductions import *
 from dnn.graph.operations.products import *
+from dnn.graph.operations.convolution import *
 from dnn.graph.operations.classification import *
 from dnn.graph.operations.normalisation import *
 from dnn.graph.operations.noise import *
@@ -66,6 +69,7 @@ __all__ += slices.__all__
 __all__ += rows.__all__
 __all__ += reductions.__all__
 __all__ += products.__all__
+__all__ += convolution.__all__
 __all__ += classification.__all__
 __all__ += normalisation.__all__
 __all__ += noise.__all__

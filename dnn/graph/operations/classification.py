@@ -45,7 +45,7 @@ class LogSoftmax(Operation):
             raise ShapeError("log_softmax", f"{describe(x)} has no classes", x.shape)
         return x.shape, x.dtype
 
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+    def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         return [((*node.shape[:-1], 1), node.dtype), (node.shape, node.dtype)]
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
@@ -86,7 +86,7 @@ class SoftmaxCrossEntropy(Operation):
     ) -> Node:
         return apply(self.name, *stack_all(inputs, stacked, models))
 
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+    def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         logits = node.inputs[0]
         return [(logits.shape, np.dtype(bool)), (logits.shape, logits.dtype)]
 

@@ -46,7 +46,7 @@ class Elementwise(Operation):
         shape, dtype = broadcast(self.name, inputs)
         return shape, np.dtype(bool) if self.formula.is_bool else dtype
 
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+    def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         """Return what the formula needs in NumPy."""
         return [(node.shape, dtype) for dtype in self.formula.workspace(node.dtype)]
 

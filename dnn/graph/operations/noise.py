@@ -40,7 +40,7 @@ class UniformNoise(Operation):
             raise ShapeError(self.name, message, seed.shape, step.shape)
         return (*seed.shape, *attributes["shape"]), np.dtype(attributes["dtype"])
 
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+    def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         seeds = node.inputs[0].shape
         return philox.workspaces(seeds, node.size // max(1, int(np.prod(seeds))))
 

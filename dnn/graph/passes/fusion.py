@@ -67,7 +67,7 @@ class Fused(Operation):
             assert member.operation is not None
             last = member is self.members[-1]
             out = arrays.out if last else empty(ops, member.shape, member.dtype)
-            workspace = [empty(ops, *wanted) for wanted in member.operation.workspace(member)]
+            workspace = [empty(ops, *wanted) for wanted in member.operation.workspace(member, ops)]
             bound = Arrays([values[place] for place in places], out, workspace)
             steps += member.operation.forward(ops, member, bound)
             values.append(out)
@@ -98,10 +98,10 @@ class ProductChain(Operation):
         """Return shape and type of the last operation."""
         return self.chain.shape, self.chain.dtype
 
-    def workspace(self, node: Node) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+    def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         """Return what the operations on the elements need."""
         assert self.chain.operation is not None
-        return self.chain.operation.workspace(self.chain)
+        return self.chain.operation.workspace(self.chain, ops)
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         """Return the steps of both."""

@@ -121,7 +121,7 @@ class RoundedChain(Operation):
         operation = self.wide.operation
         assert operation is not None
         out = empty(ops, node.shape, SINGLE)
-        workspace = [empty(ops, *wanted) for wanted in operation.workspace(self.wide)]
+        workspace = [empty(ops, *wanted) for wanted in operation.workspace(self.wide, ops)]
         steps += operation.forward(ops, self.wide, Arrays(inputs, out, workspace))
         return [*steps, *ops.convert(out, arrays.out)]
 

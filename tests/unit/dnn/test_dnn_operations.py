@@ -51,7 +51,13 @@ def test_values_against_numpy(case, data):
     np.testing.assert_allclose(found, oracle(*values), rtol=1e-12, atol=1e-14)
 
 
-LARGE = {"matmul": [(128, 150), (150, 256)], "where": [(256,), (128, 256)]}
+LARGE = {
+    "matmul": [(128, 150), (150, 256)],
+    "where": [(256,), (128, 256)],
+    "conv2d": [(4, 32, 33, 8), (16, 4, 2, 3), (16,)],
+    "conv2d_data_gradient": [(4, 16, 32, 16), (16, 4, 2, 3), (4, 32, 33, 8)],
+    "conv2d_weight_gradient": [(4, 32, 33, 8), (4, 16, 32, 16)],
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -76,8 +82,8 @@ def test_a_replayed_operation_and_its_gradient_allocate_no_array(case):
     finally:
         tracemalloc.stop()
     # The arrays take 262,144 bytes. A ufunc that broadcasts or casts takes buffers of 8,192
-    # elements at most for the length of the call, which are no arrays.
-    assert peak - before < 2 * 8192 * 8 + 10_000
+    # elements at most for the length of the call, which are no arrays: one for each operand.
+    assert peak - before < 3 * 8192 * 8 + 10_000
 
 
 def test_values_and_gradients_against_torch():

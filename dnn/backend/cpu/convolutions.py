@@ -1,0 +1,15 @@
+"""The compiled routines of convolution, in the order in which they are preferred.
+
+Each stands in a module of its own with a function ``routine(problem)``, which returns None for what
+it does not take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dnn.backend.convolution import Convolution, Routine
+
+__all__ = ["ROUTINES"]
+
+ROUTINES: tuple[Callable[[Convolution], Routine | None], ...] = ()
