@@ -44,8 +44,8 @@ _PUBLIC = {
     "data": """
         Dataset batches class_weights impute load_breast_cancer load_cifar10 load_cifar100
         load_cleveland load_csv load_dataset load_digits load_fashion_mnist load_idx
-        load_image_folder load_mnist load_npz prefetch standardise train_validation_split
-        train_validation_test_split
+        load_image_folder load_mnist load_npz prefetch reading_options standardise
+        train_validation_split train_validation_test_split
     """,
     "ensemble": "Ensemble",
     "errors": """

@@ -1,4 +1,4 @@
-"""The data of the shipped trainers for other frameworks: loaded once, prepared, split."""
+"""The data of the shipped trainers: where they lie, how they are read; for others split here."""
 
 from __future__ import annotations
 
@@ -7,10 +7,66 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     from dnn import Dataset
+
+DatasetName = Literal[
+    "digits",
+    "breast_cancer",
+    "cifar10",
+    "cifar100",
+    "cleveland",
+    "csv",
+    "fashion_mnist",
+    "image_folder",
+    "mnist",
+    "npz",
+]
+"""Data sets of `dnn.load_dataset`."""
+
+BUNDLED = ("digits", "breast_cancer")
+"""Those that come with scikit-learn; all others need a path."""
+
+
+class ReadingOptions(BaseModel):
+    """How a file of data is to be read, as `dnn.load_dataset` takes it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    label: str | int = Field(
+        default=-1, description="csv: the column of the labels, by name or number"
+    )
+    delimiter: str = Field(default=",", description="csv", min_length=1, max_length=1)
+    header: bool | None = Field(default=None, description="csv: whether the first row holds names")
+    missing: list[str] = Field(default=[], description="csv: what stands for a missing cell")
+    labels: Literal["fine", "coarse"] = Field(default="fine", description="cifar100")
+    size: list[int] | None = Field(
+        default=None, description="image_folder: rows and columns", min_length=2, max_length=2
+    )
+    grey: bool = Field(default=False, description="image_folder: one channel of brightness")
+    x: str = Field(default="x", description="npz: the array of samples")
+    y: str = Field(default="y", description="npz: the array of labels")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What was said, for `dnn.load_dataset`."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+    def problem_with(self, dataset: str) -> str:
+        """Return what a data set does not take, "" if it takes all."""
+        from dnn import reading_options
+
+        known = reading_options(dataset)
+        wrong = [name for name in self.given if name not in known]
+        if not wrong:
+            return ""
+        there = f"it takes {', '.join(known)}" if known else "it takes nothing"
+        return f"reading: dataset {dataset!r} takes no {wrong[0]}: {there}"
+
 
 _OPTIONS = {"dataset": "digits", "path": None, "validation_fraction": 0.2, "split_seed": 0}
 
@@ -19,12 +75,14 @@ def load_split(options: Mapping[str, Any], folder: Path) -> tuple[Dataset, Datas
     """Return training and validation rows; of equal options the same ones, loaded once.
 
     The options are ``dataset``, ``path`` (relative to the workflow file's folder),
-    ``validation_fraction``, ``split_seed`` and ``standardise``, as our own trainer has them; others
-    do not matter here.
+    ``reading``, ``validation_fraction``, ``split_seed`` and ``standardise``, as our own trainer has
+    them; others do not matter here.
     """
     dataset, path, fraction, seed = (options.get(name, _OPTIONS[name]) for name in _OPTIONS)
     place = None if path is None else place_of_data(path, folder)
-    return _load(dataset, place, float(fraction), int(seed), options.get("standardise"))
+    reading = ReadingOptions.model_validate(options.get("reading", {}))
+    said = reading.model_dump_json(exclude_unset=True)
+    return _load(dataset, place, said, float(fraction), int(seed), options.get("standardise"))
 
 
 def place_of_data(path: str, folder: Path) -> Path:
@@ -44,11 +102,12 @@ def place_of_data(path: str, folder: Path) -> Path:
 
 @lru_cache(maxsize=2)
 def _load(
-    dataset: str, place: Path | None, fraction: float, seed: int, by: str | None
+    dataset: str, place: Path | None, reading: str, fraction: float, seed: int, by: str | None
 ) -> tuple[Dataset, Dataset]:
     from dnn import impute, load_dataset, standardise, train_validation_split
 
-    parts = train_validation_split(load_dataset(dataset, place), fraction, seed)
+    given = ReadingOptions.model_validate_json(reading).given
+    parts = train_validation_split(load_dataset(dataset, place, **given), fraction, seed)
     # What is learned about the rows is learned from the training rows only.
     training, validation = standardise(*impute(*parts), by=by)
     return training, validation

@@ -34,7 +34,7 @@ from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
 from .options import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
-from .tabular import place_of_data
+from .tabular import BUNDLED, DatasetName, ReadingOptions, place_of_data
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
 
@@ -44,9 +44,11 @@ if TYPE_CHECKING:
 
 _TABLE = "table"
 _COMPUTE = "compute"
-_OF_DATASET = ("path", "validation_fraction", "split_seed", "evaluation", "standardise")
+_OF_DATASET = (
+    *("path", "reading", "validation_fraction"),
+    *("split_seed", "evaluation", "standardise"),
+)
 _OF_NETWORKS = ("device", "precision")
-_NEEDS_PATH = frozenset({"cleveland", "mnist"})
 _ROUTINES_FILE = "routines.json"
 
 
@@ -55,13 +57,18 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    dataset: Literal["digits", "breast_cancer", "cleveland", "mnist"] | None = Field(
-        None, description="digits and breast_cancer come with scikit-learn, the others need a path"
+    dataset: DatasetName | None = Field(
+        None,
+        description="digits and breast_cancer come with scikit-learn, the others need a path; "
+        "csv, image_folder and npz are data of your own",
     )
     path: str | None = Field(
         None,
         description="the data's file or folder, relative to the workflow file; $NAME stands for "
         "an environment variable, ~ for the home folder",
+    )
+    reading: ReadingOptions = Field(
+        ReadingOptions(), description="how the file is read, such as the column of the labels"
     )
     validation_fraction: float = Field(0.2, gt=0, lt=1)
     split_seed: int = Field(0, ge=0, description="of the split into training and validation rows")
@@ -116,7 +123,10 @@ class Options(BaseModel):
             return self
         if self.options:
             raise ValueError("options are for a function of your own: they go with train")
-        if self.dataset not in _NEEDS_PATH:
+        assert self.dataset is not None
+        if self.reading.given and (text := self.reading.problem_with(self.dataset)):
+            raise ValueError(text)
+        if self.dataset in BUNDLED:
             if importlib.util.find_spec("sklearn") is None:
                 raise ValueError(
                     f"dataset {self.dataset!r} comes with scikit-learn, which is not installed: "
@@ -347,7 +357,7 @@ def _rounds(options: Options, folder: Path) -> Rounds:
 
     assert options.dataset is not None
     path = options.resolve(folder) if options.path is not None else None
-    data = load_dataset(options.dataset, path)
+    data = load_dataset(options.dataset, path, **options.reading.given)
     if options.evaluation is not None:
         jobs = jobs_of(options.evaluation.split(data.y))
     else:

@@ -48,6 +48,7 @@ __all__ = [
     "load_idx",
     "load_mnist",
     "read_csv",
+    "reading_options",
 ]
 
 
@@ -408,12 +409,11 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     """
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS)
-    load = BUNDLED.get(name) or FROM_PATH[name]
-    known = [*inspect.signature(load).parameters][1:]
+    known = reading_options(name)
     for option in options:
         if option not in known:
-            there = f"it knows {', '.join(known)}" if known else "it has none"
-            message = f"the data set {name!r} has no option {option!r}: {there}"
+            there = f"it takes {', '.join(known)}" if known else "it takes none"
+            message = f"the data set {name!r} takes no option {option!r}: {there}"
             raise ConfigurationError(message)
     if name in BUNDLED:
         if path is not None:
@@ -422,3 +422,18 @@ def load_dataset(name: str, path: str | PathLike[str] | None = None, **options: 
     if path is None:
         raise ConfigurationError(f"the data set {name!r} needs the path of its data")
     return FROM_PATH[name](path, **options)
+
+
+def reading_options(name: str) -> list[str]:
+    """Return what `load_dataset` takes for a data set besides its path.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    list of str
+    """
+    load = BUNDLED.get(name) or FROM_PATH[name]
+    return [*inspect.signature(load).parameters][1:]

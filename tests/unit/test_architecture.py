@@ -436,6 +436,7 @@ def test_the_public_names_of_dnn() -> None:
         "mlp",
         "ops_for",
         "prefetch",
+        "reading_options",
         "save_checkpoint",
         "standardise",
         "train_validation_split",

@@ -265,7 +265,7 @@ def test_bytes_are_standardised_as_brightness_is():
 def test_images_of_the_sets_that_are_there(tmp_path):
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     assert data.load_digits().images.shape == (1797, 1, 8, 8)
-    with pytest.raises(ConfigurationError, match=r"no option 'size': it has none"):
+    with pytest.raises(ConfigurationError, match=r"no option 'size': it takes none"):
         data.load_dataset("digits", size=3)
-    with pytest.raises(ConfigurationError, match=r"no option 'labels': it knows size, grey"):
+    with pytest.raises(ConfigurationError, match=r"no option 'labels': it takes size, grey"):
         data.load_dataset("image_folder", tmp_path, labels="fine")

@@ -20,6 +20,7 @@ from modules.search import Search
 from modules.space import Space
 from modules.strategies import STRATEGIES
 from modules.trainer import Options as TrainerOptions
+from modules.trial import Report
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -102,8 +103,14 @@ def test_what_the_page_calls_wrong_is_refused_so(source: str, words: str) -> Non
 @pytest.mark.parametrize(("source", "words"), blocks("toml", "trainer"))
 def test_a_trainer_of_the_page_is_valid(source: str, words: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="these rows come with scikit-learn")
+    (tmp_path / "table.csv").write_text("size,kind\n1,0\n?,1\n3,0\n4,1\n5,0\n")
     options = TrainerOptions.model_validate(options_of(source), context={"folder": tmp_path})
-    if "evaluation" in source:
+    if "reading" in source:
+        rows = options.task(tmp_path).load()(
+            {"epochs": 1}, Report(0, 0, options={}, folder=tmp_path)
+        )
+        assert rows["accuracy"] >= 0
+    elif "evaluation" in source:
         assert options.evaluation is not None
         assert len(jobs_of(options.evaluation.split([0, 1] * 50))) in (20, 25)
     elif "precision" in source:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from dnn import Dataset, standardise
-from modules import trainer
+from dnn.data import DATASETS, reading_options
+from modules import tabular, trainer
 from modules.sweep.runners import Limits
+from modules.tabular import load_split
+from modules.trial import Trial
 
 
 def trainer_options(folder: Path, **options: Any) -> trainer.Options:
@@ -41,6 +44,12 @@ def test_data_by_path_is_found_beside_the_workflow_file(
         ({"dataset": "digits", "path": "x"}, "leave out path"),
         ({"dataset": "digts"}, "Input should be 'digits'"),
         ({"dataset": "digits", "validation_fraction": 1.0}, "less than 1"),
+        (
+            {"dataset": "csv", "path": ".", "reading": {"labels": "fine"}},
+            "dataset 'csv' takes no labels: it takes label, delimiter, header, missing",
+        ),
+        ({"dataset": "digits", "reading": {"label": 1}}, "takes no label: it takes nothing"),
+        ({"train": "./mine.py:train", "reading": {}}, "reading: of a dataset"),
         ({"dataset": "digits", "split_seed": -1}, "greater than or equal to 0"),
         (
             {"dataset": "digits", "standardise": "column"},
@@ -75,6 +84,43 @@ def test_bad_options_of_a_trainer(
     assert words in str(error["msg"])
     if "path" in options and options["path"] == "gone":
         assert str(tmp_path / "gone") in str(error["msg"])
+
+
+def test_every_data_set_is_one_of_a_trainer() -> None:
+    names = get_args(tabular.DatasetName)
+    assert sorted(names) == sorted(DATASETS)
+    known = {option for name in names for option in reading_options(name)}
+    assert set(tabular.ReadingOptions.model_fields) == known
+
+
+def test_a_table_as_data(tmp_path: Path) -> None:
+    rows = ["height;kind;weight"]
+    rows += [f"{1.5 + i / 100};{i % 2};{'?' if i == 3 else 50 + i}" for i in range(20)]
+    (tmp_path / "table.csv").write_text("\n".join(rows))
+    reading = {"label": "kind", "delimiter": ";", "missing": ["?"]}
+    given: dict[str, Any] = {"dataset": "csv", "path": "table.csv", "reading": reading}
+    options = trainer_options(tmp_path, **given)
+    train = options.task(tmp_path).load()
+    report = options.task(tmp_path).report(Trial(0, {}, 1))
+    metrics = train({"hidden": [8], "epochs": 2}, report)
+    assert 0 <= metrics["accuracy"] <= 1
+    training, validation = load_split(given, tmp_path)
+    assert (training.x.shape, validation.x.shape, training.classes) == ((16, 2), (4, 2), 2)
+    assert np.isfinite(training.x).all()
+
+
+def test_images_as_data(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 5, 4), dtype=np.uint8)
+    np.savez(tmp_path / "made.npz", x=pixels, kinds=np.arange(30) % 3)
+    given: dict[str, Any] = {"dataset": "npz", "path": "made.npz", "reading": {"y": "kinds"}}
+    for by in ("none", "columns", None):
+        options = trainer_options(tmp_path, **given, **({} if by is None else {"standardise": by}))
+        task = options.task(tmp_path)
+        metrics = task.load()({"hidden": [4], "epochs": 1}, task.report(Trial(0, {}, 1)))
+        assert 0 <= metrics["accuracy"] <= 1
+    training, _ = load_split({**given, "standardise": "none"}, tmp_path)
+    assert training.x.dtype == np.float32
+    assert 0.9 < training.x.max() <= 1
 
 
 def test_a_trainer_standardises_by_all_that_dnn_knows(tmp_path: Path) -> None:
