@@ -6,7 +6,9 @@ and replaying it allocates no array and looks nothing up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +76,7 @@ class Arena:
         array, of `shape` and `dtype`
             Not initialised.
         """
-        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        size = math.prod(shape) * np.dtype(dtype).itemsize
         return self._memory[offset : offset + size].view(dtype).reshape(shape)
 
 
@@ -86,7 +88,7 @@ class Plan:
     outputs : sequence of Node
         What is to be computed.
     ops : Ops
-        Asked for functions now, not when replaying.
+        Asked for functions now, and at the first run to link them; not when replaying.
     variables : mapping of Node to array
         The array of each variable that `outputs` depend on.
     into : sequence of (Node, array), optional
@@ -147,7 +149,7 @@ class Plan:
         arena.reserve(layout.size_bytes)
         self.size_bytes = layout.size_bytes
         self.graph = graph
-        self._to_host = ops.to_host
+        self._ops = ops
         self._arrays: dict[Node, Array] = {}
         self._steps: list[Step] = []
         self._kinds: list[str] = []
@@ -158,7 +160,11 @@ class Plan:
         for node, array in into:
             if self._arrays[node] is not array:  # a constant, or wanted in two places
                 self._add("copy", [(ops.copy, (self._arrays[node], array))])
-        self._calls = ops.link(self._steps)
+
+    @cached_property
+    def _calls(self) -> list[Step]:
+        # When it is first run: training links a plan's steps together with those of the optimizer.
+        return self._ops.link(self._steps)
 
     def _place(self, node: Node, layout: Layout, arena: Arena, given: Mapping[Node, Array]) -> None:
         if node in given:
@@ -249,7 +255,7 @@ class Plan:
             if node.dtype.kind != "f" and not is_bfloat16:
                 continue
             array = self._arrays[node] if model is None else self._arrays[node][model]
-            value = self._to_host(array)
+            value = self._ops.to_host(array)
             if is_bfloat16:
                 bits, value = value, np.empty(value.shape, SINGLE)
                 widen(bits, value)

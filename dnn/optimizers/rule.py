@@ -25,12 +25,13 @@ import copy
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from dnn.backend import ALIGNMENT_BYTES, Array, Ops, Step
-from dnn.backend.formula import UpdateFormula
+from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.formula_numpy import is_condition, number_text
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
@@ -200,10 +201,15 @@ def _text(name: str, node: Node, texts: Mapping[Node, str]) -> str:
     operation = node.operation
     if not isinstance(operation, Elementwise) or node.attributes:
         raise ConfigurationError(f"{name}.rule: {node!r} is not elementwise")
-    formula = operation.formula
+    return _substituted(operation.formula, *(texts[x] for x in node.inputs))
+
+
+@lru_cache(maxsize=1024)  # every network of a sweep writes the same
+def _substituted(formula: Formula, *operands: str) -> str:
+    """Return a formula with expressions in the place of its operands."""
     values = {
-        operand: ast.parse(texts[x], mode="eval").body
-        for operand, x in zip(formula.names, node.inputs, strict=True)
+        name: ast.parse(text, mode="eval").body
+        for name, text in zip(formula.names, operands, strict=True)
     }
     tree = _Substitution(values).visit(copy.deepcopy(formula.tree))
     if is_condition(tree) and not formula.is_bool:

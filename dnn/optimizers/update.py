@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -47,10 +48,14 @@ class Update:
         self.steps = list(steps)
         self.gradients = gradients
         self.ops = ops
-        self._calls = ops.link(self.steps)
         self.scalars = scalars
         self.state = state
         self.steps_done = 0
+
+    @cached_property
+    def _calls(self) -> list[Step]:
+        # When it is first run, as in `Plan`.
+        return self.ops.link(self.steps)
 
     def run(self) -> None:
         """Move the parameters by one step."""

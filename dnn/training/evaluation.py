@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dnn import metrics
 from dnn.backend import Array
+from dnn.metrics import of_predictions
 from dnn.training.data import Rows, Samples, lies_on_host
 from dnn.training.network import Network, PlanKind
 
@@ -36,7 +36,7 @@ def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
         rows, labels = samples.rows, samples.targets(network)
         truth = labels[None] if rows is None else labels[rows]
         predicted = network.loss.predicted(_joined(network, parts)).reshape(len(results), -1)
-        scores = metrics.of_predictions(truth.astype(np.int64, copy=False), predicted)
+        scores = of_predictions(truth.astype(np.int64, copy=False), predicted)
         for result, score in zip(results, scores, strict=True):
             result |= score
     return results

@@ -68,7 +68,7 @@ def chain_record(chain: Chain, inputs: Sequence[Array], out: Array) -> Record | 
         return None
     if not _takes([formula for formula, *_ in chain], codes, code):
         return None
-    views = [np.broadcast_to(x, out.shape) for x in inputs]
+    views = [x if x.shape == out.shape else np.broadcast_to(x, out.shape) for x in inputs]
     shape, strides = collapse(out.shape, [view.strides for view in (*views, out)])
     if len(shape) > LARGEST_AXES or strides[-1][-1] not in (0, out.itemsize):
         return None
@@ -94,6 +94,7 @@ def _takes(formulas: Sequence[Formula], codes: Sequence[str | None], code: str) 
     return set(codes) == {code} and (code in ("f4", "f8") or exact)
 
 
+@cache
 def _element_code(dtype: np.dtype[Any]) -> str | None:
     return "b1" if dtype == np.bool_ else type_code(dtype)
 

@@ -182,6 +182,7 @@ def _with_helpers(helpers: int) -> Callable[[Program], None]:
     return run_with_helpers
 
 
+@cache
 def type_code(dtype: np.dtype[Any]) -> str | None:
     """Return the type of elements as kernels spell it, None for one that they do not take."""
     return {"f4": "f4", "f8": "f8", "i8": "i8", "u8": "u8"}.get(dtype.str.lstrip("<=|"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from dnn.backend.cpu.kernels import Flags, array_kernel, loop
 from dnn.backend.cpu.program import Native, Record
@@ -69,7 +68,7 @@ def _summed(x: Array, axes: tuple[int, ...], out: Array) -> tuple[Array, Array] 
     first, last = min(axes), max(axes) + 1
     if len(axes) != last - first or out.size * x.size == 0:
         return None
-    groups, kept = (int(np.prod(part)) for part in (x.shape[:first], x.shape[last:]))
+    groups, kept = (math.prod(part) for part in (x.shape[:first], x.shape[last:]))
     return x.reshape(groups, -1, kept), out.reshape(groups, kept)
 
 

@@ -37,7 +37,11 @@ class Elementwise(Operation):
     def __init_subclass__(cls) -> None:
         if "formula" in vars(cls):
             cls.name = cls.formula.name
-            cls.overwrites = cls.formula.overwrites
+
+    @property
+    def overwrites(self) -> tuple[int, ...]:  # type: ignore[override]
+        """What the formula in NumPy may write over; written only when it is asked for."""
+        return self.formula.overwrites
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         """Return what broadcasting gives."""

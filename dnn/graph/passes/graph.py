@@ -156,9 +156,11 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
             new = node if inputs == node.inputs else with_inputs(node, inputs)
         now[node] = new
         if new not in entered:
-            for needed in topological_order([new], entered):
-                entered.add(needed)
-                order.append(needed)
+            # Mostly there is nothing before it that is not yet in the graph.
+            known = entered.issuperset(new.inputs)
+            needed = [new] if known else topological_order([new], entered)
+            entered.update(needed)
+            order += needed
     mapping = {first: now.get(last, last) for first, last in graph.mapping.items()}
     for node, new in now.items():
         if new is not node and not _is_from_outside(node):
