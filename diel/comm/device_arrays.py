@@ -7,6 +7,7 @@ reuse. Which way an array took stands in the trace.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -59,18 +60,44 @@ def is_contiguous(array: Any) -> bool:
     return strides is None or tuple(strides) == expected
 
 
-def address_of(array: Any) -> tuple[int, int]:
-    """Return the address of a C-contiguous array on a GPU, and its size in bytes.
+# -- where MPI takes addresses on a GPU -----------------------------------------------------------
 
-    What is under way on the GPU is finished before: MPI knows nothing of its streams.
+
+def device_memory(array: Any) -> memoryview:
+    """Return the memory of a C-contiguous array on a GPU, for MPI: nobody else can touch it.
+
+    It keeps the array. What is under way on the GPU is finished before: MPI knows nothing of its
+    streams.
     """
     _finish_work()
-    return array.__cuda_array_interface__["data"][0], device_bytes(array)
+    address = array.__cuda_array_interface__["data"][0]
+    memory = (ctypes.c_ubyte * device_bytes(array)).from_address(address)
+    memory.array = array  # type: ignore[attr-defined]
+    return memoryview(memory).cast("B")
 
 
-def device_copy(array: Any) -> Any:
-    """Return a C-contiguous copy in the memory of the GPU."""
-    return array.copy() if hasattr(array, "copy") else _as_cupy(array).copy()
+def memory_to_send(
+    array: Any, meter: Meter, about: object = None, *, copy: bool = False
+) -> memoryview:
+    """Return the memory of a GPU's array, or of a C-contiguous copy there; the meter counts it."""
+    since_s = meter.clock()
+    if copy or not is_contiguous(array):
+        array = array.copy() if hasattr(array, "copy") else _as_cupy(array).copy()
+    memory = device_memory(array)
+    meter.communicated(since_s, f"from the GPU, {GPU_AWARE}", about, len(memory))
+    return memory
+
+
+def memory_to_receive_into(out: Any) -> memoryview:
+    """Return the memory of a GPU's array; a PayloadError if that is not C-contiguous."""
+    if not is_contiguous(out):
+        raise PayloadError("out= takes a C-contiguous array")
+    return device_memory(out)
+
+
+def count_received(size_bytes: int, meter: Meter, about: object = None) -> None:
+    """Let the meter count what MPI has written into the memory of a GPU."""
+    meter.communicated(meter.clock(), f"to the GPU, {GPU_AWARE}", about, size_bytes)
 
 
 # -- through the memory of the host ---------------------------------------------------------------
@@ -104,7 +131,7 @@ def to_host(array: Any, meter: Meter, about: object = None) -> np.ndarray[Any, A
 
 
 class Landing(Frozen):
-    """Where what is received into a GPU's array lands on the host."""
+    """Where what is received into a GPU's array lands on the host, without GPU-aware MPI."""
 
     host: np.ndarray[Any, Any]
     memory: str  # what kind of memory that is

@@ -34,7 +34,7 @@ CHUNK_BYTES: Final = 2**30
 """MPI counts the bytes of a message in 32 bits."""
 
 Memory: TypeAlias = Any
-"""Something that can be sliced and has the buffer protocol: bytes, a memoryview, MPI's buffer."""
+"""Something that can be sliced and has the buffer protocol: bytes, a memoryview."""
 Transfer: TypeAlias = Callable[[], bool]
 """Whether a payload has been received whole; moves it on, if it has not."""
 
@@ -73,9 +73,6 @@ class Port(Protocol):
 
     def receive(self, source: int, ticket: int, memory: Memory) -> Transfer:
         """Begin to receive a payload into memory of its size."""
-
-    def device_memory(self, address: int, size_bytes: int) -> Memory:
-        """Return memory of a GPU, for an end that is `gpu_aware`."""
 
 
 class MpiPort:
@@ -157,10 +154,6 @@ class MpiPort:
         return self._whole(
             [self._comm.Irecv([piece, self._byte], source, tag) for piece in _chunks(memory)]
         )
-
-    def device_memory(self, address: int, size_bytes: int) -> Memory:
-        """Return memory of a GPU."""
-        return self._mpi.buffer.fromaddress(address, size_bytes)
 
     def _whole(self, pieces: list[MPI.Request]) -> Transfer:
         if len(pieces) == 1:
@@ -271,10 +264,6 @@ class LocalPort:
         memoryview(memory)[:] = memoryview(offer.payload)
         offer.received = True
         return lambda: True
-
-    def device_memory(self, address: int, size_bytes: int) -> Memory:
-        """Refuse: threads of a process copy through the host."""
-        raise NotImplementedError
 
 
 class _LocalLane:

@@ -12,6 +12,7 @@ from diel.comm.waiting import wait_for
 from diel.coupling import values
 from diel.coupling.address import Address, Peers, To
 from diel.coupling.messages import (
+    INLINE_BYTES,
     ArrivedMessage,
     Inbox,
     MessageCounts,
@@ -136,9 +137,8 @@ class Channel:
     def send(self, value: object, to: To, *, tag: Tag | None = None, copy: bool = True) -> Sending:
         """Send a value without waiting; see `Context.send`."""
         receiver = self.peers.resolve(to)
-        transfer = self.post(
-            receiver, key_of(tag), *values.encode(value, self._port, self.meter, copy=copy)
-        )
+        encoded = values.encode(value, self._port, self.meter, copy=copy)
+        transfer = self.post(receiver, key_of(tag), encoded)
         return Sending(self, [] if transfer is None else [transfer], [receiver])
 
     def move(
@@ -148,8 +148,8 @@ class Channel:
         receiver = self.peers.resolve(to)
         if receiver == self.address:
             raise AddressError(f"{receiver} cannot move anything to itself: it would wait for ever")
-        outgoing = values.encode(value, self._port, self.meter, copy=False)
-        transfer = self.post(receiver, key_of(tag), *outgoing, apart=True)
+        encoded = values.encode(value, self._port, self.meter, copy=False)
+        transfer = self.post(receiver, key_of(tag), encoded, apart=True)
         assert transfer is not None
         Sending(self, [transfer], [receiver]).wait(timeout)
 
@@ -164,22 +164,22 @@ class Channel:
     ) -> Any:
         """Receive a value, wait until there is one; see `Context.recv`."""
         sender = None if source is None else self.peers.resolve(source)
-        target = None if out is None else values.target(out, self._port, self.meter)
+        destination = None
+        if out is not None:
+            destination = codec.Destination.of(out, self._port, INLINE_BYTES)
         key = key_of(tag)
         subject = Subject(lambda: _from(sender, tag))
         arrival = self.await_arrival(key, sender, subject, timeout)
-        if target is not None and (arrival.head.kind, arrival.head.meta) != (
-            codec.ARRAY,
-            target.meta,
-        ):
-            raise PayloadError(
-                f"recv({_from(sender, tag)}): the message is "
-                f"{codec.describe(arrival.head.kind, arrival.head.meta)}, and out= is "
-                f"{codec.describe(codec.ARRAY, target.meta)}; it has not been received"
-            )
-        if target is not None:
-            self.receive([(arrival, target.memory)], owner=out)
-            target.finish()
+        if destination is not None:
+            kind, meta, memory = destination.encoded
+            if (arrival.head.kind, arrival.head.meta) != (kind, meta):
+                raise PayloadError(
+                    f"recv({_from(sender, tag)}): the message is "
+                    f"{codec.describe(arrival.head.kind, arrival.head.meta)}, and out= is "
+                    f"{codec.describe(kind, meta)}; it has not been received"
+                )
+            self.receive([(arrival, memory)])
+            destination.finish(memory, self.meter)
             value = out
         else:
             value = self._take_value(arrival)
@@ -198,21 +198,19 @@ class Channel:
         receiver: Address,
         key: bytes,
         encoded: codec.Encoded,
-        owner: object = None,
         *,
         apart: bool = False,
     ) -> Transfer | None:
         """Send encoded memory.
 
-        What is larger than a head holds must stay as it is until it has been received; the owner of
-        its memory is kept as long. `apart` sends even a small payload apart from the head, so that
-        its receipt is known. Returns whether it has been received; None if all of it was in the
-        head, and has left.
+        What is larger than a head holds must stay as it is until it has been received. `apart`
+        sends even a small payload apart from the head, so that its receipt is known. Returns
+        whether it has been received; None if all of it was in the head, and has left.
         """
         if self._outbox.is_under_way:
             self.poll()
         self._await_ticket()
-        return self._outbox.send(self._recipient(receiver), key, encoded, owner, apart=apart)
+        return self._outbox.send(self._recipient(receiver), key, encoded, apart=apart)
 
     def lane(self, receiver: Address, key: bytes, encoded: codec.Encoded) -> OutboxLane:
         """Return what sends the same memory again and again, as it is at that time.
@@ -274,15 +272,13 @@ class Channel:
         if received is None:
             raise CouplingTimeout(f"receipt({subject!r})", timeout or 0.0)
 
-    def receive(
-        self, arrivals: Sequence[tuple[ArrivedMessage, Memory]], owner: object = None
-    ) -> None:
+    def receive(self, arrivals: Sequence[tuple[ArrivedMessage, Memory]]) -> None:
         """Take messages off the queue, each payload into memory of its size; wait for them."""
         begun = [self._inbox.receive(arrival, memory) for arrival, memory in arrivals]
         transfers = [transfer for transfer in begun if transfer is not None]
         if transfers:
             # Kept if a stop ends the wait: MPI goes on writing there.
-            self._landing = (transfers, arrivals, owner)
+            self._landing = (transfers, arrivals)
             since_s = self.meter.clock()
             wait_for(_all_of(transfers), None, self._safe_point, brisk=True)
             self._landing = None

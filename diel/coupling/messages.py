@@ -327,7 +327,7 @@ class Outbox:
         return len(self._tickets) < DIRECT_PAYLOADS
 
     def send(
-        self, recipient: Recipient, key: bytes, encoded: Encoded, owner: object, *, apart: bool
+        self, recipient: Recipient, key: bytes, encoded: Encoded, *, apart: bool
     ) -> Transfer | None:
         """Send a message; return whether it has been received, None if all of it has left."""
         kind, meta, memory = encoded
@@ -341,8 +341,7 @@ class Outbox:
         self.count((to, world_rank), apart=True)
         ticket = self._take_ticket()
         transfer = self._port.offer(world_rank, ticket, memory)
-        held = (memory, owner)  # until the payload has been received
-        self._offered.append(_Offered(transfer, ticket, held, self._serial, recipient))
+        self._offered.append(_Offered(transfer, ticket, memory, self._serial, recipient))
         head = Head(to, self._serial, size, ticket, kind, key, meta, b"")
         self._port.send(world_rank, head.pack())
         return transfer

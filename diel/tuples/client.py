@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from diel.comm.device_arrays import Landing, is_on_device
 from diel.errors import PayloadError
 from diel.tuples import codec
 from diel.tuples.handles import Claim, Subscription, Watch
 from diel.tuples.protocol import (
+    INLINE_BYTES,
     LONGEST_META_BYTES,
     SMALL_BYTES,
     STRIPED,
@@ -369,10 +369,9 @@ class TupleClient:
     ) -> Any:
         """Take or read a tuple for the call of this name."""
         timeout_s = seconds(timeout)
-        landing = Landing.of(out) if is_on_device(out) else None
-        target = None
-        if out is not None:
-            target = codec.receive_into(out if landing is None else landing.host)
+        transport = self._requests.transport
+        destination = None if out is None else codec.Destination.of(out, transport, INLINE_BYTES)
+        target = None if destination is None else destination.encoded
         if target is not None and len(target.meta) > LONGEST_META_BYTES:
             raise PayloadError(f"{name}({format_tag(tag)}): out= has a dtype of too many fields")
         deadline_s = time.monotonic() + timeout_s
@@ -384,20 +383,18 @@ class TupleClient:
             payload = reply.payload
             if reply.kind & STRIPED:
                 into = None if target is None else target.buffer
+                on_device = destination is not None and destination.on_device
                 if operation == Operation.TAKE:
-                    payload = self._striper.take(reply, into)
+                    payload = self._striper.take(reply, into, on_device=on_device)
                 else:
-                    payload = self._striper.fetch(operation, reply, into)
+                    payload = self._striper.fetch(operation, reply, into, on_device=on_device)
             if payload is not None:
                 break
             left_s = max(0.0, deadline_s - time.monotonic())  # taken meanwhile: look for the next
-        if target is None:
+        if destination is None:
             value = codec.decode(reply.kind & ~STRIPED, reply.meta, payload)
         else:
-            if payload is not target.buffer:
-                target.buffer[:] = payload
-            if landing is not None:
-                landing.finish(self._requests.transport.meter, decode_tag(reply.key))
+            destination.finish(payload, transport.meter, lambda: decode_tag(reply.key))
             value = out
         return (decode_tag(reply.key), value) if with_tag else value
 

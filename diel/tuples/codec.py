@@ -16,7 +16,23 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, cast
 
+from diel.comm.device_arrays import (
+    Landing,
+    count_received,
+    device_bytes,
+    is_on_device,
+    layout_of,
+    memory_to_receive_into,
+)
 from diel.errors import PayloadError
+from diel.frozen import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from diel.comm.direct import Port
+    from diel.comm.meter import Meter
+    from diel.tuples.transport import Transport
 
 
 class _Numpy:
@@ -170,6 +186,13 @@ def array_meta(array: np.ndarray[Any, Any]) -> bytes:
     return repr((descr, array.shape)).encode()
 
 
+def device_array_meta(array: Any) -> bytes:
+    """Return what `array_meta` does, for an array on a GPU."""
+    dtype, shape = layout_of(array)
+    # Of an array with that dtype and shape, and without memory.
+    return array_meta(np.broadcast_to(np.empty((), dtype), shape))
+
+
 def memory_of(array: np.ndarray[Any, Any]) -> memoryview:
     """Return the memory of a C-contiguous array without Python objects, as bytes."""
     # Through uint8, since a memoryview of datetime64 or a structured dtype is not to be had.
@@ -195,6 +218,52 @@ def receive_into(out: object) -> Encoded:
             "that overlap"
         )
     return Encoded(ARRAY, array_meta(out), memory_of(out))
+
+
+class Destination(Frozen):
+    """An array given as ``out=``, on the host or on a GPU, and the memory where a payload lands."""
+
+    out: Any
+    encoded: Encoded
+    """Kind and meta of the only payload that fits, and the memory."""
+    landing: Landing | None = None
+    """On the host, of an array on a GPU."""
+    on_device: bool = False
+    """Whether the memory is that of the GPU, which MPI alone can write."""
+
+    @classmethod
+    def of(cls, out: Any, carrier: Port | Transport, inline_bytes: int) -> Destination:
+        """Return where a payload lands; what is not larger than `inline_bytes`, on the host.
+
+        Raises
+        ------
+        PayloadError
+            If the array is not writable and C-contiguous, or has Python objects in it.
+        """
+        if not is_on_device(out):
+            return cls(out, receive_into(out))
+        if device_bytes(out) > inline_bytes and carrier.gpu_aware:
+            encoded = Encoded(ARRAY, device_array_meta(out), memory_to_receive_into(out))
+            return cls(out, encoded, None, on_device=True)
+        landing = Landing.of(out)
+        return cls(out, receive_into(landing.host), landing)
+
+    def finish(self, payload: Any, meter: Meter, about: Callable[[], object] | None = None) -> None:
+        """Let the array hold a payload, which has landed or has come to other memory of the host.
+
+        The meter counts what goes to a GPU, with what `about` returns.
+        """
+        memory, landing = self.encoded.buffer, self.landing
+        if self.on_device and payload is memory:
+            count_received(len(memory), meter, about and about())
+            return
+        if self.on_device:
+            landing = Landing.of(self.out)
+            memory = memory_of(landing.host)
+        if payload is not memory:
+            memory[:] = payload
+        if landing is not None:
+            landing.finish(meter, about and about())
 
 
 def _is_its_memory(array: np.ndarray[Any, Any]) -> bool:

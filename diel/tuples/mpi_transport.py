@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from diel.comm import tags
+from diel.comm.mpi import is_gpu_aware
 from diel.comm.waiting import Backoff
 from diel.comm.wakeup import LINE, wakeup_of
 from diel.errors import TupleError
@@ -92,6 +94,11 @@ class MpiTransport(Transport):
         )
         self._test, self._send = self._reply.Test, comm.Send
         self._reply.Start()
+
+    @functools.cached_property
+    def gpu_aware(self) -> bool:
+        """Whether MPI sends from the memory of a GPU and receives there; servers use the host's."""
+        return is_gpu_aware()
 
     def close(self) -> None:
         """Give the open receive back to MPI."""

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from zlib import crc32
 
-from diel.comm.device_arrays import is_on_device, to_host
+from diel.comm.device_arrays import device_bytes, is_on_device, memory_to_send, to_host
 from diel.errors import PayloadError, TupleSpaceFull, TupleTimeout
 from diel.tuples import codec
 from diel.tuples.protocol import (
+    INLINE_BYTES,
     LONGEST_META_BYTES,
     SMALL_BYTES,
     STRIPED,
@@ -246,7 +247,11 @@ class Requests:
     def encode(self, value: object, key: bytes, tag: Tag) -> tuple[int, bytes, bytes, Any]:
         """Return kind, key, meta and memory of a value to be put under the key of a tag."""
         if is_on_device(value):
-            value = to_host(value, self.transport.meter, tag)
+            meter = self.transport.meter
+            if device_bytes(value) > INLINE_BYTES and self.transport.gpu_aware:
+                meta = codec.device_array_meta(value)
+                return codec.ARRAY, key, meta, memory_to_send(value, meter, tag)
+            value = to_host(value, meter, tag)
         kind, meta, buffer = codec.encode(value)
         if len(meta) > LONGEST_META_BYTES:  # a dtype of a thousand fields
             kind, meta, buffer = codec.encode_as_pickle(value)

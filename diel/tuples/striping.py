@@ -18,6 +18,7 @@ from diel.errors import PayloadError
 from diel.tuples import codec
 from diel.tuples.codec import np
 from diel.tuples.protocol import (
+    INLINE_BYTES,
     PIECE,
     STRIPED,
     Operation,
@@ -114,19 +115,30 @@ class Striper:
             parts.append((self._requests.route(key), message, apart))
         return parts
 
-    def take(self, reply: Reply, target: memoryview | None = None) -> memoryview:
+    def take(
+        self, reply: Reply, target: memoryview | None = None, *, on_device: bool = False
+    ) -> memoryview:
         """Return the payload of a striped tuple that was taken, and so is nobody else's."""
-        payload = self.fetch(Operation.TAKE, reply, target)
+        payload = self.fetch(Operation.TAKE, reply, target, on_device=on_device)
         if payload is None:
             raise PayloadError("a damaged tuple: a piece of a striped tuple is not there")
         return payload
 
     def fetch(
-        self, operation: int, reply: Reply, target: memoryview | None = None
+        self,
+        operation: int,
+        reply: Reply,
+        target: memoryview | None = None,
+        *,
+        on_device: bool = False,
     ) -> memoryview | None:
-        """Take or read all pieces of a tuple; None if somebody else has taken them."""
+        """Take or read all pieces of a tuple; None if somebody else has taken them.
+
+        They land in `target`, unless that is in the memory of a GPU and one of them is so small
+        that it comes in a message of the host.
+        """
         layout = PieceLayout.unpack(reply.payload)
-        if target is None:
+        if target is None or (on_device and min(layout.piece_sizes()) <= INLINE_BYTES):
             target = np.empty(layout.size_bytes, np.uint8).data
         cuts = layout.cut(target)
         places = [(self._requests.route(key), key) for key in layout.piece_keys()]

@@ -42,6 +42,11 @@ class Transport(ABC):
         self._kept: set[int] = set()
         self._early: dict[int, tuple[int, Reply]] = {}
 
+    @property
+    def gpu_aware(self) -> bool:
+        """Whether payloads may be in the memory of a GPU."""
+        return False
+
     @abstractmethod
     def send(self, server: int, message: bytes, payload: Payload = None) -> None:
         """Send a request; return when the payload may be changed."""

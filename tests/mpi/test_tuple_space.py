@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 
@@ -19,6 +20,29 @@ from diel.tuples.store import TupleStore
 from diel.tuples.tags import ANY
 
 pytestmark = pytest.mark.mpi(min_size=2)
+
+
+class OnDevice:
+    """As an array on a GPU; the memory is the host's, so that any MPI takes its address."""
+
+    def __init__(self, host):
+        self.there = host
+
+    @property
+    def __cuda_array_interface__(self):
+        about = self.there.__array_interface__
+        return dict(about, version=3, strides=about["strides"])
+
+    def copy(self):
+        return OnDevice(self.there.copy())
+
+    def get(self):
+        assert self.there.nbytes <= protocol.INLINE_BYTES, "a large array is not staged"
+        return self.there.copy()
+
+    def set(self, host):
+        self.there[...] = host
+
 
 _DONE = "the test is over"
 _PATIENCE_S = 30
@@ -330,3 +354,41 @@ def test_a_watch_tells_without_waiting(parent):
                 # What the space answers meanwhile finds its way.
                 assert tuples.tget((parent.rank, "a"), timeout=_PATIENCE_S).sum() == 3 * size
                 assert not never.has_matched()
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_arrays_on_a_gpu_go_to_and_from_there(parent, servers, monkeypatch):
+    """Where MPI takes their addresses; a tuple server has them on the host."""
+    if parent.size <= servers:
+        pytest.skip("one rank is to be a client")
+    monkeypatch.setenv("DIEL_GPU_AWARE_MPI", "1")
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    host, mpi = "through ordinary memory", "GPU-aware MPI"
+    large, small = np.arange(100_000.0).reshape(200, 500), np.arange(5.0)
+    # Too large for a message as a whole, and not in two pieces.
+    halves = np.arange(3 * protocol.INLINE_BYTES // 2, dtype="u1")
+    with tuple_space(parent, servers=servers) as tuples:
+        if tuples is None:
+            return
+        me, meter = parent.rank, tuples._requests.transport.meter
+        for field, ways, ways_in_pieces in (
+            (large, (mpi, mpi), (mpi, mpi)),
+            (small, (host, host), (host, host)),
+            (halves, (mpi, mpi), (mpi, mpi if servers == 1 else host)),
+        ):
+            for put, expected in ((tuples.tput, ways), (tuples.dist_tput, ways_in_pieces)):
+                meter.take_spans()
+                source, out = OnDevice(field + me), OnDevice(np.zeros_like(field))
+                put(("field", me), source)
+                source.there[...] = 0
+                assert tuples.tread(("field", me), out=out) is out
+                np.testing.assert_array_equal(out.there, field + me)
+                np.testing.assert_array_equal(tuples.tget(("field", me)), field + me)
+                found = [span.what for span in meter.take_spans() if "the GPU" in span.what]
+                assert found == [
+                    f"{x} the GPU, {y}" for x, y in zip(("from", "to"), expected, strict=True)
+                ]
+        tuples.tput(("columns", me), OnDevice(large[:, ::2]))
+        out = OnDevice(np.zeros((200, 250)))
+        tuples.tget(("columns", me), out=out)
+        np.testing.assert_array_equal(out.there, large[:, ::2])

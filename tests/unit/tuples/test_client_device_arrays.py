@@ -50,6 +50,21 @@ def test_an_array_goes_from_one_gpu_to_another(
     ]
 
 
+def test_what_comes_to_the_host_although_mpi_writes_to_the_gpu(
+    tuples: TupleClient, transport: LocalTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply that is here before it is waited for is in memory of the host."""
+    monkeypatch.setattr(LocalTransport, "gpu_aware", True)
+    source, out = fake_cupy.asarray(FIELD), fake_cupy.asarray(np.zeros_like(FIELD))
+    tuples.tput("field", source)
+    assert tuples.tget("field", out=out) is out
+    np.testing.assert_array_equal(out.get(), FIELD)
+    assert [what for what, _, _ in ways(transport)] == [
+        "from the GPU, GPU-aware MPI",
+        "to the GPU, through pinned memory",
+    ]
+
+
 def test_without_out_it_is_an_array_of_numpy(tuples: TupleClient) -> None:
     tuples.tput("columns", fake_cupy.asarray(FIELD)[:, ::2])  # not contiguous
     tuples.tput("number", fake_cupy.asarray(np.array(3.5, "f4")))

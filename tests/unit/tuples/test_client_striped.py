@@ -85,11 +85,11 @@ class Interrupted(TupleClient):
         self.act: Callable[[], None] | None = None
         self._fetch, self._striper.fetch = self._striper.fetch, self._act_and_fetch  # type: ignore[method-assign]
 
-    def _act_and_fetch(self, *arguments: Any) -> memoryview | None:
+    def _act_and_fetch(self, *arguments: Any, **options: Any) -> memoryview | None:
         if self.act is not None:
             act, self.act = self.act, None
             act()
-        return self._fetch(*arguments)
+        return self._fetch(*arguments, **options)
 
 
 def interrupted() -> tuple[Interrupted, TupleClient]:
