@@ -3,6 +3,8 @@
 Tests on a GPU walk through the same table.
 """
 
+from dataclasses import replace
+
 import hypothesis.extra.numpy as hnp
 import numpy as np
 from hypothesis import strategies as st
@@ -116,6 +118,46 @@ def convolved_numpy(x, w, bias):
                 met = padded[:, 2 * i : 2 * i + 2, j : j + 5 : 2, first : first + per_group]
                 y[:, i, j, f] = bias[f] + np.einsum("nrsc,crs->n", met, w[f])
     return y
+
+
+POOLING = {"stride": (2, 1), "padding": ((1, 0), (0, 1)), "layout": "NHWC"}
+
+
+@st.composite
+def images_and_windows(draw):
+    """Shapes of x and of what windows of 3 x 2 leave of it, in the layout NHWC."""
+    images, channels = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    height, width = draw(st.integers(2, 6)), draw(st.integers(1, 5))
+    return [(images, height, width, channels), (images, (height - 2) // 2 + 1, width, channels)]
+
+
+def max_pooled(x):
+    return graph.max_pool2d(x, (3, 2), **POOLING)
+
+
+def average_pooled(x):
+    return graph.average_pool2d(x, (3, 2), **POOLING)
+
+
+def pooled_numpy(x, function):
+    padded = np.pad(x, [(0, 0), (1, 0), (0, 1), (0, 0)], constant_values=np.nan)
+    rows = range(0, padded.shape[1] - 2, 2)
+    return np.stack(
+        [
+            np.stack([function(padded[:, i : i + 3, j : j + 2], (1, 2)) for j in range(x.shape[2])])
+            for i in rows
+        ]
+    ).transpose(2, 0, 1, 3)
+
+
+def of_max_pooling(kind, given, x):
+    problem = replace(max_pooled(x).attributes["problem"], kind=kind)
+    return apply(f"max_pool2d_{kind.partition('_')[2]}", given, x, problem=problem)
+
+
+def average_gradient(dy, x):
+    (slope,) = graph.gradients(average_pooled(x), [x], dy)
+    return slope * x
 
 
 def reshaped(x):
@@ -303,6 +345,36 @@ CASES = {
     "conv2d_weight_gradient": (
         images_and_filters().map(lambda shapes: [shapes[0], shapes[2]]),
         lambda x, dy: graph.conv2d_weight_gradient(x, dy, window=(2, 3), **CONVOLUTION),
+        None,
+        None,
+    ),
+    "max_pool2d": (
+        images_and_windows().map(lambda shapes: shapes[:1]),
+        max_pooled,
+        apart,
+        lambda x: pooled_numpy(x, np.nanmax),
+    ),
+    "max_pool2d_gradient": (
+        images_and_windows().map(lambda shapes: shapes[::-1]),
+        lambda dy, x: of_max_pooling("max_gradient", dy, x),
+        apart,
+        None,
+    ),
+    "max_pool2d_taken": (
+        images_and_windows().map(lambda shapes: [shapes[0], shapes[0]]),
+        lambda v, x: of_max_pooling("max_taken", v, x),
+        apart,
+        None,
+    ),
+    "average_pool2d": (
+        images_and_windows().map(lambda shapes: shapes[:1]),
+        average_pooled,
+        None,
+        lambda x: pooled_numpy(x, np.nanmean),
+    ),
+    "average_pool2d_gradient": (
+        images_and_windows().map(lambda shapes: shapes[::-1]),
+        average_gradient,
         None,
         None,
     ),

@@ -16,6 +16,7 @@ from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.device import Device, import_cupy, version_text
 from dnn.backend.formula import Formula
 from dnn.backend.ops import ALIGNMENT_BYTES, Array, Chain, Ops, Step, empty
+from dnn.backend.pooling import Pooling
 from dnn.backend.routines import RoutineTable
 from dnn.errors import unknown_name
 
@@ -26,6 +27,7 @@ __all__ = [
     "Convolution",
     "Formula",
     "Ops",
+    "Pooling",
     "Routine",
     "RoutineTable",
     "Step",

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from dnn.backend.convolution import Convolution, Routine, direct
 from dnn.backend.formula import ADD, RELU, Formula, Step, UpdateFormula
 from dnn.backend.philox import uniform_noise
+from dnn.backend.pooling import Pooling, pool_by_taps
 from dnn.backend.rounding import HALF, SINGLE, narrow, round_tf32, widen
 from dnn.backend.routines import RoutineTable
 
@@ -433,6 +434,10 @@ class Ops:
     def convolution(self, problem: Convolution) -> Routine:
         """Return the routine that is to compute a convolution."""
         return self.convolutions(problem)[0]
+
+    def pooling(self, problem: Pooling) -> Routine:
+        """Return the routine that is to compute a pooling."""
+        return pool_by_taps(self, problem)
 
     # Random numbers.
 

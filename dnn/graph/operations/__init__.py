@@ -14,6 +14,7 @@
 | `reductions` | max, min, prod, argmax |
 | `products` | matmul (bmatmul, dot, linear, bias_add, gemm, gemv, axpy, scal) |
 | `convolution` | conv2d, conv2d_data_gradient, conv2d_weight_gradient |
+| `pooling` | max_pool2d, average_pool2d |
 | `classification` | log_softmax (softmax), softmax_cross_entropy, binary_cross_entropy |
 | `normalisation` | normalise |
 | `noise` | uniform_noise (dropout) |
@@ -37,6 +38,7 @@ from dnn.graph.operations import (
     reductions,
     products,
     convolution,
+    pooling,
     classification,
     normalisation,
     noise,
@@ -53,6 +55,7 @@ from dnn.graph.operations.rows import *
 from dnn.graph.operations.reductions import *
 from dnn.graph.operations.products import *
 from dnn.graph.operations.convolution import *
+from dnn.graph.operations.pooling import *
 from dnn.graph.operations.classification import *
 from dnn.graph.operations.normalisation import *
 from dnn.graph.operations.noise import *
@@ -70,6 +73,7 @@ __all__ += rows.__all__
 __all__ += reductions.__all__
 __all__ += products.__all__
 __all__ += convolution.__all__
+__all__ += pooling.__all__
 __all__ += classification.__all__
 __all__ += normalisation.__all__
 __all__ += noise.__all__

@@ -42,7 +42,7 @@ class OneConvolution(Operation):
             wanted = " and ".join(str(shape) for shape in shapes)
             raise ShapeError(self.name, f"{found} are not {wanted}", *given)
         if min(problem.out_size) < 1:
-            message = _does_not_fit(problem.window, problem.size, problem.dilation, problem.padding)
+            message = does_not_fit(problem.window, problem.size, problem.dilation, problem.padding)
             raise ShapeError(self.name, message, given[0], given[1])
         return out, dtype
 
@@ -195,7 +195,7 @@ def conv2d(
     .. [1] Dumoulin and Visin, A guide to convolution arithmetic for deep learning, 2016.
     """
     check_nodes("conv2d", x, w, *(() if bias is None else (bias,)))
-    images, channels, *size = _image_shape("conv2d", x, layout)
+    images, channels, *size = image_shape("conv2d", x, layout)
     filters, per_group, *window = _weight_shape("conv2d", w)
     problem = _problem(
         *("conv2d", x.dtype, layout, "forward", stride, dilation, padding, groups),
@@ -245,7 +245,7 @@ def conv2d_data_gradient(
     """
     name = "conv2d_data_gradient"
     check_nodes(name, dy, w)
-    images, *_ = _image_shape(name, dy, layout)
+    images, *_ = image_shape(name, dy, layout)
     filters, per_group, *window = _weight_shape(name, w)
     problem = _problem(
         *(name, dy.dtype, layout, "data", stride, dilation, padding, groups),
@@ -288,8 +288,8 @@ def conv2d_weight_gradient(
     """
     name = "conv2d_weight_gradient"
     check_nodes(name, x, dy)
-    images, channels, *size = _image_shape(name, x, layout)
-    _, filters, *_ = _image_shape(name, dy, layout)
+    images, channels, *size = image_shape(name, x, layout)
+    _, filters, *_ = image_shape(name, dy, layout)
     problem = _problem(
         *(name, x.dtype, layout, "weights", stride, dilation, padding, groups),
         *(images, channels, size, filters, window),
@@ -313,8 +313,7 @@ def _problem(
     window: Sequence[int],
 ) -> Convolution:
     """Check what describes a convolution, and return it as one."""
-    if dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise DtypeError(f"{where}: of float32 or float64, not {dtype}: see dnn.graph.cast")
+    check_floats(where, dtype)
     count = _integer(where, "groups", groups, 1)
     if channels % count or filters % count:
         message = f"groups = {count} does not divide {channels} channels and {filters} filters"
@@ -335,6 +334,12 @@ def _problem(
         padding_of(where, padding),
         count,
     )
+
+
+def check_floats(where: str, dtype: np.dtype[Any]) -> None:
+    """Raise `DtypeError` for what routines of images do not take."""
+    if dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise DtypeError(f"{where}: of float32 or float64, not {dtype}: see dnn.graph.cast")
 
 
 def pair_of(where: str, name: str, value: object, least: int) -> Pair:
@@ -370,7 +375,7 @@ def _integer(where: str, name: str, value: Any, least: int) -> int:
     return number
 
 
-def _image_shape(where: str, x: Node, layout: str) -> tuple[int, ...]:
+def image_shape(where: str, x: Node, layout: str) -> tuple[int, ...]:
     """Return the shape of images in the order of NCHW."""
     if layout not in LAYOUTS:
         raise unknown_name("layout", layout, LAYOUTS)
@@ -386,7 +391,7 @@ def _weight_shape(where: str, w: Node) -> Shape:
     return w.shape
 
 
-def _does_not_fit(window: Pair, size: Pair, dilation: Pair, padding: tuple[Pair, Pair]) -> str:
+def does_not_fit(window: Pair, size: Pair, dilation: Pair, padding: tuple[Pair, Pair]) -> str:
     """Say that a window does not fit into an image."""
     wide = " x ".join(str((n - 1) * d + 1) for n, d in zip(window, dilation, strict=True))
     inside = " x ".join(str(n + sum(pad)) for n, pad in zip(size, padding, strict=True))
