@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dnn.backend.convolution import Convolution, Routine
+from dnn.backend.cpu import direct_rows
 
 __all__ = ["ROUTINES"]
 
-ROUTINES: tuple[Callable[[Convolution], Routine | None], ...] = ()
+ROUTINES: tuple[Callable[[Convolution], Routine | None], ...] = (direct_rows.routine,)
