@@ -191,9 +191,9 @@ def run_dir(folder: Path) -> Path:
 
 def journal(folder: Path) -> list[dict[str, object]]:
     """Return the records of the only run in a folder as they are written; all can be read."""
+    from diel.run.fields import encoded
     from diel.run.journal import JournalReader
     from diel.run.json_values import as_json, plain
-    from diel.run.records import encoded
 
     reader = JournalReader(run_dir(folder) / "journal.jsonl")
     records = reader.new_records()

@@ -14,6 +14,7 @@ from diel.cli.output import aligned, console, warn
 from diel.errors import RunDirectoryError
 from diel.loading.reports import explain_lost_ranks
 from diel.run.directory import RunDirectory
+from diel.run.fields import Record
 from diel.run.records import (
     DeadlockFound,
     Failure,
@@ -22,7 +23,6 @@ from diel.run.records import (
     ModuleFailed,
     ModuleTimes,
     RankTimes,
-    Record,
 )
 from diel.run.results import best_of_table, best_row, rank_rows
 from diel.run.view import ResultsView, RunView

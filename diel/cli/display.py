@@ -14,6 +14,7 @@ from diel.cli import panels
 from diel.cli.conclusion import TABLE_ROWS, describe_best, print_conclusion, print_failure
 from diel.cli.output import console, warn
 from diel.run.directory import RunDirectory
+from diel.run.fields import Record
 from diel.run.journal import JournalReader
 from diel.run.records import (
     Failure,
@@ -22,7 +23,6 @@ from diel.run.records import (
     JournalLost,
     MessageLogged,
     ModuleFailed,
-    Record,
     RunResumed,
     RunStarted,
     StopOrdered,

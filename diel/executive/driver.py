@@ -34,6 +34,7 @@ from diel.executive.events import (
 from diel.executive.listener import Listener, StatusWriter, TimeTable
 from diel.executive.plans import CopyPlan, GroupPlan
 from diel.executive.scheduler import Scheduler
+from diel.run.fields import Record
 from diel.run.records import (
     CopyFinished,
     CopyGivenUp,
@@ -45,7 +46,6 @@ from diel.run.records import (
     MessageLogged,
     ModuleFailed,
     RanksAborted,
-    Record,
     RunEnded,
     RunStarted,
 )

@@ -12,7 +12,8 @@ from diel.frozen import Frozen
 
 if TYPE_CHECKING:
     from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
-    from diel.run.records import DeadlockFound, JournalLost, Record
+    from diel.run.fields import Record
+    from diel.run.records import DeadlockFound, JournalLost
 
 Policy: TypeAlias = Literal["stop", "continue", "retry"]
 EndedBy: TypeAlias = Literal["iterations", "until"]

@@ -13,7 +13,7 @@ from diel.frozen import Frozen
 from diel.loading.module_spec import ModuleSpec
 
 if TYPE_CHECKING:
-    from diel.run.records import Record
+    from diel.run.fields import Record
     from diel.workflow.boundary import Boundary
 
 # -- from rank 0, EXECUTIVE_TO_WORKER ---------------------------------------------------------

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from diel.comm.parent import Parent
     from diel.executive.programs import ExecutableCopies
     from diel.loading.module_spec import ModuleSpec
-    from diel.run.records import Record
+    from diel.run.fields import Record
 
 _Ended: TypeAlias = "RankFinished | RankFailed | RankStopped | RankLeft"
 _ENDS = {

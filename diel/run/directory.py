@@ -92,7 +92,8 @@ class RunDirectory:
         RunDirectoryError
             If it cannot be made.
         """
-        from diel.run.records import RunCreated, encoded  # ranks that make none start sooner
+        from diel.run.fields import encoded
+        from diel.run.records import RunCreated  # ranks that make none start sooner
 
         stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         try:

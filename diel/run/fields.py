@@ -1,12 +1,19 @@
-"""What a field in a file of JSON lines may be: kinds of values, and the fields of classes."""
+"""What a field in a file of JSON lines may be: kinds of values, the fields of classes, records.
+
+Which records a journal has is said in `records`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias
 
+from diel.frozen import Frozen, dataclass_transform
 from diel.run.json_values import DamagedRecord
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _LARGEST_INTEGER: Final = 2**63
 _LARGEST_NUMBER: Final = 1e300
@@ -179,3 +186,66 @@ FILE_NAME: Final = Kind(
 ROW: Final = Kind("a table", lambda value: type(value) is dict)
 TEXTS: Final = list_of(TEXT, "a list of text")
 COUNTS: Final = list_of(COUNT, "a list of whole numbers")
+
+Text: TypeAlias = Annotated[str, TEXT]
+Texts: TypeAlias = Annotated[Sequence[str], TEXTS]
+Count: TypeAlias = Annotated[int, COUNT]
+Counts: TypeAlias = Annotated[Sequence[int], COUNTS]
+Seconds: TypeAlias = Annotated[float, NUMBER]
+Row: TypeAlias = Annotated[dict[str, Any], ROW]
+
+EVENTS: Final[dict[str, type[Record]]] = {}
+"""The class of each event, by its name in the journal."""
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class Record(Frozen):
+    """Something that has happened in a run.
+
+    Attributes
+    ----------
+    time_s : float
+        When it was written, in seconds since 1970; 0 before that.
+    layout : mapping of str to Column
+        Its other fields as they stand in the journal.
+    """
+
+    time_s: float = 0.0
+    layout: ClassVar[Mapping[str, Column]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.layout = layout_of(cls)
+        if not cls.__name__.startswith("_"):
+            EVENTS[cls.__name__] = cls
+
+    def __init__(self, *, time_s: float = 0.0, **values: Any) -> None:
+        for name, column in self.layout.items():
+            if name not in values and not column.is_required:
+                values[name] = column.make_default()
+        super().__init__(time_s=time_s, **values)
+
+    def at(self, time_s: float) -> Self:
+        """Return the same record, written at that time."""
+        record = object.__new__(type(self))
+        record.__dict__.update(self.__dict__, time_s=time_s)
+        return record
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other says the same, at whatever time."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.layout)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def encoded(record: Record, time_s: float) -> dict[str, Any]:
+    """Return a record as a line of the journal has it."""
+    table: dict[str, Any] = {"time_s": time_s, "event": type(record).__name__}
+    for name, column in record.layout.items():
+        value = getattr(record, name)
+        if column.is_sparse and value == column.make_default():
+            continue
+        table[name] = [part.as_dict() for part in value] if column.kind.parts else value
+    return table

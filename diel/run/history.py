@@ -16,12 +16,12 @@ from typing import BinaryIO, Final, Literal, TypeAlias
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory, open_regular
+from diel.run.fields import Record
 from diel.run.json_values import DamagedRecord
 from diel.run.records import (
     DeadlockFound,
     JournalLost,
     ModuleFailed,
-    Record,
     RunCreated,
     RunEnded,
     RunRefused,

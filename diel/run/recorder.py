@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from diel.run.directory import RunDirectory, new_results_file
+from diel.run.fields import Record
 from diel.run.journal import JournalReader, JournalWriter
-from diel.run.records import Record, ResultAdded, ResultsDeclared, TableName
+from diel.run.records import ResultAdded, ResultsDeclared, TableName
 from diel.run.results import ResultsWriter
 from diel.run.view import RunView
 

@@ -5,8 +5,8 @@
     {"time_s": 1700000000.25, "event": "GroupStarted", "group": "train", "iteration": [0], ...}
 
 A line of the journal is a record, under the name of its class. `decode` makes records of lines, and
-`encoded` what is written of a record. What a field may hold stands beside its type, and what older
-journals lack is its default, so that a damaged line is found in one place, and whoever uses a
+`fields.encoded` what is written of a record. What a field may hold stands beside its type, and what
+older journals lack is its default, so that a damaged line is found in one place, and whoever uses a
 record can rely on its fields.
 
 Fields and events may be added at any time: versions that do not know them pass them over. Where an
@@ -16,38 +16,33 @@ format what follows them is written, and a later one than this is refused.
 
 # Annotations are evaluated here: they hold what the fields of a record may be.
 from collections.abc import Mapping, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    NamedTuple,
-    TypeAlias,
-)
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 from diel.errors import RunDirectoryError
-from diel.frozen import Frozen, dataclass_transform
+from diel.frozen import Frozen
 from diel.run.fields import (
     ANY,
     COUNT,
     COUNTS,
+    EVENTS,
     FILE_NAME,
     INTEGER,
     NUMBER,
     ROW,
     SECONDS,
     TEXT,
-    TEXTS,
     TRUTH,
     Column,
+    Count,
+    Counts,
     Kind,
+    Record,
+    Row,
+    Seconds,
+    Text,
+    Texts,
     complete,
     field,
-    layout_of,
     list_of,
     list_of_tables,
     or_none,
@@ -58,7 +53,6 @@ from diel.run.json_values import DamagedRecord, StoredValue, parsed
 FORMAT: Final = 1
 """The version of the journal that is written, and the latest that is read."""
 _MOST_RANKS: Final = 2**24
-
 
 _RANKS: Final = Kind(
     "a number of ranks", lambda value: type(value) is int and 1 <= value <= _MOST_RANKS
@@ -85,12 +79,6 @@ _FINISHED: Final = table_of(
 
 _ALWAYS: Final = {"time_s": Column(SECONDS, True), "event": Column(TEXT, True)}
 
-Text: TypeAlias = Annotated[str, TEXT]
-Texts: TypeAlias = Annotated[Sequence[str], TEXTS]
-Count: TypeAlias = Annotated[int, COUNT]
-Counts: TypeAlias = Annotated[Sequence[int], COUNTS]
-Seconds: TypeAlias = Annotated[float, NUMBER]
-Row: TypeAlias = Annotated[dict[str, Any], ROW]
 Iteration: TypeAlias = Annotated[tuple[int, ...], _ITERATION]
 """Counted from 0: a number for each group around, outermost first, and one for the group itself."""
 
@@ -148,53 +136,7 @@ class ModuleTimes(Frozen):
     cpu_s: Seconds = 0.0
 
 
-EVENTS: Final[dict[str, type["Record"]]] = {}
-"""The class of each event, by its name in the journal."""
-
-
 # -- records --------------------------------------------------------------------------------------
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-class Record(Frozen):
-    """Something that has happened in a run.
-
-    Attributes
-    ----------
-    time_s : float
-        When it was written, in seconds since 1970; 0 before that.
-    layout : mapping of str to Column
-        Its other fields as they stand in the journal.
-    """
-
-    time_s: float = 0.0
-    layout: ClassVar[Mapping[str, Column]] = {}
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.layout = layout_of(cls)
-        if not cls.__name__.startswith("_"):
-            EVENTS[cls.__name__] = cls
-
-    def __init__(self, *, time_s: float = 0.0, **values: Any) -> None:
-        for name, column in self.layout.items():
-            if name not in values and not column.is_required:
-                values[name] = column.make_default()
-        super().__init__(time_s=time_s, **values)
-
-    def at(self, time_s: float) -> "Self":
-        """Return the same record, written at that time."""
-        record = object.__new__(type(self))
-        record.__dict__.update(self.__dict__, time_s=time_s)
-        return record
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the other says the same, at whatever time."""
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.layout)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class _UnknownRecord(Record):
@@ -648,14 +590,3 @@ def decode(line: bytes) -> Record:
             f"reads up to {FORMAT}): use that version or a later one"
         )
     return record
-
-
-def encoded(record: Record, time_s: float) -> dict[str, Any]:
-    """Return a record as a line of the journal has it."""
-    table: dict[str, Any] = {"time_s": time_s, "event": type(record).__name__}
-    for name, column in record.layout.items():
-        value = getattr(record, name)
-        if column.is_sparse and value == column.make_default():
-            continue
-        table[name] = [part.as_dict() for part in value] if column.kind.parts else value
-    return table

@@ -19,13 +19,13 @@ from pathlib import Path
 from diel.errors import RunDirectoryError
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory
+from diel.run.fields import Record
 from diel.run.journal import Damage, JournalReader, JournalWriter
 from diel.run.records import (
     FORMAT,
     CheckpointSaved,
     Finished,
     GroupFinished,
-    Record,
     RunCreated,
     RunEnded,
     RunResumed,

@@ -17,9 +17,8 @@ from typing import Annotated, Any, Final
 
 from diel.frozen import Frozen
 from diel.run.directory import RunDirectory, open_anew, open_regular
-from diel.run.fields import NUMBER, SECONDS, or_none, table_like
+from diel.run.fields import NUMBER, SECONDS, Count, Text, or_none, table_like
 from diel.run.json_values import DamagedRecord, parsed
-from diel.run.records import Count, Text
 
 _LONGEST_BYTES: Final = 2**26
 

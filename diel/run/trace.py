@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from diel.errors import RunDirectoryError
 from diel.run.directory import RunDirectory, open_anew, open_regular
-from diel.run.fields import COUNT, LATEST_S, ROW, TEXT, Kind
+from diel.run.fields import COUNT, LATEST_S, ROW, TEXT, Kind, Record
 from diel.run.journal import JournalReader
 from diel.run.json_values import DamagedRecord, parsed, plain
 from diel.run.records import (
@@ -34,7 +34,6 @@ from diel.run.records import (
     JournalLost,
     LeaveIgnored,
     ModuleFailed,
-    Record,
     RunEnded,
     RunResumed,
     RunStarted,

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from diel.frozen import Frozen
 from diel.run import records
-from diel.run.records import Failure, Record, TableName
+from diel.run.fields import Record
+from diel.run.records import Failure, TableName
 
 
 @dataclass

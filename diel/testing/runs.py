@@ -19,8 +19,9 @@ from diel.coupling.channel import Channel
 from diel.errors import RunStopped
 from diel.loading.context import Context, running
 from diel.loading.functions import OPTIONS_CLASS, find_function, import_code, parse_options
+from diel.run.fields import Record
 from diel.run.json_values import plain
-from diel.run.records import MessageLogged, Record, ResultAdded
+from diel.run.records import MessageLogged, ResultAdded
 from diel.testing.space import TupleSpace
 from diel.tuples.tags import Tag, format_tag
 from diel.workflow.boundary import Boundary

@@ -29,6 +29,7 @@ from diel.executive.events import (
 from diel.executive.messages import ModuleCommAsked, RankFailed, RankFinished, RankLeft
 from diel.executive.plans import CopyPlan, GroupPlan, ModulePlan
 from diel.executive.scheduler import Scheduler
+from diel.run.fields import Record, encoded
 from diel.run.json_values import plain
 from diel.run.records import (
     CopyFinished,
@@ -38,10 +39,8 @@ from diel.run.records import (
     GroupFinished,
     GroupStarted,
     ModuleFailed,
-    Record,
     RunStarted,
     decode,
-    encoded,
 )
 
 Place = tuple[str, tuple[int, ...]]

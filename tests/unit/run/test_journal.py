@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from diel.errors import RunDirectoryError
 from diel.run import journal, json_lines
 from diel.run.directory import RunDirectory
+from diel.run.fields import EVENTS, Record, encoded
 from diel.run.journal import Damage, JournalReader, JournalWriter
 from diel.run.recorder import Recorder
 from diel.run.records import (
-    EVENTS,
     FORMAT,
     CopyFinished,
     Finished,
@@ -31,7 +31,6 @@ from diel.run.records import (
     ModuleFailed,
     Node,
     RankTimes,
-    Record,
     ResultAdded,
     ResultsDeclared,
     RunCreated,
@@ -40,7 +39,6 @@ from diel.run.records import (
     RunStarted,
     StopOrdered,
     TimeAccounted,
-    encoded,
 )
 
 
