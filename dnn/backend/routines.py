@@ -1,22 +1,64 @@
-"""Which routine does what, by size: measured once, kept, and never changed within a run.
+"""Which routine does what, by size or shape: measured once, kept, and never changed within a run.
 
-There are several ways to sum columns or to multiply matrices, and which is fastest depends on the
-machine and on the size. They round differently, so a run measures once, keeps the table with its
-results, gives it to every rank and takes it again when it is resumed.
+There are several ways to sum columns, to multiply matrices or to convolve images, and which is
+fastest depends on the machine and on the size. They round differently, so a run measures once,
+keeps the table with its results, gives it to every rank and takes it again when it is resumed.
+
+Sums and products are measured at a few sizes, beforehand. Of convolutions each shape is measured
+when it is first met, and the choice stays in two folders::
+
+    the run's      <run>/routines/forward-NHWC-f4-32x64x32x32-64x3x3-padding1.1.1.1.json
+       | not there
+    the machine's  ~/.cache/dnn/kernels/routines-<CPU, threads, kernels>/...
+       | not there
+    measured       written to both; where another process was first, its choice is taken
+
+so that the ranks of a run agree whoever meets a shape first, and the next run measures nothing.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+import os
+import tempfile
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from dnn.errors import ConfigurationError
 
-__all__ = ["CANDIDATES", "RoutineTable"]
+if TYPE_CHECKING:
+    from dnn.backend.convolution import Convolution, Routine
+    from dnn.backend.ops import Ops
+
+__all__ = [
+    "CANDIDATES",
+    "ROUTINES_VARIABLE",
+    "ConvolutionChoices",
+    "RoutineTable",
+    "choose_convolution",
+    "convolution_key",
+]
+
+ROUTINES_VARIABLE = "DNN_ROUTINES"
+"""``"fixed"``: no convolution is measured, and without a table the first routine is taken."""
+
+MEASURED_FROM = 4_000_000
+"""Multiplications of the smallest convolution that is measured: less takes some 50 us."""
+
+MEASURED_S = 0.02
+"""For so long each routine is repeated, four times at least."""
+
+HOPELESS = 3.0
+"""A routine whose first call takes so many times what the fastest takes is not repeated."""
 
 CANDIDATES = {
     # Sums over rows: a compiled loop, NumPy's reduction, a product with a row of ones. By elements.
@@ -31,6 +73,204 @@ CANDIDATES = {
 }
 
 Choices = Mapping[str, Sequence[tuple[int, str]]]
+_CONVOLUTION = "convolution"
+_measuring = threading.RLock()
+
+
+class ConvolutionChoices:
+    """Which routine computes which convolution.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Where each choice is kept in a file of its own. The first process that writes it decides,
+        and all others read it. If left out, or where nothing can be written, they are kept in
+        `names` alone.
+    names : mapping of str to str, optional
+        From what `convolution_key` returns to the name of a routine; these come before those of
+        the folder.
+    about : str
+        Where they were measured, for people who read the files.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        names: Mapping[str, str] | None = None,
+        about: str = "",
+    ) -> None:
+        self.folder = folder
+        self.about = about
+        self.names = dict(names or {})
+
+    def find(self, key: str) -> str | None:
+        """Return the routine for a convolution, None where nobody has chosen yet."""
+        if key not in self.names and self.folder is not None:
+            record = _read(self._file(key))
+            if record is not None:
+                self.names[key] = record["routine"]
+        return self.names.get(key)
+
+    def keep(self, key: str, record: Mapping[str, Any]) -> str:
+        """Record a choice, ``record["routine"]``, unless there is one; return the one there is."""
+        found = self.find(key)
+        if found is None and self.folder is not None:
+            try:
+                about = {"machine": self.about} if self.about else {}
+                text = json.dumps({_CONVOLUTION: key, **record, **about}, indent=1)
+                _write_once(self._file(key), text)
+                found = self.find(key)
+            except OSError:  # a folder that nobody may write to
+                pass
+        return self.names.setdefault(key, found or record["routine"])
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return what the folder holds, sorted: ``"convolution"``, ``"routine"``, and measurements.
+
+        Of a convolution that was measured there are ``"ms"``, the time of each routine, and
+        ``"machine"``.
+        """
+        files = sorted(self.folder.glob("*.json")) if self.folder is not None else []
+        return [record for file in files if (record := _read(file)) is not None]
+
+    def _file(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{key}.json"
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """Return a record of a choice, None where there is none or the folder is not to be read."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    except ValueError as error:
+        raise ConfigurationError(f"routines: {file} cannot be read: {error}; remove it") from error
+    if not isinstance(record, dict) or not isinstance(record.get("routine"), str):
+        raise ConfigurationError(f'routines: {file} names no "routine"; remove it')
+    return record
+
+
+def _write_once(file: Path, text: str) -> None:
+    """Write a file in one step, unless it is there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=file.parent, prefix=".")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as opened:
+            opened.write(text)
+        os.chmod(draft, 0o644)
+        os.link(draft, file)  # unlike a rename it leaves the choice of another process alone
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(draft)
+
+
+def convolution_key(problem: Convolution) -> str:
+    """Return the shape of a convolution as text, such as ``forward-NHWC-f4-8x3x32x32-16x5x5``.
+
+    That is images, channels, height and width, then filters and window, then what is not as usual.
+    It is the same for K models, with a bias and with a rectifier, so that these change no choice.
+    """
+    shape = "x".join(map(str, (problem.images, problem.channels, *problem.size)))
+    parts = [problem.kind, problem.layout, problem.dtype, shape]
+    parts.append("x".join(map(str, (problem.filters, *problem.window))))
+    for name in ("stride", "dilation"):
+        pair = getattr(problem, name)
+        if pair != (1, 1):
+            parts.append(f"{name}{pair[0]}x{pair[1]}")
+    if any(map(any, problem.padding)):
+        parts.append("padding" + ".".join(str(zeros) for pair in problem.padding for zeros in pair))
+    if problem.groups != 1:
+        parts.append(f"groups{problem.groups}")
+    return "-".join(parts)
+
+
+def choose_convolution(ops: Ops, problem: Convolution, machine: ConvolutionChoices) -> Routine:
+    """Return the routine that is to compute a convolution.
+
+    By the table of `ops`, if it has one and it knows the shape; else by what `machine` says; else
+    the routines are measured. A small convolution takes the first routine, and so does any other
+    where ``DNN_ROUTINES`` is ``"fixed"``.
+
+    Parameters
+    ----------
+    ops : Ops
+    problem : Convolution
+    machine : ConvolutionChoices
+        Of this processor and number of threads; a new choice is added to it.
+
+    Returns
+    -------
+    Routine
+
+    Raises
+    ------
+    ConfigurationError
+        If the table names a routine that does not compute this convolution here.
+    """
+    offered = {routine.name: routine for routine in ops.convolutions(problem)}
+    first = next(iter(offered))
+    key = convolution_key(problem)
+    table = ops.routines.convolutions if ops.routines is not None else None
+    with _measuring:
+        name = table.find(key) if table is not None else None
+        if name is None:
+            work = math.prod((*problem.y_shape, *problem.w_shape[1:]))
+            fixed = os.environ.get(ROUTINES_VARIABLE) == "fixed"
+            if len(offered) == 1 or work < MEASURED_FROM or fixed:
+                return offered[first]
+            name = machine.find(key)
+            if name not in offered:
+                alone = dataclasses.replace(
+                    problem, models=None, stacked=(False, False), bias=False, relu=False
+                )
+                name = machine.keep(key, measure_convolution(ops, alone))
+            if table is not None:
+                name = table.keep(key, {"routine": name})
+    if name not in offered:
+        here = ", ".join(offered)
+        raise ConfigurationError(
+            f"routines: the table takes {name!r} for {key}, and here there are {here}; run it "
+            "where it was measured, with the same version of dnn, or remove that choice"
+        )
+    return offered[name]
+
+
+def measure_convolution(
+    ops: Ops, problem: Convolution, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
+    """Time each routine; return the fastest as ``"routine"``, and ``"ms"`` of each.
+
+    The least of some calls counts: what else runs on the machine can only add to it. They work on
+    arrays of their own, which are gone afterwards.
+    """
+    *shapes, out_shape = problem.shapes
+    generator = np.random.default_rng(0)
+    dtype = np.dtype(problem.dtype)
+    inputs = []
+    for shape in shapes:
+        array = ops.memory(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        ops.load(generator.standard_normal(shape, dtype.type), array)
+        inputs.append(array)
+    out = ops.memory(math.prod(out_shape) * dtype.itemsize).view(dtype).reshape(out_shape)
+    seconds: dict[str, float] = {}
+    for routine in ops.convolutions(problem):
+        scratch = ops.memory(routine.workspace_bytes) if routine.workspace_bytes else None
+        calls = ops.link(routine.steps(inputs, out, scratch))
+        best = math.inf
+        spent, times = 0.0, 0
+        while times < 4 or spent < MEASURED_S:
+            began = clock()
+            for function, arguments in calls:
+                function(*arguments)
+            taken = clock() - began
+            best, spent, times = min(best, taken), spent + taken, times + 1
+            if best > HOPELESS * min(seconds.values(), default=math.inf):
+                break
+        seconds[routine.name] = best
+    fastest = min(seconds, key=lambda name: seconds[name])
+    return {"routine": fastest, "ms": {name: round(1e3 * s, 4) for name, s in seconds.items()}}
 
 
 class RoutineTable:
@@ -41,6 +281,8 @@ class RoutineTable:
     choices : mapping of str to sequence of (int, str)
         For each operation of `CANDIDATES`: from which size on, in ascending order and from 0, which
         candidate.
+    convolutions : ConvolutionChoices, optional
+        For each convolution its routine. What is measured later is added to it.
 
     Raises
     ------
@@ -48,7 +290,8 @@ class RoutineTable:
         If it is no such table.
     """
 
-    def __init__(self, choices: Choices) -> None:
+    def __init__(self, choices: Choices, convolutions: ConvolutionChoices | None = None) -> None:
+        self.convolutions = convolutions or ConvolutionChoices()
         self.choices = {name: [(int(a), str(b)) for a, b in rows] for name, rows in choices.items()}
         for name, rows in self.choices.items():
             sizes = [size for size, _ in rows]
@@ -57,7 +300,10 @@ class RoutineTable:
                 raise ConfigurationError(f"routines: {name!r} with {rows} is no table of routines")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RoutineTable) and self.choices == other.choices
+        return isinstance(other, RoutineTable) and (self.choices, self.convolutions.names) == (
+            other.choices,
+            other.convolutions.names,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -70,14 +316,24 @@ class RoutineTable:
 
     def to_json(self) -> str:
         """Return the table as text, to be kept with the results of a run."""
-        return json.dumps(self.choices, indent=1)
+        convolutions = self.convolutions.names
+        return json.dumps(
+            {**self.choices, **({_CONVOLUTION: convolutions} if convolutions else {})}, indent=1
+        )
 
     @classmethod
-    def from_json(cls, text: str) -> RoutineTable:
-        """Return the table of a text from `to_json`; `ConfigurationError` if it is none."""
+    def from_json(cls, text: str, folder: Path | None = None) -> RoutineTable:
+        """Return the table of a text from `to_json`; `ConfigurationError` if it is none.
+
+        Choices of convolutions that are measured later are kept in `folder`, if it is given.
+        """
         try:
             given = json.loads(text)
-            return cls({name: [(row[0], row[1]) for row in rows] for name, rows in given.items()})
+            convolutions = dict(given.pop(_CONVOLUTION, {}))
+            if not all(isinstance(name, str) for name in convolutions.values()):
+                raise ValueError(f"{_CONVOLUTION!r} with {convolutions}")
+            rows = {name: [(row[0], row[1]) for row in rows] for name, rows in given.items()}
+            return cls(rows, ConvolutionChoices(folder, convolutions))
         except (ValueError, TypeError, AttributeError, LookupError) as error:
             raise ConfigurationError(f"routines: no table of routines: {error}") from error
 

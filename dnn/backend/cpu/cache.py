@@ -28,8 +28,20 @@ from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
+import numpy as np
 
-__all__ = ["CACHE_VARIABLE", "FLAGS", "HEADER", "cache_folder", "entry_of", "target_machine"]
+import dnn
+from dnn.backend.routines import ConvolutionChoices
+
+__all__ = [
+    "CACHE_VARIABLE",
+    "FLAGS",
+    "HEADER",
+    "cache_folder",
+    "entry_of",
+    "machine_choices",
+    "target_machine",
+]
 
 CACHE_VARIABLE = "DNN_KERNEL_CACHE"
 
@@ -65,6 +77,18 @@ def cache_folder() -> Path:
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "dnn" / "kernels"
+
+
+@cache
+def machine_choices(folder: Path, threads: int) -> ConvolutionChoices:
+    """Return what was measured on this processor, with as many threads and these very kernels.
+
+    It is kept in a folder beside the kernels: other kernels are measured anew.
+    """
+    foundations = _foundations() + f"NumPy {np.__version__}, {threads} threads".encode()
+    name = f"routines-{hashlib.sha256(foundations).hexdigest()[:16]}"
+    about = f"{llvm.get_host_cpu_name()}, {threads} threads, dnn {dnn.__version__}"
+    return ConvolutionChoices(folder / name, about=about)
 
 
 def entry_of(source: str) -> int:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu import direct_rows
+from dnn.backend.cpu import direct_rows, im2col
 
 __all__ = ["ROUTINES"]
 
-ROUTINES: tuple[Callable[[Convolution], Routine | None], ...] = (direct_rows.routine,)
+ROUTINES: tuple[Callable[[Convolution], Routine | None], ...] = (
+    direct_rows.routine,
+    im2col.routine,
+)

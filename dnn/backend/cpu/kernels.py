@@ -17,7 +17,15 @@ from dnn.backend.cpu.cache import FLAGS, HEADER, entry_of
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
 from dnn.backend.ops import Array
 
-__all__ = ["LINE_ELEMENTS", "SPLIT_ELEMENTS", "Flags", "array_kernel", "cuts", "loop"]
+__all__ = [
+    "LINE_ELEMENTS",
+    "SPLIT_ELEMENTS",
+    "Flags",
+    "array_kernel",
+    "cuts",
+    "loop",
+    "range_kernel",
+]
 
 Flags = Mapping[str, object]
 """How Numba compiles a function."""
@@ -27,6 +35,9 @@ SPLIT_ELEMENTS = 16384
 
 LINE_ELEMENTS = 16
 """Of a cache line, of float32."""
+
+_ALL = 1 << 60
+"""The length of an array whose end its kernel knows."""
 
 _LOOPS = """\
 import {module}
@@ -121,3 +132,45 @@ def cuts(length: int, parts: int, unit: int = 1) -> list[slice]:
     """Cut a length into parts of about the same size, at multiples of a unit."""
     at = [round(length * part / parts / unit) * unit for part in range(parts)] + [length]
     return [slice(a, b) for a, b in pairwise(at) if a < b]
+
+
+def range_kernel(body: Callable[..., None]) -> Native:
+    """Return a kernel over a range of lines of some array, from two arrays and integers.
+
+    Parameters
+    ----------
+    body : callable
+        A `loop` of (x, out, begin, end, ...): arrays with one axis, which begin where those given
+        begin and have their types, and integers. It does the lines from `begin` to `end`, and no
+        line depends on another one, so it is split there.
+
+    Returns
+    -------
+    Native
+        Of (x, out, begin, end, ...); the arrays need not be contiguous, since the body finds its
+        way by the integers.
+    """
+
+    def record(x: Array, out: Array, *numbers: int) -> Record:
+        codes = type_code(x.dtype), type_code(out.dtype)
+        fields = [address_of(x), address_of(out), *numbers]
+        return entry_of(_range_source(body, codes, len(numbers))), fields
+
+    def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+        x, out, begin, end, *rest = arguments
+        if out.size < SPLIT_ELEMENTS or end - begin < parts:
+            return []
+        pieces = cuts(end - begin, parts)
+        return [(x, out, begin + cut.start, begin + cut.stop, *rest) for cut in pieces]
+
+    def in_python(x: Array, out: Array, *numbers: int) -> None:
+        raise AssertionError("it takes arrays of every type that is compiled")
+
+    return Native(record, in_python, split)
+
+
+@cache
+def _range_source(body: Callable[..., None], codes: tuple[str | None, ...], numbers: int) -> str:
+    arrays = [f"carray(pointer(r[{at}]), ({_ALL},), {code})" for at, code in enumerate(codes)]
+    given = ", ".join([*arrays, *(f"r[{2 + at}]" for at in range(numbers))])
+    return f"{_LOOPS.format(module=body.__module__)}{HEADER}    loops.{body.__name__}({given})\n"

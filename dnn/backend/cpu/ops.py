@@ -17,12 +17,14 @@ from dnn.backend.cpu import (
     reductions,
     updates,
 )
+from dnn.backend.cpu.blas import blas_threads
+from dnn.backend.cpu.cache import cache_folder, machine_choices
 from dnn.backend.cpu.convolutions import ROUTINES
 from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.program import Native, link
 from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step
-from dnn.backend.routines import CANDIDATES
+from dnn.backend.routines import CANDIDATES, ConvolutionChoices, choose_convolution
 
 __all__ = ["CpuOps"]
 
@@ -80,6 +82,15 @@ class CpuOps(Ops):
         """Return the compiled routines that take it, and what every device has."""
         compiled = (routine(problem) for routine in ROUTINES)
         return [*(found for found in compiled if found), *super().convolutions(problem)]
+
+    @property
+    def choices(self) -> ConvolutionChoices:
+        """The measured routines of convolutions, on this processor with as many threads."""
+        return machine_choices(cache_folder(), blas_threads())
+
+    def convolution(self, problem: Convolution) -> Routine:
+        """Return the routine that the table of this network names, or which is fastest here."""
+        return choose_convolution(self, problem, self.choices)
 
     def link(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,14 @@ from dnn.backend.cpu.kernels import LINE_ELEMENTS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
 from dnn.backend.ops import Array, Ops
 
-__all__ = ["gemm"]
+__all__ = ["gemm", "gemm_add"]
 
 _BODY = """\
     for k in range(r[1]):
         intrinsics.call_gemm_{bits}(
             r[0], r[2], r[3], r[4], r[5], r[6], {code}(1),
-            r[7] + k * r[8], r[9], r[10] + k * r[11], r[12], {code}(0), r[13] + k * r[14], r[15],
+            r[7] + k * r[8], r[9], r[10] + k * r[11], r[12],
+            {code}({beta}), r[13] + k * r[14], r[15],
         )
 """
 
@@ -32,7 +33,7 @@ _TRANSPOSED_BODY = """\
         intrinsics.transpose(stored, r[12], carray(pointer(place), (r[6], r[5]), {code}))
         intrinsics.call_gemm_{bits}(
             r[0], r[2], {unchanged}, r[4], r[5], r[6], {code}(1),
-            r[7] + k * r[8], r[9], place, r[5], {code}(0), r[13] + k * r[14], r[15],
+            r[7] + k * r[8], r[9], place, r[5], {code}({beta}), r[13] + k * r[14], r[15],
         )
 """
 TRANSPOSED_ELEMENTS = 96 * 96
@@ -43,14 +44,17 @@ SPLIT_OPERATIONS = 2_000_000
 
 
 @cache
-def _source(code: str, bits: int, transposed: bool) -> str:
+def _source(code: str, bits: int, transposed: bool, beta: int) -> str:
     size = TRANSPOSED_ELEMENTS * np.dtype(code).itemsize
     body = _TRANSPOSED_BODY if transposed else _BODY
-    return HEADER + body.format(code=code, bits=bits, bytes=size, unchanged=UNCHANGED)
+    return HEADER + body.format(code=code, bits=bits, bytes=size, unchanged=UNCHANGED, beta=beta)
 
 
-def gemm_record(a: Array, b: Array, out: Array) -> Record | None:
-    """Return the record of ``out = a @ b``, or None for arrays that BLAS does not take."""
+def gemm_record(a: Array, b: Array, out: Array, beta: int = 0) -> Record | None:
+    """Return the record of ``out = a @ b + beta * out``; None for arrays that BLAS does not take.
+
+    `beta` is 0 or 1.
+    """
     code = type_code(out.dtype)
     if code not in ("f4", "f8") or not a.dtype == b.dtype == out.dtype:
         return None
@@ -69,7 +73,7 @@ def gemm_record(a: Array, b: Array, out: Array) -> Record | None:
         *(address_of(out), target[2], target[1]),
     ]
     transposed = b_form == TRANSPOSED and b.shape[-2] * b.shape[-1] <= TRANSPOSED_ELEMENTS
-    return entry_of(_source(code, found.integer_bits, transposed)), fields
+    return entry_of(_source(code, found.integer_bits, transposed, beta)), fields
 
 
 def _side(x: Array) -> tuple[int, int, int] | None:
@@ -104,4 +108,10 @@ def _split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
     return [(a, b[..., cut], out[..., cut]) for cut in pieces]
 
 
+def _add_in_numpy(a: Array, b: Array, out: Array) -> None:
+    np.add(out, a @ b, out)
+
+
 gemm = Native(gemm_record, Ops.gemm, _split)
+gemm_add = Native(partial(gemm_record, beta=1), _add_in_numpy, _split)
+"""``out += a @ b``."""

@@ -1,0 +1,222 @@
+"""Routines of convolution: each against NumPy's in float64, K models, the table that chooses."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
+
+from dnn.backend import Convolution, Ops, empty, ops_for, routines
+from dnn.backend.cpu import im2col
+from dnn.backend.routines import ConvolutionChoices, RoutineTable, convolution_key
+from dnn.errors import ConfigurationError
+
+OPS, ORACLE = ops_for("cpu"), Ops()
+ROUTINES = {im2col: 10}
+"""By how many units in the last place of the largest value each may be wrong, at these shapes."""
+
+
+def problem_of(seed, **given):
+    """Draw a problem: every kind and layout, any window, stride, dilation, padding and groups."""
+    draw = random.Random(seed)
+    groups = draw.choice([1, 1, 2, 3])
+    window = draw.randint(1, 5), draw.randint(1, 5)
+    dilation = draw.choice([(1, 1), (1, 1), (2, 1)])
+    padding = tuple((draw.randint(0, 3), draw.randint(0, 3)) for _ in range(2))
+    size = tuple(
+        max(1, (taps - 1) * apart + 1 - sum(pad)) + draw.randint(0, 20)
+        for taps, apart, pad in zip(window, dilation, padding, strict=True)
+    )
+    problem = Convolution(
+        kind=draw.choice(["forward", "data", "weights"]),
+        layout=draw.choice(["NCHW", "NHWC", "CHWN"]),
+        dtype="f4",
+        models=None,
+        stacked=(False, False),
+        images=draw.randint(1, 5),
+        channels=groups * draw.randint(1, 5),
+        size=size,
+        filters=groups * draw.randint(1, 5),
+        window=window,
+        stride=draw.choice([(1, 1), (1, 1), (2, 2), (1, 3)]),
+        dilation=dilation,
+        padding=padding,
+        groups=groups,
+    )
+    return replace(problem, **given)
+
+
+def inputs_of(problem, seed):
+    generator = np.random.default_rng(seed)
+    shapes = list(problem.shapes[:2])
+    if problem.bias:
+        shapes.append((problem.filters,) if problem.models is None else (3, problem.filters))
+    return [generator.normal(size=shape).astype(problem.dtype) for shape in shapes]
+
+
+def run(ops, routine, problem, inputs):
+    """Compute in memory that holds NaN at first."""
+    out = empty(ops, problem.shapes[2], problem.dtype)
+    out.fill(np.nan)
+    workspace = ops.memory(routine.workspace_bytes)
+    workspace.fill(255)
+    for function, arguments in ops.link(routine.steps(inputs, out, workspace)):
+        function(*arguments)
+    return out
+
+
+def exact(problem, inputs):
+    wide = replace(problem, dtype="f8")
+    return run(ORACLE, ORACLE.convolution(wide), wide, [x.astype("f8") for x in inputs])
+
+
+@pytest.mark.parametrize("module", ROUTINES, ids=lambda module: module.__name__.split(".")[-1])
+def test_each_routine_computes_what_numpy_does(module):
+    taken = 0
+    for seed in range(60):
+        problem = problem_of(seed)
+        if problem.kind == "forward":
+            problem = replace(problem, bias=seed % 2 == 0, relu=seed % 3 == 0)
+        routine = module.routine(problem)
+        if routine is None:
+            continue
+        taken += 1
+        inputs = inputs_of(problem, seed)
+        expected = exact(problem, inputs)
+        largest = np.finfo("f4").eps * max(np.abs(expected).max(), 1)
+        wrong = np.abs(run(OPS, routine, problem, inputs) - expected).max() / largest
+        assert wrong < ROUTINES[module], (seed, problem, wrong)
+    assert taken >= 10
+
+
+@pytest.mark.parametrize("module", ROUTINES, ids=lambda module: module.__name__.split(".")[-1])
+@pytest.mark.parametrize("stacked", [(True, True), (True, False), (False, True)])
+def test_each_of_k_models_is_what_it_is_alone(module, stacked):
+    for seed, kind in enumerate(("forward", "data", "weights")):
+        problem = problem_of(
+            seed, kind=kind, models=3, stacked=stacked, layout="NHWC", stride=(1, 1),
+            bias=kind == "forward", relu=kind == "forward",
+        )  # fmt: skip
+        inputs = inputs_of(problem, seed)
+        together = run(OPS, module.routine(problem), problem, inputs)
+        alone = replace(problem, models=None, stacked=(False, False))
+        for k in range(3):
+            mine = [x[k] if has else x for x, has in zip(inputs, (*stacked, True), strict=False)]
+            expected = run(OPS, module.routine(alone), alone, mine)
+            np.testing.assert_array_equal(together[k], expected)
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+LARGE = problem_of(
+    0, kind="forward", layout="NHWC", images=8, channels=32, size=(16, 16), filters=64,
+    window=(3, 3), stride=(1, 1), dilation=(1, 1), padding=((1, 1), (1, 1)), groups=1,
+)  # fmt: skip
+KEY = "forward-NHWC-f4-8x32x16x16-64x3x3-padding1.1.1.1"
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Keep choices in an empty folder, and list what was measured; each time "direct" wins."""
+    monkeypatch.setenv("DNN_KERNEL_CACHE", str(tmp_path / "kernels"))
+    problems = []
+
+    def measure(ops, problem):
+        problems.append(problem)
+        return {"routine": "direct", "ms": {"im2col": 2.0, "direct": 1.0}}
+
+    monkeypatch.setattr(routines, "measure_convolution", measure)
+    return problems
+
+
+def test_a_key_says_the_shape_and_not_how_many_models():
+    assert convolution_key(LARGE) == KEY
+    assert convolution_key(replace(LARGE, models=7, stacked=(True, True), relu=True)) == KEY
+    other = replace(LARGE, stride=(2, 1), dilation=(1, 2), groups=2, padding=((0, 0), (0, 0)))
+    assert convolution_key(other).endswith("64x3x3-stride2x1-dilation1x2-groups2")
+
+
+def test_a_shape_is_measured_once_and_then_known(measured):
+    assert OPS.convolution(LARGE).name == "direct"
+    assert OPS.convolution(replace(LARGE, models=2, stacked=(True, False))).name == "direct"
+    assert measured == [LARGE]
+    (record,) = OPS.choices.records()
+    assert (record["convolution"], record["routine"]) == (KEY, "direct")
+    assert "threads" in record["machine"]
+    # As another process finds it.
+    again = ConvolutionChoices(OPS.choices.folder)
+    assert routines.choose_convolution(OPS, LARGE, again).name == "direct"
+    assert measured == [LARGE]
+
+
+def test_small_ones_and_fixed_ones_are_not_measured(measured, monkeypatch):
+    first = OPS.convolutions(LARGE)[0].name
+    assert OPS.convolution(replace(LARGE, size=(4, 4))).name == first
+    monkeypatch.setenv("DNN_ROUTINES", "fixed")
+    assert OPS.convolution(LARGE).name == first
+    assert measured == []
+
+
+def test_a_table_has_precedence_and_notes_what_was_measured_later(measured, tmp_path):
+    given = RoutineTable.from_json(json.dumps({"convolution": {KEY: "im2col"}}), tmp_path / "run")
+    ops = ops_for("cpu", given)
+    assert ops.convolution(LARGE).name == "im2col"
+    other = replace(LARGE, images=9)
+    assert ops.convolution(other).name == "direct"
+    assert measured == [other]
+    assert RoutineTable.from_json(given.to_json()) == given
+    assert given.convolutions.names == {KEY: "im2col", convolution_key(other): "direct"}
+    (file,) = (tmp_path / "run").iterdir()
+    assert json.loads(file.read_text())["routine"] == "direct"
+
+
+def test_the_first_rank_that_writes_decides_for_all(measured, tmp_path):
+    ranks = [ConvolutionChoices(tmp_path) for _ in range(3)]
+    assert [rank.find(KEY) for rank in ranks] == [None] * 3
+    found = [rank.keep(KEY, {"routine": name}) for rank, name in zip(ranks, "abc", strict=True)]
+    assert found == ["a"] * 3
+    assert ConvolutionChoices(tmp_path).find(KEY) == "a"
+    assert [file.name for file in tmp_path.iterdir()] == [f"{KEY}.json"]
+
+
+def test_where_nothing_can_be_written_the_process_remembers(tmp_path):
+    (tmp_path / "file").write_text("")
+    choices = ConvolutionChoices(tmp_path / "file" / "folder")
+    assert choices.keep(KEY, {"routine": "a"}) == "a"
+    assert choices.keep(KEY, {"routine": "b"}) == "a"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"routine": 3}'])
+def test_a_broken_file_is_named(tmp_path, text):
+    (tmp_path / f"{KEY}.json").write_text(text)
+    with pytest.raises(ConfigurationError, match=rf"{KEY}.json .*remove it"):
+        ConvolutionChoices(tmp_path).find(KEY)
+
+
+def test_a_routine_that_is_not_here_is_an_error():
+    table = RoutineTable({}, ConvolutionChoices(names={KEY: "abacus"}))
+    with pytest.raises(ConfigurationError, match=f"'abacus' for {KEY}, and here there are im2col"):
+        ops_for("cpu", table).convolution(LARGE)
+
+
+def test_measuring_takes_the_fastest_and_does_not_repeat_what_is_hopeless():
+    now, calls = [0.0], []
+
+    def spend(name, seconds):
+        def call():
+            calls.append(name)
+            now[0] += seconds
+
+        return im2col.Routine(name, 0, lambda inputs, out, workspace: [(call, ())])
+
+    class Known(Ops):
+        def convolutions(self, problem):
+            return [spend("a", 0.03), spend("b", 0.01), spend("c", 0.031), spend("d", 0.02)]
+
+    found = routines.measure_convolution(Known(), LARGE, clock=lambda: now[0])
+    assert found["routine"] == "b"
+    assert found["ms"] == {"a": 30.0, "b": 10.0, "c": 31.0, "d": 20.0}
+    assert [calls.count(name) for name in "abcd"] == [4, 4, 1, 4]
