@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from diel.executive.plans import GroupPlan
     from diel.run.records import Failure
     from diel.workflow.functions import FunctionLocation
+    from diel.workflow.load import Draft
 
 _DISMISSAL_TIMEOUT_S = 5.0
 BAD_INPUT = 2
@@ -119,14 +120,20 @@ def run_rank0(
                 f"-n {ranks} was asked for, but the MPI launcher started {parent.size} "
                 f"rank{'s' if parent.size > 1 else ''}: leave out diel's -n"
             )
-        plan = None if plan_file is None else RunPlan.take(plan_file, file, parent.size)
+        plan, draft = None, None
+        if plan_file is not None:
+            plan = RunPlan.take(plan_file, file, parent.size)
         if plan is None:
-            plan = _checked(file, provided, parent.size)
+            plan, draft = _checked(file, provided, parent.size)
         set_thread_environment(plan.max_threads)
         nodes = nodes_of((rank, *parent.hosts_and_gpus[rank]) for rank in plan.pool)
         groups, assignment = assign_ranks(
             plan.groups, plan.needs, nodes, file, remedy_for_none(os.environ)
         )
+        if draft is not None and all(host == parent.host for host, _ in parent.hosts_and_gpus):
+            from diel.loading.functions import missing_here
+
+            draft.finish(missing_here(draft))  # else only the other machines can tell
         if run_dir is not None:
             directory = RunDirectory(run_dir)
         else:
@@ -184,15 +191,17 @@ def run_rank0(
     return exit_code
 
 
-def _checked(file: str, provided: Mapping[str, FunctionLocation] | None, ranks: int) -> RunPlan:
-    """Check a workflow file; return its plan."""
+def _checked(
+    file: str, provided: Mapping[str, FunctionLocation] | None, ranks: int
+) -> tuple[RunPlan, Draft]:
+    """Check a workflow file; return its plan, and what was read."""
     from diel.loading.functions import check_options
     from diel.workflow.load import read_draft
 
     draft = read_draft(file, provided)
     # Before any code of a module is imported, which may import NumPy.
     set_thread_environment(max((module.threads for _, module in draft.modules), default=1))
-    return RunPlan.of(check_options(draft), draft, ranks)
+    return RunPlan.of(check_options(draft), draft, ranks), draft
 
 
 def _run_started(

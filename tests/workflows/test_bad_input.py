@@ -146,6 +146,31 @@ def test_bad_file_under_mpirun(name: str, tmp_path: Path) -> None:
     assert not (tmp_path / "rank-worked").exists()
 
 
+def test_what_this_machine_lacks_is_said_under_mpirun_too(tmp_path: Path) -> None:
+    """By rank 0, before anything starts, as `diel run` says it."""
+    code = """
+from pydantic import BaseModel
+
+class Options(BaseModel):
+    pass
+
+def missing_here(options, module):
+    return f"{module.name} needs a telescope", "buy one"
+
+def run(ctx):
+    (ctx.folder / "rank-worked").touch()
+"""
+    workflow(tmp_path, GOOD, m=code)
+    runs = [diel("run", "w.toml", cwd=tmp_path), mpirun_diel(4, "run", "w.toml", cwd=tmp_path)]
+    for finished in runs:
+        assert finished.status == 2, finished.output
+        assert "on this machine module 'a' could not run: a needs a telescope" in finished.stderr
+        assert finished.stderr.count("buy one") == runs[0].stderr.count("buy one") > 0
+        assert "Traceback" not in finished.output
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "rank-worked").exists()
+
+
 def test_every_problem_in_one_go(tmp_path: Path) -> None:
     text = GOOD.replace('name = "a"', 'name = "a"\ncopeis = 2\nthreads = 0')
     text = text.replace("m.py:run", "m.py:rum") + 'depends = ["nobody"]\n'
