@@ -160,6 +160,71 @@ def average_gradient(dy, x):
     return slope * x
 
 
+@st.composite
+def sequences_and_weights(draw):
+    """Shapes for `run_cells`: inputs, both weights, both biases, first state and first cell."""
+    steps, batch, features, units = (draw(st.integers(1, 4)) for _ in range(4))
+    wide = 4 * units
+    weights = [(wide, features), (wide, units), (wide,), (wide,)]
+    return [(steps, batch, features), *weights, (batch, units), (batch, units)]
+
+
+def _lengths(steps, batch):
+    return 1 + np.arange(batch) % steps
+
+
+def run_cells(x, w, v, b, c, first, first_cell):
+    """Cells of every kind, in both directions, of sequences of different lengths."""
+    units = v.shape[-1]
+    lengths = graph.constant(_lengths(*x.shape[:2]), np.intp)
+    states = []
+    for at, (cell, products) in enumerate({"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}.items()):
+        of_cell = [each[: products * units] for each in (w, v, b, c)]
+        cells = {"first_cell": first_cell} if cell == "lstm" else {}
+        found = graph.recurrent(
+            x, *of_cell, cell=cell, lengths=lengths, first=first, reverse=at % 2 == 1, **cells
+        )
+        states += [found.states, graph.expand_dims(found.last, 0)]
+    return graph.concat(states, 0)
+
+
+def last_cells(x, w, v, b, c, first, first_cell):
+    found = graph.recurrent(
+        x, w, v, b, c, cell="lstm", first=first, first_cell=first_cell, reverse=True
+    )
+    return found.last_cell + graph.recurrent(x, w, v, cell="lstm").last_cell
+
+
+def run_cells_numpy(x, w, v, b, c, first, first_cell):
+    """The same by the definitions, one sequence after the other."""
+    (steps, batch, _), units = x.shape, v.shape[-1]
+
+    def logistic(z):
+        return 1 / (1 + np.exp(-z))
+
+    states = []
+    for at, cell in enumerate(("lstm", "gru", "tanh", "relu")):
+        outputs = np.zeros((steps + 1, batch, units))
+        for n, length in enumerate(_lengths(steps, batch)):
+            h, cells = first[n], first_cell[n]
+            for t in range(length)[:: -1 if at % 2 else 1]:
+                y = (w @ x[t, n] + b).reshape(4, units)
+                z = (v @ h + c).reshape(4, units)
+                if cell == "lstm":
+                    i, f, _, o = logistic(y + z)
+                    cells = f * cells + i * np.tanh(y + z)[2]
+                    h = o * np.tanh(cells)
+                elif cell == "gru":
+                    r, u = logistic(y + z)[:2]
+                    h = (1 - u) * np.tanh(y[2] + r * z[2]) + u * h
+                else:
+                    h = np.tanh(y[0] + z[0]) if cell == "tanh" else np.maximum(y[0] + z[0], 0)
+                outputs[t, n] = h
+            outputs[steps, n] = h
+        states.append(outputs)
+    return np.concatenate(states)
+
+
 def reshaped(x):
     return graph.reshape(x, (*x.shape[::-1], 1))
 
@@ -378,6 +443,8 @@ CASES = {
         None,
         None,
     ),
+    "hidden_states": (sequences_and_weights(), run_cells, None, run_cells_numpy),
+    "cell_states": (sequences_and_weights(), last_cells, None, None),
     "log_softmax": (
         rows_and_classes(),
         graph.log_softmax,
@@ -387,6 +454,8 @@ CASES = {
     "softmax_cross_entropy": (rows_and_classes(), cross_entropy, None, None),
 }
 NO_GRADIENT = {"argmax", "assign", "equal", "greater", "greater_equal", "one_hot", "uniform_noise"}
+# Which the states of a recurrence and their gradients are computed with.
+NO_GRADIENT |= {"recurrence", "recurrence_gradient", "recurrence_weights"}
 
 
 @st.composite

@@ -21,6 +21,7 @@ from dnn.backend.convolution import Convolution, Routine, direct
 from dnn.backend.formula import ADD, RELU, Formula, Step, UpdateFormula
 from dnn.backend.philox import uniform_noise
 from dnn.backend.pooling import Pooling, pool_by_taps
+from dnn.backend.recurrence import GradientArrays, Recurrence, gradient_steps, recurrence_steps
 from dnn.backend.rounding import HALF, SINGLE, narrow, round_tf32, widen
 from dnn.backend.routines import RoutineTable
 
@@ -420,6 +421,21 @@ class Ops:
         np.sqrt(power, correction, casting="same_kind")
         np.multiply(learning_rate, weight_decay, keep)
         np.subtract(1.0, keep, keep)
+
+    # Recurrent cells.
+
+    def recurrence(
+        self, of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array, transposed: Array
+    ) -> list[Step]:
+        """Return the calls that compute a recurrence; `recurrence_steps` says from what.
+
+        `transposed` is workspace of shape (units, products units).
+        """
+        return recurrence_steps(self, of, inputs, bias, hidden_bias)
+
+    def recurrence_gradient(self, of: Recurrence, arrays: GradientArrays) -> list[Step]:
+        """Return the calls of a recurrence's gradient."""
+        return gradient_steps(self, of, arrays)
 
     # Linear algebra.
 

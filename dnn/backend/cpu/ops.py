@@ -14,6 +14,7 @@ from dnn.backend.cpu import (
     gathers,
     noise,
     products,
+    recurrence,
     reductions,
     updates,
 )
@@ -24,6 +25,7 @@ from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.program import Native, link
 from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step
+from dnn.backend.recurrence import GradientArrays, Recurrence
 from dnn.backend.routines import CANDIDATES, ConvolutionChoices, choose_convolution
 
 __all__ = ["CpuOps"]
@@ -91,6 +93,18 @@ class CpuOps(Ops):
     def convolution(self, problem: Convolution) -> Routine:
         """Return the routine that the table of this network names, or which is fastest here."""
         return choose_convolution(self, problem, self.choices)
+
+    def recurrence(
+        self, of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array, transposed: Array
+    ) -> list[Step]:
+        """Return a recurrence as one kernel over all time steps."""
+        found = recurrence.steps(of, inputs, bias, hidden_bias, transposed)
+        return found or super().recurrence(of, inputs, bias, hidden_bias, transposed)
+
+    def recurrence_gradient(self, of: Recurrence, arrays: GradientArrays) -> list[Step]:
+        """Return a recurrence's gradient as one kernel over all time steps."""
+        found = recurrence.gradient_step(of, arrays)
+        return super().recurrence_gradient(of, arrays) if found is None else [found]
 
     def link(
         self,

@@ -17,6 +17,8 @@
 | `pooling` | max_pool2d, average_pool2d |
 | `classification` | log_softmax (softmax), softmax_cross_entropy, binary_cross_entropy |
 | `normalisation` | normalise |
+| `recurrence` | recurrence, hidden_states, cell_states, recurrence_gradient, |
+| | recurrence_weights (recurrent) |
 | `noise` | uniform_noise (dropout) |
 | `states` | copy, assign |
 
@@ -41,6 +43,7 @@ from dnn.graph.operations import (
     pooling,
     classification,
     normalisation,
+    recurrence,
     noise,
     states,
 )
@@ -58,6 +61,7 @@ from dnn.graph.operations.convolution import *
 from dnn.graph.operations.pooling import *
 from dnn.graph.operations.classification import *
 from dnn.graph.operations.normalisation import *
+from dnn.graph.operations.recurrence import *
 from dnn.graph.operations.noise import *
 from dnn.graph.operations.states import *
 
@@ -76,5 +80,6 @@ __all__ += convolution.__all__
 __all__ += pooling.__all__
 __all__ += classification.__all__
 __all__ += normalisation.__all__
+__all__ += recurrence.__all__
 __all__ += noise.__all__
 __all__ += states.__all__

@@ -51,7 +51,10 @@ def test_values_against_numpy(case, data):
     np.testing.assert_allclose(found, oracle(*values), rtol=1e-12, atol=1e-14)
 
 
+SEQUENCES = [(8, 32, 60), (256, 60), (256, 64), (256,), (256,), (32, 64), (32, 64)]
 LARGE = {
+    "hidden_states": SEQUENCES,
+    "cell_states": SEQUENCES,
     "matmul": [(128, 150), (150, 256)],
     "where": [(256,), (128, 256)],
     "conv2d": [(4, 32, 33, 8), (16, 4, 2, 3), (16,)],

@@ -1,0 +1,484 @@
+"""Recurrent cells over all time steps as one kernel each, forward and gradient.
+
+For each time step a product of the states with the weights, by BLAS, and a loop over the rows of
+the batch that does all the rest of the cell. Rows do not depend on each other, so threads share the
+batch, each over all time steps.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.cpu.blas import UNCHANGED, find_gemm
+from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.kernels import cuts, loop
+from dnn.backend.cpu.program import Native, Record, address_of, type_code
+from dnn.backend.ops import Array, Step
+from dnn.backend.recurrence import Cell, GradientArrays, Recurrence
+
+__all__ = ["gradient_step", "steps"]
+
+SPLIT_OPERATIONS = 2_000_000
+"""Below this a helper would begin when all is done."""
+
+
+# Loops have one result each and few operands: LLVM compares the addresses of all of them before it
+# makes vector code, and gives up where there are too many.
+
+
+@loop()
+def lstm_rows(
+    gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
+    h_after: Array, lengths: Array, t: int, sigmoid: Any, tanh: Any,
+) -> None:  # fmt: skip
+    """All of a time step of an LSTM but the product, which stands in `gates`."""
+    rows, units = h.shape
+    for b in range(rows):
+        if lengths[b] > t:
+            for j in range(2 * units):
+                gates[b, j] = sigmoid((x[b, j] + bias[j]) + (gates[b, j] + hidden_bias[j]))
+            for j in range(2 * units, 3 * units):
+                gates[b, j] = tanh((x[b, j] + bias[j]) + (gates[b, j] + hidden_bias[j]))
+            for j in range(3 * units, 4 * units):
+                gates[b, j] = sigmoid((x[b, j] + bias[j]) + (gates[b, j] + hidden_bias[j]))
+            for j in range(units):
+                c_after[b, j] = (
+                    gates[b, units + j] * c[b, j] + gates[b, j] * gates[b, 2 * units + j]
+                )
+            for j in range(units):
+                h_after[b, j] = gates[b, 3 * units + j] * tanh(c_after[b, j])
+        else:
+            for j in range(units):
+                c_after[b, j] = c[b, j]
+            for j in range(units):
+                h_after[b, j] = h[b, j]
+
+
+@loop()
+def gru_rows(
+    gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
+    h_after: Array, lengths: Array, t: int, sigmoid: Any, tanh: Any,
+) -> None:  # fmt: skip
+    """All of a time step of a GRU but the product, which stands in `gates`."""
+    rows, units = h.shape
+    one = h.dtype.type(1)
+    new, scaled = 2 * units, 3 * units
+    for b in range(rows):
+        if lengths[b] > t:
+            for j in range(2 * units):
+                gates[b, j] = sigmoid((x[b, j] + bias[j]) + (gates[b, j] + hidden_bias[j]))
+            for j in range(units):
+                gates[b, scaled + j] = gates[b, new + j] + hidden_bias[new + j]
+            for j in range(units):
+                gates[b, new + j] = gates[b, j] * gates[b, scaled + j]
+            for j in range(new, scaled):
+                gates[b, j] = tanh((x[b, j] + bias[j]) + gates[b, j])
+            for j in range(units):
+                update = gates[b, units + j]
+                h_after[b, j] = (one - update) * gates[b, new + j] + update * h[b, j]
+        else:
+            for j in range(units):
+                h_after[b, j] = h[b, j]
+
+
+@loop()
+def tanh_rows(
+    gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
+    h_after: Array, lengths: Array, t: int, sigmoid: Any, tanh: Any,
+) -> None:  # fmt: skip
+    """All of a time step but the product, which stands in `h_after`."""
+    rows, units = h.shape
+    for b in range(rows):
+        if lengths[b] > t:
+            for j in range(units):
+                h_after[b, j] = tanh((x[b, j] + bias[j]) + (h_after[b, j] + hidden_bias[j]))
+        else:
+            for j in range(units):
+                h_after[b, j] = h[b, j]
+
+
+@loop()
+def relu_rows(
+    gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
+    h_after: Array, lengths: Array, t: int, sigmoid: Any, tanh: Any,
+) -> None:  # fmt: skip
+    """All of a time step but the product, which stands in `h_after`."""
+    rows, units = h.shape
+    zero = h.dtype.type(0)
+    for b in range(rows):
+        if lengths[b] > t:
+            for j in range(units):
+                y = (x[b, j] + bias[j]) + (h_after[b, j] + hidden_bias[j])
+                h_after[b, j] = zero if y < zero else y  # NaN stays
+        else:
+            for j in range(units):
+                h_after[b, j] = h[b, j]
+
+
+@loop()
+def lstm_gradient_rows(
+    gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
+    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, tanh: Any,
+) -> None:  # fmt: skip
+    """Compute the gradient of a time step of an LSTM but the product that is added to `dh`."""
+    rows, units = h.shape
+    zero, one = h.dtype.type(0), h.dtype.type(1)
+    forget, new, output = units, 2 * units, 3 * units
+    for b in range(rows):
+        if lengths[b] > t:
+            for j in range(units):
+                space[b, j] = tanh(c_after[b, j])
+            for j in range(units):
+                o = gates[b, output + j]
+                dx[b, output + j] = dh[b, j] * space[b, j] * (o * (one - o))
+            for j in range(units):
+                s = space[b, j]
+                dc[b, j] += dh[b, j] * gates[b, output + j] * (one - s * s)
+            for j in range(units):
+                i = gates[b, j]
+                dx[b, j] = dc[b, j] * gates[b, new + j] * (i * (one - i))
+            for j in range(units):
+                f = gates[b, forget + j]
+                dx[b, forget + j] = dc[b, j] * c[b, j] * (f * (one - f))
+            for j in range(units):
+                g = gates[b, new + j]
+                dx[b, new + j] = dc[b, j] * gates[b, j] * (one - g * g)
+            for j in range(units):
+                dc[b, j] *= gates[b, forget + j]
+            for j in range(units):
+                dh[b, j] = zero
+        else:
+            for j in range(4 * units):
+                dx[b, j] = zero
+
+
+@loop()
+def gru_gradient_rows(
+    gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
+    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, tanh: Any,
+) -> None:  # fmt: skip
+    """Compute the gradient of a time step of a GRU but the product that is added to `dh`."""
+    rows, units = h.shape
+    zero, one = h.dtype.type(0), h.dtype.type(1)
+    update, new, scaled = units, 2 * units, 3 * units
+    for b in range(rows):
+        if lengths[b] > t:
+            for j in range(units):
+                n = gates[b, new + j]
+                dx[b, new + j] = dh[b, j] * (one - gates[b, update + j]) * (one - n * n)
+            for j in range(units):
+                u = gates[b, update + j]
+                dx[b, update + j] = dh[b, j] * (h[b, j] - gates[b, new + j]) * (u * (one - u))
+            for j in range(units):
+                r = gates[b, j]
+                dx[b, j] = dx[b, new + j] * gates[b, scaled + j] * (r * (one - r))
+            for j in range(2 * units):
+                hidden[b, j] = dx[b, j]
+            for j in range(units):
+                hidden[b, new + j] = dx[b, new + j] * gates[b, j]
+            for j in range(units):
+                dh[b, j] *= gates[b, update + j]
+        else:
+            for j in range(3 * units):
+                dx[b, j] = zero
+            for j in range(3 * units):
+                hidden[b, j] = zero
+
+
+@loop()
+def tanh_gradient_rows(
+    gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
+    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, tanh: Any,
+) -> None:  # fmt: skip
+    """Compute the gradient of a time step but the product that is added to `dh`."""
+    rows, units = h.shape
+    zero, one = h.dtype.type(0), h.dtype.type(1)
+    for b in range(rows):
+        if lengths[b] > t:
+            for j in range(units):
+                y = h_after[b, j]
+                dx[b, j] = dh[b, j] * (one - y * y)
+            for j in range(units):
+                dh[b, j] = zero
+        else:
+            for j in range(units):
+                dx[b, j] = zero
+
+
+@loop()
+def relu_gradient_rows(
+    gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
+    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, tanh: Any,
+) -> None:  # fmt: skip
+    """Compute the gradient of a time step but the product that is added to `dh`."""
+    rows, units = h.shape
+    zero = h.dtype.type(0)
+    for b in range(rows):
+        if lengths[b] > t:
+            for j in range(units):
+                dx[b, j] = dh[b, j] if h_after[b, j] > zero else zero
+            for j in range(units):
+                dh[b, j] = zero
+        else:
+            for j in range(units):
+                dx[b, j] = zero
+
+
+@loop()
+def add_rows(x: Array, out: Array) -> None:
+    """``out += x``."""
+    for b in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[b, j] += x[b, j]
+
+
+@loop()
+def fill_rows(value: float, out: Array) -> None:
+    """Set all elements."""
+    for b in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[b, j] = value
+
+
+@loop()
+def copy_rows(x: Array, out: Array, first: int) -> None:
+    """Copy rows to columns of `out` from the `first` on."""
+    for b in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[b, first + j] = x[b, j]
+
+
+_LOOPS = """\
+import dnn.backend.cpu.recurrence
+from dnn.backend.cpu.compiling import compiled_loops
+
+loops = compiled_loops(dnn.backend.cpu.recurrence)
+"""
+
+_FORWARD = """\
+    rows, units, step = r[2], r[3], r[5]
+    bias = carray(pointer(r[11]), ({products} * units,), {code})
+    hidden_bias = carray(pointer(r[12]), ({products} * units,), {code})
+    lengths = carray(pointer(r[14]), (rows,), {code})
+    for s in range(r[1]):
+        h, h_after = r[4] + s * step, r[4] + (s + 1) * step
+        c, c_after = r[6] + s * step, r[6] + (s + 1) * step
+        gates = r[7] + s * r[8]
+        intrinsics.call_gemm_{bits}(
+            r[0], {unchanged}, {unchanged}, rows, {products} * units, units, {code}(1),
+            h, units, r[13], {products} * units, {code}(0), {target}, {leading} * units,
+        )
+        loops.{cell}_rows(
+            carray(pointer(gates), (rows, {leading} * units), {code}),
+            carray(pointer(r[9] + s * r[10]), (rows, {products} * units), {code}),
+            bias, hidden_bias,
+            carray(pointer(c), (rows, units), {code}),
+            carray(pointer(c_after), (rows, units), {code}),
+            carray(pointer(h), (rows, units), {code}),
+            carray(pointer(h_after), (rows, units), {code}),
+            lengths, r[15] + s * r[16], vector_math.sigmoid_{code}, vector_math.tanh_{code},
+        )
+"""
+
+_GRADIENT = """\
+    rows, units, step = r[2], r[3], r[5]
+    lengths = carray(pointer(r[18]), (rows,), {code})
+    dh = carray(pointer(r[14]), (rows, units), {code})
+    dc = carray(pointer(r[15]), (rows, units), {code})
+    space = carray(pointer(r[16]), (rows, units), {code})
+    arriving = carray(pointer(r[22]), (rows, units), {code})
+    hidden = carray(pointer(r[17]), (rows, {products} * units), {code})
+    loops.fill_rows({code}(0), dh)
+    loops.fill_rows({code}(0), dc)
+    for s in range(r[1]):
+        h, h_after = r[4] - s * step, r[4] - (s - 1) * step
+        c, c_after = r[6] - s * step, r[6] - (s - 1) * step
+        dx = r[11] - s * r[12]
+        loops.add_rows(carray(pointer(r[9] - s * r[10]), (rows, units), {code}), arriving)
+        loops.{cell}_gradient_rows(
+            carray(pointer(r[7] - s * r[8]), (rows, {leading} * units), {code}),
+            carray(pointer(c), (rows, units), {code}),
+            carray(pointer(c_after), (rows, units), {code}),
+            carray(pointer(h), (rows, units), {code}),
+            carray(pointer(h_after), (rows, units), {code}),
+            carray(pointer(dx), (rows, {products} * units), {code}),
+            dh, dc, space, hidden, lengths, r[19] - s * r[20], vector_math.tanh_{code},
+        )
+        intrinsics.call_gemm_{bits}(
+            r[0], {unchanged}, {unchanged}, rows, units, {products} * units, {code}(1),
+            {through}, {products} * units, r[13], units, {code}(1), r[14], units,
+        )
+    if r[21] != 0:
+        first = carray(pointer(r[21]), (rows, {products} * units), {code})
+        loops.copy_rows(dh, first, 0)
+{of_first_cell}
+"""
+
+_TRANSPOSE = """\
+    x = carray(pointer(r[0]), (r[1] * r[2],), {code})
+    intrinsics.transpose(x, r[2], carray(pointer(r[3]), (r[2], r[1]), {code}))
+"""
+
+
+@cache
+def _forward_source(cell: Cell, code: str, bits: int) -> str:
+    is_simple = not cell.gates
+    return f"{_LOOPS}{HEADER}" + _FORWARD.format(
+        cell=cell.name, code=code, bits=bits, unchanged=UNCHANGED, products=cell.products,
+        leading=cell.gates or 1, target="h_after" if is_simple else "gates",
+    )  # fmt: skip
+
+
+@cache
+def _gradient_source(cell: Cell, code: str, bits: int) -> str:
+    of_first_cell = "        loops.copy_rows(dc, first, units)\n" if cell.has_cell else ""
+    return f"{_LOOPS}{HEADER}" + _GRADIENT.format(
+        cell=cell.name, code=code, bits=bits, unchanged=UNCHANGED, products=cell.products,
+        leading=cell.gates or 1, through="r[17]" if cell.name == "gru" else "dx",
+        of_first_cell=of_first_cell,
+    )  # fmt: skip
+
+
+def _rows_of(of: Recurrence) -> tuple[Array, Array, Array]:
+    """Return cells, gates and states; for what a cell has not stand its states, unread."""
+    states = of.states
+    cells = of.cells if of.cell.has_cell else states
+    return cells, of.gates if of.cell.gates else states[:-1], states
+
+
+def _takes(*arrays: Array) -> str | None:
+    """Return the code of the type of all elements, None where rows are not contiguous."""
+    code = type_code(arrays[0].dtype)
+    for x in arrays:
+        inner = x.itemsize
+        for length, stride in zip(x.shape[:0:-1], x.strides[:0:-1], strict=True):
+            if length != 1 and stride != inner:
+                return None
+            inner *= length
+        if x.dtype != arrays[0].dtype or not x.size:
+            return None
+    return code if code in ("f4", "f8") else None
+
+
+def _batch_parts(
+    arguments: tuple[Any, ...], parts: int, axes: tuple[int | None, ...], operations: int
+) -> list[tuple[Any, ...]]:
+    """Cut the axis of the batch, which is None for what all rows share."""
+    batch = arguments[-1].shape[1]
+    if operations < SPLIT_OPERATIONS or batch < 2 * parts:
+        return []
+    pieces = []
+    for cut in cuts(batch, parts, 2):
+        pair = zip(arguments, axes, strict=True)
+        pieces.append(
+            tuple(x if axis is None else x[(slice(None),) * axis + (cut,)] for x, axis in pair)
+        )
+    return pieces
+
+
+def _transpose_record(x: Array, out: Array) -> Record | None:
+    code = _takes(x, out)
+    if code is None:
+        return None
+    return entry_of(HEADER + _TRANSPOSE.format(code=code)), [
+        address_of(x), *x.shape, address_of(out)
+    ]  # fmt: skip
+
+
+def _transpose_numpy(x: Array, out: Array) -> None:
+    np.copyto(out, x.T)
+
+
+_transpose = Native(_transpose_record, _transpose_numpy)
+
+
+def _no_oracle(*arguments: Any) -> None:
+    raise AssertionError("a recurrence was compiled for arrays that it does not take")
+
+
+@cache
+def _forward_kernel(cell: Cell, reverse: bool) -> Native:
+    """Return the kernel of inputs' products, biases, weights, lengths, cells, gates and states."""
+    first, forwards = (-1, -1) if reverse else (0, 1)
+
+    def record(*arrays: Array) -> Record | None:
+        inputs, bias, hidden_bias, transposed, lengths, cells, gates, states = arrays
+        code = _takes(*arrays)
+        found = None if code is None else find_gemm(code)
+        if code is None or found is None:
+            return None
+        count = len(inputs)
+        fields = [
+            found.address, count, states.shape[1], states.shape[2],
+            address_of(states[first]), forwards * states.strides[0], address_of(cells[first]),
+            address_of(gates[first]), forwards * gates.strides[0],
+            address_of(inputs[first]), forwards * inputs.strides[0],
+            address_of(bias), address_of(hidden_bias), address_of(transposed), address_of(lengths),
+            first % count, forwards,
+        ]  # fmt: skip
+        return entry_of(_forward_source(cell, code, found.integer_bits)), fields
+
+    def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+        operations = 2 * arguments[0].size * arguments[-1].shape[-1]
+        return _batch_parts(arguments, parts, (1, None, None, None, 0, 1, 1, 1), operations)
+
+    return Native(record, _no_oracle, split)
+
+
+def steps(
+    of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array, transposed: Array
+) -> list[Step] | None:
+    """Return the calls of a recurrence, None for arrays that the kernel does not take."""
+    kernel = _forward_kernel(of.cell, of.reverse)
+    arguments = (inputs, bias, hidden_bias, transposed, of.lengths, *_rows_of(of))
+    if kernel.record(*arguments) is None or _transpose_record(of.weight, transposed) is None:
+        return None
+    return [(_transpose, (of.weight, transposed)), (kernel, arguments)]
+
+
+@cache
+def _gradient_kernel(cell: Cell, reverse: bool, of_cells: bool, starts: bool) -> Native:
+    """Return the kernel of weights, lengths, what arrives, workspace, and what was computed."""
+    # The last time step comes first.
+    last, forwards = (0, -1) if reverse else (-1, 1)
+
+    def record(*arrays: Array) -> Record | None:
+        weight, lengths, dy, dh, dc, space, hidden, cells, gates, states, dx = arrays
+        code = _takes(*arrays)
+        found = None if code is None else find_gemm(code)
+        if code is None or found is None:
+            return None
+        count = len(dy)
+        before = 1 if reverse else count - 1
+        fields = [
+            found.address, count, states.shape[1], states.shape[2],
+            address_of(states[before]), forwards * states.strides[0], address_of(cells[before]),
+            address_of(gates[last]), forwards * gates.strides[0],
+            address_of(dy[last]), forwards * dy.strides[0],
+            address_of(dx[last % count]), forwards * dx.strides[0],
+            *map(address_of, (weight, dh, dc, space, hidden, lengths)),
+            last % count, forwards, address_of(dx[count]) if starts else 0,
+            address_of(dc if of_cells else dh),
+        ]  # fmt: skip
+        return entry_of(_gradient_source(cell, code, found.integer_bits)), fields
+
+    def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+        operations = 2 * arguments[-1].size * arguments[0].shape[-1]
+        axes = (None, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1)
+        return _batch_parts(arguments, parts, axes, operations)
+
+    return Native(record, _no_oracle, split)
+
+
+def gradient_step(of: Recurrence, gradients: GradientArrays) -> Step | None:
+    """Return the call of a recurrence's gradient, None for arrays that it does not take."""
+    starts = len(gradients.products) > of.steps
+    kernel = _gradient_kernel(of.cell, of.reverse, gradients.of_cells, starts)
+    arguments = (
+        of.weight, of.lengths, gradients.outputs, *gradients.workspace, *_rows_of(of),
+        gradients.products,
+    )  # fmt: skip
+    return None if kernel.record(*arguments) is None else (kernel, arguments)

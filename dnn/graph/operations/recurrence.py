@@ -1,0 +1,350 @@
+"""Recurrent cells over all time steps, each with its own backpropagation through time.
+
+::
+
+    inputs' products --> recurrence --> hidden_states        (cell_states of an LSTM)
+                             |               |
+                             v               v
+                        recurrence_weights <-- recurrence_gradient
+
+`recurrence` computes all that is kept, packed in one array (`dnn.backend.recurrence`). States are a
+view of it and have the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.backend.formula import Formula
+from dnn.backend.recurrence import CELLS, Cell, GradientArrays, Recurrence, workspace_shapes
+from dnn.errors import ConfigurationError, ShapeError, unknown_name
+from dnn.graph.arguments import check_kind, check_same_type, describe
+from dnn.graph.node import CONSTANT, Node, Shape, check_nodes, constant
+from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
+from dnn.graph.operations.comparisons import cast, greater
+from dnn.graph.operations.shapes import expand_dims
+from dnn.graph.operations.sums import sum as sum_over
+
+__all__ = ["Recurrent", "recurrent"]
+
+_MULTIPLY = Formula("multiply", "a b", "a * b")
+
+
+class _Packed(Operation):
+    """What all of them have in common: the packed array is of one model or of several."""
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, *stack_all(inputs, stacked, models), **node.attributes)
+
+
+def _cell(node: Node) -> Cell:
+    return CELLS[node.attributes["cell"]]
+
+
+def _each(array: Array) -> Array:
+    """Return an array with an axis of models: of one that has none it is of length 1."""
+    return array if array.ndim == 4 else array[None]
+
+
+@register
+class RecurrenceOperation(_Packed):
+    """All that a recurrence computes and keeps for its gradient.
+
+    Its inputs are the inputs' products (steps, batch, products units), the weights of the states
+    (products units, units), both biases (products units,), the lengths (batch,), the first state
+    and, of an LSTM, the first cell (batch, units).
+    """
+
+    name = "recurrence"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        products, weight = inputs[:2]
+        steps, batch = products.shape[-3:-1]
+        rows = CELLS[attributes["cell"]].rows(steps)
+        return (*products.shape[:-3], rows, batch, weight.shape[-1]), products.dtype
+
+    def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        weight = node.inputs[1]
+        return [(weight.shape[:-3:-1], node.dtype)]
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        cell, reverse = _cell(node), node.attributes["reverse"]
+        several = node.ndim == 4
+        calls: list[Step] = []
+        for k, packed in enumerate(_each(arrays.out)):
+            given = [x[k] if several else x for x in arrays.inputs]
+            products, weight, bias, hidden_bias, lengths, *first = given
+            of = Recurrence(cell, reverse, weight, lengths, packed)
+            at = of.times()[0].before
+            rows = (of.states[at], of.cells[at]) if cell.has_cell else (of.states[at],)
+            calls += [(ops.copy, pair) for pair in zip(first, rows, strict=True)]
+            calls += ops.recurrence(of, products, bias, hidden_bias, arrays.workspace[0])
+        return calls
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        raise ConfigurationError("recurrence: its states have a gradient, and not what it keeps")
+
+
+class _States(_Packed):
+    """A view of what a `recurrence` has packed, with the gradient of the inputs of that."""
+
+    view = True
+    view_of_any = True
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        packed, products = inputs[:2]
+        return (*packed.shape[:-3], products.shape[-3], *packed.shape[-2:]), packed.dtype
+
+    def as_view(self, node: Node, array: Array) -> Array:
+        first = 0 if node.attributes["reverse"] else 1
+        steps = node.shape[-3]
+        if self.name == "cell_states":
+            first += steps + 1
+        return array[..., first : first + steps, :, :]
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        return [(ops.copy, (self.as_view(node, arrays.inputs[0]), arrays.out))]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        packed, products, weight, _, _, lengths, *first = node.inputs
+        cell, attributes = _cell(node), node.attributes
+        steps, _, width = products.shape
+        units = weight.shape[-1]
+        starts = any(x.kind != CONSTANT for x in first)
+        dx = gradients = apply(
+            "recurrence_gradient",
+            packed, weight, lengths, dy,
+            **attributes, width=width, of_cells=self.name == "cell_states", starts=starts,
+        )  # fmt: skip
+        of_first: list[Node | None] = [None] * len(first)
+        if starts:
+            dx = gradients[:steps]
+            of_first = [gradients[steps, :, k * units : (k + 1) * units] for k in range(len(first))]
+        d_weight = apply("recurrence_weights", packed, dx, **attributes, of_bias=False)
+        d_bias = sum_over(dx, (0, 1))
+        d_hidden = d_bias
+        if cell.name == "gru":
+            d_hidden = apply("recurrence_weights", packed, dx, **attributes, of_bias=True)
+        return None, dx, d_weight, d_bias, d_hidden, None, *of_first
+
+
+@register
+class HiddenStates(_States):
+    """States after each time step, (steps, batch, units): a view of what is packed."""
+
+    name = "hidden_states"
+
+
+@register
+class CellStates(_States):
+    """Cells of an LSTM after each time step, (steps, batch, units): a view of what is packed."""
+
+    name = "cell_states"
+
+
+@register
+class RecurrenceGradient(_Packed):
+    """Gradient of the inputs' products, from what arrives at states or cells.
+
+    Where `starts` holds there is one more time step, with the gradients of the first state and
+    cell.
+    """
+
+    name = "recurrence_gradient"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        dy = inputs[3]
+        steps = dy.shape[-3] + attributes["starts"]
+        return (*dy.shape[:-3], steps, dy.shape[-2], attributes["width"]), dy.dtype
+
+    def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        batch, units = node.inputs[3].shape[-2:]
+        return [(shape, node.dtype) for shape in workspace_shapes(_cell(node), batch, units)]
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        several = node.ndim == 4
+        calls: list[Step] = []
+        for k, out in enumerate(_each(arrays.out)):
+            packed, weight, lengths, dy = (x[k] if several else x for x in arrays.inputs)
+            of = Recurrence(_cell(node), node.attributes["reverse"], weight, lengths, packed)
+            gradients = GradientArrays(dy, node.attributes["of_cells"], out, arrays.workspace)
+            calls += ops.recurrence_gradient(of, gradients)
+        return calls
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        raise ConfigurationError("recurrence: there are no second derivatives of it")
+
+
+@register
+class RecurrenceWeights(_Packed):
+    """Gradient of the weights of the states, or (`of_bias`) of their bias, over all time steps.
+
+    The inputs are what is packed, and the gradient of the inputs' products (steps, batch, products
+    units). Of a GRU's third product that is the gradient before the reset gate, which scales it.
+    """
+
+    name = "recurrence_weights"
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        packed, dx = inputs
+        shape = (*packed.shape[:-3], dx.shape[-1])
+        return (shape if attributes["of_bias"] else (*shape, packed.shape[-1])), dx.dtype
+
+    def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
+        packed, dx = node.inputs
+        scaled = (*dx.shape[:-1], packed.shape[-1])
+        return [(scaled, node.dtype)] if _cell(node).name == "gru" else []
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        cell, units = _cell(node), node.inputs[0].shape[-1]
+        several = node.ndim == (2 if node.attributes["of_bias"] else 3)
+        calls: list[Step] = []
+        for k in range(len(arrays.out) if several else 1):
+            packed, dx, out = (x[k] if several else x for x in (*arrays.inputs, arrays.out))
+            of = Recurrence(cell, node.attributes["reverse"], out, out, packed)
+            rows = dx.reshape(-1, dx.shape[-1])
+            parts = [(rows, out)]
+            if cell.name == "gru":
+                scaled = arrays.workspace[0][k] if several else arrays.workspace[0]
+                scaled = scaled.reshape(-1, units)
+                reset = of.gates.reshape(len(rows), -1)[:, :units]
+                calls.append(ops.elementwise(_MULTIPLY, (rows[:, 2 * units :], reset), scaled))
+                parts = [(rows[:, : 2 * units], out[: 2 * units]), (scaled, out[2 * units :])]
+            for gradients, target in parts:
+                if node.attributes["of_bias"]:
+                    calls.append((ops.sum, (gradients, (0,), target.reshape(1, -1))))
+                else:
+                    h = of.states[of.before].reshape(-1, units)
+                    calls.append((ops.gemm, (gradients.swapaxes(0, 1), h, target)))
+        return calls
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        raise ConfigurationError("recurrence: there are no second derivatives of it")
+
+
+class Recurrent(NamedTuple):
+    """What a recurrence computes.
+
+    Attributes
+    ----------
+    states : Node, shape (steps, batch, units)
+        After each time step; 0 past the end of a sequence.
+    last : Node, shape (batch, units)
+        The state after the last time step that was computed; past the end of a sequence it stays.
+    last_cell : Node, shape (batch, units)
+        The same of an LSTM's cell; None of another kind.
+    """
+
+    states: Node
+    last: Node
+    last_cell: Node | None
+
+
+def recurrent(
+    x: Node,
+    weight: Node,
+    hidden_weight: Node,
+    bias: Node | None = None,
+    hidden_bias: Node | None = None,
+    *,
+    cell: str = "tanh",
+    lengths: Node | None = None,
+    first: Node | None = None,
+    first_cell: Node | None = None,
+    reverse: bool = False,
+) -> Recurrent:
+    """Run a recurrent cell over time steps.
+
+    Parameters
+    ----------
+    x : Node of floats, shape (steps, batch, features)
+    weight : Node, shape (products units, features)
+        Of the inputs. A simple cell has one product, a GRU three (reset, update, new), an LSTM four
+        (input, forget, cell, output), as PyTorch orders them.
+    hidden_weight : Node, shape (products units, units)
+        Of the states.
+    bias, hidden_bias : Node, shape (products units,), optional
+        Added to the products of the inputs and of the states; 0 if left out.
+    cell : str
+        ``"tanh"`` or ``"relu"``, a simple cell; ``"lstm"`` or ``"gru"``.
+    lengths : Node of integers, shape (batch,), optional
+        Time steps of each sequence, in ``1 .. steps``; whoever feeds them checks that. All of them
+        if left out.
+    first, first_cell : Node, shape (batch, units), optional
+        State, and cell of an LSTM, that it starts from; 0 if left out.
+    reverse : bool
+        Run from each sequence's end to its beginning.
+
+    Returns
+    -------
+    Recurrent
+
+    Raises
+    ------
+    ShapeError
+        If shapes do not fit, or there are no time steps.
+    DtypeError
+        If types of elements differ or are not of floats.
+    ConfigurationError
+        If there is no such cell, or `first_cell` is given for a cell that has none.
+
+    Notes
+    -----
+    There are first derivatives alone. Products of the inputs are one product for all time steps,
+    and so are gradients of the weights.
+    """
+    if cell not in CELLS:
+        raise unknown_name("cell", cell, sorted(CELLS))
+    of = CELLS[cell]
+    check_nodes("recurrent", x, weight, hidden_weight)
+    check_kind("recurrent", (x,), "f")
+    if x.ndim != 3:
+        message = f"{describe(x)} has not the shape (steps, batch, features)"
+        raise ShapeError("recurrent", message, x.shape)
+    steps, batch, features = x.shape
+    if not steps:
+        raise ShapeError("recurrent", f"{describe(x)} has no time steps", x.shape)
+    units = hidden_weight.shape[-1] if hidden_weight.ndim else 0
+    if first_cell is not None and not of.has_cell:
+        raise ConfigurationError(f"recurrent: first_cell is for an LSTM, not for cell {cell!r}")
+    width = of.products * units
+
+    def given(node: Node | None, *shape: int) -> tuple[Node, Shape]:
+        return constant(np.zeros(shape), x.dtype) if node is None else node, shape
+
+    wanted = [given(weight, width, features), given(hidden_weight, width, units)]
+    wanted += [given(each, width) for each in (bias, hidden_bias)]
+    wanted += [given(first, batch, units)]
+    wanted += [given(first_cell, batch, units)] if of.has_cell else []
+    for node, shape in wanted:
+        check_same_type("recurrent", (x, node))
+        if node.shape != shape:
+            message = f"{describe(node)} has not the shape {shape} that a cell {cell!r} takes"
+            raise ShapeError("recurrent", f"{message} beside {describe(x)}", node.shape, shape)
+    if lengths is None:
+        ends = constant(np.full(batch, steps), x.dtype)
+    elif lengths.shape != (batch,):
+        message = f"lengths {describe(lengths)} are not of shape {(batch,)}"
+        raise ShapeError("recurrent", message, lengths.shape, x.shape)
+    else:
+        ends = lengths if lengths.dtype == x.dtype else cast(lengths, x.dtype)
+    products = reshaped(reshaped(x, (steps * batch, features)) @ weight.T, (steps, batch, width))
+    _, *weights = (node for node, _ in wanted)
+    inputs = (products, *weights[:3], ends, *weights[3:])
+    attributes = {"cell": cell, "reverse": bool(reverse)}
+    packed = apply("recurrence", *inputs, **attributes)
+    states = apply("hidden_states", packed, *inputs, **attributes)
+    at = 0 if reverse else steps - 1
+    last, last_cell = states[at], None
+    if of.has_cell:
+        last_cell = apply("cell_states", packed, *inputs, **attributes)[at]
+    if lengths is not None:
+        times = constant(np.arange(steps).reshape(steps, 1), x.dtype)
+        states = states * cast(expand_dims(greater(ends, times), -1), x.dtype)
+    return Recurrent(states, last, last_cell)
