@@ -54,13 +54,14 @@ _PUBLIC = {
         OutOfRangeError ShapeError
     """,
     "layers": """
-        Activation BatchNorm Dropout Flatten FullyConnected Input Layer LayerNorm Output Residual
+        Activation AvgPool2D BatchNorm Conv2D Dropout Flatten FullyConnected GlobalAvgPool2D Input
+        Layer LayerNorm MaxPool2D Output Residual SpatialDropout Upsample2D
     """,
     "linalg": "bmatmul",
     "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",
     "memory": "MemoryManager",
     "model": "History NeuralNetwork TrainingParameters",
-    "nets": "mlp",
+    "nets": "lenet5 mlp resnet18 vgg16",
     "optimizers": """
         SGD AdaGrad Adam AdamW Cosine GradientDescent Optimizer RMSProp StepDecay WarmUp
     """,

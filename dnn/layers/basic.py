@@ -141,54 +141,71 @@ class Activation(Layer):
 
 
 class Residual(Layer):
-    """``y = x + layers(x)``.
+    """``y = x + layers(x)``, or ``y = shortcut(x) + layers(x)``.
 
     Parameters
     ----------
     layers : sequence of Layer
-        Together they keep the shape of a sample. Their names begin with the name of this layer, as
-        in ``residual_1.fully_connected_1.weight``.
+        Their names begin with the name of this layer, as in
+        ``residual_1.fully_connected_1.weight``.
+    shortcut : sequence of Layer, optional
+        What is trained to bring `x` to the shape that `layers` put out, such as a convolution with
+        a window of 1 and their stride; its names begin with ``residual_1.shortcut``. Left out,
+        `layers` together keep the shape of a sample.
 
     Raises
     ------
     ConfigurationError
-        If there is no layer; when the network is built, `ShapeError` if they change the shape.
+        If there is no layer; when the network is built, `ShapeError` if the shapes of what is to be
+        added differ.
 
     References
     ----------
-    .. [1] He et al., Deep residual learning for image recognition, 2016, equation 1.
+    .. [1] He et al., Deep residual learning for image recognition, 2016, equations 1 and 2.
     """
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    @explains_arguments
+    def __init__(self, layers: Sequence[Layer], shortcut: Sequence[Layer] | None = None) -> None:
         super().__init__()
         self.layers = tuple(layers)
+        self.shortcut = tuple(shortcut or ())
         if not self.layers:
             raise ConfigurationError("Residual: there is no layer in it")
 
     def build(self, shape: Shape) -> None:
         """Build the layers inside, and take over what they declare."""
         end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1]
-        if end != shape:
-            message = f"the layers inside turn samples of {shape} into {end}; it must be the same"
-            raise ShapeError(self.name, message, shape, end)
-        for layer in self.layers:
+        beside = shape
+        if self.shortcut:
+            beside = build_all(self.shortcut, shape, self.dtype, f"{self.name}.shortcut.")[-1]
+        if end != beside:
+            what = f"the shortcut into {beside}" if self.shortcut else "it must be the same"
+            message = f"the layers inside turn samples of {shape} into {end}; {what}"
+            raise ShapeError(self.name, message, beside, end)
+        for layer in self._inside:
             self.parameters += layer.parameters
             self.states += layer.states
 
     @property
+    def _inside(self) -> tuple[Layer, ...]:
+        return (*self.layers, *self.shortcut)
+
+    @property
     def assignments(self) -> list[Node]:
         """Those of all layers inside."""
-        return [node for layer in self.layers for node in layer.assignments]
+        return [node for layer in self._inside for node in layer.assignments]
 
     def begin(self, noise: NoiseSource | None) -> None:
         """Make ready for `forward`, with all layers inside."""
         super().begin(noise)
-        for layer in self.layers:
+        for layer in self._inside:
             layer.begin(noise)
 
     def forward(self, x: Node) -> Node:
-        """Return the sum of `x` and what the layers make of it."""
+        """Return the sum of `x`, or what the shortcut makes of it, and what the layers do."""
         y = x
         for layer in self.layers:
             y = layer.forward(y)
+        for layer in self.shortcut:
+            x = layer.forward(x)
         return x + y

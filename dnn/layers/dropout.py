@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import ConfigurationError, explains_arguments
+from dnn.errors import ConfigurationError, ShapeError, explains_arguments
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape
 from dnn.initializers import constant
 from dnn.layers.layer import Layer
 
-__all__ = ["Dropout"]
+__all__ = ["Dropout", "SpatialDropout"]
 
 
 class Dropout(Layer):
@@ -61,4 +61,42 @@ class Dropout(Layer):
         """Return `x`, in training with gaps."""
         if not self.training:
             return x
-        return operations.dropout(x, self.uniform_noise(x.shape), self.dropped)
+        return operations.dropout(x, self.uniform_noise(self.noise_shape(x)), self.dropped)
+
+    def noise_shape(self, x: Node) -> Shape:
+        """Return the shape of the random numbers, which broadcasts to that of `x`."""
+        return x.shape
+
+
+class SpatialDropout(Dropout):
+    """In training, each channel of an image as a whole is 0 with probability `rate`.
+
+    Else it is divided by ``1 - rate``. Neighbours in an image are much alike, so that an element
+    that is dropped alone is hardly missed [1]_.
+
+    Parameters
+    ----------
+    rate : float, in 0 .. 1 without 1
+        As for `Dropout`.
+
+    Raises
+    ------
+    ConfigurationError
+        As for `Dropout`; when the network is built, `ShapeError` if samples are no images.
+
+    References
+    ----------
+    .. [1] Tompson et al., Efficient object localization using convolutional networks, 2015,
+       section 3.2.
+    """
+
+    def build(self, shape: Shape) -> None:
+        """Declare the rate."""
+        if len(shape) != 3:
+            message = f"a sample must be (channels, height, width), but its shape is {shape}"
+            raise ShapeError(self.name, message, shape)
+        super().build(shape)
+
+    def noise_shape(self, x: Node) -> Shape:
+        """Return (batch, channels, 1, 1)."""
+        return (*x.shape[:2], 1, 1)

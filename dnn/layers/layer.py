@@ -99,9 +99,10 @@ class Layer:
         Returns
         -------
         str
-            Such as ``"fully_connected"``.
+            Such as ``"fully_connected"``, and ``"conv2d"`` of ``Conv2D``.
         """
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        words = r"(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])"
+        return re.sub(words, "_", cls.__name__).lower()
 
     def parameter(
         self, name: str, shape: Shape, initializer: str | Initializer = "glorot_uniform"

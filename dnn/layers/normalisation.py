@@ -17,7 +17,8 @@ class BatchNorm(Layer):
 
         y = (x - mean) / sqrt(variance + epsilon) scale + shift
 
-    Channels stand along the last axis. In training, mean and variance are those of the batch, and
+    Channels stand along the first axis of an image, a sample of three axes, and along the last axis
+    of others. In training, mean and variance are those of the batch, and
 
     ::
 
@@ -63,25 +64,34 @@ class BatchNorm(Layer):
         """Declare scale, shift and running statistics, one number for each channel."""
         if not shape:
             raise ShapeError(self.name, "a sample must have an axis of channels", shape)
-        channels = shape[-1:]
+        axis = 0 if len(shape) == 3 else len(shape) - 1
+        channels = shape[axis : axis + 1]
         self.scale = self.parameter("scale", channels, "ones")
         self.shift = self.parameter("shift", channels, "zeros")
         self.mean = self.state("mean", channels, "zeros")
         self.variance = self.state("variance", channels, "ones")
+        self.axis = axis + 1  # behind that of the batch
 
     def forward(self, x: Node) -> Node:
         """Return `x` normalised, scaled and shifted."""
         if not self.training:
             # One product and one sum, of numbers that are computed once for each channel.
             factor = self.scale / operations.sqrt(self.variance + self.epsilon)
-            return x * factor + (self.shift - self.mean * factor)
-        normalised = operations.normalise(x, tuple(range(x.ndim - 1)), self.epsilon)
-        elements = x.size // x.shape[-1]
+            shift = self.shift - self.mean * factor
+            return x * self._along(factor, x) + self._along(shift, x)
+        axes = tuple(i for i in range(x.ndim) if i != self.axis)
+        normalised = operations.normalise(x, axes, self.epsilon)
+        elements = x.size // x.shape[self.axis]
         if elements > 1:
             unbiased = normalised.variance * (elements / (elements - 1))
             self._keep(self.mean, normalised.mean)
             self._keep(self.variance, unbiased)
-        return normalised.values * self.scale + self.shift
+        return normalised.values * self._along(self.scale, x) + self._along(self.shift, x)
+
+    def _along(self, of_channels: Node, x: Node) -> Node:
+        """Return a number for each channel such that it broadcasts to `x`."""
+        behind = x.ndim - 1 - self.axis
+        return operations.reshape(of_channels, (*of_channels.shape, *(1,) * behind))
 
     def _keep(self, state: Node, of_batch: Node) -> None:
         flat = operations.reshape(of_batch, state.shape)

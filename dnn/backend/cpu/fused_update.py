@@ -37,13 +37,15 @@ def fuse_update(steps: Sequence[Step], scratch: Array, gemm: Callable[..., objec
     touching = [(step, memory.ranges(step[1])) for step in steps]
     steps, touched = zip(*_preparations_first(touching), strict=True) if steps else ((), ())
     gradients = memory.range(scratch)
+    networks = math.prod(scratch.shape[:-1])
     found: dict[int, _Pieces] = {}
     moved: dict[int, list[Interval]] = {}
     for product, (function, arguments) in enumerate(steps):
         if function is not gemm or not _overlap(memory.range(arguments[-1]), gradients):
             continue
         pieces = _pieces_of(steps, touched, memory, product)
-        if pieces is not None:
+        # The product of one network alone, as of a convolution, is none of all of them.
+        if pieces is not None and arguments[-1].size == networks * pieces.elements:
             found[product] = pieces
             for i, interval in pieces.intervals:
                 moved.setdefault(i, []).append(interval)

@@ -1,0 +1,285 @@
+"""Layers of images: a sample is (channels, height, width)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dnn.backend import Array
+from dnn.errors import ConfigurationError, ShapeError, check_count, explains_arguments
+from dnn.graph import operations
+from dnn.graph.node import Node, Shape
+from dnn.graph.operations.convolution import does_not_fit, padding_of, pair_of
+from dnn.initializers import Initializer, initializer_of, zeros
+from dnn.layers.layer import Layer
+
+__all__ = ["AvgPool2D", "Conv2D", "GlobalAvgPool2D", "MaxPool2D", "Upsample2D"]
+
+Pair = tuple[int, int]
+Padding = str | int | Sequence[int] | Sequence[Sequence[int]]
+
+
+def check_image(layer: Layer, shape: Shape) -> None:
+    """Raise `ShapeError` where a sample is no image."""
+    if len(shape) != 3:
+        message = f"a sample must be (channels, height, width), but its shape is {shape}"
+        raise ShapeError(layer.name, message, shape)
+
+
+class Windows(Layer):
+    """What layers have in common that look at an image through windows.
+
+    `padding` is ``"valid"``: none; ``"same"``: so much that there are as many windows as steps of
+    the stride in the image, the odd zero standing below and to the right, as in TensorFlow; or
+    numbers, as for `dnn.graph.conv2d`.
+    """
+
+    def __init__(self, window: object, stride: object, dilation: object, padding: object) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.window = pair_of(name, "window", window, 1)
+        self.stride = self.window if stride is None else pair_of(name, "stride", stride, 1)
+        self.dilation = pair_of(name, "dilation", dilation, 1)
+        if isinstance(padding, str):
+            if padding not in ("same", "valid"):
+                message = f"padding must be 'same', 'valid' or numbers, not {padding!r}"
+                raise ConfigurationError(f"{name}: {message}")
+        else:
+            padding_of(name, padding)
+        self.padding = padding
+
+    def padding_for(self, shape: Shape) -> tuple[Pair, Pair]:
+        """Return the zeros above and below, left and right of images, which are checked here."""
+        check_image(self, shape)
+        wide = [(n - 1) * d + 1 for n, d in zip(self.window, self.dilation, strict=True)]
+        size = shape[1], shape[2]
+        if self.padding == "valid":
+            padding = (0, 0), (0, 0)
+        elif self.padding == "same":
+            totals = (
+                max((-(-n // step) - 1) * step + reach - n, 0)
+                for n, step, reach in zip(size, self.stride, wide, strict=True)
+            )
+            rows, columns = ((total // 2, total - total // 2) for total in totals)
+            padding = rows, columns
+        else:
+            padding = padding_of(self.name, self.padding)
+        if any(n + sum(pad) < reach for n, pad, reach in zip(size, padding, wide, strict=True)):
+            message = does_not_fit(self.window, size, self.dilation, padding)
+            raise ShapeError(self.name, message, shape, self.window)
+        return padding
+
+
+class Conv2D(Windows):
+    """Each filter seen through a window at every place of an image, plus a bias for each filter.
+
+    Samples are (channels, height, width), and become (filters, rows, columns).
+
+    Parameters
+    ----------
+    filters : int
+    window : int or pair of int
+        Rows and columns of a filter.
+    stride, dilation : int or pair of int
+        Steps between windows, and between the elements of a window.
+    padding : ``"valid"``, ``"same"``, int, pair of int, or pair of pairs of int
+        Zeros around an image: none; so many that there are ``ceil(height / stride)`` rows and
+        ``ceil(width / stride)`` columns; or that many, as for `dnn.graph.conv2d`.
+    groups : int
+        Each filter sees the channels of its group; as many as there are channels: each its own.
+    bias : bool
+    initializer : str or Initializer
+        What the weights start from, (filters, channels / groups, rows, columns); b starts from 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is none, such as a stride of 0. When the network is built, if the groups do not
+        divide the channels, and `ShapeError` if samples are no images, or smaller than a window.
+
+    References
+    ----------
+    .. [1] LeCun et al., Gradient-based learning applied to document recognition, 1998, section II.
+    """
+
+    @explains_arguments
+    def __init__(
+        self,
+        filters: int,
+        window: int | Sequence[int],
+        *,
+        stride: int | Sequence[int] = 1,
+        dilation: int | Sequence[int] = 1,
+        padding: Padding = "valid",
+        groups: int = 1,
+        bias: bool = True,
+        initializer: str | Initializer = "glorot_uniform",
+    ) -> None:
+        super().__init__(window, stride, dilation, padding)
+        self.filters = check_count("Conv2D: filters", filters)
+        self.groups = check_count("Conv2D: groups", groups)
+        if self.filters % self.groups:
+            message = f"groups = {self.groups} does not divide {self.filters} filters"
+            raise ConfigurationError(f"Conv2D: {message}")
+        self.with_bias = bias
+        self.initializer = initializer
+
+    def build(self, shape: Shape) -> None:
+        """Declare the weights and b."""
+        self.zeros_around = self.padding_for(shape)
+        if shape[0] % self.groups:
+            message = f"groups = {self.groups} does not divide {shape[0]} channels"
+            raise ConfigurationError(f"{self.name}: {message}")
+        weights = (self.filters, shape[0] // self.groups, *self.window)
+        initializer = OfFilters(initializer_of(self.initializer))
+        self.weight = self.parameter("weight", weights, initializer)
+        if self.with_bias:
+            self.bias = self.parameter("bias", (self.filters,), zeros)
+
+    def forward(self, x: Node) -> Node:
+        """Return the convolution of `x`."""
+        return operations.conv2d(
+            x,
+            self.weight,
+            self.bias if self.with_bias else None,
+            stride=self.stride,
+            dilation=self.dilation,
+            padding=self.zeros_around,
+            groups=self.groups,
+        )
+
+
+@dataclass(frozen=True)
+class OfFilters:
+    """An initializer for filters, from one that takes units along the last axis."""
+
+    initializer: Initializer
+
+    def __call__(self, generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
+        """Return weights of shape (filters, channels, rows, columns)."""
+        filters, channels, *window = shape
+        drawn = self.initializer(generator, (*window, channels, filters), dtype)
+        return np.ascontiguousarray(drawn.transpose(3, 2, 0, 1))
+
+
+class MaxPool2D(Windows):
+    """The largest element of each window, channel by channel.
+
+    Parameters
+    ----------
+    window : int or pair of int
+    stride : int or pair of int, optional
+        The window itself if left out, so that windows do not overlap.
+    padding : ``"valid"``, ``"same"``, int, pair of int, or pair of pairs of int
+        As for `Conv2D`, each less than the window; what it adds is never the largest.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is none. When the network is built, `ShapeError` if samples are no images, or
+        smaller than a window.
+    """
+
+    @explains_arguments
+    def __init__(
+        self,
+        window: int | Sequence[int] = 2,
+        *,
+        stride: int | Sequence[int] | None = None,
+        padding: Padding = "valid",
+    ) -> None:
+        super().__init__(window, stride, 1, padding)
+
+    def build(self, shape: Shape) -> None:
+        """Fit the windows into the image."""
+        self.around = self.padding_for(shape)
+
+    def forward(self, x: Node) -> Node:
+        """Return what is largest in each window of `x`."""
+        how: dict[str, Any] = {"stride": self.stride, "padding": self.around}
+        return operations.max_pool2d(x, self.window, **how)
+
+
+class AvgPool2D(Windows):
+    """The mean of each window, channel by channel.
+
+    Parameters
+    ----------
+    window : int or pair of int
+    stride : int or pair of int, optional
+        The window itself if left out, so that windows do not overlap.
+    padding : ``"valid"``, ``"same"``, int, pair of int, or pair of pairs of int
+        As for `Conv2D`, each less than the window.
+    counts_padding : bool
+        Whether the zeros around an image count as elements of a mean, as they do in PyTorch.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is none. When the network is built, `ShapeError` if samples are no images, or
+        smaller than a window.
+    """
+
+    @explains_arguments
+    def __init__(
+        self,
+        window: int | Sequence[int] = 2,
+        *,
+        stride: int | Sequence[int] | None = None,
+        padding: Padding = "valid",
+        counts_padding: bool = False,
+    ) -> None:
+        super().__init__(window, stride, 1, padding)
+        self.counts_padding = bool(counts_padding)
+
+    def build(self, shape: Shape) -> None:
+        """Fit the windows into the image."""
+        self.around = self.padding_for(shape)
+
+    def forward(self, x: Node) -> Node:
+        """Return the mean of each window of `x`."""
+        how: dict[str, Any] = {"stride": self.stride, "padding": self.around}
+        return operations.average_pool2d(x, self.window, counts_padding=self.counts_padding, **how)
+
+
+class GlobalAvgPool2D(Layer):
+    """The mean of each channel: samples (channels, height, width) become vectors."""
+
+    def build(self, shape: Shape) -> None:
+        """Look whether samples are images."""
+        check_image(self, shape)
+
+    def forward(self, x: Node) -> Node:
+        """Return the means, shape (batch, channels)."""
+        return operations.mean(x, (2, 3))
+
+
+class Upsample2D(Layer):
+    """Each element of an image repeated, so that it becomes larger; its nearest neighbours.
+
+    Parameters
+    ----------
+    factor : int or pair of int
+        How often, down and to the right.
+    """
+
+    @explains_arguments
+    def __init__(self, factor: int | Sequence[int] = 2) -> None:
+        super().__init__()
+        self.factor = pair_of("Upsample2D", "factor", factor, 1)
+
+    def build(self, shape: Shape) -> None:
+        """Look whether samples are images."""
+        check_image(self, shape)
+
+    def forward(self, x: Node) -> Node:
+        """Return `x` in shape (batch, channels, factor height, factor width)."""
+        images, channels, height, width = x.shape
+        down, right = self.factor
+        apart = operations.reshape(x, (images, channels, height, 1, width, 1))
+        wide = operations.broadcast_to(apart, (images, channels, height, down, width, right))
+        return operations.reshape(wide, (images, channels, height * down, width * right))
