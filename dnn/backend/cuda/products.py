@@ -35,6 +35,9 @@ COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
 
 DEFAULT_ALGORITHM = -1
 
+MOST = 2**31 - 1
+"""cuBLAS counts in 32 bits, but for steps from matrix to matrix; kernels of ours count in 64."""
+
 
 class Product(NamedTuple):
     """A batch of products of matrices in cuBLAS's terms, column by column: ``C = op(A) op(B)``.
@@ -85,7 +88,7 @@ def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
     Raises
     ------
     ShapeError
-        If an operand lies in a way that cuBLAS cannot read.
+        If an operand lies in a way that cuBLAS cannot read, or it cannot count its rows.
     """
     n, m, k = out.shape[-2], out.shape[-1], a.shape[-1]
     transpose_b, lead_b = _orientation(b)
@@ -105,6 +108,9 @@ def product_of(a: Any, b: Any, out: Any) -> list[tuple[Product, int, int, int]]:
     step_b, step_a, step_out = (s[-1] if s else 0 for s in steps)
     leads = (lead_b, lead_a, lead_out)
     product = Product(transpose_b, transpose_a, m, n, k, *leads, step_b, step_a, step_out, batch)
+    if max(m, n, k, *leads, batch) > MOST:  # ctypes would cut them
+        message = f"{a.shape} by {b.shape}: cuBLAS takes {MOST:,} rows, columns or matrices at most"
+        raise ShapeError("gemm", message, tuple(a.shape), tuple(b.shape))
     products = []
     for index in np.ndindex(*leading[:-1]):
         offsets = [sum(i * step for i, step in zip(index, s[:-1], strict=True)) for s in steps]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 
 import cuda_emulator
 import fake_cublas
@@ -11,6 +12,7 @@ import fake_cupy
 import numpy as np
 import pytest
 from fake_cublas import narrowed, tf32, widened
+from numpy.lib.stride_tricks import as_strided
 
 from dnn.backend.cuda.cublaslt import (
     BIAS_BATCH_STRIDE,
@@ -165,6 +167,41 @@ def test_types_that_no_gpu_multiplies(ops):
     for a, b, out in (("f2", "f4", "f4"), ("f4", "f4", "f2"), ("i4", "i4", "i4")):
         with pytest.raises(DtypeError, match=f"does not multiply {b} by {a} to {out}"):
             ops.gemm(arrays[a], arrays[b], arrays[out])
+
+
+def test_what_cublas_cannot_count_is_refused(ops):
+    """Instead of being cut to 32 bits; no element of these is there."""
+
+    def matrix(*shape):
+        strides = tuple(4 * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return fake_cupy._wrap(as_strided(np.zeros(1, "f4"), shape, strides))
+
+    long = 2**31
+    for a, b in (
+        ((long, 1), (1, 1)),
+        ((1, long), (long, 1)),
+        ((1, 1), (1, long)),
+        ((long, 1, 1), (1, 1)),
+    ):
+        operands = matrix(*a), matrix(*b), matrix(*a[:-1], b[-1])
+        for call in (ops.gemm, ops.lt.prepare):
+            with pytest.raises(ShapeError, match="cuBLAS takes 2,147,483,647 rows, columns or mat"):
+                call(*operands)
+
+
+def test_elements_beyond_32_bits_are_found(ops):
+    """By kernels of ours; of 2 GiB of zeros, four pages are touched."""
+    far = 2**31 + 8
+    x = fake_cupy._wrap(np.zeros(far + 1, "?"))
+    x._host[far] = True
+    ends, out = x[::far], fake_cupy.empty((2,), "?")
+    ops.copy(ends, out)
+    assert ops.to_host(out).tolist() == [False, True]
+    ops.take_rows(x, ops.asarray(np.array([far, 0])), out)
+    assert ops.to_host(out).tolist() == [True, False]
+    x._host[far] = False
+    ops.copy(ops.asarray(np.array([True, True])), ends)
+    assert x._host[[0, 1, far - 1, far]].tolist() == [True, False, False, True]
 
 
 def test_conversions_round_to_the_nearest(ops):
