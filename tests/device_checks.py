@@ -366,6 +366,15 @@ def check_arithmetic(device):
             np.testing.assert_array_equal(result, expected[name], err_msg=name)
         there += there
         np.testing.assert_array_equal(there, values * 2)
+        misfits = {
+            "add": lambda a: a + a.T,
+            "matmul": lambda a: a @ a,
+            "subtract": lambda a: np.subtract(a, a, out=a[0]),
+            "multiply": lambda a: a.__imul__(a[None, :, None]),
+        }
+        for name, call in misfits.items():
+            with pytest.raises(dnn.ShapeError, match=rf"^{name}: \(2, 3\) and .* do not fit"):
+                call(there)
         there.set(1, 1, 0.5)
         assert there.get(1, 1) == 0.5
         here = dnn.Tensor.from_array(values, device="cpu")

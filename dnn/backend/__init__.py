@@ -62,9 +62,10 @@ def ops_for(device: str, routines: RoutineTable | None = None) -> Ops:
     if device == "numpy":
         return Ops()
     if device == "cuda" or str(device).startswith("cuda:"):
+        gpu = Device.of(device)
         from dnn.backend.cuda.ops import CudaOps
 
-        return CudaOps(Device.of(device), routines=routines)
+        return CudaOps(gpu, routines=routines)
     if device != "cpu":
         raise unknown_name("device", device, ["cpu", "numpy", "cuda"])
     if not has_numba():

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dnn.errors import DeviceError, OutOfDeviceMemory, unknown_name
+from dnn.errors import ConfigurationError, DeviceError, OutOfDeviceMemory, unknown_name
 
 __all__ = [
     "CPU",
@@ -51,7 +51,10 @@ class Device:
 
     @classmethod
     def of(cls, name: str | Device) -> Device:
-        """Return the device of a name, there or not; a device is returned as it is."""
+        """Return the device of a name, there or not; a device is returned as it is.
+
+        What is no such name is a `ConfigurationError`.
+        """
         if isinstance(name, Device):
             return name
         kind, colon, index = str(name).partition(":")
@@ -59,6 +62,8 @@ class Device:
             return CPU
         if kind == "cuda" and (not colon or index.isdecimal()):
             return cls("cuda", int(index or 0))
+        if kind == "cuda":
+            raise ConfigurationError(f"unknown device {name!r}: {_gpus_here()}")
         raise unknown_name("device", name, ["cpu", "cuda", "cuda:1"])
 
     def require(self) -> None:
@@ -71,6 +76,15 @@ class Device:
 
 
 CPU = Device("cpu")
+
+
+def _gpus_here() -> str:
+    """Say which GPUs this process sees, by the names that they have here."""
+    problem = cuda_problem()
+    if problem is not None:
+        return f'a GPU is "cuda:0", "cuda:1" and so on, and none can be used here: {problem}'
+    count = import_cupy().cuda.runtime.getDeviceCount()
+    return f"this process sees {', '.join(f'cuda:{index}' for index in range(count))}"
 
 
 def import_cupy() -> Any:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from dnn.backend import Array
 from dnn.backend.device import CPU, Device
 from dnn.errors import DeviceError, OutOfRangeError, ShapeError
+from dnn.graph.node import Shape
 from dnn.memory import MemoryKind, MemoryManager
 from dnn.tensor.elements import Elements, View, is_foreign
 
@@ -84,7 +85,14 @@ class Arithmetic(Elements, np.lib.mixins.NDArrayOperatorsMixin):
             options["where"] = array_of(where)
         if out:
             options["out"] = tuple(array_of(x, True) for x in out)
-        result = getattr(ufunc, method)(*map(array_of, inputs), **options)
+        try:
+            result = getattr(ufunc, method)(*map(array_of, inputs), **options)
+        except ValueError as error:
+            shapes = [np.shape(x) for x in inputs], [np.shape(x) for x in out]
+            if method != "__call__" or _fit(ufunc, *shapes):
+                raise
+            given = " and ".join(str(shape) for part in shapes for shape in part)
+            raise ShapeError(ufunc.__name__, f"{given} do not fit: {error}", *shapes[0]) from None
         if out:
             return out[0] if len(out) == 1 else out
         if isinstance(result, tuple):
@@ -223,8 +231,15 @@ class Arithmetic(Elements, np.lib.mixins.NDArrayOperatorsMixin):
         ShapeError
             If the shapes do not fit.
         """
-        try:
-            return self @ other
-        except ValueError as error:
-            message = f"{self.shape} and {np.shape(other)} do not fit: {error}"
-            raise ShapeError("dot", message, self.shape, np.shape(other)) from None
+        return self @ other
+
+
+def _fit(ufunc: np.ufunc, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> bool:
+    """Whether elementwise operands broadcast, and that to the shapes of the outputs."""
+    if ufunc.signature is not None:  # as matmul has one
+        return False
+    try:
+        result = np.broadcast_shapes(*inputs)
+        return all(np.broadcast_shapes(result, shape) == shape for shape in outputs)
+    except ValueError:
+        return False

@@ -67,6 +67,17 @@ def test_facts_of_a_gpu(cupy):
     }
 
 
+def test_an_unknown_gpu_is_told_which_there_are(cupy):
+    message = r"unknown device 'cuda:x': this process sees cuda:0$"
+    for call in (dnn.ops_for, device.Device.of, device_facts):
+        with pytest.raises(dnn.ConfigurationError, match=message):
+            call("cuda:x")
+    cupy.cuda.runtime.driverGetVersion = lambda: 0
+    device.cuda_problem.cache_clear()
+    with pytest.raises(dnn.ConfigurationError, match="none can be used here: there is no NVIDIA"):
+        dnn.NeuralNetwork(dnn.mlp(2, [], 2), device="cuda:")
+
+
 def test_facts_of_the_cpu():
     facts = device_facts("cpu")
     assert facts["device"] == "cpu"

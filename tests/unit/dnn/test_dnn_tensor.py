@@ -370,6 +370,17 @@ def test_shapes_that_do_not_fit():
         tensor.item()
     with pytest.raises(ShapeError, match="no length"):
         len(Tensor(()))
+    with pytest.raises(ShapeError, match=r"^add: \(2, 6\) and \(5,\) do not fit: ") as raised:
+        _ = tensor + np.ones(5)
+    assert raised.value.shapes == ((2, 6), (5,))
+    for call in (lambda: tensor @ tensor, lambda: tensor.dot([1, 2]), lambda: np.ones(3) @ tensor):
+        with pytest.raises(ShapeError, match=r"^matmul: .* do not fit"):
+            call()
+    with pytest.raises(ShapeError, match=r"^multiply: .*\(3, 1, 6\)"):
+        tensor *= np.ones((3, 1, 6))
+    with pytest.raises(ValueError, match="casting") as other:  # no shape is to blame
+        np.add(tensor, tensor, casting="nonsense")
+    assert not isinstance(other.value, ShapeError)
 
 
 # -- CSV ------------------------------------------------------------------------------------------
