@@ -94,6 +94,12 @@ class Convolution:
         return height, width
 
     @property
+    def is_empty(self) -> bool:
+        """Whether an array has no element."""
+        lengths = (self.images, self.channels, self.filters, *self.window)
+        return min(*lengths, *self.size, *self.out_size, self.models or 1) < 1
+
+    @property
     def x_shape(self) -> tuple[int, ...]:
         """Shape of x and its gradient in the layout, of one model."""
         return in_layout(self.layout, self.images, self.channels, *self.size)

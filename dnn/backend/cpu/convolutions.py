@@ -1,7 +1,7 @@
 """The compiled routines of convolution, in the order in which they are preferred.
 
-Each stands in a module of its own with a function ``routine(problem)``, which returns None for what
-it does not take.
+Each stands in a module of its own with a function of a problem, which returns None for what it does
+not take.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu import direct_rows, im2col
+from dnn.backend.cpu import direct_rows, im2col, winograd
 
 __all__ = ["ROUTINES"]
 
 ROUTINES: tuple[Callable[[Convolution], Routine | None], ...] = (
+    winograd.winograd4,
     direct_rows.routine,
     im2col.routine,
+    winograd.winograd2,
 )

@@ -69,7 +69,7 @@ def routine(problem: Convolution) -> Routine | None:
     -------
     Routine or None
     """
-    if problem.layout == "NHWC" or problem.dtype not in ("f4", "f8") or _is_empty(problem):
+    if problem.layout == "NHWC" or problem.dtype not in ("f4", "f8") or problem.is_empty:
         return None
     if problem.layout == "NCHW" and problem.stride[1] != 1:
         return None  # neighbours in a row of y meet no neighbours in x
@@ -86,11 +86,6 @@ def routine(problem: Convolution) -> Routine | None:
 def _kernel(problem: Convolution) -> _Kernel:
     """Return the kernel, whose tables live as long as the process: programs point to them."""
     return _Weights(problem) if problem.kind == "weights" else _Rows(problem)
-
-
-def _is_empty(problem: Convolution) -> bool:
-    lengths = (problem.images, problem.channels, problem.filters, *problem.window)
-    return min(*lengths, *problem.size, *problem.out_size, problem.models or 1) < 1
 
 
 class _Strides(NamedTuple):

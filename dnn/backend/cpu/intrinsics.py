@@ -26,6 +26,7 @@ __all__ = [
     "pointer",
     "scratch",
     "transpose",
+    "transpose_four",
     "walk",
 ]
 
@@ -136,7 +137,7 @@ def scratch(context, size_bytes):
 
 
 @intrinsic
-def _transpose_four(context, source, source_step, target, target_step, like):
+def transpose_four(context, source, source_step, target, target_step, like):
     """Transpose a block of four rows: addresses, and bytes from row to row."""
 
     def generate(context, builder, signature, arguments):
@@ -176,7 +177,7 @@ def transpose(x, leading, out):
     for i in range(0, rows - 3, 4):
         for j in range(0, columns - 3, 4):
             at, to = source + (i * leading + j) * item, target + (j * rows + i) * item
-            _transpose_four(at, leading * item, to, rows * item, x[0])
+            transpose_four(at, leading * item, to, rows * item, x[0])
         for j in range(columns // 4 * 4, columns):
             for k in range(i, i + 4):
                 out[j, k] = x[k * leading + j]

@@ -1,0 +1,230 @@
+"""Blocks of a matrix product that stay in registers, as vector code.
+
+One block is ``rows`` x ``panel`` elements of ``c = a @ b`` (see `registers`), summed over the whole
+depth. What b has for it lies in one piece, a panel; elements of a are read one by one and spread
+over a vector. LLVM keeps the block in registers because nothing here is an array. [1]_ [2]_
+
+Imported when something is compiled, and only then: see `cache`.
+
+References
+----------
+.. [1] Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008.
+.. [2] Dukhan, The Indirect Convolution Algorithm, 2019: rows of a by a list of addresses.
+"""
+
+# Numba infers the types of what it compiles.
+# mypy: disallow_untyped_defs=False, disallow_untyped_calls=False
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from dnn.backend.cpu.registers import registers
+
+__all__ = [
+    "FAST",
+    "FLOAT",
+    "LANES",
+    "PANEL",
+    "ROWS",
+    "VECTOR",
+    "WORD",
+    "load_vector",
+    "load_word",
+    "product_of_columns",
+    "product_of_listed_columns",
+    "product_of_listed_rows",
+    "product_of_rows",
+    "splat",
+    "store_vector",
+]
+
+LANES, PANEL, ROWS = registers()
+FLOAT, WORD = ir.FloatType(), ir.IntType(64)
+VECTOR = ir.VectorType(FLOAT, LANES)
+FAST = ("contract", "nsz")
+"""Multiply and add may be one instruction."""
+
+FLOAT_BYTES = 4
+VECTOR_BYTES = FLOAT_BYTES * LANES
+
+
+def load_vector(builder, address):
+    """Load a vector of float32 from an address."""
+    return builder.load(builder.inttoptr(address, VECTOR.as_pointer()), align=FLOAT_BYTES)
+
+
+def store_vector(builder, value, address):
+    """Store a vector of float32 at an address."""
+    builder.store(value, builder.inttoptr(address, VECTOR.as_pointer()), align=FLOAT_BYTES)
+
+
+def load_word(builder, address):
+    """Load an integer of 64 bits from an address."""
+    return builder.load(builder.inttoptr(address, WORD.as_pointer()))
+
+
+def splat(builder, value):
+    """Return a vector of which each element is the value."""
+    undefined = ir.Constant(VECTOR, ir.Undefined)
+    first = builder.insert_element(undefined, value, ir.IntType(32)(0))
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
+    return builder.shuffle_vector(first, undefined, lanes)
+
+
+def _product(builder, depth, start, targets, operands):
+    """Generate one block of a product.
+
+    Parameters
+    ----------
+    depth : number of terms
+    start : whether to add to what c is, instead of to 0
+    targets : addresses of the block's rows in c
+    operands : function of k to the addresses of the elements of a, one for each row, and of b's row
+    """
+    zero = ir.Constant(VECTOR, [0.0] * LANES)
+    columns = [VECTOR_BYTES * v for v in range(PANEL // LANES)]
+    places = [builder.add(row, WORD(column)) for row in targets for column in columns]
+
+    before = builder.block
+    loading = builder.append_basic_block("loading")
+    entered = builder.append_basic_block("entered")
+    builder.cbranch(builder.icmp_signed("!=", start, WORD(0)), loading, entered)
+    builder.position_at_end(loading)
+    given = [load_vector(builder, place) for place in places]
+    builder.branch(entered)
+
+    builder.position_at_end(entered)
+    sums = []
+    for value in given:
+        node = builder.phi(VECTOR)
+        node.add_incoming(zero, before)
+        node.add_incoming(value, loading)
+        sums.append(node)
+    body = builder.append_basic_block("body")
+    done = builder.append_basic_block("done")
+    builder.cbranch(builder.icmp_signed(">", depth, WORD(0)), body, done)
+
+    builder.position_at_end(body)
+    k = builder.phi(WORD)
+    k.add_incoming(WORD(0), entered)
+    nodes = []
+    for value in sums:
+        node = builder.phi(VECTOR)
+        node.add_incoming(value, entered)
+        nodes.append(node)
+    elements, b_row = operands(k)
+    vectors = [load_vector(builder, builder.add(b_row, WORD(column))) for column in columns]
+    totals = []
+    for i, element in enumerate(elements):
+        value = builder.load(builder.inttoptr(element, FLOAT.as_pointer()), align=FLOAT_BYTES)
+        factor = splat(builder, value)
+        for v, vector in enumerate(vectors):
+            term = builder.fmul(factor, vector, flags=FAST)
+            totals.append(builder.fadd(term, nodes[i * len(vectors) + v], flags=FAST))
+    following = builder.add(k, WORD(1))
+    k.add_incoming(following, body)
+    for node, total in zip(nodes, totals, strict=True):
+        node.add_incoming(total, body)
+    builder.cbranch(builder.icmp_signed("<", following, depth), body, done)
+
+    builder.position_at_end(done)
+    results = []
+    for value, total in zip(sums, totals, strict=True):
+        node = builder.phi(VECTOR)
+        node.add_incoming(value, entered)
+        node.add_incoming(total, body)
+        results.append(node)
+    for node, place in zip(results, places, strict=True):
+        store_vector(builder, node, place)
+
+
+def _steps(builder, base, step):
+    """Return the addresses of a block's rows that are `step` bytes apart."""
+    return [builder.add(base, builder.mul(step, WORD(i))) for i in range(ROWS)]
+
+
+def _listed(builder, addresses, offset):
+    """Return the addresses in a list, plus an offset."""
+    places = _steps(builder, addresses, WORD(8))
+    return [builder.add(load_word(builder, place), offset) for place in places]
+
+
+_SIX, _SEVEN = (types.void(*[types.int64] * n) for n in (6, 7))
+
+
+@intrinsic
+def product_of_rows(context, a, a_step, b, depth, c, c_step, start):
+    """``c[i] = sum(a[i, k] * b[k] for k)``; steps are bytes from row to row of a and of c."""
+
+    def generate(context, builder, signature, arguments):
+        a, a_step, b, depth, c, c_step, start = arguments
+        rows = _steps(builder, a, a_step)
+
+        def operands(k):
+            along = builder.mul(k, WORD(FLOAT_BYTES))
+            panel_row = builder.add(b, builder.mul(k, WORD(FLOAT_BYTES * PANEL)))
+            return [builder.add(row, along) for row in rows], panel_row
+
+        _product(builder, depth, start, _steps(builder, c, c_step), operands)
+        return context.get_dummy_value()
+
+    return _SEVEN, generate
+
+
+@intrinsic
+def product_of_columns(context, a, a_step, b, depth, c, c_step, start):
+    """``c[i] = sum(a[k, i] * b[k] for k)``."""
+
+    def generate(context, builder, signature, arguments):
+        a, a_step, b, depth, c, c_step, start = arguments
+
+        def operands(k):
+            row = builder.add(a, builder.mul(k, a_step))
+            panel_row = builder.add(b, builder.mul(k, WORD(FLOAT_BYTES * PANEL)))
+            return _steps(builder, row, WORD(FLOAT_BYTES)), panel_row
+
+        _product(builder, depth, start, _steps(builder, c, c_step), operands)
+        return context.get_dummy_value()
+
+    return _SEVEN, generate
+
+
+@intrinsic
+def product_of_listed_rows(context, a_rows, a_offset, b, depth, c_rows, c_offset):
+    """``c[i] += sum(a[i, k] * b[k] for k)``; rows of a and c begin at addresses in two lists."""
+
+    def generate(context, builder, signature, arguments):
+        a_rows, a_offset, b, depth, c_rows, c_offset = arguments
+        rows = _listed(builder, a_rows, a_offset)
+
+        def operands(k):
+            along = builder.mul(k, WORD(FLOAT_BYTES))
+            panel_row = builder.add(b, builder.mul(k, WORD(FLOAT_BYTES * PANEL)))
+            return [builder.add(row, along) for row in rows], panel_row
+
+        _product(builder, depth, WORD(1), _listed(builder, c_rows, c_offset), operands)
+        return context.get_dummy_value()
+
+    return _SIX, generate
+
+
+@intrinsic
+def product_of_listed_columns(context, a_rows, a_offset, b_rows, depth, c, c_step):
+    """``c[i] += sum(a[k, i] * b[k] for k)``; row k of a and of b begins at an address in a list."""
+
+    def generate(context, builder, signature, arguments):
+        a_rows, a_offset, b_rows, depth, c, c_step = arguments
+
+        def operands(k):
+            word = builder.mul(k, WORD(8))
+            row = builder.add(load_word(builder, builder.add(a_rows, word)), a_offset)
+            panel_row = load_word(builder, builder.add(b_rows, word))
+            return _steps(builder, row, WORD(FLOAT_BYTES)), panel_row
+
+        _product(builder, depth, WORD(1), _steps(builder, c, c_step), operands)
+        return context.get_dummy_value()
+
+    return _SIX, generate

@@ -1,0 +1,328 @@
+"""Winograd's convolution: 3 x 3 windows with fewer multiplications, for images in NHWC.
+
+A tile of ``m x m`` results comes from ``(m + 2) x (m + 2)`` points. With the matrices A, B, G of
+`matrices`, for each image, channel c and filter k ::
+
+    y = A' [sum over c of (G w G') * (B' x B)] A          forward; and dx from dy and turned windows
+    dw = G' [sum over tiles of (B' x B) * (A dy A')] G    the transpose of the same formula
+
+where ``*`` is elementwise: so for each of the points there is one product of matrices, tiles by
+channels by filters. F(4 x 4, 3 x 3) multiplies 36 times for 16 results instead of 144 times; its
+error is some 10 times that of F(2 x 2, 3 x 3), see ``docs/convolution.md``.
+
+A thread does all of its part, tile by tile or filter by filter, so that what is transformed stays
+in its cache. Sums are cut nowhere, so results do not depend on the number of threads.
+
+References
+----------
+.. [1] Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
+.. [2] Winograd, Arithmetic Complexity of Computations, 1980.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnn.backend.convolution import Convolution, Routine
+from dnn.backend.cpu.blas import blas_threads
+from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.kernels import cuts
+from dnn.backend.cpu.program import Native, Record, address_of
+from dnn.backend.cpu.registers import registers
+from dnn.backend.ops import Array, Step
+
+__all__ = ["TAPS", "WINDOW", "matrices", "winograd2", "winograd4"]
+
+WINDOW = 3
+TAPS = WINDOW * WINDOW
+
+FEW_TILES = 128
+"""Up to so many tiles are done at once, and weights are transformed piece by piece between the
+products: at small maps the transformed weights would be most of the traffic."""
+
+CHUNK_TILES = 32
+"""With more, so many tiles are done at once, so that they stay in the cache."""
+
+DEPTH = 128
+"""So many channels are summed up in one go."""
+
+_FLOAT_BYTES = 4
+
+
+def matrices(tile: int) -> tuple[Array, Array, Array]:
+    """Return ``B'``, ``A'`` and G for tiles of 2 x 2 or 4 x 4 results, float64."""
+    if tile == 2:
+        of_input = [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, -1, 0, 1]]
+        of_output = [[1, 1, 1, 0], [0, 1, -1, 1]]
+        of_window = [[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]]
+    else:
+        of_input = [
+            [4, 0, -5, 0, 1, 0],
+            [0, -4, -4, 1, 1, 0],
+            [0, 4, -4, -1, 1, 0],
+            [0, -2, -1, 2, 1, 0],
+            [0, 2, -1, -2, 1, 0],
+            [0, 4, 0, -5, 0, 1],
+        ]
+        of_output = [
+            [1, 1, 1, 1, 1, 0],
+            [0, 1, -1, 2, -2, 0],
+            [0, 1, 1, 4, 4, 0],
+            [0, 1, -1, 8, -8, 1],
+        ]
+        of_window = [
+            [1 / 4, 0, 0],
+            [-1 / 6, -1 / 6, -1 / 6],
+            [-1 / 6, 1 / 6, -1 / 6],
+            [1 / 24, 1 / 12, 1 / 6],
+            [1 / 24, -1 / 12, 1 / 6],
+            [0, 0, 1],
+        ]
+    a, b, c = (np.array(x, float) for x in (of_input, of_output, of_window))
+    return a, b, c
+
+
+class _Task(NamedTuple):
+    """What the kernels need to know of a problem; channels are those that are summed up.
+
+    For the gradient of the data x is dy, channels are filters, and the other way round.
+    """
+
+    tile: int
+    kind: str
+    images: int
+    channels: int
+    filters: int
+    size: tuple[int, int]
+    out_size: tuple[int, int]
+    down: int
+    right: int
+    relu: bool
+
+    @property
+    def points(self) -> int:
+        return (self.tile + WINDOW - 1) ** 2
+
+    @property
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of an image, down and to the right."""
+        down, right = (-(-length // self.tile) for length in self.out_size)
+        return down, right
+
+    @property
+    def all_tiles(self) -> int:
+        return self.images * self.tiles[0] * self.tiles[1]
+
+    @property
+    def few(self) -> bool:
+        return self.all_tiles <= FEW_TILES
+
+    @property
+    def chunk(self) -> int:
+        """How many tiles are done at once."""
+        return self.all_tiles if self.few else CHUNK_TILES
+
+    @property
+    def padded_channels(self) -> int:
+        return _up(self.channels, registers().lanes)
+
+    @property
+    def panels(self) -> int:
+        return -(-self.filters // registers().panel)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What all transformed weights take; they are kept where there are many tiles."""
+        if self.few or self.kind == "weights":
+            return 0
+        return self.points * self.padded_channels * self.panels * _row_bytes()
+
+    @property
+    def geometry(self) -> list[int]:
+        """The fields that all but the transform of weights have after the addresses."""
+        sizes = [*self.size, self.channels, self.down, self.right, *self.out_size, self.filters]
+        return [*sizes, *self.tiles, self.chunk]
+
+    def pieces(self, number: int) -> list[tuple[slice, slice]]:
+        """Cut the work: into tiles and panels of results, or channels and panels of weights."""
+        all_panels = slice(0, self.panels)
+        if self.kind == "weights":
+            lanes = registers().lanes
+            whole = slice(0, self.padded_channels)
+            if self.padded_channels // lanes >= number:
+                return [(cut, all_panels) for cut in cuts(self.padded_channels, number, lanes)]
+            return [(whole, cut) for cut in cuts(self.panels, number)]
+        if self.few:
+            return [(slice(0, self.all_tiles), cut) for cut in cuts(self.panels, number)]
+        return [(cut, all_panels) for cut in cuts(self.all_tiles, number, registers().rows)]
+
+    def piece_bytes(self, first: slice, panels: slice) -> int:
+        """Return what a piece of the work takes."""
+        lanes, panel, rows = registers()
+        row = _row_bytes()
+        length: int = first.stop - first.start
+        across: int = panels.stop - panels.start
+        if self.kind == "weights":
+            most = min(self.chunk, self.all_tiles)
+            zeros = _up(max(self.channels + lanes, self.filters + panel), lanes) * _FLOAT_BYTES
+            tiles = most * (length + lanes) * _FLOAT_BYTES
+            gradients = most * across * row
+            depth = min(self.depth, length) if self.few else length
+            sums = depth * (1 if self.few else across) * row
+            return zeros + self.points * (tiles + gradients + sums)
+        most = _up(min(self.chunk, length), rows)
+        zeros = self.padded_channels * _FLOAT_BYTES + row
+        tiles = most * (self.padded_channels + lanes) * _FLOAT_BYTES
+        block = min(self.depth, self.padded_channels) * row if self.few else 0
+        return zeros + self.points * (most * row + tiles + block)
+
+    @property
+    def depth(self) -> int:
+        """Channels of a block of weights."""
+        return DEPTH
+
+
+def _up(length: int, unit: int) -> int:
+    return -(-length // unit) * unit
+
+
+def _row_bytes() -> int:
+    return registers().panel * _FLOAT_BYTES
+
+
+@cache
+def _entry(kernel: str, tile: int) -> int:
+    body = f"    winograd_kernels.{kernel}_{tile}(r)\n"
+    return entry_of(f"from dnn.backend.cpu import winograd_kernels\n{HEADER}{body}")
+
+
+def _space_bytes(task: _Task, number: int) -> int:
+    """Return what the work in a number of pieces takes."""
+    return sum(_up(task.piece_bytes(*piece), 64) for piece in task.pieces(number))
+
+
+Arguments = tuple[Any, ...]
+"""Task, input, weights or second input, bias, result, memory, piece of the work."""
+
+
+def _whole(task: _Task) -> tuple[slice, slice]:
+    return task.pieces(1)[0]
+
+
+def _split(arguments: Arguments, number: int) -> list[Arguments]:
+    task, *arrays, space, _ = arguments
+    while _space_bytes(task, number) > space.size:
+        number -= 1
+    at, pieces = 0, []
+    for piece in task.pieces(number):
+        end = at + _up(task.piece_bytes(*piece), 64)
+        pieces.append((task, *arrays, space[at:end], piece))
+        at = end
+    return pieces
+
+
+def _maps_record(*arguments: Any) -> Record:
+    task, x, w, transformed, bias, out, space, (tiles, panels) = arguments
+    fields = [
+        *(address_of(x), address_of(w), address_of(out), address_of(space)),
+        *(*task.geometry, tiles.start, tiles.stop, panels.start, panels.stop, task.depth),
+        0 if transformed is None else address_of(transformed),
+        0 if bias is None else address_of(bias),
+        *(task.relu, task.kind == "data"),
+    ]
+    return _entry("forward", task.tile), [int(field) for field in fields]
+
+
+def _gradient_record(*arguments: Any) -> Record:
+    task, x, dy, dw, space, (channels, panels) = arguments
+    fields = [
+        *(address_of(x), address_of(dy), address_of(dw), address_of(space)),
+        *(*task.geometry, task.all_tiles),
+        *(channels.start, channels.stop, panels.start, panels.stop, task.depth),
+    ]
+    return _entry("gradient", task.tile), fields
+
+
+def _weights_record(task: _Task, w: Array, target: Array, panels: slice) -> Record:
+    fields = [address_of(w), address_of(target), int(task.kind == "data"), task.channels]
+    fields += [task.filters, task.depth, panels.start, panels.stop]
+    return _entry("weights", task.tile), fields
+
+
+def _split_weights(arguments: Arguments, number: int) -> list[Arguments]:
+    task, w, target, _ = arguments
+    return [(task, w, target, cut) for cut in cuts(task.panels, number)]
+
+
+def _unreachable(*arguments: Any) -> None:
+    raise AssertionError("every array of a routine has a record")
+
+
+_transform_weights = Native(_weights_record, _unreachable, _split_weights)
+_maps = Native(_maps_record, _unreachable, _split)
+_gradient = Native(_gradient_record, _unreachable, _split)
+
+
+def _routine(tile: int, problem: Convolution) -> Routine | None:
+    plain = problem.stride == (1, 1) and problem.dilation == (1, 1) and problem.groups == 1
+    if problem.window != (WINDOW, WINDOW) or not plain:
+        return None
+    if problem.layout != "NHWC" or problem.dtype != "f4" or problem.is_empty:
+        return None
+    (top, _), (left, _) = problem.padding
+    sizes = (problem.channels, problem.filters, problem.size, problem.out_size)
+    if problem.kind == "data":
+        last = WINDOW - 1
+        sizes, top, left = (*sizes[1::-1], *sizes[:1:-1]), last - top, last - left
+    task = _Task(tile, problem.kind, problem.images, *sizes, top, left, problem.relu)
+    size = max(_space_bytes(task, number) for number in range(1, blas_threads() + 1))
+    kept = task.weight_bytes
+
+    def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
+        assert workspace is not None
+        space, transformed = workspace[kept:], workspace[:kept] if kept else None
+        made: list[Step] = []
+        for first, second, bias, result in _models(problem, inputs, out):
+            if problem.kind == "weights":
+                made.append((_gradient, (task, first, second, result, space, _whole(task))))
+                continue
+            if transformed is not None:
+                panels = slice(0, task.panels)
+                made.append((_transform_weights, (task, second, transformed, panels)))
+            arrays = (first, second, transformed, bias, result)
+            made.append((_maps, (task, *arrays, space, _whole(task))))
+        return made
+
+    return Routine(f"winograd{tile}", kept + size, steps)
+
+
+def _models(
+    problem: Convolution, inputs: Sequence[Array], out: Array
+) -> list[tuple[Array, Array, Array | None, Array]]:
+    """Return the inputs, the bias and the result of each model."""
+    bias = inputs[2] if problem.bias else None
+    if problem.models is None:
+        return [(inputs[0], inputs[1], bias, out)]
+    made = []
+    for k in range(problem.models):
+        first, second = (
+            x[k] if has else x for x, has in zip(inputs[:2], problem.stacked, strict=True)
+        )
+        made.append(
+            (first, second, bias[k] if bias is not None and bias.ndim == 2 else bias, out[k])
+        )
+    return made
+
+
+def winograd2(problem: Convolution) -> Routine | None:
+    """Return convolution by F(2 x 2, 3 x 3), or None for a problem that it does not take."""
+    return _routine(2, problem)
+
+
+def winograd4(problem: Convolution) -> Routine | None:
+    """Return convolution by F(4 x 4, 3 x 3), or None for a problem that it does not take."""
+    return _routine(4, problem)
