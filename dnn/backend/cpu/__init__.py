@@ -6,11 +6,13 @@ From the ground up:
 2. `program`: kernels that run one after the other without Python.
 3. `kernels`: what makes a kernel of a loop written in Python. `chains`: kernels of formulas.
 4. A file for each kind of structured operation, with its loops and the arrays that these take:
-   `products` (by `blas`), `reductions`, `gathers`, `classification`, `noise`, `updates` of
-   optimizers (`fused_update` does them right behind products), and the routines of `convolutions`:
-   `direct_rows`, `winograd` (by `register_tiles`, whose sizes are those of `registers`).
+   `products` (by `blas`), `reductions`, `gathers`, `classification`, `noise`, `pooling`, `updates`
+   of optimizers (`fused_update` does them right behind products), and the routines of
+   `convolutions`: `direct_rows`, `winograd` (by `register_tiles`, whose sizes are those of
+   `registers`).
 5. `ops`: `CpuOps`, which a plan asks.
 
 Numba is imported by what only compiles: `compiling`, `intrinsics`, `vector_math`,
-`thread_pool_kernels`, `direct_rows_kernels`, `register_tiles` and `winograd_kernels`.
+`thread_pool_kernels`, `vectors`, `direct_rows_kernels`, `pooling_kernels`, `register_tiles` and
+`winograd_kernels`.
 """

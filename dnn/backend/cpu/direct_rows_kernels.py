@@ -18,96 +18,12 @@ from numba.extending import intrinsic
 from dnn.backend.cpu.cache import FLAGS
 from dnn.backend.cpu.direct_rows import ROWS_AT_ONCE, lanes_of
 from dnn.backend.cpu.intrinsics import address_of_words, pointer, scratch
+from dnn.backend.cpu.vectors import NUMBERS, WORD, Vectors
 
 __all__ = ["rows_kernel", "weights_kernel"]
 
 CHUNK_ELEMENTS = 1024
 """Of a row, so that the rows that a block of filters and taps needs stay in the nearest cache."""
-
-_WORD, _INDEX = ir.IntType(64), ir.IntType(32)
-_CONTRACT = ("contract",)
-_NUMBERS = {"f4": (ir.FloatType(), types.float32, 4), "f8": (ir.DoubleType(), types.float64, 8)}
-
-
-class _Vectors:
-    """What writes instructions on vectors of one type of elements."""
-
-    def __init__(self, code, builder):
-        self.element, _, self.item = _NUMBERS[code]
-        self.lanes = lanes_of(code)
-        self.type = ir.VectorType(self.element, self.lanes)
-        self.builder = builder
-        self.bytes = self.lanes * self.item
-
-    def address(self, base, *terms):
-        """Return base + sum of (number, factor)."""
-        for number, factor in terms:
-            factor = _WORD(factor) if isinstance(factor, int) else factor
-            base = self.builder.add(base, self.builder.mul(number, factor))
-        return base
-
-    def place(self, address, kind=None):
-        return self.builder.inttoptr(address, (kind or self.type).as_pointer())
-
-    def splat(self, value):
-        undefined = ir.Constant(self.type, ir.Undefined)
-        one = self.builder.insert_element(undefined, value, _INDEX(0))
-        zeros = ir.Constant(ir.VectorType(_INDEX, self.lanes), None)
-        return self.builder.shuffle_vector(one, undefined, zeros)
-
-    def number(self, address):
-        """Load one element."""
-        return self.builder.load(self.place(address, self.element))
-
-    def mask(self, left):
-        """Return which lanes lie before an end that is `left` elements away."""
-        kind = ir.VectorType(_WORD, self.lanes)
-        many = self.builder.insert_element(ir.Constant(kind, ir.Undefined), left, _INDEX(0))
-        zeros = ir.Constant(ir.VectorType(_INDEX, self.lanes), None)
-        many = self.builder.shuffle_vector(many, ir.Constant(kind, ir.Undefined), zeros)
-        return self.builder.icmp_signed("<", ir.Constant(kind, list(range(self.lanes))), many)
-
-    def load(self, address, mask=None):
-        place = self.place(address)
-        if mask is None:
-            return self.builder.load(place, align=self.item)
-        kind = ir.FunctionType(self.type, [place.type, _INDEX, mask.type, self.type])
-        name = f"llvm.masked.load.{self._suffix()}.p0"
-        load = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        zeros = ir.Constant(self.type, None)
-        return self.builder.call(load, [place, _INDEX(self.item), mask, zeros])
-
-    def store(self, values, address, mask=None):
-        place = self.place(address)
-        if mask is None:
-            self.builder.store(values, place, align=self.item)
-            return
-        kind = ir.FunctionType(ir.VoidType(), [self.type, place.type, _INDEX, mask.type])
-        name = f"llvm.masked.store.{self._suffix()}.p0"
-        store = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        self.builder.call(store, [values, place, _INDEX(self.item), mask])
-
-    def total(self, values):
-        """Return the sum of the lanes, in an order that depends on their number alone."""
-        kind = ir.FunctionType(self.element, [self.element, self.type])
-        name = f"llvm.vector.reduce.fadd.{self._suffix()}"
-        add = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        return self.builder.call(add, [self.element(0), values], fastmath=("reassoc",))
-
-    def multiply_add(self, total, a, b):
-        """Add a b to what stands in a variable."""
-        product = self.builder.fmul(a, b, flags=_CONTRACT)
-        added = self.builder.fadd(self.builder.load(total), product, flags=_CONTRACT)
-        self.builder.store(added, total)
-
-    def variables(self, *lengths):
-        """Return variables, which become registers."""
-        if not lengths:
-            return cgutils.alloca_once(self.builder, self.type)
-        return [self.variables(*lengths[1:]) for _ in range(lengths[0])]
-
-    def _suffix(self):
-        return f"v{self.lanes}f{8 * self.item}"
 
 
 def _tile(code, filters, vectors, masked):
@@ -117,13 +33,13 @@ def _tile(code, filters, vectors, masked):
     def tile(context, x, w, bias, out, rows, columns, left, steps):
         def generate(context, builder, signature, arguments):
             x, w, bias, out, rows, columns, left, steps = arguments
-            v = _Vectors(code, builder)
+            v = Vectors(code, builder)
             channels, x_c, x_r, x_s, w_f, w_c, w_r, w_s, bias_f, out_f, relu = [
-                builder.load(v.place(builder.add(steps, _WORD(8 * i)), _WORD)) for i in range(11)
+                builder.load(v.place(builder.add(steps, WORD(8 * i)), WORD)) for i in range(11)
             ]
-            offsets = [_WORD(i * v.bytes) for i in range(vectors)]
+            offsets = [WORD(i * v.bytes) for i in range(vectors)]
             masks = [
-                v.mask(builder.sub(left, _WORD(i * v.lanes))) if masked else None
+                v.mask(builder.sub(left, WORD(i * v.lanes))) if masked else None
                 for i in range(vectors)
             ]
             totals = v.variables(filters, vectors)
@@ -149,7 +65,7 @@ def _tile(code, filters, vectors, masked):
                         v.multiply_add(totals[f][i], weight, read[i])
             # Without ReLU nothing is less than the least value.
             zero, least = v.element(0), v.element(-np.inf)
-            floor = v.splat(builder.select(builder.icmp_signed("!=", relu, _WORD(0)), zero, least))
+            floor = v.splat(builder.select(builder.icmp_signed("!=", relu, WORD(0)), zero, least))
             for f in range(filters):
                 for i, (offset, mask) in enumerate(zip(offsets, masks, strict=True)):
                     y = builder.load(totals[f][i])
@@ -168,7 +84,7 @@ def rows_kernel(code, filters, vectors):
     tail_vectors = (vectors + 1) // 2
     whole = _tile(code, filters, vectors, masked=False)
     tail = _tile(code, filters, tail_vectors, masked=True)
-    item = _NUMBERS[code][2]
+    item = NUMBERS[code][2]
     width, tail_width = vectors * lanes_of(code), tail_vectors * lanes_of(code)
 
     @njit(**FLAGS)
@@ -224,16 +140,14 @@ def _dot_tile(code, filters, taps):
     def dot_tile(context, dy, dy_f, x, offsets, totals, segments, dy_segment, x_segment, length):
         def generate(context, builder, signature, arguments):
             dy, dy_f, x, offsets, totals, segments, dy_segment, x_segment, length = arguments
-            v = _Vectors(code, builder)
-            places = [
-                [_WORD((f * taps + k) * v.bytes) for k in range(taps)] for f in range(filters)
-            ]
+            v = Vectors(code, builder)
+            places = [[WORD((f * taps + k) * v.bytes) for k in range(taps)] for f in range(filters)]
             sums = v.variables(filters, taps)
             for f in range(filters):
                 for k in range(taps):
                     builder.store(v.load(builder.add(totals, places[f][k])), sums[f][k])
             starts = [
-                builder.add(x, builder.load(v.place(builder.add(offsets, _WORD(8 * k)), _WORD)))
+                builder.add(x, builder.load(v.place(builder.add(offsets, WORD(8 * k)), WORD)))
                 for k in range(taps)
             ]
 
@@ -244,18 +158,18 @@ def _dot_tile(code, filters, taps):
                     for f in range(filters):
                         v.multiply_add(sums[f][k], rows[f], read)
 
-            whole = builder.sdiv(length, _WORD(v.lanes))
-            left = builder.srem(length, _WORD(v.lanes))
+            whole = builder.sdiv(length, WORD(v.lanes))
+            left = builder.srem(length, WORD(v.lanes))
             mask = v.mask(left)
-            has_tail = builder.icmp_signed(">", left, _WORD(0))
+            has_tail = builder.icmp_signed(">", left, WORD(0))
             with cgutils.for_range(builder, segments) as over_segments:
                 segment = over_segments.index
                 dy_at, x_at = v.address(dy, (segment, dy_segment)), builder.mul(segment, x_segment)
                 with cgutils.for_range(builder, whole) as over_vectors:
-                    along = builder.mul(over_vectors.index, _WORD(v.bytes))
+                    along = builder.mul(over_vectors.index, WORD(v.bytes))
                     add(builder.add(dy_at, along), builder.add(x_at, along))
                 with builder.if_then(has_tail):
-                    along = builder.mul(whole, _WORD(v.bytes))
+                    along = builder.mul(whole, WORD(v.bytes))
                     add(builder.add(dy_at, along), builder.add(x_at, along), mask)
             for f in range(filters):
                 for k in range(taps):
@@ -275,20 +189,20 @@ def _column_tile(code, filters, taps):
     def column_tile(context, dy, dy_f, x, totals, segments, dy_segment, x_segment, length):
         def generate(context, builder, signature, arguments):
             dy, dy_f, x, totals, segments, dy_segment, x_segment, length = arguments
-            v = _Vectors(code, builder)
-            places = [builder.add(totals, _WORD(f * taps * v.bytes)) for f in range(filters)]
+            v = Vectors(code, builder)
+            places = [builder.add(totals, WORD(f * taps * v.bytes)) for f in range(filters)]
             sums = v.variables(filters)
             for place, total in zip(places, sums, strict=True):
                 builder.store(v.load(place), total)
-            vectors = builder.sdiv(builder.add(length, _WORD(v.lanes - 1)), _WORD(v.lanes))
+            vectors = builder.sdiv(builder.add(length, WORD(v.lanes - 1)), WORD(v.lanes))
             with cgutils.for_range(builder, segments) as over_segments:
                 segment = over_segments.index
                 dy_at = v.address(dy, (segment, dy_segment))
                 x_at = v.address(x, (segment, x_segment))
                 with cgutils.for_range(builder, vectors) as over_vectors:
                     i = over_vectors.index
-                    along = builder.mul(i, _WORD(v.bytes))
-                    mask = v.mask(builder.sub(length, builder.mul(i, _WORD(v.lanes))))
+                    along = builder.mul(i, WORD(v.bytes))
+                    mask = v.mask(builder.sub(length, builder.mul(i, WORD(v.lanes))))
                     read = v.load(builder.add(x_at, along), mask)
                     for f, total in enumerate(sums):
                         at = v.address(builder.add(dy_at, along), (dy_f, f))
@@ -310,7 +224,7 @@ def _lane_sums(code):
     def store_sum(context, source, target):
         def generate(context, builder, signature, arguments):
             source, target = arguments
-            v = _Vectors(code, builder)
+            v = Vectors(code, builder)
             builder.store(v.total(v.load(source)), v.place(target, v.element))
             return context.get_dummy_value()
 
@@ -319,7 +233,7 @@ def _lane_sums(code):
     @intrinsic
     def store_zeros(context, target):
         def generate(context, builder, signature, arguments):
-            v = _Vectors(code, builder)
+            v = Vectors(code, builder)
             v.store(ir.Constant(v.type, None), arguments[0])
             return context.get_dummy_value()
 
@@ -332,7 +246,7 @@ def weights_kernel(code, filters, taps):
     """Return the kernel of `direct_rows.Weights` for blocks of so many filters and taps."""
     dot_tile, column_tile = _dot_tile(code, filters, taps), _column_tile(code, filters, taps)
     store_sum, store_zeros = _lane_sums(code)
-    item = _NUMBERS[code][2]
+    item = NUMBERS[code][2]
     vector = lanes_of(code) * item
     sums_bytes = filters * taps * vector
     scratch_bytes, offsets_bytes = ROWS_AT_ONCE * sums_bytes, 8 * taps

@@ -13,6 +13,7 @@ from dnn.backend.cpu import (
     classification,
     gathers,
     noise,
+    pooling,
     products,
     recurrence,
     reductions,
@@ -25,6 +26,7 @@ from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.program import Native, link
 from dnn.backend.formula import Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step
+from dnn.backend.pooling import Pooling
 from dnn.backend.recurrence import GradientArrays, Recurrence
 from dnn.backend.routines import CANDIDATES, ConvolutionChoices, choose_convolution
 
@@ -105,6 +107,10 @@ class CpuOps(Ops):
         """Return a recurrence's gradient as one kernel over all time steps."""
         found = recurrence.gradient_step(of, arrays)
         return super().recurrence_gradient(of, arrays) if found is None else [found]
+
+    def pooling(self, problem: Pooling) -> Routine:
+        """Return the compiled routine where there is one."""
+        return pooling.routine(problem) or super().pooling(problem)
 
     def link(
         self,

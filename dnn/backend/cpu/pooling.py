@@ -1,0 +1,104 @@
+"""Pooling of images: one pass over x, with the windows of some vectors in registers.
+
+Vectors lie in lines of y. In CHWN and NHWC a line is what is innermost, all images or all channels,
+of one window; in NCHW it is a row of windows, and the elements of x that one tap of the window
+meets lie a stride apart. A map, of a channel or an image, is done by one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.convolution import Routine
+from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.kernels import SPLIT_ELEMENTS, cuts
+from dnn.backend.cpu.program import Native, Record, address_of
+from dnn.backend.ops import Array, Step
+from dnn.backend.pooling import Pooling
+
+__all__ = ["routine"]
+
+KINDS = ("max", "max_gradient", "average", "average_gradient")
+
+
+def routine(problem: Pooling) -> Routine | None:
+    """Return pooling in one pass, or None for a kind that it is not for.
+
+    Parameters
+    ----------
+    problem : Pooling
+
+    Returns
+    -------
+    Routine or None
+    """
+    if problem.kind not in KINDS or not prod(problem.x_shape):
+        return None
+    kernel = _kernel(problem)
+
+    def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
+        return [(kernel, (*inputs, out))]
+
+    return Routine("lines", 0, steps)
+
+
+@cache
+def _kernel(problem: Pooling) -> _Lines:
+    """Return the kernel, which lives as long as the process: programs point to its counts."""
+    return _Lines(problem)
+
+
+class _Lines(Native):
+    """A pooling as a kernel of a program; its arguments are the arrays, and maybe a part."""
+
+    def __init__(self, problem: Pooling) -> None:
+        super().__init__(self._record, self._in_numpy, self._in_parts)
+        self.problem = problem
+        inner = {"CHWN": problem.images, "NHWC": problem.channels, "NCHW": 1}[problem.layout]
+        self.maps = problem.images * problem.channels // inner
+        is_exact = problem.window == problem.stride and not any(map(any, problem.padding))
+        is_exact = is_exact and all(
+            n % step == 0 for n, step in zip(problem.size, problem.stride, strict=True)
+        )
+        self.counts = problem.counts() if problem.kind.startswith("average") else np.zeros(1)
+        (top, _), (left, _) = problem.padding
+        self.fields = [*problem.size, inner, *problem.out_size, *problem.window, *problem.stride]
+        self.fields += [top, left, address_of(self.counts)]
+        self.source = _source(problem.kind, problem.dtype, inner == 1, not is_exact)
+
+    def __repr__(self) -> str:
+        return f"pooling: {self.problem.kind}"
+
+    def _in_numpy(self, *arguments: Any) -> None:
+        raise AssertionError(f"{self.problem} was compiled for arrays that it does not take")
+
+    def _in_parts(self, arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+        if prod(self.problem.x_shape) < SPLIT_ELEMENTS:
+            return []
+        return [(*arguments, cut) for cut in cuts(self.maps, parts)]
+
+    def _record(self, *arguments: Any) -> Record | None:
+        arrays = [x for x in arguments if not isinstance(x, slice)]
+        part = arguments[-1] if isinstance(arguments[-1], slice) else slice(0, self.maps)
+        if not all(x.flags.c_contiguous and x.dtype == self.problem.dtype for x in arrays):
+            return None
+        # Of a gradient dx is where x is otherwise, and x so many bytes further on.
+        of_x, of_y = arrays[0], arrays[-1]
+        given = 0
+        if self.problem.kind.endswith("gradient"):
+            of_x, of_y = of_y, of_x
+            given = address_of(arrays[-2]) - address_of(of_x)
+        fields = [part.start, part.stop, *self.fields]
+        return entry_of(self.source), [*fields, address_of(of_x), address_of(of_y), given]
+
+
+@cache
+def _source(kind: str, code: str, is_row: bool, overlaps: bool) -> str:
+    made = f"pooling_kernels.pooling_kernel({kind!r}, {code!r}, {is_row}, {overlaps})"
+    module = "from dnn.backend.cpu import pooling_kernels"
+    return f"{module}\n\nkernel = {made}\n{HEADER}    kernel(r)\n"
