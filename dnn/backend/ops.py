@@ -451,6 +451,10 @@ class Ops:
         """Return the routine that is to compute a convolution."""
         return self.convolutions(problem)[0]
 
+    def image_layout(self, problems: Sequence[Convolution]) -> str:
+        """Return in which order of axes convolutions that hand images on to each other are fast."""
+        return "NCHW"
+
     def pooling(self, problem: Pooling) -> Routine:
         """Return the routine that is to compute a pooling."""
         return pool_by_taps(self, problem)

@@ -33,6 +33,10 @@ from dnn.backend.routines import CANDIDATES, ConvolutionChoices, choose_convolut
 __all__ = ["CpuOps"]
 
 
+FEW_CHANNELS = 32
+"""Up to so many, images stand side by side in a vector; above, channels do."""
+
+
 class CpuOps(Ops):
     """Array functions on the CPU, in compiled loops.
 
@@ -111,6 +115,13 @@ class CpuOps(Ops):
     def pooling(self, problem: Pooling) -> Routine:
         """Return the compiled routine where there is one."""
         return pooling.routine(problem) or super().pooling(problem)
+
+    def image_layout(self, problems: Sequence[Convolution]) -> str:
+        """Return CHWN, vectors of images, where channels are few; else NHWC, of channels."""
+        if not problems:
+            return "NCHW"
+        few = all(max(each.channels, each.filters) <= FEW_CHANNELS for each in problems)
+        return "CHWN" if few else "NHWC"
 
     def link(
         self,

@@ -12,7 +12,7 @@ from dnn.backend import Ops, Pooling
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.graph.arguments import check_same_type, describe
 from dnn.graph.node import Node, Shape, check_nodes
-from dnn.graph.operation import Arrays, Operation, Step, apply, register, reshaped, stack_all
+from dnn.graph.operation import Arrays, Operation, Step, apply, register, stack_all
 from dnn.graph.operations.convolution import (
     check_floats,
     does_not_fit,
@@ -25,14 +25,20 @@ __all__ = ["average_pool2d", "max_pool2d"]
 
 
 class OnePooling(Operation):
-    """What they have in common: all is said by the attribute ``problem``."""
+    """What they have in common: all is said by the attribute ``problem``.
+
+    Of K models, ``models``, arrays have a leading axis, which makes so many images more, or
+    channels, whichever stands first.
+    """
 
     kind: ClassVar[str]
     contiguous = (0, 1)
 
     def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
         problem: Pooling = attributes["problem"]
-        *shapes, out = problem.shapes
+        models = attributes.get("models")
+        front = () if models is None else (models,)
+        *shapes, out = ((*front, *shape) for shape in problem.shapes)
         given = [x.shape for x in inputs]
         dtype = check_same_type(self.name, inputs)
         if given != shapes:
@@ -42,28 +48,33 @@ class OnePooling(Operation):
         return out, dtype
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        size = ops.pooling(node.attributes["problem"]).workspace_bytes
+        size = ops.pooling(self._of_all(node)).workspace_bytes
         return [((size,), np.dtype(np.uint8))] if size else []
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        routine = ops.pooling(node.attributes["problem"])
+        problem = self._of_all(node)
+        *inputs, out = (
+            x.reshape(shape)
+            for x, shape in zip((*arrays.inputs, arrays.out), problem.shapes, strict=True)
+        )
         space = arrays.workspace[0] if arrays.workspace else None
-        return routine.steps(arrays.inputs, arrays.out, space)
+        return ops.pooling(problem).steps(inputs, out, space)
+
+    def _of_all(self, node: Node) -> Pooling:
+        """Return the problem of all models together."""
+        problem: Pooling = node.attributes["problem"]
+        models = node.attributes.get("models") or 1
+        if problem.layout[0] == "C":
+            return replace(problem, channels=models * problem.channels)
+        return replace(problem, images=models * problem.images)
 
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
     ) -> Node:
-        """Make models so many images more, or channels, whichever stands first."""
-        problem: Pooling = node.attributes["problem"]
-        if problem.layout[0] == "C":
-            problem = replace(problem, channels=models * problem.channels)
-        else:
-            problem = replace(problem, images=models * problem.images)
-        flat = [
-            reshaped(x, shape)
-            for x, shape in zip(stack_all(inputs, stacked, models), problem.shapes, strict=False)
-        ]
-        return reshaped(apply(self.name, *flat, problem=problem), (models, *node.shape))
+        if node.attributes.get("models") is not None:
+            return super().with_models(node, inputs, stacked, models)
+        problem = node.attributes["problem"]
+        return apply(self.name, *stack_all(inputs, stacked, models), problem=problem, models=models)
 
 
 @register

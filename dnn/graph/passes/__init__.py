@@ -4,6 +4,7 @@
 |---|---|
 | `simplification` | constant_folding, common_subexpressions, dead_code, buffer_reuse, |
 | | softmax_cross_entropy |
+| `image_layout` | batch_norm_folding, image_layout, convolution_relu |
 | `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
 | `fusion` | elementwise_fusion, matmul_bias_activation, products_last |
 """
@@ -21,6 +22,11 @@ from dnn.graph.passes.graph import (
     precision_passes,
     register_pass,
     rewrite,
+)
+from dnn.graph.passes.image_layout import (
+    batch_norm_folding,
+    convolution_relu,
+    image_layout,
 )
 from dnn.graph.passes.precision import (
     bfloat16,
@@ -41,17 +47,20 @@ __all__ = [
     "PASSES",
     "Graph",
     "Pass",
+    "batch_norm_folding",
     "bfloat16",
     "buffer_reuse",
     "checking_passes",
     "common_subexpressions",
     "constant_folding",
+    "convolution_relu",
     "dead_code",
     "default_passes",
     "elementwise_fusion",
     "explain",
     "float16",
     "graph_of",
+    "image_layout",
     "matmul_bias_activation",
     "mixed_precision",
     "optimise",

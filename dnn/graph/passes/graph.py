@@ -56,12 +56,15 @@ class Graph:
         node that is not in it is its own.
     reuses_buffers : bool
         Memory whose last reader has run may be taken by another node.
+    ops : Ops
+        What is to compute it; some passes ask what pays there.
     """
 
     outputs: tuple[Node, ...]
     order: tuple[Node, ...]
     mapping: Mapping[Node, Node] = field(default_factory=dict)
     reuses_buffers: bool = False
+    ops: Ops = field(default_factory=Ops, compare=False)
 
     def __getitem__(self, node: Node) -> Node:
         """Return the node that now holds the value of a node of the first graph."""
@@ -213,7 +216,10 @@ class Pass(NamedTuple):
 
 PASSES: dict[str, Pass] = {}
 
-BEFORE_OWN = ("constant_folding", "common_subexpressions", "dead_code")
+BEFORE_OWN = (
+    *("constant_folding", "common_subexpressions", "dead_code"),
+    *("batch_norm_folding", "image_layout", "convolution_relu"),
+)
 AFTER_OWN = ("buffer_reuse",)
 
 
@@ -281,11 +287,12 @@ def optimise(
     DtypeError
         If `outputs` is no sequence of nodes.
     """
-    names = default_passes(ops or Ops()) if passes is None else tuple(passes)
+    ops = ops or Ops()
+    names = default_passes(ops) if passes is None else tuple(passes)
     for name in names:
         if name not in PASSES:
             raise unknown_name("pass", name, PASSES)
-    graph = graph_of(outputs)
+    graph = replace(graph_of(outputs), ops=ops)
     for name in names:
         before, graph = graph, PASSES[name].run(graph)
         if watch is not None:

@@ -19,10 +19,12 @@ from dnn.backend.ops import Ops
 
 
 def test_every_function_of_the_oracle_has_one_on_the_gpu() -> None:
-    # `device` is set in `__init__`; what is done to images consists of others.
+    # `device` is set in `__init__`; what is done to images and sequences consists of others.
     wanted = {name for name, _ in inspect.getmembers(Ops) if not name.startswith("_")}
     missing = {name for name in wanted if getattr(CudaOps, name) is getattr(Ops, name)}
-    assert missing == {"convolution", "convolutions", "device", "pooling"}, sorted(missing)
+    images = {"convolution", "convolutions", "image_layout", "pooling"}
+    recurrences = {"recurrence", "recurrence_gradient"}
+    assert missing == {"device", *images, *recurrences}, sorted(missing)
 
 
 def test_kernels_are_named_uniquely() -> None:

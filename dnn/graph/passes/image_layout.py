@@ -1,0 +1,235 @@
+"""Passes over networks of images: the order of axes that is fast, and what joins a convolution.
+
+Layers write images as (N, C, H, W). `image_layout` rewrites what belongs together - convolutions,
+poolings, and all that is done to their images element by element - into the order of axes that the
+device asks for, with transposes at the border alone: those inside cancel as they arise. A transpose
+that moves nothing, since the axes that are longer than 1 keep their order, is a reshape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dnn.backend import Convolution
+from dnn.graph.node import Node, Shape
+from dnn.graph.operation import apply, reshaped
+from dnn.graph.operations.convolution import OneConvolution
+from dnn.graph.operations.elementwise import Elementwise
+from dnn.graph.operations.normalisation import Normalise
+from dnn.graph.operations.pooling import OnePooling
+from dnn.graph.operations.shapes import transpose
+from dnn.graph.passes.graph import Graph, register_pass, rewrite
+from dnn.graph.passes.simplification import dead_code
+
+__all__ = ["batch_norm_folding", "convolution_relu", "image_layout"]
+
+PLAIN = "NCHW"
+
+
+@register_pass("image_layout")
+def image_layout(graph: Graph) -> Graph:
+    """Bring images into the order of axes that is fast, with transposes at the border alone."""
+    layouts = _layouts(graph)
+    if not layouts:
+        return graph
+    there: dict[Node, tuple[Node, str]] = {}  # an image as layers have it -> in which order, too
+
+    def moved(x: Node, layout: str) -> Node:
+        """Return an image, or what broadcasts to one, in a layout."""
+        if x in there and there[x][1] == layout:
+            return there[x][0]
+        if x.kind == "broadcast_to" and x.ndim >= 4:
+            (small,) = x.inputs
+            y = apply("broadcast_to", moved(small, layout), shape=_shape(x.shape, layout))
+        else:
+            y = _permuted(_four(x), PLAIN, layout)
+        if x.ndim >= 4:
+            there[x] = y, layout
+        return y
+
+    def back(y: Node, layout: str, name: str) -> Node:
+        x = _permuted(y, layout, PLAIN)
+        x.name = x.name or name
+        there[x] = y, layout
+        return x
+
+    def rule(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        operation = node.operation
+        if isinstance(operation, OneConvolution | OnePooling):
+            layout = layouts.get(node, PLAIN)
+            problem = node.attributes["problem"]
+            if layout == problem.layout:
+                return None
+            images = [
+                x if is_weight else moved(x, layout)
+                for x, is_weight in zip(inputs, _weights(problem, inputs), strict=True)
+            ]
+            attributes = {**node.attributes, "problem": replace(problem, layout=layout)}
+            y = apply(node.kind, *images, **attributes)
+            y.name = node.name
+            is_image = node.kind != "conv2d_weight_gradient"
+            return back(y, layout, node.name) if is_image else y
+        found = [there[x][1] for x in inputs if x in there]
+        if not found:
+            return None
+        layout = found[0]
+        if isinstance(operation, Elementwise | Normalise) and node.ndim >= 4:
+            operands = [moved(x, layout) for x in inputs]
+            # Of a normalisation nothing but its product is left to do: its gradient is written.
+            kind = "multiply" if isinstance(operation, Normalise) else node.kind
+            chosen = operands[1:] if isinstance(operation, Normalise) else operands
+            return back(apply(kind, *chosen, **node.attributes), layout, node.name)
+        if node.kind == "sum_to" and inputs[0].ndim >= 4:
+            missing = inputs[0].ndim - node.ndim
+            target = (1,) * missing + node.shape
+            total = apply("sum_to", moved(inputs[0], layout), shape=_shape(target, layout))
+            if missing:
+                return reshaped(_permuted(total, layout, PLAIN), node.shape)
+            return back(total, layout, node.name)
+        return None
+
+    return dead_code(rewrite(graph, rule))
+
+
+def _weights(problem: Any, inputs: Sequence[Node]) -> list[bool]:
+    """Say which inputs are no images: weights and a bias."""
+    if not isinstance(problem, Convolution):
+        return [False] * len(inputs)
+    if problem.kind == "weights":
+        return [False, False]
+    return [False, *(True for _ in inputs[1:])]
+
+
+def _shape(shape: Shape, layout: str) -> Shape:
+    """Return a shape whose last four axes are NCHW in the order of a layout."""
+    *front, _, _, _, _ = shape
+    return (*front, *(shape[len(front) + PLAIN.index(letter)] for letter in layout))
+
+
+def _four(x: Node) -> Node:
+    """Return what broadcasts to images with four axes at least."""
+    return reshaped(x, (1,) * (4 - x.ndim) + x.shape) if 0 < x.ndim < 4 else x
+
+
+def _permuted(x: Node, have: str, want: str) -> Node:
+    """Return images in another order of the last four axes; a reshape where nothing moves."""
+    if have == want or not x.ndim:
+        return x
+    front = x.ndim - 4
+    axes = (*range(front), *(front + have.index(letter) for letter in want))
+    shape = tuple(x.shape[i] for i in axes)
+    long = [i for i in axes if x.shape[i] != 1]
+    return reshaped(x, shape) if long == sorted(long) else transpose(x, axes)
+
+
+def _layouts(graph: Graph) -> dict[Node, str]:
+    """Return the layout of each convolution and pooling, the same for all that are connected."""
+    group: dict[Node, Node] = {}
+
+    def root(node: Node) -> Node:
+        while group[node] is not node:
+            group[node] = group[group[node]]
+            node = group[node]
+        return node
+
+    for node in graph.order:
+        if not _carries_images(node):
+            continue
+        group[node] = node
+        for x in node.inputs:
+            if x in group:
+                group[root(x)] = node
+    problems: dict[Node, list[Any]] = {}
+    for node in group:
+        if isinstance(node.operation, OneConvolution | OnePooling):
+            problems.setdefault(root(node), []).append(node.attributes["problem"])
+    chosen = {
+        first: graph.ops.image_layout([each for each in several if isinstance(each, Convolution)])
+        for first, several in problems.items()
+    }
+    return {
+        node: chosen[root(node)]
+        for node in group
+        if isinstance(node.operation, OneConvolution | OnePooling)
+        and node.attributes["problem"].layout == PLAIN
+        and chosen[root(node)] != PLAIN
+    }
+
+
+def _carries_images(node: Node) -> bool:
+    if isinstance(node.operation, OneConvolution | OnePooling):
+        return True
+    is_elementwise = isinstance(node.operation, Elementwise | Normalise)
+    return node.ndim >= 4 and (is_elementwise or node.kind in ("sum_to", "broadcast_to"))
+
+
+@register_pass("convolution_relu")
+def convolution_relu(graph: Graph) -> Graph:
+    """Let a convolution take the relu that alone reads it."""
+    readers = graph.readers()
+
+    def join(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node.kind != "relu" or node.inputs[0].kind != "conv2d" or readers[node.inputs[0]] != 1:
+            return None
+        (x,) = inputs
+        if x.kind != "conv2d":
+            return None
+        y = apply("conv2d", *x.inputs, problem=replace(x.attributes["problem"], relu=True))
+        y.name = x.name or node.name
+        return y
+
+    return dead_code(rewrite(graph, join))
+
+
+@register_pass("batch_norm_folding")
+def batch_norm_folding(graph: Graph) -> Graph:
+    """Multiply weights, and not images, by a number for each filter; add a bias within.
+
+    So a prediction with batch norm is one convolution for each layer. Where the image is read
+    elsewhere too, as in training, nothing is folded.
+    """
+    readers = graph.readers()
+
+    def fold(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node.kind not in ("multiply", "add"):
+            return None
+        for i, other in ((0, 1), (1, 0)):
+            x, by = inputs[i], inputs[other]
+            if readers[node.inputs[i]] != 1 or x.kind != "conv2d":
+                continue
+            problem: Convolution = x.attributes["problem"]
+            vector = _of_filters(by, x, problem)
+            if vector is None or x.shape != node.shape or problem.relu:
+                continue
+            image, w, *bias = x.inputs
+            if node.kind == "add":
+                total = bias[0] + vector if bias else vector
+                y = apply("conv2d", image, w, total, problem=replace(problem, bias=True))
+            else:
+                is_stacked = vector.ndim == 2 or problem.stacked[1]
+                if is_stacked and not problem.stacked[1] and problem.models is None:
+                    continue
+                factor = reshaped(vector, (*vector.shape, 1, 1, 1))
+                scaled = [each * vector for each in bias]
+                now = replace(problem, stacked=(problem.stacked[0], is_stacked))
+                y = apply("conv2d", image, w * factor, *scaled, problem=now)
+            y.name = x.name
+            return y
+        return None
+
+    return dead_code(rewrite(graph, fold))
+
+
+def _of_filters(x: Node, image: Node, problem: Convolution) -> Node | None:
+    """Return one number for each filter that is broadcast to images, as (filters,), or None."""
+    shape = (1,) * (4 - x.ndim) + x.shape
+    if len(shape) > image.ndim or problem.layout != PLAIN:
+        return None
+    *front, n, c, height, width = shape
+    if c != problem.filters or (n, height, width) != (1, 1, 1):
+        return None
+    if front and (problem.models is None or front != [problem.models]):
+        return None
+    return reshaped(x, (*front, c))

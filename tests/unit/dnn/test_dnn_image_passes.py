@@ -1,0 +1,172 @@
+"""Passes over networks of images: the layout, relu and batch norm within a convolution."""
+
+import numpy as np
+import pytest
+
+import dnn
+from dnn import graph, nets
+from dnn.backend import Ops, ops_for
+from dnn.graph.models import with_models
+from dnn.graph.passes import optimise
+
+F8 = np.float64
+
+
+class Prefers(Ops):
+    """NumPy's functions, with a layout that is asked for."""
+
+    def __init__(self, layout):
+        super().__init__()
+        self.layout = layout
+
+    def image_layout(self, problems):
+        return self.layout
+
+
+def branches(x, w, v, scale):
+    """All that the pass knows: a shortcut, pooling, channels' means, numbers for each channel."""
+    y = graph.relu(graph.conv2d(x, w, padding=1))
+    beside = graph.normalise(graph.conv2d(y, v, stride=2), (0, 2, 3), 1e-3).values
+    y = graph.max_pool2d(y, 3, stride=2, padding=1) * scale + beside
+    y = graph.average_pool2d(y, 2) + graph.mean(y, (2, 3), keepdims=True)
+    return graph.reshape(y, (y.shape[0], -1)) * 0.5
+
+
+def values_and_gradients(models=None):
+    """Return nodes, what is wanted of them, and values to feed."""
+    generator = np.random.default_rng(0)
+    shapes = [(3, 2, 8, 6), (4, 2, 3, 3), (4, 4, 1, 1), (4, 1, 1)]
+    nodes = [graph.placeholder(shape, F8) for shape in shapes]
+    y = branches(*nodes)
+    wanted = [y, *graph.gradients(graph.sum(y * y * y), nodes)]
+    if models is None:
+        return wanted, {node: generator.normal(size=node.shape) for node in nodes}
+    now = with_models(wanted, models, nodes[1:])
+    leaves = [now.get(node, node) for node in nodes]
+    return [now[node] for node in wanted], {
+        node: generator.normal(size=node.shape) for node in leaves
+    }
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "CHWN"])
+@pytest.mark.parametrize("models", [None, 3])
+def test_a_layout_changes_no_value(layout, models):
+    wanted, feeds = values_and_gradients(models)
+    expected = graph.evaluate(wanted, feeds, passes=())
+    for ops in (Prefers(layout), ops_for("cpu")):
+        for found, value in zip(graph.evaluate(wanted, feeds, ops), expected, strict=True):
+            np.testing.assert_allclose(found, value, rtol=1e-9, atol=1e-12)
+    known = optimise(wanted, None, Prefers(layout)).order
+    problems = [node.attributes["problem"] for node in known if "problem" in node.attributes]
+    assert {problem.layout for problem in problems} == {layout}
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "CHWN"])
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        # The input, unless it has one channel; then a map of more than one element, which is
+        # flattened: there, and back. A map of one element moves in CHWN alone.
+        (nets.lenet5, {"NHWC": 2, "CHWN": 3}),
+        (nets.vgg16, {"NHWC": 1, "CHWN": 3}),
+        (nets.resnet18, {"NHWC": 1, "CHWN": 3}),
+    ],
+    ids=["lenet5", "vgg16", "resnet18"],
+)
+def test_no_transposes_stand_between_layers_that_agree(layers, expected, layout):
+    network = dnn.NeuralNetwork(layers(), seed=0, device="cpu")._network
+    order = training_graph(network, Prefers(layout)).order
+    problems = [node.attributes["problem"] for node in order if "problem" in node.attributes]
+    assert {problem.layout for problem in problems} == {layout}
+    moved = [node for node in order if node.kind == "transpose" and node.ndim == 4]
+    assert len(moved) == expected[layout], moved
+
+
+def training_graph(network, ops):
+    """Return the graph of a training step, after the passes that pay with `ops`."""
+    x = graph.placeholder((2, *network.input_shape), network.dtype, "x")
+    for layer in network.layers:
+        layer.begin(network._noise)
+    outputs = network.outputs(x)
+    loss = network.loss.value(outputs, network.loss.target(outputs))
+    wanted = [loss, *graph.gradients(loss, network._variables)]
+    wanted += [node for layer in network.layers for node in layer.assignments]
+    return optimise(wanted, None, ops)
+
+
+def test_a_relu_alone_behind_a_convolution_is_part_of_it():
+    x = graph.placeholder((2, 3, 5, 5), F8)
+    w, b = graph.placeholder((4, 3, 3, 3), F8), graph.placeholder((4,), F8)
+    y = graph.conv2d(x, w, b)
+    generator = np.random.default_rng(0)
+    feeds = {node: generator.normal(size=node.shape) for node in (x, w, b)}
+    (found,) = optimise([graph.relu(y)]).outputs
+    assert found.kind == "conv2d"
+    assert found.attributes["problem"].relu
+    for wanted in ([graph.relu(y)], [graph.relu(y), y]):  # of the latter both are needed
+        got = graph.evaluate(wanted, feeds)
+        for a, b_ in zip(got, graph.evaluate(wanted, feeds, passes=()), strict=True):
+            np.testing.assert_array_equal(a, b_)
+    assert optimise([graph.relu(y), y]).outputs[0].kind == "relu"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_batch_norm_is_folded_into_the_convolution_for_predictions(bias):
+    layers = [
+        *(dnn.Input(3, 8, 8), dnn.Conv2D(8, 3, padding="same", bias=bias), dnn.BatchNorm()),
+        *(dnn.Activation("relu"), dnn.Conv2D(4, 1), dnn.GlobalAvgPool2D()),
+    ]
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(16, 3, 8, 8))
+    model = dnn.NeuralNetwork(layers, "mean_squared_error", dnn.SGD(0.05), seed=0, dtype="float64")
+    model.fit(x, generator.normal(size=(16, 4)), epochs=3, batch_size=8)
+    expected = model.predict(x)
+    batch = model._network.plan("evaluation", 16)
+    order = batch.plan.graph.order
+    first = next(node for node in order if node.kind == "conv2d")
+    assert first.attributes["problem"].bias
+    assert first.attributes["problem"].relu
+    shapes = [node.shape for node in order if node.kind in ("multiply", "add", "fused")]
+    assert all(np.prod(shape) < 16 * 8 * 8 for shape in shapes), shapes  # nothing on images
+    y = graph.placeholder(x.shape, F8)
+    for layer in model._network.layers:
+        layer.begin(None)
+    values = {**model.parameters, **model._network.states}
+    outputs = model._network.outputs(y)
+    feeds = {y: x}
+    for node in graph.graph_of([outputs]).order:
+        if node.kind == "variable":
+            feeds[node] = values[node.name]
+    (plain,) = graph.evaluate([outputs], feeds, passes=())
+    np.testing.assert_allclose(expected, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_in_training_batch_norm_stays():
+    model = dnn.NeuralNetwork(
+        [
+            *(dnn.Input(1, 6, 6), dnn.Conv2D(4, 3, bias=False), dnn.BatchNorm()),
+            *(dnn.Flatten(), dnn.FullyConnected(2)),
+        ],
+        seed=0,
+    )
+    order = model._network.plan("training", 4).plan.graph.order
+    (forward,) = (node for node in order if node.kind == "conv2d")
+    assert not forward.attributes["problem"].bias
+
+
+def test_k_networks_predict_with_folded_weights_as_each_alone():
+    def layers():
+        return [
+            *(dnn.Input(2, 6, 6), dnn.Conv2D(4, 3, bias=False), dnn.BatchNorm()),
+            *(dnn.Activation("relu"), dnn.Flatten(), dnn.FullyConnected(3)),
+        ]
+
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(32, 2, 6, 6)).astype("f4"), np.arange(32) % 3
+    together = dnn.Ensemble(layers(), optimizer=dnn.SGD(0.1), seeds=[1, 2])
+    together.fit(x, y, epochs=1, batch_size=16)
+    found = together.predict_proba(x)
+    for k, seed in enumerate((1, 2)):
+        alone = dnn.NeuralNetwork(layers(), optimizer=dnn.SGD(0.1), seed=seed)
+        alone.fit(x, y, epochs=1, batch_size=16)
+        np.testing.assert_array_equal(found[k], alone.predict_proba(x))
