@@ -22,12 +22,12 @@ import itertools
 import os
 import sys
 import weakref
-from collections import deque
 from types import SimpleNamespace
 from typing import ClassVar
 
 import cuda_emulator
 import numpy as np
+from fake_streams import Event, Graph, Stream, copy_in_stream, deviceSynchronize  # noqa: F401
 
 __version__ = "14.2.0+standin"
 
@@ -119,7 +119,7 @@ class ndarray:
             out = np.empty(self.shape, self.dtype)
         if out.shape != self.shape or out.dtype != self.dtype:
             raise ValueError(f"get writes {self.shape} of {self.dtype}")
-        _copy("copy to host", stream, out, self._host)
+        copy_in_stream("copy to host", stream, out, self._host)
         if blocking:
             (stream or Stream.now[-1]).synchronize()
         return out
@@ -129,7 +129,7 @@ class ndarray:
             raise TypeError("set takes an array of the host, of the same type")
         if host.shape != self.shape:
             raise ValueError(f"set takes the same shape, {self.shape} and not {host.shape}")
-        _copy("copy to device", stream, self._host, host)
+        copy_in_stream("copy to device", stream, self._host, host)
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=(), **options):
         if any(isinstance(x, np.ndarray) and x.ndim for x in (*inputs, *out)):
@@ -150,20 +150,6 @@ def _reduction(name):
 
 for _name in ("all", "any", "argmax", "max", "mean", "min", "prod", "sum"):
     setattr(ndarray, _name, _reduction(_name))
-
-
-def _copy(what, stream, out, x):
-    """Copy at once, or on a stream of its own when it is waited for: whoever does not wait sees."""
-
-    def work():
-        Stream.log.append(what)
-        out[...] = x
-
-    if stream is None or stream is Stream.now[-1]:
-        work()
-    else:
-        Stream.log.append(f"{what} begins")
-        stream.begun.append(work)
 
 
 def _wrap(host):
@@ -366,95 +352,6 @@ def sum(x, axis=None, dtype=None, out=None, keepdims=False):
     return out
 
 
-class Graph:
-    """What was put into a stream while it captured."""
-
-    launched: ClassVar[int] = 0
-
-    def __init__(self, work):
-        self.work = work
-
-    def launch(self, stream=None):
-        Graph.launched += 1
-        Stream.log.append("graph")
-        for function in self.work:
-            function()
-
-
-class Stream:
-    """A queue: what is put into it is done at once, or kept while it captures.
-
-    Copies that are begun on it, while another stream is the current one, wait in `begun`.
-    """
-
-    now: ClassVar[list[Stream]] = []
-    alive: ClassVar = weakref.WeakValueDictionary()
-    fails: ClassVar[str] = (
-        "DIEL_STANDIN_FAIL says that nothing is captured"
-        if os.environ.get("DIEL_STANDIN_FAIL") == "capture"
-        else ""
-    )
-    log: ClassVar[deque[str]] = deque(maxlen=100_000)
-
-    def __init__(self, non_blocking=False):
-        self.ptr = id(self) if non_blocking else 0
-        self.captured = None
-        self.begun = deque()
-        self.done = 0
-        self.alive[self.ptr] = self
-
-    def __enter__(self):
-        self.now.append(self)
-        return self
-
-    def __exit__(self, *error):
-        self.now.pop()
-
-    def begin_capture(self):
-        if self.ptr == 0:
-            raise RuntimeError("the null stream cannot capture")
-        self.captured = []
-
-    def end_capture(self):
-        work, self.captured = self.captured, None
-        if self.fails:
-            raise RuntimeError(self.fails)
-        return Graph(work)
-
-    def put(self, function):
-        if self.captured is None:
-            function()
-        else:
-            self.captured.append(function)
-
-    def synchronize(self):
-        assert self.captured is None, "a capturing stream cannot be waited for"
-        self.finish(self.done + len(self.begun))
-
-    def finish(self, count):
-        """Do what was begun, until so many have been done since the stream was made."""
-        while self.done < count:
-            self.done += 1
-            self.begun.popleft()()
-
-    def record(self):
-        return Event(self)
-
-    def wait_event(self, event):
-        event.synchronize()
-
-
-class Event:
-    """A place in a stream."""
-
-    def __init__(self, stream):
-        self.stream = stream
-        self.place = stream.done + len(stream.begun)
-
-    def synchronize(self):
-        self.stream.finish(self.place)
-
-
 class Device:
     def __init__(self, index):
         self.id = index
@@ -507,13 +404,6 @@ def deviceGetAttribute(attribute, device):
     return {20: 0, 75: 9, 76: 0}[attribute]  # compute mode, and capability
 
 
-def deviceSynchronize():
-    for stream in list(Stream.alive.values()):
-        stream.synchronize()
-
-
-_null_stream = Stream()
-Stream.now.append(_null_stream)
 cuda = SimpleNamespace(
     get_current_stream=lambda: Stream.now[-1],
     Stream=Stream,
