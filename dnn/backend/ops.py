@@ -62,6 +62,9 @@ class Ops:
     passes: tuple[str, ...] = ()
     """Passes over graphs that pay with this class, besides those that pay with any."""
 
+    takes_narrow: bool = False
+    """Whether kernels take arrays of narrow types; else these are brought to float32 before."""
+
     in_blocks: bool = True
     """Whether a pass over all parameters is cut into blocks that stay in the cache."""
 
@@ -119,34 +122,32 @@ class Ops:
         precision: str,
         bias: Array | None = None,
         relu: bool = False,
+        workspace: Sequence[Array] = (),
     ) -> list[Step]:
         """Return the calls of ``a @ b + bias``, summed up in float32 and rounded once, to `out`.
 
         Operands of ``"float16"`` and ``"bfloat16"`` are of that type, and so is `bias`; those of
         ``"tf32"`` and ``"float32"`` are of float32. With `relu` what is below 0 becomes 0, before
-        it is rounded. Here the operands are brought to float32, in memory of its own.
+        it is rounded. Where `takes_narrow` does not hold, `workspace` has an array of float32 for
+        each of a, b, bias and `out`, in this order, that is narrow or to be rounded to TF32.
         """
         steps: list[Step] = []
+        spaces = iter(workspace)
 
-        def single(x: Array) -> Array:
-            if x.dtype == SINGLE:
+        def operand(x: Array, rounds: bool) -> Array:
+            if x.dtype == SINGLE and not rounds:
                 return x
-            wide = empty(self, x.shape, SINGLE)
-            steps.extend(self.convert(x, wide))
+            wide = next(spaces)
+            steps.extend([(round_tf32, (x, wide))] if rounds else self.convert(x, wide))
             return wide
 
-        def operand(x: Array) -> Array:
-            if precision != "tf32":
-                return single(x)
-            rounded = empty(self, x.shape, SINGLE)
-            steps.append((round_tf32, (x, rounded)))
-            return rounded
-
-        result = out if out.dtype == SINGLE else empty(self, out.shape, SINGLE)
-        operands = operand(a), operand(b)
+        rounds = precision == "tf32"
+        operands = operand(a, rounds), operand(b, rounds)
+        added = None if bias is None else operand(bias, False)
+        result = out if out.dtype == SINGLE else next(spaces)
         steps.append((self.gemm, (*operands, result)))
-        if bias is not None:
-            steps.append(self.elementwise(ADD, (result, single(bias)), result))
+        if added is not None:
+            steps.append(self.elementwise(ADD, (result, added), result))
         if relu:
             steps.append(self.elementwise(RELU, (result,), result))
         return steps if result is out else [*steps, *self.convert(result, out)]
@@ -158,9 +159,14 @@ class Ops:
         """
         return None
 
-    def sum_narrow(self, x: Array, axes: tuple[int, ...], out: Array) -> list[Step]:
-        """Return the calls of the sum over `axes` of a narrow array, in float32 as `out` is."""
-        wide = empty(self, x.shape, SINGLE)
+    def sum_narrow(
+        self, x: Array, axes: tuple[int, ...], out: Array, workspace: Sequence[Array] = ()
+    ) -> list[Step]:
+        """Return the calls of the sum over `axes` of a narrow array, in float32 as `out` is.
+
+        Where `takes_narrow` does not hold, `workspace` is an array of float32 of the shape of `x`.
+        """
+        (wide,) = workspace
         return [*self.convert(x, wide), (self.sum, (wide, axes, out))]
 
     def link(self, steps: Sequence[Step], scratch: Array | None = None) -> list[Step]:

@@ -68,6 +68,7 @@ class CudaOps(Ops):
 
     description = "CUDA kernels"
     passes = ("product_bias", "elementwise_fusion")
+    takes_narrow = True
     in_blocks = False
 
     SIZES = (16, 64, 256, 1024, 4096)
@@ -115,6 +116,7 @@ class CudaOps(Ops):
         precision: str,
         bias: Array | None = None,
         relu: bool = False,
+        workspace: Sequence[Array] = (),
     ) -> list[Step]:
         """Return the call of cuBLASLt where there is a bias or relu, else of cuBLAS.
 
@@ -136,7 +138,9 @@ class CudaOps(Ops):
         multiply = (self._multiply, (a, b, sums, fast))
         return [multiply, (self._run_narrow, (spec, sums, *operands, out))]
 
-    def sum_narrow(self, x: Array, axes: tuple[int, ...], out: Array) -> list[Step]:
+    def sum_narrow(
+        self, x: Array, axes: tuple[int, ...], out: Array, workspace: Sequence[Array] = ()
+    ) -> list[Step]:
         """Return the call of a sum that reads narrow elements."""
         return [(self._sum, (x, axes, out, True))]
 

@@ -18,12 +18,12 @@ With TF32 nothing is narrow; a product alone rounds its operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from dnn.backend import Chain, Ops, empty
+from dnn.backend import Chain, Ops
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
@@ -39,6 +39,14 @@ PRODUCTS = ("matmul", "biased_product")
 
 MADE_BY_PRECISION = ("convert", "reduced_matmul", "rounded_chain")
 """Kinds of nodes that may be narrow; one of uint16 among them holds the bits of bfloat16."""
+
+
+Wanted = tuple[Shape, np.dtype[Any]]
+
+
+def _in_float32(nodes: Iterable[Node]) -> list[Wanted]:
+    """Return what holds the values of nodes in float32."""
+    return [(node.shape, SINGLE) for node in nodes]
 
 
 class Convert(Operation):
@@ -65,10 +73,23 @@ class Product(Operation):
         self.precision = precision
         self.relu = relu
 
+    def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
+        """Return what `Ops.product` asks for."""
+        if ops.takes_narrow:
+            return ()
+        rounded = node.inputs[:2] if self.precision == "tf32" else ()
+        narrow = [x for x in (*node.inputs, node) if x.dtype != SINGLE]
+        return _in_float32([*rounded, *narrow])
+
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         """Return the calls of `Ops.product`."""
         a, b, *bias = arrays.inputs
-        return ops.product(a, b, arrays.out, self.precision, bias[0] if bias else None, self.relu)
+        return ops.product(
+            *(a, b, arrays.out, self.precision),
+            bias[0] if bias else None,
+            self.relu,
+            arrays.workspace,
+        )
 
 
 def biased_product(product: Node, inputs: tuple[Node, ...], relu: bool, name: str) -> Node:
@@ -103,6 +124,16 @@ class RoundedChain(Operation):
             return None
         return ((operation.formula, *range(len(self.wide.inputs))),)
 
+    def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
+        """Return narrow inputs and the result in float32, and what is needed to compute in that."""
+        if ops.takes_narrow and self.chain is not None:
+            return ()
+        assert self.wide.operation is not None
+        pairs = zip(node.inputs, self.wide.inputs, strict=True)
+        narrow = [before for x, before in pairs if x.dtype != before.dtype]
+        inside = self.wide.operation.workspace(self.wide, ops)
+        return [*_in_float32([*narrow, self.wide]), *inside]
+
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         """Return the chain in one piece, or else the steps of what it is made of."""
         chain = self.chain
@@ -112,27 +143,31 @@ class RoundedChain(Operation):
                 return whole
         steps: list[Step] = []
         inputs = []
+        spaces = iter(arrays.workspace)
         for x, before in zip(arrays.inputs, self.wide.inputs, strict=True):
             wide = x
             if x.dtype != before.dtype:
-                wide = empty(ops, x.shape, SINGLE)
+                wide = next(spaces)
                 steps += ops.convert(x, wide)
             inputs.append(wide)
         operation = self.wide.operation
         assert operation is not None
-        out = empty(ops, node.shape, SINGLE)
-        workspace = [empty(ops, *wanted) for wanted in operation.workspace(self.wide, ops)]
-        steps += operation.forward(ops, self.wide, Arrays(inputs, out, workspace))
+        out = next(spaces)
+        steps += operation.forward(ops, self.wide, Arrays(inputs, out, list(spaces)))
         return [*steps, *ops.convert(out, arrays.out)]
 
 
 class NarrowSumTo(SumTo):
     """The same sum in float32, of narrow values."""
 
+    def workspace(self, node: Node, ops: Ops) -> Sequence[Wanted]:
+        """Return what holds the values in float32."""
+        return () if ops.takes_narrow else _in_float32(node.inputs)
+
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         """Return the calls of `Ops.sum_narrow`."""
         ((_, (x, axes, out)),) = super().forward(ops, node, arrays)
-        return ops.sum_narrow(x, axes, out)
+        return ops.sum_narrow(x, axes, out, arrays.workspace)
 
 
 @register_pass("product_bias")

@@ -105,9 +105,30 @@ def test_float64_is_left_alone():
         assert [node.kind for node in found.order] == ["placeholder", "matmul"]
 
 
+@EACH
+def test_what_a_plan_takes_is_all_in_its_arena(precision, monkeypatch):
+    """What narrow operands need in float32 on the CPU among it, also for K networks."""
+    pytest.importorskip("numba", reason="without Numba chains are computed one by one")
+    layers = [*dnn.mlp(8, [16], 2, "relu")[:-1], dnn.BatchNorm(), dnn.FullyConnected(2)]
+    networks = dnn.Ensemble(layers, seeds=[1, 2], dtype=precision)
+    sizes = []
+    memory = Ops.memory
+    monkeypatch.setattr(
+        Ops, "memory", staticmethod(lambda size: sizes.append(size) or memory(size))
+    )
+    plan = networks._network.plan("training", 32).plan
+    assert sum(sizes) == plan.size_bytes > 0
+    kinds = {node.kind for node in plan.graph.order}
+    assert {"reduced_matmul", "rounded_chain"} <= kinds
+    assert any(
+        node.kind == "sum_to" and node.inputs[0].dtype == KEPT[precision]
+        for node in plan.graph.order
+    )
+
+
 def test_it_takes_less_memory():
     x = graph.placeholder((64, 64))
-    weights = [graph.variable((64, 64), name=f"w{i}") for i in range(12)]
+    weights = [graph.variable((64, 64), name=f"w{i}") for i in range(24)]
     y = x
     for w in weights:
         y = graph.tanh(y @ w)
