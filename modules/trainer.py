@@ -50,6 +50,7 @@ _OF_DATASET = (
 )
 _OF_NETWORKS = ("device", "precision")
 _ROUTINES_FILE = "routines.json"
+_CONVOLUTIONS_FOLDER = "routines"
 
 
 class Options(BaseModel):
@@ -267,12 +268,11 @@ def run(ctx: Context) -> int:
 def _run(ctx: Context, options: Options, compute: Compute) -> int:
     if options.train is None:
         ctx.log.info("networks are computed by %s", compute.description)
-        if options.routines == "measured":
-            comm = comm_of(ctx)
-            rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
-            with routines_of_run(ctx, rank, ranks, compute) as table:
-                task = options.task(ctx.folder, table, compute)
-                return run_trainer(ctx, task, options.limits)
+        comm = comm_of(ctx)
+        rank, ranks = (0, 1) if comm is None else (comm.rank, comm.size)
+        measured = options.routines == "measured"
+        with routines_of_run(ctx, rank, ranks, compute, measured=measured) as table:
+            return run_trainer(ctx, options.task(ctx.folder, table, compute), options.limits)
     return run_trainer(ctx, options.task(ctx.folder, compute=compute), options.limits)
 
 
@@ -386,13 +386,20 @@ def _own_split(data: Dataset, options: Options) -> TrainingJob:
 
 @contextmanager
 def routines_of_run(
-    ctx: Context, rank: int = 0, ranks: int = 1, compute: Compute | None = None
+    ctx: Context,
+    rank: int = 0,
+    ranks: int = 1,
+    compute: Compute | None = None,
+    *,
+    measured: bool = True,
 ) -> Iterator[RoutineTable]:
     """Give the table of routines of a run, the same one on every rank.
 
     The first rank measures them, or finds ``routines.json`` in the run directory; the others wait
     for it in the tuple space. A run that is resumed finds the same file, so that a choice never
     changes a result. The tuple is claimed meanwhile: a copy that is started again finds it again.
+    Convolutions are measured when they are met, and the first rank that meets a shape writes down
+    for all what it takes, to the folder ``routines``.
 
     Parameters
     ----------
@@ -400,13 +407,19 @@ def routines_of_run(
         Of this process within its copy, and how many there are.
     compute : Compute, optional
         What is measured; the CPU, if left out.
+    measured : bool
+        Measure sums and products; if not, they are always done in the same way.
     """
     from dnn import RoutineTable
 
+    folder = ctx.run_dir.absolute() / _CONVOLUTIONS_FOLDER
+    if not measured:
+        yield RoutineTable({}).kept_in(folder)
+        return
     base = (ctx.group, ctx.module, "routines")
     if rank or ctx.copy_index:
         with ctx.tuples.claim((*base, ctx.copy_index, rank)) as claim:
-            yield RoutineTable.from_json(claim.value)
+            yield RoutineTable.from_json(claim.value).kept_in(folder)
         return
     file = ctx.run_dir / _ROUTINES_FILE
     if not file.exists():
@@ -424,4 +437,4 @@ def routines_of_run(
         for copy_rank in range(ranks):
             if copy or copy_rank:
                 ctx.tuples.tput((*base, copy, copy_rank), text)
-    yield RoutineTable.from_json(text)
+    yield RoutineTable.from_json(text).kept_in(folder)

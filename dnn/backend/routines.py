@@ -58,7 +58,7 @@ MEASURED_S = 0.02
 """For so long each routine is repeated, four times at least."""
 
 HOPELESS = 3.0
-"""A routine whose first call takes so many times what the fastest takes is not repeated."""
+"""A routine that has taken so many times what the fastest takes is not tried any longer."""
 
 CANDIDATES = {
     # Sums over rows: a compiled loop, NumPy's reduction, a product with a row of ones. By elements.
@@ -73,7 +73,7 @@ CANDIDATES = {
 }
 
 Choices = Mapping[str, Sequence[tuple[int, str]]]
-_CONVOLUTION = "convolution"
+_CONVOLUTION, _FOLDER = "convolution", "folder"
 _measuring = threading.RLock()
 
 
@@ -258,15 +258,18 @@ def measure_convolution(
     for routine in ops.convolutions(problem):
         scratch = ops.memory(routine.workspace_bytes) if routine.workspace_bytes else None
         calls = ops.link(routine.steps(inputs, out, scratch))
+        hopeless_s = HOPELESS * min(seconds.values(), default=math.inf)
         best = math.inf
         spent, times = 0.0, 0
         while times < 4 or spent < MEASURED_S:
             began = clock()
             for function, arguments in calls:
                 function(*arguments)
+                if times == 0 and clock() - began > hopeless_s:
+                    break
             taken = clock() - began
             best, spent, times = min(best, taken), spent + taken, times + 1
-            if best > HOPELESS * min(seconds.values(), default=math.inf):
+            if best > hopeless_s:
                 break
         seconds[routine.name] = best
     fastest = min(seconds, key=lambda name: seconds[name])
@@ -314,22 +317,30 @@ class RoutineTable:
             return None
         return rows[bisect_right(rows, size, key=lambda row: row[0]) - 1][1]
 
+    def kept_in(self, folder: Path) -> RoutineTable:
+        """Return this table with a folder for convolutions that are measured later.
+
+        Whoever has a table with the same folder takes the same routines.
+        """
+        return RoutineTable(self.choices, ConvolutionChoices(folder, self.convolutions.names))
+
     def to_json(self) -> str:
         """Return the table as text, to be kept with the results of a run."""
-        convolutions = self.convolutions.names
-        return json.dumps(
-            {**self.choices, **({_CONVOLUTION: convolutions} if convolutions else {})}, indent=1
-        )
+        given: dict[str, Any] = dict(self.choices)
+        if self.convolutions.names:
+            given[_CONVOLUTION] = self.convolutions.names
+        if self.convolutions.folder is not None:
+            given[_FOLDER] = str(self.convolutions.folder)
+        return json.dumps(given, indent=1)
 
     @classmethod
-    def from_json(cls, text: str, folder: Path | None = None) -> RoutineTable:
-        """Return the table of a text from `to_json`; `ConfigurationError` if it is none.
-
-        Choices of convolutions that are measured later are kept in `folder`, if it is given.
-        """
+    def from_json(cls, text: str) -> RoutineTable:
+        """Return the table of a text from `to_json`; `ConfigurationError` if it is none."""
         try:
             given = json.loads(text)
             convolutions = dict(given.pop(_CONVOLUTION, {}))
+            place = given.pop(_FOLDER, None)
+            folder = None if place is None else Path(place)
             if not all(isinstance(name, str) for name in convolutions.values()):
                 raise ValueError(f"{_CONVOLUTION!r} with {convolutions}")
             rows = {name: [(row[0], row[1]) for row in rows] for name, rows in given.items()}

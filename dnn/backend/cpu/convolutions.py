@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu import direct_rows, im2col, winograd
+from dnn.backend.cpu import batched_gemm, direct_rows, fft, im2col, winograd
 
 __all__ = ["ROUTINES"]
 
@@ -18,4 +18,6 @@ ROUTINES: tuple[Callable[[Convolution], Routine | None], ...] = (
     direct_rows.routine,
     im2col.routine,
     winograd.winograd2,
+    batched_gemm.routine,
+    fft.routine,
 )

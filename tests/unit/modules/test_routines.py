@@ -72,6 +72,23 @@ def test_what_failed_and_is_started_again_finds_the_table_again(tmp_path: Path) 
     assert runs["trainer"][0].tuples == []
 
 
+def meet(ctx: Any) -> None:
+    with routines_of_run(ctx, measured=False) as given:
+        table = RoutineTable.from_json(given.to_json())  # as a process is told
+    CHOSEN.append(table.convolutions.keep("a shape", {"routine": f"that of {ctx.copy_index}"}))
+
+
+CHOSEN: list[str] = []
+
+
+def test_the_first_rank_that_meets_a_shape_chooses_for_the_run(tmp_path: Path) -> None:
+    for _ in range(2):  # and again, as a run that is resumed
+        run_modules({"trainer": Module(meet, copies=3)}, folder=tmp_path, run_dir=tmp_path)
+    assert len(CHOSEN) == 6
+    assert len(set(CHOSEN)) == 1
+    assert [file.name for file in (tmp_path / "routines").iterdir()] == ["a shape.json"]
+
+
 def test_what_computes_without_numba_is_said_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
