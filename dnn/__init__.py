@@ -42,7 +42,8 @@ _PUBLIC = {
     "backend.device": "cuda_problem free_bytes free_memory limit_memory",
     "callbacks": "BestCheckpoint Callback EarlyStopping Epoch ProgressBar Pruning",
     "data": """
-        Dataset batches class_weights impute load_breast_cancer load_cifar10 load_cifar100
+        Augmentation Crop Cutout Dataset Flip Images Normalise PixelMap Shift batches
+        class_weights download impute load_breast_cancer load_cifar10 load_cifar100
         load_cleveland load_csv load_dataset load_digits load_fashion_mnist load_idx
         load_image_folder load_mnist load_npz prefetch reading_options standardise
         train_validation_split train_validation_test_split

@@ -31,6 +31,9 @@ DatasetName = Literal[
 BUNDLED = ("digits", "breast_cancer")
 """Those that come with scikit-learn; all others need a path."""
 
+DOWNLOADED = ("cifar10", "cifar100", "fashion_mnist", "mnist")
+"""Those that `dnn.download` gets."""
+
 
 class ReadingOptions(BaseModel):
     """How a file of data is to be read, as `dnn.load_dataset` takes it."""

@@ -34,7 +34,7 @@ from .evaluation import EvaluationOptions, Rounds, TrainingJob, jobs_of
 from .options import at
 from .sweep.runners import TRAINERS, Limits, Task, parse_memory
 from .sweep.worker_loop import comm_of, run_trainer
-from .tabular import BUNDLED, DatasetName, ReadingOptions, place_of_data
+from .tabular import BUNDLED, DOWNLOADED, DatasetName, ReadingOptions, place_of_data
 from .training import NetworkTrainer, train
 from .trial import Trial, run_trial, trial_seed
 
@@ -147,7 +147,11 @@ class Options(BaseModel):
             raise _problem_at("path", self.path, str(error), remedy) from None
         if not place.exists():
             text = f"no data at {place} (path = {self.path!r})"
-            raise _problem_at("path", self.path, text)
+            remedy = ""
+            if self.dataset in DOWNLOADED:
+                call = f"import dnn; dnn.download({self.dataset!r}, {str(place)!r})"
+                remedy = f'get them: python -c "{call}"'
+            raise _problem_at("path", self.path, text, remedy)
         return self
 
     def _find_function(self, train: str, info: ValidationInfo) -> None:

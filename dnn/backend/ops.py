@@ -230,6 +230,42 @@ class Ops:
         np.take(x, rows, 0, out, "clip")
 
     @staticmethod
+    def take_images(
+        pixels: Array,
+        places: Array,
+        rows: Array,
+        columns: Array,
+        boxes: Array,
+        scale: Array,
+        offset: Array,
+        out: Array,
+    ) -> None:
+        """Gather images, each by its own rows and columns, as numbers.
+
+        ``out[i, c, y, x] = pixels[places[i], c, rows[i, y], columns[i, x]] scale[c] + offset[c]``,
+        the pixel being 0 where its row or column is negative; then 0 inside of an image's boxes.
+
+        Parameters
+        ----------
+        pixels : array of uint8 or float32, shape (images, channels, height, width)
+        places : array of int64, shape (n,)
+        rows, columns : array of int64, shape (n, out height), (n, out width)
+        boxes : array of int64, shape (n, boxes, 4)
+            First and last row, first and last column; the last ones are outside.
+        scale, offset : array of float32, shape (channels,)
+        out : array of float32, shape (n, channels, out height, out width)
+        """
+        place, channel = places[:, None, None, None], np.arange(len(scale))[:, None, None]
+        found = pixels[place, channel, rows[:, None, :, None], columns[:, None, None, :]]
+        np.multiply(found, scale[:, None, None], out=out, casting="unsafe")
+        outside = (rows < 0)[:, :, None] | (columns < 0)[:, None, :]
+        np.copyto(out, 0, where=outside[:, None])
+        out += offset[:, None, None]
+        for i, image in enumerate(boxes):
+            for top, bottom, left, right in image:
+                out[i, :, top:bottom, left:right] = 0
+
+    @staticmethod
     def end_batch(loss: Array, losses: Array, position: Array) -> None:
         """Note a loss, and go on to the next batch.
 

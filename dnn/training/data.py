@@ -12,6 +12,7 @@ import numpy.typing as npt
 from dnn.arrays import array_of
 from dnn.backend import Array, empty
 from dnn.backend.device import free_bytes
+from dnn.data.augmentation import Images
 from dnn.data.dataset import split_rows
 from dnn.data.labels import class_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError
@@ -41,7 +42,7 @@ class Samples:
     Attributes
     ----------
     x, y : array, length n
-        Samples and targets.
+        Samples and targets; `x` may be `Images` in the place of an array.
     weights : array, shape (n,), optional
         What the loss of each sample is multiplied by.
     rows : array of intp, shape (K, m), optional
@@ -52,7 +53,7 @@ class Samples:
         A copy of `y` on the host, if there is one besides.
     """
 
-    x: Array
+    x: Array | Images
     y: Array
     weights: Array | None = None
     rows: Rows | None = None
@@ -75,7 +76,7 @@ class Samples:
         than half of what is free on the GPU.
         """
         device = network.ops.device
-        if device == "cpu":
+        if device == "cpu" or isinstance(self.x, Images):
             return self
         if lies_on_host(self.x):
             if resident is None:
@@ -184,7 +185,7 @@ def _checked_versions(
     network: Network, name: str, x: npt.ArrayLike, y: npt.ArrayLike, versions: bool
 ) -> tuple[Samples, int]:
     """Return checked samples, version after version, and the number of versions."""
-    given: Any = x if _lies_with(network, x) else array_of(name, x)
+    given: Any = x if _lies_with(network, x) or isinstance(x, Images) else array_of(name, x)
     copies = 1
     if versions and given.ndim == len(network.input_shape) + 2:
         copies = len(given)
@@ -214,8 +215,8 @@ def given_data(
     return _checked_versions(network, name, x, y, versions)
 
 
-def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
-    """Return samples as the network takes them: a contiguous array of finite numbers.
+def checked_samples(network: Network, name: str, x: npt.ArrayLike | Images) -> Array | Images:
+    """Return samples as the network takes them: a contiguous array of finite numbers, or images.
 
     `name` is that of the argument, for messages.
 
@@ -227,7 +228,8 @@ def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
     """
     if (array := _on_same_gpu(network, x)) is not None:
         return array
-    samples, expected = array_of(name, x), network.input_shape
+    samples = x if isinstance(x, Images) else array_of(name, x)
+    expected = network.input_shape
     if samples.dtype.kind not in "fiub":
         raise DataError(f"{name} must be numbers, not {samples.dtype}")
     if samples.shape[1:] != expected or not samples.ndim:
@@ -236,6 +238,8 @@ def checked_samples(network: Network, name: str, x: npt.ArrayLike) -> Array:
         raise ShapeError(network.layers[0].name, message, samples.shape, expected)
     if not len(samples):
         raise DataError(f"{name} has no rows")
+    if isinstance(samples, Images):  # which are finite
+        return samples
     with np.errstate(over="ignore"):  # what becomes infinite is named below
         samples = np.ascontiguousarray(samples, network.dtype)
     if not np.isfinite(samples).all():
@@ -265,8 +269,8 @@ def on_host(network: Network, array: Array) -> Array:
 
 
 def lies_on_host(array: Any) -> bool:
-    """Whether an array is NumPy's, and not one of a GPU."""
-    return isinstance(array, np.ndarray)
+    """Whether an array is NumPy's, or `Images`, and not one of a GPU."""
+    return isinstance(array, np.ndarray | Images)
 
 
 def _lies_with(network: Network, values: Any) -> bool:
@@ -323,7 +327,7 @@ def fit_data(
         if isinstance(x, DeviceData) and y is None:
             y, x = x.y, x.x
         if not isinstance(x, DeviceData) and y is not None:
-            x, y = array_of("x", x), array_of("y", y)
+            x, y = x if isinstance(x, Images) else array_of("x", x), array_of("y", y)
     training = checked_pair(network, "x", x, y, resident)
     loss, outputs = network.loss, network.output_shape
     classes = loss.class_count(outputs) if loss.classifies else None
@@ -344,9 +348,9 @@ def fit_data(
         return training, checked_pair(network, "validation x", pair[0], pair[1])
     labels = training.y if loss.classifies else None
     kept, out = split_rows(training.count, labels, validation, seed)
-    held_out = Samples(training.x[out], training.y[out])
+    held_out = Samples(training.x.take(out, 0), training.y[out])
     weights = None if weights is None else weights[kept]
-    kept_samples = Samples(training.x[kept], training.y[kept], weights)
+    kept_samples = Samples(training.x.take(kept, 0), training.y[kept], weights)
     return kept_samples.on_device(network, resident), held_out
 
 

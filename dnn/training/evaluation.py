@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dnn.backend import Array
+from dnn.data.augmentation import Images
 from dnn.metrics import of_predictions
 from dnn.training.data import Rows, Samples, lies_on_host
 from dnn.training.network import Network, PlanKind
@@ -42,7 +43,7 @@ def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
     return results
 
 
-def outputs_of(network: Network, samples: Array, kind: PlanKind) -> Array:
+def outputs_of(network: Network, samples: Array | Images, kind: PlanKind) -> Array:
     """Return the outputs for checked samples, or their probabilities; of K networks (K, n, ...)."""
     with np.errstate(all="ignore"):
         parts = [outputs for outputs, _ in _replayed(network, kind, samples)]
@@ -54,7 +55,11 @@ def _joined(network: Network, parts: Sequence[Array]) -> Array:
 
 
 def _replayed(
-    network: Network, kind: PlanKind, x: Array, y: Array | None = None, rows: Rows | None = None
+    network: Network,
+    kind: PlanKind,
+    x: Array | Images,
+    y: Array | None = None,
+    rows: Rows | None = None,
 ) -> Iterator[tuple[Array, Array]]:
     """Cut samples into pieces; yield the outputs and the mean loss of each, on the host."""
     count = len(x) if rows is None else rows.shape[1]

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dnn.backend import Array, Ops
+from dnn.data.augmentation import Images
 from dnn.errors import ConfigurationError, NonFiniteError
 from dnn.graph import operations
 from dnn.graph.arguments import describe
@@ -99,14 +100,15 @@ class BatchPlan:
         named = (later.name for later in order[order.index(node) :] if later.name)
         return next(named, "").partition(".")[0]
 
-    def load(self, x: Array, target: Array, rows: Array) -> None:
-        """Gather a batch from arrays of the host or of the plan's device.
+    def load(self, x: Array | Images, target: Array, rows: Array) -> None:
+        """Gather a batch from images, or from arrays of the host or of the plan's device.
 
         `rows`, on the host, are of shape (batch,), for K networks (K, batch).
         """
         edges: list[tuple[Any, Array]] = [(x, self.x), (target, self.target)]
         for values, place in edges:
-            if self.ops.device != "cpu" and isinstance(values, np.ndarray):
+            is_elsewhere = self.ops.device != "cpu" and isinstance(values, np.ndarray)
+            if is_elsewhere or isinstance(values, Images):
                 self.ops.load(values[rows], place)
             else:
                 self.ops.take_rows(values, self.ops.asarray(rows), place)

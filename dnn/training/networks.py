@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, Ops, empty
+from dnn.data.augmentation import Images
 from dnn.graph.operation import Step
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
@@ -195,7 +196,7 @@ class Stage:
 
     def __init__(self, network: Network, samples: Samples, rows: int) -> None:
         device, leading = network.ops.device, network.leading
-        self._sources = [samples.x, samples.targets(network)]
+        self._sources: list[Array | Images] = [samples.x, samples.targets(network)]
         if samples.weights is not None:
             self._sources.append(samples.weights)
         sizes = [math.prod((*leading, rows, *array.shape[1:])) for array in self._sources]
@@ -204,16 +205,21 @@ class Stage:
             for size, array in zip(sizes, self._sources, strict=True)
         ]
 
-    def fill(self, order: Array, ahead: bool) -> None:
+    def fill(self, order: Array, ahead: bool, images: Array | None = None) -> None:
         """Gather a batch on the host, and begin to send it if it is needed later only.
 
-        `order` says which rows, of shape (batch,), for K networks (K, batch).
+        `order` says which rows, of shape (batch,), for K networks (K, batch); `images` are the
+        samples where these were prepared.
         """
         for array, memory in zip(self._sources, self._memory, strict=True):
             shape = (*order.shape, *array.shape[1:])
             # Waits until the copy of the batch before has left this memory.
-            host = memory.write_host(whole=True)[: math.prod(shape)]
-            np.take(array, order, 0, host.reshape(shape), "clip")
+            host = memory.write_host(whole=True)[: math.prod(shape)].reshape(shape)
+            if isinstance(array, Images):
+                assert images is not None
+                host[...] = images
+            else:
+                np.take(array, order, 0, host, "clip")
             if ahead:
                 memory.prefetch("device")
 
@@ -241,7 +247,8 @@ class Trainer:
     parameters move.
 
     A training set that lies on the host is sent to a GPU batch by batch: the next one travels,
-    in a stream of its own, while this one is computed.
+    in a stream of its own, while this one is computed. Batches of `Images` are prepared in threads
+    beside it.
 
     Attributes
     ----------
@@ -295,6 +302,7 @@ class Trainer:
             self._no_tallies = np.zeros(shape, np.int64)
         # Both are compiled before either is linked.
         plans = [network.plan(kind, batch) for batch in (self.batch_size, rest) if batch]
+        self._inputs = [plan.x for plan in plans]
         ways: Sequence[Stage | None] = self._stages or (None,)
         self._whole_steps = [self._linked(plans[0], stage) for stage in ways]
         last = ways[(self.steps - 1) % len(ways)]
@@ -327,7 +335,8 @@ class Trainer:
 
     def _gather(self, plan: BatchPlan) -> list[Step]:
         data = self._samples
-        edges = ((data.x, plan.x), (data.y, plan.target), (data.weights, plan.weight))
+        x = None if isinstance(data.x, Images) else data.x  # those are loaded in each step
+        edges = ((x, plan.x), (data.y, plan.target), (data.weights, plan.weight))
         return [
             (self._ops.take_batch, (array, self._order, self._position, edge))
             for array, edge in edges
@@ -353,13 +362,17 @@ class Trainer:
         by_model: list[list[int]] = tallies.reshape(-1, tallies.shape[-1]).tolist()
         return by_model
 
-    def epoch(self, order: Array) -> list[float]:
+    def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
         """Visit every sample once, in each of K networks.
 
         Parameters
         ----------
         order : array of intp, shape (K, count)
             Which samples each network visits, one after the other.
+        seeds : sequence of K int
+            What `Images` draw from for each network.
+        number : int, from 0
+            Of the epoch, for the same.
 
         Returns
         -------
@@ -369,10 +382,22 @@ class Trainer:
         if self._tallies is not None:
             self._ops.load(self._no_tallies, self._tallies)
         self._position[:2] = 0
+        order = order.reshape(self._shape)
+        x = self._samples.x
+        images = None
+        if isinstance(x, Images):
+            images = x.batches(order, self.batch_size, seeds, number)
         if self._stages:
-            self._streamed_epoch(order.reshape(self._shape))
+            self._streamed_epoch(order, images)
+        elif images is not None:
+            self._ops.load(order, self._order)
+            for step, batch in enumerate(images):
+                is_whole = (step + 1) * self.batch_size <= self.count
+                self._ops.load(batch, self._inputs[0 if is_whole else -1])
+                for function, arguments in self._whole_steps[0] if is_whole else self._last_step:
+                    function(*arguments)
         else:
-            self._ops.load(order.reshape(self._shape), self._order)
+            self._ops.load(order, self._order)
             (whole_step,) = self._whole_steps
             for _ in range(self.count // self.batch_size):
                 for function, arguments in whole_step:
@@ -385,13 +410,14 @@ class Trainer:
         means: list[float] = np.add.reduce(losses, axis=-1).reshape(-1).tolist()
         return means
 
-    def _streamed_epoch(self, order: Array) -> None:
+    def _streamed_epoch(self, order: Array, images: Iterator[Array] | None) -> None:
         """Send and compute batch after batch, the next one being sent first."""
         size, filled = self.batch_size, 0
         for step in range(self.steps):
             while filled < min(step + 1 + self.ahead, self.steps):
                 rows = order[..., filled * size : (filled + 1) * size]
-                self._stages[filled % 2].fill(rows, self.ahead > 0)
+                prepared = None if images is None else next(images)
+                self._stages[filled % 2].fill(rows, self.ahead > 0, prepared)
                 filled += 1
             self._stages[step % 2].arrive()
             is_whole = (step + 1) * size <= self.count
@@ -400,8 +426,8 @@ class Trainer:
                 function(*arguments)
 
 
-def _is_view_of_same(a: Array, b: Array) -> bool:
-    if type(a) is not type(b) or not isinstance(a, np.ndarray):
+def _is_view_of_same(a: Array | Images, b: Array | Images) -> bool:
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return a is b
     return bool(
         a.ctypes.data == b.ctypes.data
@@ -518,7 +544,9 @@ class Fit:
         began = time.perf_counter()
         # A diverging network is reported in its history and not by warnings.
         with np.errstate(all="ignore"):
-            losses = trainer.epoch(order)
+            seeds = [self._networks._seeds[k] for k in active]
+            number = len(self._networks._histories[active[0]])
+            losses = trainer.epoch(order, seeds, number)
         took_s = (time.perf_counter() - began) / len(active)
         tallies = trainer.tallies()
         for place, (k, loss) in enumerate(zip(active, losses, strict=True)):

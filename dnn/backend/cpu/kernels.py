@@ -19,6 +19,7 @@ from dnn.backend.ops import Array
 
 __all__ = [
     "LINE_ELEMENTS",
+    "LOOPS",
     "SPLIT_ELEMENTS",
     "Flags",
     "array_kernel",
@@ -39,12 +40,13 @@ LINE_ELEMENTS = 16
 _ALL = 1 << 60
 """The length of an array whose end its kernel knows."""
 
-_LOOPS = """\
+LOOPS = """\
 import {module}
 from dnn.backend.cpu.compiling import compiled_loops
 
 loops = compiled_loops({module})
 """
+"""What the source of a kernel whose body is a `loop` of some module begins with."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -125,7 +127,7 @@ def _array_source(
         arrays.append(f"carray(pointer(r[{at}]), ({shape}), {code})")
         at += 1 + ndim
     call = f"loops.{body.__name__}({', '.join(arrays)}{extra})"
-    return f"{_LOOPS.format(module=body.__module__)}{HEADER}    {call}\n"
+    return f"{LOOPS.format(module=body.__module__)}{HEADER}    {call}\n"
 
 
 def cuts(length: int, parts: int, unit: int = 1) -> list[slice]:
@@ -173,4 +175,4 @@ def range_kernel(body: Callable[..., None]) -> Native:
 def _range_source(body: Callable[..., None], codes: tuple[str | None, ...], numbers: int) -> str:
     arrays = [f"carray(pointer(r[{at}]), ({_ALL},), {code})" for at, code in enumerate(codes)]
     given = ", ".join([*arrays, *(f"r[{2 + at}]" for at in range(numbers))])
-    return f"{_LOOPS.format(module=body.__module__)}{HEADER}    loops.{body.__name__}({given})\n"
+    return f"{LOOPS.format(module=body.__module__)}{HEADER}    loops.{body.__name__}({given})\n"

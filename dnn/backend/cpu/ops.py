@@ -12,6 +12,7 @@ from dnn.backend.cpu import (
     chains,
     classification,
     gathers,
+    images,
     noise,
     pooling,
     products,
@@ -50,6 +51,7 @@ class CpuOps(Ops):
     copy: Any = chains.copy
     take_rows: Any = gathers.take_rows
     take_batch: Any = gathers.take_batch
+    take_images: Any = images.take_images
     end_batch: Any = gathers.end_batch
     sum: Any = reductions.sum_over_axes
     sum_of_squares: Any = reductions.sum_of_squares

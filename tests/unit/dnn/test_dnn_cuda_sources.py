@@ -19,10 +19,11 @@ from dnn.backend.ops import Ops
 
 
 def test_every_function_of_the_oracle_has_one_on_the_gpu() -> None:
-    # `device` is set in `__init__`; what is done to images and sequences consists of others.
+    # `device` is set in `__init__`; what is done to images and sequences consists of others,
+    # or is done on the host.
     wanted = {name for name, _ in inspect.getmembers(Ops) if not name.startswith("_")}
     missing = {name for name in wanted if getattr(CudaOps, name) is getattr(Ops, name)}
-    images = {"convolution", "convolutions", "image_layout", "pooling"}
+    images = {"convolution", "convolutions", "image_layout", "pooling", "take_images"}
     recurrences = {"recurrence", "recurrence_gradient"}
     assert missing == {"device", *images, *recurrences}, sorted(missing)
 

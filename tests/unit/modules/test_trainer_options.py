@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from dnn import Dataset, standardise
 from dnn.data import DATASETS, reading_options
+from dnn.data.downloads import SOURCES
 from modules import tabular, trainer
 from modules.sweep.runners import Limits
 from modules.tabular import load_split
@@ -84,11 +85,14 @@ def test_bad_options_of_a_trainer(
     assert words in str(error["msg"])
     if "path" in options and options["path"] == "gone":
         assert str(tmp_path / "gone") in str(error["msg"])
+        call = f"import dnn; dnn.download('mnist', '{tmp_path / 'gone'}')"
+        assert error["ctx"]["remedy"] == f'get them: python -c "{call}"'
 
 
 def test_every_data_set_is_one_of_a_trainer() -> None:
     names = get_args(tabular.DatasetName)
     assert sorted(names) == sorted(DATASETS)
+    assert sorted(tabular.DOWNLOADED) == sorted(SOURCES)
     known = {option for name in names for option in reading_options(name)}
     assert set(tabular.ReadingOptions.model_fields) == known
 
