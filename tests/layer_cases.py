@@ -6,22 +6,28 @@ from dnn import graph
 from dnn.layers import (
     ACTIVATIONS,
     Activation,
+    AvgPool2D,
     BatchNorm,
+    Conv2D,
     Dropout,
     Flatten,
     FullyConnected,
+    GlobalAvgPool2D,
     Input,
     LayerNorm,
+    MaxPool2D,
     Output,
     Residual,
+    SpatialDropout,
+    Upsample2D,
 )
 from dnn.layers.layer import NoiseSource, build_all
 from dnn.seeds import stream
 
 F8 = np.dtype(np.float64)
 
-# What makes a layer for samples of a shape. Normalisations with a large epsilon, since differences
-# say nothing about a function whose slope changes within a step.
+# What makes a layer for samples of a shape, `IMAGES` for samples of three axes. Normalisations with
+# a large epsilon, since differences say nothing about a function whose slope changes within a step.
 LAYERS = {
     **{f"Activation {name}": lambda shape, name=name: Activation(name) for name in ACTIVATIONS},
     "BatchNorm": lambda shape: BatchNorm(epsilon=0.1),
@@ -36,6 +42,20 @@ LAYERS = {
         [BatchNorm(epsilon=0.1), Activation("tanh"), LayerNorm(epsilon=0.1), Dropout(0.2)]
     ),
 }
+IMAGES = {
+    "AvgPool2D": lambda shape: AvgPool2D(2, stride=1, padding="same"),
+    "BatchNorm of images": lambda shape: BatchNorm(epsilon=0.1),
+    "Conv2D": lambda shape: Conv2D(4, (2, 3), stride=2, padding="same"),
+    "Conv2D without bias": lambda shape: Conv2D(2, 1, bias=False),
+    "GlobalAvgPool2D": lambda shape: GlobalAvgPool2D(),
+    "MaxPool2D": lambda shape: MaxPool2D(2, padding="same"),
+    "Residual of images": lambda shape: Residual(
+        [Conv2D(3, 3, padding="same"), BatchNorm(epsilon=0.1), Activation("tanh")], [Conv2D(3, 1)]
+    ),
+    "SpatialDropout": lambda shape: SpatialDropout(0.4),
+    "Upsample2D": lambda shape: Upsample2D((2, 1)),
+}
+LAYERS |= IMAGES
 VECTORS_ONLY = {"FullyConnected", "FullyConnected without bias"}
 
 

@@ -381,6 +381,26 @@ CASES = {
         None,
         lambda x: (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-3),
     ),
+    "batch_norm": (
+        images_and_windows().map(lambda shapes: [shapes[0], shapes[0][-1:], shapes[0][-1:]]),
+        lambda x, scale, shift: graph.batch_norm(x, scale, shift, 3, 1e-3).values,
+        None,
+        lambda x, scale, shift: (
+            (x - x.mean((0, 1, 2))) / np.sqrt(x.var((0, 1, 2)) + 1e-3) * scale + shift
+        ),
+    ),
+    "standardise": (
+        two_shapes(),
+        lambda x, y: apply("standardise", x, y, y * 0.5),
+        None,
+        lambda x, y: (x - y) * y * 0.5,
+    ),
+    "batch_norm_gradient": (
+        two_shapes(),
+        lambda x, y: apply("batch_norm_gradient", x, x * x, y, y * 2.0, y - 1.0, y + x, -y),
+        None,
+        lambda x, y: (x - (y + x) - (x * x - y) * (y * 2.0) * -y) * (y - 1.0),
+    ),
     "relu": (one_shape(), graph.relu, away_from_zero, lambda x: np.maximum(x, 0)),
     "positive": (
         one_shape(),

@@ -106,6 +106,15 @@ class Ops:
         """Return the calls of a chain in one piece; None where it has to be done one by one."""
         return None
 
+    def chain_sum(
+        self, chain: Chain, inputs: Sequence[Array], axes: tuple[int, ...], out: Array
+    ) -> list[Step] | None:
+        """Return the calls of a chain and its sum over axes, of length 1 in `out`, in one piece.
+
+        None where the chain has to be written to memory first.
+        """
+        return None
+
     # Precision: arrays of float16 and bfloat16, see `dnn.backend.rounding`.
 
     def convert(self, x: Array, out: Array) -> list[Step]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dnn.errors import ConfigurationError, ShapeError, explains_arguments
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape
+from dnn.graph.operations.normalisation import Normalised
 from dnn.layers.layer import Layer
 
 __all__ = ["BatchNorm", "LayerNorm"]
+
+IMAGES = 4
+"""Axes of a batch of images."""
 
 
 class BatchNorm(Layer):
@@ -64,7 +68,7 @@ class BatchNorm(Layer):
         """Declare scale, shift and running statistics, one number for each channel."""
         if not shape:
             raise ShapeError(self.name, "a sample must have an axis of channels", shape)
-        axis = 0 if len(shape) == 3 else len(shape) - 1
+        axis = 0 if len(shape) == IMAGES - 1 else len(shape) - 1
         channels = shape[axis : axis + 1]
         self.scale = self.parameter("scale", channels, "ones")
         self.shift = self.parameter("shift", channels, "zeros")
@@ -79,14 +83,21 @@ class BatchNorm(Layer):
             factor = self.scale / operations.sqrt(self.variance + self.epsilon)
             shift = self.shift - self.mean * factor
             return x * self._along(factor, x) + self._along(shift, x)
-        axes = tuple(i for i in range(x.ndim) if i != self.axis)
-        normalised = operations.normalise(x, axes, self.epsilon)
+        if x.ndim == IMAGES:
+            numbers = self.scale, self.shift, self.axis, self.epsilon
+            normalised = operations.batch_norm(x, *numbers)
+            self._keep_both(x, normalised)
+            return normalised.values
+        normalised = operations.normalise(x, tuple(range(x.ndim - 1)), self.epsilon)
+        self._keep_both(x, normalised)
+        return normalised.values * self.scale + self.shift
+
+    def _keep_both(self, x: Node, normalised: Normalised) -> None:
         elements = x.size // x.shape[self.axis]
         if elements > 1:
             unbiased = normalised.variance * (elements / (elements - 1))
             self._keep(self.mean, normalised.mean)
             self._keep(self.variance, unbiased)
-        return normalised.values * self._along(self.scale, x) + self._along(self.shift, x)
 
     def _along(self, of_channels: Node, x: Node) -> Node:
         """Return a number for each channel such that it broadcasts to `x`."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu import (
+    chain_sums,
     chains,
     classification,
     gathers,
@@ -45,7 +46,7 @@ class CpuOps(Ops):
     """
 
     description = "compiled kernels"
-    passes = ("elementwise_fusion", "matmul_bias_activation", "products_last")
+    passes = ("elementwise_fusion", "chain_sums", "matmul_bias_activation", "products_last")
     in_blocks = False  # an update is one pass anyway
 
     copy: Any = chains.copy
@@ -87,6 +88,15 @@ class CpuOps(Ops):
         if chains.chain_record(chain, inputs, out) is None:
             return None
         return [(chains.chain_kernel(chain), (*inputs, out))]
+
+    def chain_sum(
+        self, chain: Chain, inputs: Sequence[Array], axes: tuple[int, ...], out: Array
+    ) -> list[Step] | None:
+        """Return a chain and its sum as one kernel."""
+        shape = np.broadcast_shapes(*(x.shape for x in inputs))
+        kernel = chain_sums.chain_sum(chain, shape, axes)
+        arguments = (*inputs, out)
+        return None if kernel.record(*arguments) is None else [(kernel, arguments)]
 
     def convolutions(self, problem: Convolution) -> Sequence[Routine]:
         """Return the compiled routines that take it, and what every device has."""

@@ -16,7 +16,7 @@
 | `convolution` | conv2d, conv2d_data_gradient, conv2d_weight_gradient |
 | `pooling` | max_pool2d, average_pool2d |
 | `classification` | log_softmax (softmax), softmax_cross_entropy, binary_cross_entropy |
-| `normalisation` | normalise |
+| `normalisation` | normalise, batch_norm |
 | `recurrence` | recurrence, hidden_states, cell_states, recurrence_gradient, |
 | | recurrence_weights (recurrent) |
 | `noise` | uniform_noise (dropout) |

@@ -8,15 +8,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dnn.backend import Ops
+from dnn.backend import Formula, Ops
 from dnn.errors import ShapeError
 from dnn.graph.arguments import broadcast, describe
 from dnn.graph.node import Node, Shape
-from dnn.graph.operation import Arrays, Operation, Step, apply, register, stack_all
+from dnn.graph.operation import (
+    Arrays,
+    Operation,
+    Step,
+    apply,
+    register,
+    reshaped,
+    stack_all,
+)
 from dnn.graph.operations.arithmetic import Multiply, sqrt, square
+from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.operations.sums import mean_of, sum_to
 
-__all__ = ["normalise"]
+__all__ = ["batch_norm", "normalise"]
 
 
 @register
@@ -64,12 +73,107 @@ class Normalise(Operation):
         return (dy - mean_dy - node * mean_dy_y) * inverse, None, None
 
 
+@register
+class BatchNorm(Elementwise):
+    """``y = (x - mean) inverse scale + shift`` of images, with one number for each channel.
+
+    `mean` and `inverse` follow from x. The gradient of x is the whole one, as of `normalise`, so
+    they have none of their own; with u = (x - mean) inverse::
+
+        dshift = sum(dy)      dscale = sum(dy u)
+        dx = (dy - dshift / n - u dscale / n) inverse scale
+    """
+
+    formula = Formula(
+        "batch_norm", "x mean inverse scale shift", "(x - mean) * inverse * scale + shift"
+    )
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        x, mean, inverse, scale, _ = node.inputs
+        dshift = sum_to(dy, inverse.shape)
+        dscale = sum_to(dy * apply("standardise", x, mean, inverse), inverse.shape)
+        share = inverse.size / x.size
+        operands = (dy, x, mean, inverse, inverse * scale, dshift * share, dscale * share)
+        dx = apply("batch_norm_gradient", *operands)
+        return dx, None, None, sum_to(dscale, scale.shape), sum_to(dshift, scale.shape)
+
+
+@register
+class Standardise(Elementwise):
+    """``(x - mean) inverse``, where the latter two are any numbers."""
+
+    formula = Formula("standardise", "x mean inverse", "(x - mean) * inverse")
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        x, mean, inverse = node.inputs
+        return dy * inverse, -(dy * inverse), dy * (x - mean)
+
+
+@register
+class BatchNormGradient(Elementwise):
+    """``(dy - mean_dy - (x - mean) inverse mean_dyu) factor``, see `BatchNorm`."""
+
+    formula = Formula(
+        "batch_norm_gradient",
+        "dy x mean inverse factor mean_dy mean_dyu",
+        "(dy - mean_dy - (x - mean) * inverse * mean_dyu) * factor",
+    )
+    kinds = "f"
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        of_y, x, mean, inverse, factor, mean_dy, mean_dyu = node.inputs
+        u = apply("standardise", x, mean, inverse)
+        inside = dy * factor
+        through = -(inside * mean_dyu)
+        return (
+            inside,
+            through * inverse,
+            -(through * inverse),
+            through * (x - mean),
+            dy * (of_y - mean_dy - u * mean_dyu),
+            -inside,
+            -(inside * u),
+        )
+
+
 class Normalised(NamedTuple):
     """The normalised values, and what they were normalised by, with axes of length 1."""
 
     values: Node
     mean: Node
     variance: Node
+
+
+def batch_norm(x: Node, scale: Node, shift: Node, axis: int, epsilon: float) -> Normalised:
+    """Return images, each channel shifted and scaled to mean 0 and variance 1, then once more.
+
+    Parameters
+    ----------
+    x : Node of floats, shape (images, ..., channels, ...)
+    scale, shift : Node, shape (channels,)
+    axis : int
+        That of the channels.
+    epsilon : float
+        Added to the variance.
+
+    Returns
+    -------
+    Normalised
+        As of `normalise`, its values times `scale` plus `shift`.
+
+    References
+    ----------
+    .. [1] Ioffe and Szegedy, Batch normalization, 2015, section 3.
+    """
+    axes = tuple(i for i in range(x.ndim) if i != axis)
+    spread = tuple(x.shape[i] if i == axis else 1 for i in range(x.ndim))
+    middle = mean_of("batch_norm", x, axes, keepdims=True)
+    variance = mean_of("batch_norm", square(x - middle), axes, keepdims=True)
+    inverse = 1.0 / sqrt(variance + epsilon)
+    by_channel = (reshaped(each, spread) for each in (scale, shift))
+    return Normalised(apply("batch_norm", x, middle, inverse, *by_channel), middle, variance)
 
 
 def normalise(x: Node, axis: int | Sequence[int] | None, epsilon: float) -> Normalised:

@@ -6,10 +6,15 @@
 | | softmax_cross_entropy |
 | `image_layout` | batch_norm_folding, image_layout, convolution_relu |
 | `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
-| `fusion` | elementwise_fusion, matmul_bias_activation, products_last |
+| `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last |
 """
 
-from dnn.graph.passes.fusion import elementwise_fusion, matmul_bias_activation, products_last
+from dnn.graph.passes.fusion import (
+    chain_sums,
+    elementwise_fusion,
+    matmul_bias_activation,
+    products_last,
+)
 from dnn.graph.passes.graph import (
     PASSES,
     Graph,
@@ -50,6 +55,7 @@ __all__ = [
     "batch_norm_folding",
     "bfloat16",
     "buffer_reuse",
+    "chain_sums",
     "checking_passes",
     "common_subexpressions",
     "constant_folding",

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from dnn.backend import Chain, Ops, empty
+from dnn.backend.formula import COPY
 from dnn.graph.node import Node, Shape
 from dnn.graph.operation import Arrays, Operation, Step
 from dnn.graph.operations.elementwise import Elementwise, formula_of
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
 
-__all__ = ["elementwise_fusion", "matmul_bias_activation", "products_last"]
+__all__ = ["chain_sums", "elementwise_fusion", "matmul_bias_activation", "products_last"]
 
 CALLED_FOR_EACH_ELEMENT = {"log1p", "**"}
 """They have no routine of vectors."""
@@ -199,6 +200,72 @@ def _outside(members: list[Node]) -> list[Node]:
     """Return what members need besides each other, each once."""
     inside = set(members)
     return list(dict.fromkeys(x for node in members for x in node.inputs if x not in inside))
+
+
+class ChainSum(Operation):
+    """The sum of a chain of elementwise operations, whose values nobody else reads.
+
+    `chain` is the node of the chain, None where an image is summed as it stands.
+    """
+
+    name = "chain_sum"
+
+    def __init__(self, chain: Node | None, total: Node) -> None:
+        self.chain = chain
+        self.total = total
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        """Return both in one piece, or else the chain's values and their sum."""
+        (x,) = self.total.inputs
+        kept = (1,) * (x.ndim - node.ndim) + node.shape
+        axes = tuple(i for i in range(x.ndim) if kept[i] != x.shape[i])
+        out = arrays.out.reshape(kept)
+        whole = ops.chain_sum(node.attributes["chain"], arrays.inputs, axes, out)
+        if whole is not None:
+            return whole
+        if self.chain is None:
+            return [(ops.sum, (arrays.inputs[0], axes, out))]
+        assert self.chain.operation is not None
+        values = empty(ops, x.shape, x.dtype)
+        wanted = self.chain.operation.workspace(self.chain, ops)
+        space = [empty(ops, *each) for each in wanted]
+        steps = self.chain.operation.forward(ops, self.chain, Arrays(arrays.inputs, values, space))
+        return [*steps, (ops.sum, (values, axes, out))]
+
+
+IMAGE_AXES = 4
+"""Sums over arrays of so many axes: of others every last bit stays as it is."""
+
+
+@register_pass("chain_sums")
+def chain_sums(graph: Graph) -> Graph:
+    """Sum over images what elementwise operations compute of them, without writing it to memory."""
+    readers = graph.readers()
+
+    def join(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node.kind != "sum_to" or inputs[0].ndim < IMAGE_AXES or inputs[0].dtype != node.dtype:
+            return None
+        (x,) = inputs
+        is_chain = x.kind == "fused" or _is_fusible(x)
+        if node.dtype.kind != "f" or node.operation is None:
+            return None
+        alone = is_chain and readers[node.inputs[0]] == 1
+        alone = alone and any(each.shape == x.shape for each in x.inputs)
+        operands = x.inputs if alone else (x,)
+        chain: Chain = ((COPY, 0),)
+        if alone:
+            chain = x.attributes.get("chain") or ((formula_of(x), *range(len(x.inputs))),)
+        return Node(
+            "chain_sum",
+            node.shape,
+            node.dtype,
+            operands,
+            {"chain": chain},
+            node.name,
+            ChainSum(x if alone else None, node),
+        )
+
+    return dead_code(rewrite(graph, join))
 
 
 @register_pass("matmul_bias_activation")

@@ -170,3 +170,55 @@ def test_k_networks_predict_with_folded_weights_as_each_alone():
         alone = dnn.NeuralNetwork(layers(), optimizer=dnn.SGD(0.1), seed=seed)
         alone.fit(x, y, epochs=1, batch_size=16)
         np.testing.assert_array_equal(found[k], alone.predict_proba(x))
+
+
+SUMS = {
+    "NHWC": ((4, 9, 8, 40), (0, 1, 2), (40,)),
+    "CHWN": ((6, 9, 8, 70), (1, 2, 3), (6, 1, 1, 1)),
+    "K NHWC": ((3, 4, 9, 8, 33), (1, 2, 3), (3, 1, 1, 1, 33)),
+    "K CHWN": ((3, 6, 5, 4, 50), (2, 3, 4), (3, 6, 1, 1, 1)),
+    "NCHW": ((4, 6, 9, 8), (0, 2, 3), (6, 1, 1)),
+    "means": ((4, 9, 8, 40), (1, 2), (4, 1, 1, 40)),
+}
+
+
+@pytest.mark.parametrize("case", SUMS)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("large", [1, 3])
+def test_what_is_summed_over_images_is_not_written(case, dtype, large):
+    shape, axes, small = SUMS[case]
+    shape = tuple(n * large if i in axes else n for i, n in enumerate(shape))
+    generator = np.random.default_rng(0)
+    x, mean = (graph.placeholder(each, dtype) for each in (shape, small))
+    totals = [graph.sum(graph.square(x - mean), axes), graph.sum(x, axes, keepdims=True)]
+    feeds = {node: generator.normal(size=node.shape) for node in (x, mean)}
+    ops = ops_for("cpu")
+    kinds = [node.kind for node in optimise(totals, None, ops).order]
+    assert kinds.count("chain_sum") == (2 if "chain_sums" in ops.passes else 0)
+    expected = [
+        np.square(feeds[x] - feeds[mean]).sum(axes),
+        feeds[x].sum(axes, keepdims=True),
+    ]
+    found = graph.evaluate(totals, feeds, ops)
+    for total, value in zip(found, expected, strict=True):
+        tolerance = 1e-12 if dtype == "f8" else 2e-5
+        np.testing.assert_allclose(total, value, rtol=tolerance, atol=tolerance * 100)
+
+
+def test_a_sum_does_not_depend_on_how_many_threads_there_are():
+    pytest.importorskip("numba", reason="Numba, which compiles sums, is not installed")
+    from dnn.backend.cpu.chain_sums import chain_sum
+    from dnn.backend.formula import COPY
+
+    x = np.random.default_rng(0).normal(size=(8, 32, 32, 96)).astype("f4")
+    for axes, small in (((0, 1, 2), (1, 1, 1, 96)), ((1, 2, 3), (8, 1, 1, 1))):
+        whole = np.empty(small, "f4")
+        kernel = chain_sum(((COPY, 0),), x.shape, axes)
+        kernel(x, whole)
+        for parts in (2, 3):
+            cut = np.empty(small, "f4")
+            pieces = kernel._split((x, cut), parts)
+            assert len(pieces) == parts
+            for piece in pieces:
+                kernel(*piece)
+            np.testing.assert_array_equal(cut, whole)

@@ -1,0 +1,212 @@
+"""Sums of what a chain of elementwise operations computes, which is never written to memory.
+
+The axes that are summed are neighbours. Of rows of channels (NHWC) the columns are summed, and of
+channels first (CHWN) the rows; each in blocks, whose sums are added in float64. Threads have
+columns, or rows, of their own, so no result depends on how many there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.chains import NUMBA
+from dnn.backend.cpu.kernels import LINE_ELEMENTS, SPLIT_ELEMENTS, cuts
+from dnn.backend.cpu.program import Native, Record, address_of, type_code
+from dnn.backend.formula import Writer
+from dnn.backend.ops import Array, Chain
+
+__all__ = ["chain_sum"]
+
+TILE = 128
+"""Columns that are summed at once, on the stack."""
+
+BLOCK_ROWS = 64
+BLOCK_COLUMNS = 1024
+"""How many terms are added before their sum goes to float64."""
+
+_COLUMNS = """\
+    n = r[2]
+    block = carray(pointer(intrinsics.scratch({tile_bytes})), ({tile},), {code})
+    total = carray(pointer(intrinsics.scratch({total_bytes})), ({tile},), f8)
+    for g in range(r[0]):
+        for begin in range(0, n, {tile}):
+            width = {tile} if begin + {tile} < n else n - begin
+            for k in range(width):
+                total[k] = f8(0)
+            for first in range(0, r[1], {rows}):
+                last = first + {rows} if first + {rows} < r[1] else r[1]
+                for k in range(width):
+                    block[k] = {code}(0)
+                for i in range(first, last):
+{arrays}
+                    for k in range(width):
+{lines}
+                        block[k] = block[k] + {value}
+                for k in range(width):
+                    total[k] = total[k] + block[k]
+            out = carray(pointer(r[3] + g * r[4] + begin * {item}), (width,), {code})
+            for k in range(width):
+                out[k] = {code}(total[k])
+"""
+
+_ROWS = """\
+    n = r[2]
+    for g in range(r[0]):
+        for i in range(r[1]):
+{arrays}
+            total = f8(0)
+            for first in range(0, n, {columns}):
+                last = first + {columns} if first + {columns} < n else n
+                part = {code}(0)
+                for k in range(first, last):
+{lines}
+                    part = part + {value}
+                total = total + part
+            carray(pointer(r[3] + g * r[4] + i * r[5]), (1,), {code})[0] = {code}(total)
+"""
+
+# Of rows terms may be added in any order, so that it is done in vector registers; as in `chains`
+# nothing is contracted.
+_FLAGS = '**{**FLAGS, "fastmath": {"nsz"}}', '**{**FLAGS, "fastmath": {"nsz", "reassoc"}}'
+
+
+@cache
+def _source(chain: Chain, along: tuple[bool, ...], code: str, of_rows: bool) -> str:
+    writer = Writer(NUMBA, code)
+    item = np.dtype(code).itemsize
+    indent = " " * (12 if of_rows else 20)
+    arrays, names = [], []
+    for number, is_along in enumerate(along):
+        at = (6 if of_rows else 5) + 3 * number
+        place = f"r[{at}] + g * r[{at + 1}] + i * r[{at + 2}]"
+        if is_along:
+            shift, length = ("", "n") if of_rows else (f" + begin * {item}", "width")
+            array = f"carray(pointer({place}{shift}), ({length},), {code})"
+            names.append(f"x{number}[k]")
+        else:
+            array = f"carray(pointer({place}), (1,), {code})[0]"
+            names.append(f"x{number}")
+        arrays.append(f"{indent}x{number} = {array}")
+    for formula, *operands in chain:
+        value = writer.formula(formula, [names[operand] for operand in operands])
+        names.append(writer.named(value))
+    inner = " " * (20 if of_rows else 24)
+    header = HEADER.replace("**FLAGS", _FLAGS[of_rows])
+    return header + (_ROWS if of_rows else _COLUMNS).format(
+        code=code,
+        item=item,
+        tile=TILE,
+        tile_bytes=TILE * item,
+        total_bytes=TILE * 8,
+        rows=BLOCK_ROWS,
+        columns=BLOCK_COLUMNS,
+        arrays="\n".join(arrays),
+        lines="\n".join(inner + line for line in writer.lines),
+        value=names[-1],
+    )
+
+
+def chain_sum(chain: Chain, shape: tuple[int, ...], axes: tuple[int, ...]) -> Native:
+    """Return the kernel that sums a chain over axes.
+
+    Parameters
+    ----------
+    chain : Chain
+    shape : tuple of int
+        What the inputs broadcast to.
+    axes : tuple of int
+        Of `shape`, in ascending order; they have length 1 in the result.
+
+    Returns
+    -------
+    Native
+        Its arguments are the inputs, and the result.
+    """
+
+    def record(*arguments: Any) -> Record | None:
+        *inputs, out = arguments
+        mine = tuple(1 if i in axes else n for i, n in enumerate(out.shape))
+        if mine != out.shape:
+            return None
+        whole = tuple(shape[i] if i in axes else n for i, n in enumerate(out.shape))
+        return _record(chain, inputs, out, whole, axes)
+
+    def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+        *inputs, out = arguments
+        axis = axes[-1] + 1 if math.prod(shape[axes[-1] + 1 :]) > 1 else 0
+        axis = next((i for i in range(axis, len(shape)) if shape[i] > 1), axis)
+        if math.prod(shape) < SPLIT_ELEMENTS or axis in axes or axis >= len(shape):
+            return []
+        unit = LINE_ELEMENTS if axis > axes[-1] else 1
+        views = [np.broadcast_to(x, shape) for x in inputs]
+        result = []
+        for cut in cuts(shape[axis], parts, unit):
+            place = (slice(None),) * axis + (cut,)
+            result.append((*(view[place] for view in views), out[place]))
+        return result if len(result) > 1 else []
+
+    return Native(record, _no_oracle, split)
+
+
+def _record(
+    chain: Chain, inputs: Sequence[Array], out: Array, shape: tuple[int, ...], axes: tuple[int, ...]
+) -> Record | None:
+    code = type_code(out.dtype)
+    if code not in ("f4", "f8") or any(x.dtype != out.dtype for x in inputs) or not out.size:
+        return None
+    first, last = axes[0], axes[-1] + 1
+    if len(axes) != last - first:
+        return None
+    views = [np.broadcast_to(x, shape) for x in inputs]
+    item = out.itemsize
+    before, summed, after = (
+        _joined(shape[part], [view.strides[part] for view in views])
+        for part in (slice(first), slice(first, last), slice(last, None))
+    )
+    of_out = _joined(out.shape[:first], [out.strides[:first]])
+    if summed is None or after is None:
+        return None
+    if after[0] == 1:  # rows: the innermost axis is summed
+        if before is None or of_out is None or any(step not in (0, item) for step in summed[1]):
+            return None
+        along = tuple(step == item for step in summed[1])
+        fields = [1, before[0], summed[0], address_of(out), 0, of_out[1][0]]
+        for view, step in zip(views, before[1], strict=True):
+            fields += [address_of(view), 0, step]
+        return entry_of(_source(chain, along, code, True)), fields
+    columns = _joined(out.shape[last:], [out.strides[last:]])
+    if before is None or of_out is None or columns is None or columns[1][0] != item:
+        return None
+    if any(step not in (0, item) for step in after[1]):
+        return None
+    along = tuple(step == item for step in after[1])
+    fields = [before[0], summed[0], after[0], address_of(out), of_out[1][0]]
+    for view, group, row in zip(views, before[1], summed[1], strict=True):
+        fields += [address_of(view), group, row]
+    return entry_of(_source(chain, along, code, False)), fields
+
+
+def _joined(
+    shape: tuple[int, ...], strides: Sequence[tuple[int, ...]]
+) -> tuple[int, list[int]] | None:
+    """Return axes as one: its length, and the stride of each array; None where they are not one."""
+    length, steps = 1, [0] * len(strides)
+    for axis in reversed(range(len(shape))):
+        if shape[axis] == 1:
+            continue
+        if length == 1:
+            steps = [given[axis] for given in strides]
+        elif any(given[axis] != mine * length for given, mine in zip(strides, steps, strict=True)):
+            return None
+        length *= shape[axis]
+    return length, steps
+
+
+def _no_oracle(*arguments: Any) -> None:
+    raise AssertionError("a sum of a chain was compiled for arrays that it does not take")
