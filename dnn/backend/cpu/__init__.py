@@ -8,11 +8,11 @@ From the ground up:
 4. A file for each kind of structured operation, with its loops and the arrays that these take:
    `products` (by `blas`), `reductions`, `gathers`, `classification`, `noise`, `pooling`, `updates`
    of optimizers (`fused_update` does them right behind products), and the routines of
-   `convolutions`: `direct_rows`, `winograd` (by `register_tiles`, whose sizes are those of
-   `registers`).
+   `convolutions`; `winograd` and `indirect` by `convolution_work` and `register_tiles`, whose sizes
+   are those of `registers`.
 5. `ops`: `CpuOps`, which a plan asks.
 
-Numba is imported by what only compiles: `compiling`, `intrinsics`, `vector_math`,
-`thread_pool_kernels`, `vectors`, `direct_rows_kernels`, `pooling_kernels`, `register_tiles` and
-`winograd_kernels`.
+Numba is imported by what only compiles: `compiling`, `intrinsics`, `vector_math`, `vectors`,
+`thread_pool_kernels`, `register_tiles`, and the kernels of `direct_rows`, `pooling`, `winograd` and
+`indirect`.
 """

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu import batched_gemm, direct_rows, fft, im2col, winograd
+from dnn.backend.cpu import batched_gemm, direct_rows, fft, im2col, indirect, winograd
 
 __all__ = ["ROUTINES"]
 
 ROUTINES: tuple[Callable[[Convolution], Routine | None], ...] = (
     winograd.winograd4,
+    indirect.routine,
     direct_rows.routine,
     im2col.routine,
     winograd.winograd2,

@@ -1,4 +1,4 @@
-"""Blocks of a matrix product that stay in registers, as vector code.
+"""Blocks of a matrix product that stay in registers, as vector code, and moves of what they read.
 
 One block is ``rows`` x ``panel`` elements of ``c = a @ b`` (see `registers`), summed over the whole
 depth. What b has for it lies in one piece, a panel; elements of a are read one by one and spread
@@ -14,13 +14,17 @@ References
 
 # Numba infers the types of what it compiles.
 # mypy: disallow_untyped_defs=False, disallow_untyped_calls=False
+# mypy: disallow_untyped_decorators=False
 
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
+from numba import carray, float32, njit, types
 from numba.extending import intrinsic
 
+from dnn.backend.cpu.cache import FLAGS
+from dnn.backend.cpu.convolution_work import FLOAT_BYTES
+from dnn.backend.cpu.intrinsics import pointer, transpose_four
 from dnn.backend.cpu.registers import registers
 
 __all__ = [
@@ -29,8 +33,12 @@ __all__ = [
     "LANES",
     "PANEL",
     "ROWS",
+    "ROW_BYTES",
     "VECTOR",
+    "VECTOR_BYTES",
     "WORD",
+    "clear",
+    "copy_floats",
     "load_vector",
     "load_word",
     "product_of_columns",
@@ -39,6 +47,7 @@ __all__ = [
     "product_of_rows",
     "splat",
     "store_vector",
+    "transposed",
 ]
 
 LANES, PANEL, ROWS = registers()
@@ -47,8 +56,9 @@ VECTOR = ir.VectorType(FLOAT, LANES)
 FAST = ("contract", "nsz")
 """Multiply and add may be one instruction."""
 
-FLOAT_BYTES = 4
 VECTOR_BYTES = FLOAT_BYTES * LANES
+ROW_BYTES = FLOAT_BYTES * PANEL
+"""Of a row of a panel."""
 
 
 def load_vector(builder, address):
@@ -146,12 +156,6 @@ def _steps(builder, base, step):
     return [builder.add(base, builder.mul(step, WORD(i))) for i in range(ROWS)]
 
 
-def _listed(builder, addresses, offset):
-    """Return the addresses in a list, plus an offset."""
-    places = _steps(builder, addresses, WORD(8))
-    return [builder.add(load_word(builder, place), offset) for place in places]
-
-
 _SIX, _SEVEN = (types.void(*[types.int64] * n) for n in (6, 7))
 
 
@@ -165,7 +169,7 @@ def product_of_rows(context, a, a_step, b, depth, c, c_step, start):
 
         def operands(k):
             along = builder.mul(k, WORD(FLOAT_BYTES))
-            panel_row = builder.add(b, builder.mul(k, WORD(FLOAT_BYTES * PANEL)))
+            panel_row = builder.add(b, builder.mul(k, WORD(ROW_BYTES)))
             return [builder.add(row, along) for row in rows], panel_row
 
         _product(builder, depth, start, _steps(builder, c, c_step), operands)
@@ -183,7 +187,7 @@ def product_of_columns(context, a, a_step, b, depth, c, c_step, start):
 
         def operands(k):
             row = builder.add(a, builder.mul(k, a_step))
-            panel_row = builder.add(b, builder.mul(k, WORD(FLOAT_BYTES * PANEL)))
+            panel_row = builder.add(b, builder.mul(k, WORD(ROW_BYTES)))
             return _steps(builder, row, WORD(FLOAT_BYTES)), panel_row
 
         _product(builder, depth, start, _steps(builder, c, c_step), operands)
@@ -193,38 +197,71 @@ def product_of_columns(context, a, a_step, b, depth, c, c_step, start):
 
 
 @intrinsic
-def product_of_listed_rows(context, a_rows, a_offset, b, depth, c_rows, c_offset):
-    """``c[i] += sum(a[i, k] * b[k] for k)``; rows of a and c begin at addresses in two lists."""
+def product_of_listed_rows(context, a_rows, a_offset, b, depth, c, c_step):
+    """``c[i] += sum(a[i, k] * b[k] for k)``; rows of a begin at the addresses in a list."""
 
     def generate(context, builder, signature, arguments):
-        a_rows, a_offset, b, depth, c_rows, c_offset = arguments
-        rows = _listed(builder, a_rows, a_offset)
+        a_rows, a_offset, b, depth, c, c_step = arguments
+        places = _steps(builder, a_rows, WORD(8))
+        rows = [builder.add(load_word(builder, place), a_offset) for place in places]
 
         def operands(k):
             along = builder.mul(k, WORD(FLOAT_BYTES))
-            panel_row = builder.add(b, builder.mul(k, WORD(FLOAT_BYTES * PANEL)))
+            panel_row = builder.add(b, builder.mul(k, WORD(ROW_BYTES)))
             return [builder.add(row, along) for row in rows], panel_row
 
-        _product(builder, depth, WORD(1), _listed(builder, c_rows, c_offset), operands)
+        _product(builder, depth, WORD(1), _steps(builder, c, c_step), operands)
         return context.get_dummy_value()
 
     return _SIX, generate
 
 
 @intrinsic
-def product_of_listed_columns(context, a_rows, a_offset, b_rows, depth, c, c_step):
-    """``c[i] += sum(a[k, i] * b[k] for k)``; row k of a and of b begins at an address in a list."""
+def product_of_listed_columns(context, a_rows, a_offset, b_rows, b_offset, depth, c, c_step):
+    """``c[i] += sum(a[k, i] * b[k] for k)``; rows of a and b begin at addresses in two lists."""
 
     def generate(context, builder, signature, arguments):
-        a_rows, a_offset, b_rows, depth, c, c_step = arguments
+        a_rows, a_offset, b_rows, b_offset, depth, c, c_step = arguments
 
         def operands(k):
             word = builder.mul(k, WORD(8))
             row = builder.add(load_word(builder, builder.add(a_rows, word)), a_offset)
-            panel_row = load_word(builder, builder.add(b_rows, word))
+            panel_row = builder.add(load_word(builder, builder.add(b_rows, word)), b_offset)
             return _steps(builder, row, WORD(FLOAT_BYTES)), panel_row
 
         _product(builder, depth, WORD(1), _steps(builder, c, c_step), operands)
         return context.get_dummy_value()
 
-    return _SIX, generate
+    return _SEVEN, generate
+
+
+@njit(**FLAGS)
+def clear(address, floats):
+    """Write zeros."""
+    values = carray(pointer(address), (floats,), float32)
+    for i in range(floats):
+        values[i] = 0
+
+
+@njit(**FLAGS)
+def copy_floats(source, target, floats):
+    """Copy so many numbers."""
+    given = carray(pointer(source), (floats,), float32)
+    values = carray(pointer(target), (floats,), float32)
+    for i in range(floats):
+        values[i] = given[i]
+
+
+@njit(**FLAGS)
+def transposed(source, source_step, rows, columns, target, target_step):
+    """``target[j, i] = source[i, j]``; the rows of both are so many bytes apart."""
+    for i in range(0, rows - 3, 4):
+        for j in range(0, columns - 3, 4):
+            start = source + i * source_step + j * FLOAT_BYTES
+            to = target + j * target_step + i * FLOAT_BYTES
+            transpose_four(start, source_step, to, target_step, float32(0))
+    for i in range(rows):
+        row = carray(pointer(source + i * source_step), (columns,), float32)
+        for j in range(0 if i >= rows // 4 * 4 else columns // 4 * 4, columns):
+            place = target + j * target_step + i * FLOAT_BYTES
+            carray(pointer(place), (1,), float32)[0] = row[j]

@@ -21,19 +21,19 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu.blas import blas_threads
 from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.convolution_work import FLOAT_BYTES, Kernels, Piece, round_up, row_bytes
 from dnn.backend.cpu.kernels import cuts
-from dnn.backend.cpu.program import Native, Record, address_of
+from dnn.backend.cpu.program import Record, address_of
 from dnn.backend.cpu.registers import registers
-from dnn.backend.ops import Array, Step
+from dnn.backend.ops import Array
 
 __all__ = ["TAPS", "WINDOW", "matrices", "winograd2", "winograd4"]
 
@@ -49,8 +49,6 @@ CHUNK_TILES = 32
 
 DEPTH = 128
 """So many channels are summed up in one go."""
-
-_FLOAT_BYTES = 4
 
 
 def matrices(tile: int) -> tuple[Array, Array, Array]:
@@ -128,7 +126,7 @@ class _Task(NamedTuple):
 
     @property
     def padded_channels(self) -> int:
-        return _up(self.channels, registers().lanes)
+        return round_up(self.channels, registers().lanes)
 
     @property
     def panels(self) -> int:
@@ -139,7 +137,7 @@ class _Task(NamedTuple):
         """What all transformed weights take; they are kept where there are many tiles."""
         if self.few or self.kind == "weights":
             return 0
-        return self.points * self.padded_channels * self.panels * _row_bytes()
+        return self.points * self.padded_channels * self.panels * row_bytes()
 
     @property
     def geometry(self) -> list[int]:
@@ -147,7 +145,7 @@ class _Task(NamedTuple):
         sizes = [*self.size, self.channels, self.down, self.right, *self.out_size, self.filters]
         return [*sizes, *self.tiles, self.chunk]
 
-    def pieces(self, number: int) -> list[tuple[slice, slice]]:
+    def pieces(self, number: int) -> list[Piece]:
         """Cut the work: into tiles and panels of results, or channels and panels of weights."""
         all_panels = slice(0, self.panels)
         if self.kind == "weights":
@@ -163,20 +161,20 @@ class _Task(NamedTuple):
     def piece_bytes(self, first: slice, panels: slice) -> int:
         """Return what a piece of the work takes."""
         lanes, panel, rows = registers()
-        row = _row_bytes()
+        row = row_bytes()
         length: int = first.stop - first.start
         across: int = panels.stop - panels.start
         if self.kind == "weights":
             most = min(self.chunk, self.all_tiles)
-            zeros = _up(max(self.channels + lanes, self.filters + panel), lanes) * _FLOAT_BYTES
-            tiles = most * (length + lanes) * _FLOAT_BYTES
+            zeros = round_up(max(self.channels + lanes, self.filters + panel), lanes) * FLOAT_BYTES
+            tiles = most * (length + lanes) * FLOAT_BYTES
             gradients = most * across * row
             depth = min(self.depth, length) if self.few else length
             sums = depth * (1 if self.few else across) * row
             return zeros + self.points * (tiles + gradients + sums)
-        most = _up(min(self.chunk, length), rows)
-        zeros = self.padded_channels * _FLOAT_BYTES + row
-        tiles = most * (self.padded_channels + lanes) * _FLOAT_BYTES
+        most = round_up(min(self.chunk, length), rows)
+        zeros = self.padded_channels * FLOAT_BYTES + row
+        tiles = most * (self.padded_channels + lanes) * FLOAT_BYTES
         block = min(self.depth, self.padded_channels) * row if self.few else 0
         return zeros + self.points * (most * row + tiles + block)
 
@@ -186,43 +184,10 @@ class _Task(NamedTuple):
         return DEPTH
 
 
-def _up(length: int, unit: int) -> int:
-    return -(-length // unit) * unit
-
-
-def _row_bytes() -> int:
-    return registers().panel * _FLOAT_BYTES
-
-
 @cache
 def _entry(kernel: str, tile: int) -> int:
     body = f"    winograd_kernels.{kernel}_{tile}(r)\n"
     return entry_of(f"from dnn.backend.cpu import winograd_kernels\n{HEADER}{body}")
-
-
-def _space_bytes(task: _Task, number: int) -> int:
-    """Return what the work in a number of pieces takes."""
-    return sum(_up(task.piece_bytes(*piece), 64) for piece in task.pieces(number))
-
-
-Arguments = tuple[Any, ...]
-"""Task, input, weights or second input, bias, result, memory, piece of the work."""
-
-
-def _whole(task: _Task) -> tuple[slice, slice]:
-    return task.pieces(1)[0]
-
-
-def _split(arguments: Arguments, number: int) -> list[Arguments]:
-    task, *arrays, space, _ = arguments
-    while _space_bytes(task, number) > space.size:
-        number -= 1
-    at, pieces = 0, []
-    for piece in task.pieces(number):
-        end = at + _up(task.piece_bytes(*piece), 64)
-        pieces.append((task, *arrays, space[at:end], piece))
-        at = end
-    return pieces
 
 
 def _maps_record(*arguments: Any) -> Record:
@@ -253,18 +218,7 @@ def _weights_record(task: _Task, w: Array, target: Array, panels: slice) -> Reco
     return _entry("weights", task.tile), fields
 
 
-def _split_weights(arguments: Arguments, number: int) -> list[Arguments]:
-    task, w, target, _ = arguments
-    return [(task, w, target, cut) for cut in cuts(task.panels, number)]
-
-
-def _unreachable(*arguments: Any) -> None:
-    raise AssertionError("every array of a routine has a record")
-
-
-_transform_weights = Native(_weights_record, _unreachable, _split_weights)
-_maps = Native(_maps_record, _unreachable, _split)
-_gradient = Native(_gradient_record, _unreachable, _split)
+_KERNELS = Kernels(_weights_record, _maps_record, _gradient_record)
 
 
 def _routine(tile: int, problem: Convolution) -> Routine | None:
@@ -279,50 +233,26 @@ def _routine(tile: int, problem: Convolution) -> Routine | None:
         last = WINDOW - 1
         sizes, top, left = (*sizes[1::-1], *sizes[:1:-1]), last - top, last - left
     task = _Task(tile, problem.kind, problem.images, *sizes, top, left, problem.relu)
-    size = max(_space_bytes(task, number) for number in range(1, blas_threads() + 1))
-    kept = task.weight_bytes
-
-    def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
-        assert workspace is not None
-        space, transformed = workspace[kept:], workspace[:kept] if kept else None
-        made: list[Step] = []
-        for first, second, bias, result in _models(problem, inputs, out):
-            if problem.kind == "weights":
-                made.append((_gradient, (task, first, second, result, space, _whole(task))))
-                continue
-            if transformed is not None:
-                panels = slice(0, task.panels)
-                made.append((_transform_weights, (task, second, transformed, panels)))
-            arrays = (first, second, transformed, bias, result)
-            made.append((_maps, (task, *arrays, space, _whole(task))))
-        return made
-
-    return Routine(f"winograd{tile}", kept + size, steps)
+    if task.points * prod(task.tiles) * task.padded_channels >= _met_taps(problem) * task.channels:
+        return None
+    return _KERNELS.routine(f"winograd{tile}", task, problem)
 
 
-def _models(
-    problem: Convolution, inputs: Sequence[Array], out: Array
-) -> list[tuple[Array, Array, Array | None, Array]]:
-    """Return the inputs, the bias and the result of each model."""
-    bias = inputs[2] if problem.bias else None
-    if problem.models is None:
-        return [(inputs[0], inputs[1], bias, out)]
-    made = []
-    for k in range(problem.models):
-        first, second = (
-            x[k] if has else x for x, has in zip(inputs[:2], problem.stacked, strict=True)
-        )
-        made.append(
-            (first, second, bias[k] if bias is not None and bias.ndim == 2 else bias, out[k])
-        )
-    return made
+def _met_taps(problem: Convolution) -> int:
+    """Return how often a tap meets a pixel of x, in an image: the multiplications of a channel."""
+    numbers = []
+    for axis in range(2):
+        first = np.arange(problem.out_size[axis]) - problem.padding[axis][0]
+        met = first[:, None] + np.arange(WINDOW)
+        numbers.append(int(np.count_nonzero((met >= 0) & (met < problem.size[axis]))))
+    return prod(numbers)
 
 
 def winograd2(problem: Convolution) -> Routine | None:
-    """Return convolution by F(2 x 2, 3 x 3), or None for a problem that it does not take."""
+    """Return convolution by F(2 x 2, 3 x 3), or None where that saves nothing."""
     return _routine(2, problem)
 
 
 def winograd4(problem: Convolution) -> Routine | None:
-    """Return convolution by F(4 x 4, 3 x 3), or None for a problem that it does not take."""
+    """Return convolution by F(4 x 4, 3 x 3), or None where that saves nothing."""
     return _routine(4, problem)

@@ -21,29 +21,31 @@ from numba import carray, float32, int64, njit, types
 from numba.extending import intrinsic
 
 from dnn.backend.cpu.cache import FLAGS
-from dnn.backend.cpu.intrinsics import pointer, scratch, transpose_four
+from dnn.backend.cpu.convolution_work import FLOAT_BYTES
+from dnn.backend.cpu.intrinsics import pointer, scratch
 from dnn.backend.cpu.register_tiles import (
     FAST,
     LANES,
     PANEL,
+    ROW_BYTES,
     ROWS,
     VECTOR,
+    VECTOR_BYTES,
     WORD,
+    clear,
+    copy_floats,
     load_vector,
     load_word,
     product_of_columns,
     product_of_rows,
     splat,
     store_vector,
+    transposed,
 )
 from dnn.backend.cpu.winograd import TAPS, WINDOW, matrices
 
 __all__ = ["forward_2", "forward_4", "gradient_2", "gradient_4", "weights_2", "weights_4"]
 
-FLOAT_BYTES = 4
-VECTOR_BYTES = FLOAT_BYTES * LANES
-ROW_BYTES = FLOAT_BYTES * PANEL
-"""Of a row of a panel."""
 PIECE_FLOATS = LANES * TAPS * PANEL
 PIECE_BYTES = FLOAT_BYTES * PIECE_FLOATS
 """Of the weights of as many channels as a vector has lanes, and of the filters of a panel."""
@@ -190,36 +192,6 @@ def _to_places(matrix):
 
 
 @njit(**FLAGS)
-def _clear(address, floats):
-    values = carray(pointer(address), (floats,), float32)
-    for i in range(floats):
-        values[i] = 0
-
-
-@njit(**FLAGS)
-def _copy(source, target, floats):
-    given = carray(pointer(source), (floats,), float32)
-    values = carray(pointer(target), (floats,), float32)
-    for i in range(floats):
-        values[i] = given[i]
-
-
-@njit(**FLAGS)
-def _transposed(source, source_step, rows, columns, target, target_step):
-    """``target[j, i] = source[i, j]``; the rows of both are so many bytes apart."""
-    for i in range(0, rows - 3, 4):
-        for j in range(0, columns - 3, 4):
-            start = source + i * source_step + j * FLOAT_BYTES
-            to = target + j * target_step + i * FLOAT_BYTES
-            transpose_four(start, source_step, to, target_step, float32(0))
-    for i in range(rows):
-        row = carray(pointer(source + i * source_step), (columns,), float32)
-        for j in range(0 if i >= rows // 4 * 4 else columns // 4 * 4, columns):
-            place = target + j * target_step + i * FLOAT_BYTES
-            carray(pointer(place), (1,), float32)[0] = row[j]
-
-
-@njit(**FLAGS)
 def _places(table, side, base, height, width, pixel, image, row, column, outside):
     """List the addresses of the pixels of a tile; those that are not in the image are `outside`."""
     words = carray(pointer(table), (side * side,), int64)
@@ -265,9 +237,9 @@ def _gathering(side, tile, matrix):
                 if channel + LANES <= channels:
                     transform(table, offset, to, plane)
                 else:
-                    _clear(padded, LANES * points)
+                    clear(padded, LANES * points)
                     for i in range(points):
-                        _copy(words[i] + offset, padded_words[i], max(0, channels - channel))
+                        copy_floats(words[i] + offset, padded_words[i], max(0, channels - channel))
                     transform(padded_table, 0, to, plane)
 
     return gather
@@ -299,17 +271,17 @@ def _kernels(tile):
         for c in range(channel, channel + number, LANES):
             depth = min(LANES, channels - c)
             if depth < LANES or width < PANEL:
-                _clear(piece, PIECE_FLOATS)
+                clear(piece, PIECE_FLOATS)
             if flipped:
                 for i in range(depth):
                     block = w + ((c + i) * filters + first) * tap_bytes
-                    _transposed(
+                    transposed(
                         block, tap_bytes, width, TAPS, piece + i * TAPS * ROW_BYTES, ROW_BYTES
                     )
                 start, step = piece + (TAPS - 1) * ROW_BYTES, -ROW_BYTES
             else:
                 block = w + (first * channels + c) * tap_bytes
-                _transposed(block, channels * tap_bytes, width, depth * TAPS, piece, ROW_BYTES)
+                transposed(block, channels * tap_bytes, width, depth * TAPS, piece, ROW_BYTES)
                 start, step = piece, ROW_BYTES
             for i in range(LANES):
                 for v in range(0, ROW_BYTES, VECTOR_BYTES):
@@ -343,9 +315,9 @@ def _kernels(tile):
             partial_words[i] = partial + i * ROW_BYTES
         number = min(PANEL, filters - panel * PANEL)
         added = scratch(ROW_BYTES)
-        _clear(added, PANEL)
+        clear(added, PANEL)
         if bias != 0:
-            _copy(bias + panel * ROW_BYTES, added, number)
+            copy_floats(bias + panel * ROW_BYTES, added, number)
         places = table if number == PANEL else partial_table
         for t in range(count):
             image, rest = divmod(first_tile + t, tiles_down * tiles_across)
@@ -359,7 +331,7 @@ def _kernels(tile):
                 output_of_points(source, plane, places, v, added + v, lowest)
             if number < PANEL:
                 for i in range(tile * tile):
-                    _copy(partial_words[i], words[i], number)
+                    copy_floats(partial_words[i], words[i], number)
 
     @njit(**FLAGS)
     def forward(r):
@@ -379,7 +351,7 @@ def _kernels(tile):
         sums = outside + ROW_BYTES
         tiles = sums + points * most * ROW_BYTES
         block = tiles + points * most * tile_bytes
-        _clear(zeros, padded)
+        clear(zeros, padded)
         for first in range(first_tile, last_tile, chunk):
             count = min(chunk, last_tile - first)
             rows = (count + ROWS - 1) // ROWS * ROWS
@@ -423,7 +395,7 @@ def _kernels(tile):
                     window_of_points(source, number * ROW_BYTES, to, ROW_BYTES)
             depth = min(LANES, channels - channel - c)
             place = dw + (panel * PANEL * channels + channel + c) * TAPS * FLOAT_BYTES
-            _transposed(piece, ROW_BYTES, depth * TAPS, width, place, channels * TAPS * FLOAT_BYTES)
+            transposed(piece, ROW_BYTES, depth * TAPS, width, place, channels * TAPS * FLOAT_BYTES)
 
     @njit(**FLAGS)
     def gradient(r):
@@ -442,7 +414,7 @@ def _kernels(tile):
         tiles = zeros + (widest + LANES - 1) // LANES * VECTOR_BYTES
         gradients = tiles + points * most * tile_bytes
         sums = gradients + points * most * panels * ROW_BYTES
-        _clear(zeros, widest)
+        clear(zeros, widest)
         for first in range(0, all_tiles, chunk):
             count = min(chunk, all_tiles - first)
             gather_input(

@@ -1,4 +1,4 @@
-"""Winograd's convolution: against the definition in float64, in parts and in K models."""
+"""Routines for images in NHWC: against the definition in float64, in parts and in K models."""
 
 from dataclasses import replace
 
@@ -9,11 +9,15 @@ from dnn.backend import Convolution, Ops, empty
 
 pytest.importorskip("numba")
 
-from dnn.backend.cpu import winograd
+from dnn.backend.cpu import convolution_work, indirect, winograd
 from dnn.backend.cpu.program import Program
 
-ROUTINES = {"winograd2": winograd.winograd2, "winograd4": winograd.winograd4}
-TOLERANCE = {"winograd2": 3e-6, "winograd4": 3e-5}
+ROUTINES = {
+    "winograd2": winograd.winograd2,
+    "winograd4": winograd.winograd4,
+    "indirect": indirect.routine,
+}
+TOLERANCE = {"winograd2": 3e-6, "winograd4": 3e-5, "indirect": 3e-6}
 """Of the largest difference, over the largest value."""
 KINDS = ("forward", "data", "weights")
 
@@ -30,10 +34,10 @@ def problem_of(kind, images, channels, size, filters, padding=((1, 1), (1, 1)), 
 SHAPES = {
     "whole": (4, 64, (16, 16), 64),
     "nothing divides": (3, 40, (9, 13), 41, ((0, 2), (4, 3))),
-    "few channels": (2, 3, (30, 30), 5),
-    "no padding": (1, 33, (5, 4), 70, ((0, 0), (0, 0))),
+    "few channels": (2, 9, (30, 30), 9),
+    "no padding": (1, 33, (10, 6), 70, ((0, 0), (0, 0))),
     "many": (40, 40, (8, 8), 40),
-    "deep": (2, 150, (3, 3), 40),
+    "deep": (2, 150, (4, 4), 40),
 }
 
 
@@ -61,29 +65,54 @@ def run(routine, problem, inputs):
     return out
 
 
+def assert_right(name, problem, generator):
+    inputs = inputs_of(problem, generator)
+    routine = ROUTINES[name](problem)
+    assert routine.name == name
+    exact = replace(problem, dtype="f8")
+    (*_, oracle) = Ops().convolutions(exact)
+    expected = run(oracle, exact, [x.astype("f8") for x in inputs])
+    error = np.abs(run(routine, problem, inputs) - expected).max()
+    assert error <= TOLERANCE[name] * np.abs(expected).max(), problem
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ROUTINES)
 def test_it_is_the_definition(name, kind, shape):
     more = {"bias": True, "relu": shape == "whole"} if kind == "forward" else {}
     problem = problem_of(kind, *SHAPES[shape], **more)
-    inputs = inputs_of(problem, np.random.default_rng(14))
-    routine = ROUTINES[name](problem)
-    assert routine.name == name
-    exact = replace(problem, dtype="f8")
-    (oracle,) = Ops().convolutions(exact)
-    expected = run(oracle, exact, [x.astype("f8") for x in inputs])
-    found = run(routine, problem, inputs)
-    assert np.abs(found - expected).max() < TOLERANCE[name] * np.abs(expected).max()
+    assert_right(name, problem, np.random.default_rng(14))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_window_stride_and_dilation(kind):
+    generator = np.random.default_rng(3)
+    for _ in range(25):
+        window, stride, dilation = (
+            tuple(map(int, generator.integers(1, most, 2))) for most in (6, 4, 3)
+        )
+        padding = tuple(tuple(map(int, generator.integers(0, 4, 2))) for _ in range(2))
+        size = tuple(
+            int(generator.integers(1, 12)) + (n - 1) * d
+            for n, d in zip(window, dilation, strict=True)
+        )
+        channels, filters = map(int, generator.choice([1, 3, 16, 24, 40, 300], 2))
+        problem = replace(
+            problem_of(kind, int(generator.integers(1, 20)), channels, size, filters, padding),
+            **{"window": window, "stride": stride, "dilation": dilation},
+        )
+        assert_right("indirect", problem, generator)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", ["many", "nothing divides"])
-def test_parts_have_the_bits_of_the_whole(kind, shape, monkeypatch):
-    monkeypatch.setattr(winograd, "blas_threads", lambda: 3)
+@pytest.mark.parametrize("name", ["winograd4", "indirect"])
+def test_parts_have_the_bits_of_the_whole(name, kind, shape, monkeypatch):
+    monkeypatch.setattr(convolution_work, "blas_threads", lambda: 3)
     problem = problem_of(kind, *SHAPES[shape])
     inputs = inputs_of(problem, np.random.default_rng(5))
-    routine = winograd.winograd4(problem)
+    routine = ROUTINES[name](problem)
     expected = run(routine, problem, inputs)
     out, space = memory(problem, routine)
     *before, (kernel, arguments) = routine.steps(inputs, out, space)
@@ -97,15 +126,16 @@ def test_parts_have_the_bits_of_the_whole(kind, shape, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stacked", [(True, True), (False, True), (True, False)])
-def test_each_of_k_models_has_its_bits_alone(kind, stacked):
+@pytest.mark.parametrize("name", ["winograd4", "indirect"])
+def test_each_of_k_models_has_its_bits_alone(name, kind, stacked):
     generator = np.random.default_rng(7)
     alone = problem_of(kind, *SHAPES["nothing divides"], bias=kind == "forward")
     problem = replace(alone, models=3, stacked=stacked)
     inputs = inputs_of(problem, generator)
-    together = run(winograd.winograd4(problem), problem, inputs)
+    together = run(ROUTINES[name](problem), problem, inputs)
     for k in range(3):
         of_k = [x[k] if has else x for x, has in zip(inputs, (*stacked, True), strict=False)]
-        found = run(winograd.winograd4(alone), alone, of_k)
+        found = run(ROUTINES[name](alone), alone, of_k)
         np.testing.assert_array_equal(found, together[k])
 
 
@@ -121,3 +151,8 @@ def test_it_leaves_to_others_what_it_is_not_for():
         {"images": 0},
     ):
         assert winograd.winograd4(replace(problem, **change)) is None
+    # Where tiles would multiply more often than the taps that meet the image.
+    for change in ({"size": (2, 2)}, {"channels": 3}):
+        assert winograd.winograd4(replace(problem, **change)) is None
+    for change in ({"layout": "NCHW"}, {"dtype": "f8"}, {"groups": 2}, {"images": 0}):
+        assert indirect.routine(replace(problem, **change)) is None

@@ -1,0 +1,147 @@
+"""What routines of convolution by products of our own share: pieces of work, memory, K models.
+
+The weights are packed, or transformed, by a kernel of their own; then each thread does all of its
+piece of the work in memory of its own. A piece is cut out of the result, never out of a sum, so no
+bit depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from dnn.backend.convolution import Convolution, Routine
+from dnn.backend.cpu.blas import blas_threads
+from dnn.backend.cpu.kernels import cuts
+from dnn.backend.cpu.program import Native, Record
+from dnn.backend.cpu.registers import registers
+from dnn.backend.ops import Array, Step
+
+__all__ = ["FLOAT_BYTES", "Kernels", "Piece", "Task", "round_up", "row_bytes"]
+
+FLOAT_BYTES = 4
+ALIGNMENT_BYTES = 64
+
+Piece = tuple[slice, slice]
+"""Rows and panels of the result, or channels and panels of the weights' gradient."""
+
+Arguments = tuple[Any, ...]
+"""Task, arrays, memory, piece."""
+
+
+class Task(Protocol):
+    """What the kernels of a routine need to know of a problem."""
+
+    @property
+    def panels(self) -> int:
+        """How many panels of filters there are."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """What packed weights take, 0 where they are not kept."""
+
+    def pieces(self, number: int) -> list[Piece]:
+        """Cut the work into at most so many pieces."""
+
+    def piece_bytes(self, first: slice, panels: slice) -> int:
+        """Return how much memory a piece takes."""
+
+
+def round_up(length: int, unit: int) -> int:
+    """Return the next multiple of a unit."""
+    return -(-length // unit) * unit
+
+
+def row_bytes() -> int:
+    """Return what a row of a panel takes."""
+    return registers().panel * FLOAT_BYTES
+
+
+class Kernels:
+    """The kernels of a routine; a task, its arrays and a piece of its work make a record of each.
+
+    Parameters
+    ----------
+    pack : function (task, w, packed, panels) -> Record
+    maps : function (task, x, w, packed or None, bias or None, out, memory, piece) -> Record
+        For results in the form of images.
+    gradient : function (task, x, dy, dw, memory, piece) -> Record
+        For the gradient of the weights.
+    """
+
+    def __init__(
+        self,
+        pack: Callable[..., Record],
+        maps: Callable[..., Record],
+        gradient: Callable[..., Record],
+    ) -> None:
+        self._pack = Native(pack, _unreachable, _split_panels)
+        self._maps = Native(maps, _unreachable, _split)
+        self._gradient = Native(gradient, _unreachable, _split)
+
+    def routine(self, name: str, task: Task, problem: Convolution) -> Routine:
+        """Return the routine that does a task."""
+        threads = range(1, blas_threads() + 1)
+        size = max(_space_bytes(task, number) for number in threads)
+        kept = task.weight_bytes
+        (whole,) = task.pieces(1)
+
+        def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
+            assert workspace is not None
+            space, packed = workspace[kept:], workspace[:kept] if kept else None
+            made: list[Step] = []
+            for first, second, bias, result in _models(problem, inputs, out):
+                if problem.kind == "weights":
+                    made.append((self._gradient, (task, first, second, result, space, whole)))
+                    continue
+                if packed is not None:
+                    made.append((self._pack, (task, second, packed, slice(0, task.panels))))
+                arrays = (first, second, packed, bias, result)
+                made.append((self._maps, (task, *arrays, space, whole)))
+            return made
+
+        return Routine(name, kept + size, steps)
+
+
+def _models(
+    problem: Convolution, inputs: Sequence[Array], out: Array
+) -> list[tuple[Array, Array, Array | None, Array]]:
+    """Return the inputs, the bias and the result of each model."""
+    bias = inputs[2] if problem.bias else None
+    if problem.models is None:
+        return [(inputs[0], inputs[1], bias, out)]
+    made = []
+    for k in range(problem.models):
+        first, second = (
+            x[k] if has else x for x, has in zip(inputs[:2], problem.stacked, strict=True)
+        )
+        of_k = bias[k] if bias is not None and bias.ndim == 2 else bias
+        made.append((first, second, of_k, out[k]))
+    return made
+
+
+def _space_bytes(task: Task, number: int) -> int:
+    """Return what the work in a number of pieces takes."""
+    return sum(round_up(task.piece_bytes(*piece), ALIGNMENT_BYTES) for piece in task.pieces(number))
+
+
+def _split(arguments: Arguments, number: int) -> list[Arguments]:
+    task, *arrays, space, _ = arguments
+    # Memory was asked for when there were so many threads as there were then.
+    while _space_bytes(task, number) > space.size:
+        number -= 1
+    at, pieces = 0, []
+    for piece in task.pieces(number):
+        end = at + round_up(task.piece_bytes(*piece), ALIGNMENT_BYTES)
+        pieces.append((task, *arrays, space[at:end], piece))
+        at = end
+    return pieces
+
+
+def _split_panels(arguments: Arguments, number: int) -> list[Arguments]:
+    *rest, panels = arguments
+    return [(*rest, cut) for cut in cuts(panels.stop, number)]
+
+
+def _unreachable(*arguments: Any) -> None:
+    raise AssertionError("every array of a routine has a record")

@@ -1,0 +1,236 @@
+"""Indirect convolution: products of rows of images in NHWC, found by lists of addresses.
+
+Each pixel of y is a row of a product, its columns are filters, and it is summed up over the taps of
+the window and the channels of the pixel that a tap meets. Rows of one block of the product stand
+anywhere in memory, so nothing is copied [1]_; any window, stride, dilation and padding is a list::
+
+    table:   | tap | position in y  ->  pixel of x, or -1 where the tap meets padding |
+
+Positions that meet the same taps stand side by side in it, so that whole blocks skip the others.
+The gradient of x is the same with other lists: for each pixel of x, where the taps find it in y.
+That of the weights is summed up over the rows.
+
+Where channels are few, what all taps meet is copied to patches, piece by piece.
+
+References
+----------
+.. [1] Dukhan, The Indirect Convolution Algorithm, 2019.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dnn.backend.convolution import Convolution, Routine
+from dnn.backend.cpu.cache import HEADER, entry_of
+from dnn.backend.cpu.convolution_work import FLOAT_BYTES, Kernels, Piece, round_up, row_bytes
+from dnn.backend.cpu.kernels import cuts
+from dnn.backend.cpu.program import Record, address_of
+from dnn.backend.cpu.registers import registers
+from dnn.backend.ops import Array
+
+__all__ = ["routine"]
+
+FEW_ROWS = 512
+"""Up to so many rows are done at once, and weights are packed in between: they are most of the
+traffic then."""
+
+CHUNK_ROWS = 64
+"""With more, so many are done at once, so that they stay in the cache; of weights' gradients twice
+as many."""
+
+FEW_CHANNELS = 16
+"""Fewer are copied to patches."""
+
+BLOCK = 64
+"""Channels of a block of the weights' gradient."""
+
+
+class _Task(NamedTuple):
+    """What the kernels need to know; channels are those that are summed up, or of rows of weights.
+
+    For the gradient of the data x is dy, channels are filters, and the other way round.
+    """
+
+    kind: str
+    images: int
+    channels: int
+    filters: int
+    source_pixels: int
+    target_pixels: int
+    taps: int
+    relu: bool
+    table: Array
+    positions: Array
+    starts: Array
+
+    @property
+    def rows(self) -> int:
+        return self.images * self.target_pixels
+
+    @property
+    def few(self) -> bool:
+        return self.rows <= FEW_ROWS
+
+    @property
+    def chunk(self) -> int:
+        """How many rows are done at once."""
+        if self.few:
+            return self.rows
+        return CHUNK_ROWS * (2 if self.kind == "weights" else 1)
+
+    @property
+    def patch_bytes(self) -> int:
+        """Of what all taps of a row meet; 0 where it is not copied."""
+        unit = registers().rows
+        if self.channels >= FEW_CHANNELS and (self.kind != "weights" or not self.channels % unit):
+            return 0
+        return round_up(self.channels * self.taps, unit) * FLOAT_BYTES
+
+    @property
+    def heights(self) -> int:
+        """Channels of the weights' gradient, or those of all taps in patches."""
+        return self.patch_bytes // FLOAT_BYTES or self.channels
+
+    @property
+    def panels(self) -> int:
+        return -(-self.filters // registers().panel)
+
+    @property
+    def panel_bytes(self) -> int:
+        """Of packed weights."""
+        return self.taps * self.channels * row_bytes()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all packed weights, which are kept where rows are many."""
+        return 0 if self.few or self.kind == "weights" else self.panels * self.panel_bytes
+
+    @property
+    def weight_strides(self) -> list[int]:
+        """Bytes from filter to filter, and from channel to channel."""
+        one = self.taps * FLOAT_BYTES
+        return [one, self.filters * one] if self.kind == "data" else [self.channels * one, one]
+
+    @property
+    def geometry(self) -> list[int]:
+        """The fields that all but the packing of weights have after the addresses."""
+        return [
+            *(address_of(self.table), address_of(self.positions), address_of(self.starts)),
+            *(len(self.starts) - 1, self.taps, self.target_pixels, self.images),
+            *(self.channels, self.filters, self.source_pixels, self.target_pixels),
+            *(self.chunk, self.patch_bytes),
+        ]
+
+    def pieces(self, number: int) -> list[Piece]:
+        """Cut the work: into rows and panels of results, or channels and panels of weights."""
+        all_panels = slice(0, self.panels)
+        unit = registers().rows
+        if self.kind == "weights":
+            if self.heights // unit >= number:
+                return [(cut, all_panels) for cut in cuts(self.heights, number, unit)]
+            return [(slice(0, self.heights), cut) for cut in cuts(self.panels, number)]
+        if self.few:
+            return [(slice(0, self.rows), cut) for cut in cuts(self.panels, number)]
+        return [(cut, all_panels) for cut in cuts(self.rows, number, unit)]
+
+    def piece_bytes(self, first: slice, panels: slice) -> int:
+        """Return what a piece of the work takes."""
+        row, unit = row_bytes(), registers().rows
+        length: int = first.stop - first.start
+        across: int = panels.stop - panels.start
+        most = round_up(min(self.chunk, self.rows if self.kind == "weights" else length), unit)
+        # Patches, what stands for padding, and lists of addresses.
+        lists = self.taps * most + most + self.taps * (most // unit)
+        size = most * self.patch_bytes + (self.channels * FLOAT_BYTES + row + 64) + 8 * lists
+        if self.kind == "weights":
+            sums = (min(BLOCK, length) if self.few else length * across) * row
+            sums *= 1 if self.patch_bytes else self.taps
+            return size + sums + across * most * row + 8 * self.taps * (most + 1)
+        return size + most * row + (self.panel_bytes if self.few else 0)
+
+
+@cache
+def _lists(problem: Convolution) -> tuple[Array, Array, Array]:
+    """Return the table, which position is which pixel, and where groups of positions begin."""
+    along = []
+    for axis in range(2):
+        tap = np.arange(problem.window[axis])[:, None] * problem.dilation[axis]
+        before, step = problem.padding[axis][0], problem.stride[axis]
+        if problem.kind == "data":
+            length = problem.out_size[axis]
+            reached = np.arange(problem.size[axis]) + before - tap
+            met = np.where(reached % step, -1, reached // step)
+        else:
+            length = problem.size[axis]
+            met = np.arange(problem.out_size[axis]) * step - before + tap
+        along.append(np.where((met < 0) | (met >= length), -1, met))
+    down, right = along[0][:, None, :, None], along[1][None, :, None, :]
+    width = problem.out_size[1] if problem.kind == "data" else problem.size[1]
+    table = np.where((down < 0) | (right < 0), -1, down * width + right)
+    table = table.reshape(prod(problem.window), -1)
+    _, group = np.unique(table < 0, axis=1, return_inverse=True)
+    order = np.argsort(group.reshape(-1), kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(group.reshape(-1)))])
+    table = np.ascontiguousarray(table[:, order], np.int32)
+    return table, order.astype(np.int32), starts.astype(np.int64)
+
+
+@cache
+def _entry(kernel: str) -> int:
+    body = f"    indirect_kernels.{kernel}(r)\n"
+    return entry_of(f"from dnn.backend.cpu import indirect_kernels\n{HEADER}{body}")
+
+
+def _maps_record(*arguments: Any) -> Record:
+    task, x, w, packed, bias, out, space, (rows, panels) = arguments
+    fields = [
+        *(address_of(x), address_of(w), address_of(out), address_of(space)),
+        *(*task.geometry, rows.start, rows.stop, panels.start, panels.stop),
+        *task.weight_strides,
+        0 if packed is None else address_of(packed),
+        0 if bias is None else address_of(bias),
+        int(task.relu),
+    ]
+    return _entry("forward"), fields
+
+
+def _gradient_record(*arguments: Any) -> Record:
+    task, x, dy, dw, space, (channels, panels) = arguments
+    fields = [
+        *(address_of(x), address_of(dy), address_of(dw), address_of(space)),
+        *(*task.geometry, channels.start, channels.stop, panels.start, panels.stop, BLOCK),
+    ]
+    return _entry("gradient"), fields
+
+
+def _pack_record(task: _Task, w: Array, target: Array, panels: slice) -> Record:
+    fields = [
+        *(address_of(w), address_of(target), *task.weight_strides, task.filters, task.channels),
+        *(task.taps, int(task.patch_bytes > 0), panels.start, panels.stop),
+    ]
+    return _entry("pack"), fields
+
+
+_KERNELS = Kernels(_pack_record, _maps_record, _gradient_record)
+
+
+def routine(problem: Convolution) -> Routine | None:
+    """Return indirect convolution, or None for a problem that it does not take."""
+    if problem.layout != "NHWC" or problem.dtype != "f4" or problem.groups != 1:
+        return None
+    if problem.is_empty:
+        return None
+    channels, pixels = problem.channels, prod(problem.size)
+    filters, out_pixels = problem.filters, prod(problem.out_size)
+    if problem.kind == "data":
+        channels, filters, pixels, out_pixels = filters, channels, out_pixels, pixels
+    task = _Task(
+        *(problem.kind, problem.images, channels, filters, pixels, out_pixels),
+        *(prod(problem.window), problem.relu, *_lists(problem)),
+    )
+    return _KERNELS.routine("indirect", task, problem)
