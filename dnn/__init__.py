@@ -64,7 +64,7 @@ _PUBLIC = {
     "model": "History NeuralNetwork TrainingParameters",
     "nets": "lenet5 mlp resnet18 vgg16",
     "optimizers": """
-        SGD AdaGrad Adam AdamW Cosine GradientDescent Optimizer RMSProp StepDecay WarmUp
+        SGD AdaGrad Adam AdamW Cosine GradientDescent OneCycle Optimizer RMSProp StepDecay WarmUp
     """,
     "optimizers.minimization": "minimize",
     "tensor": "Tensor",

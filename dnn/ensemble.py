@@ -110,6 +110,7 @@ class Ensemble(Networks):
         seeds: Sequence[int],
         optimizer: Optimizer | None = None,
         states: Mapping[str, float | Sequence[float]] | None = None,
+        loss: Loss | None = None,
     ) -> None:
         """Let these be other networks of the same layers, untrained, in the plans that are there.
 
@@ -123,10 +124,21 @@ class Ensemble(Networks):
             The same as before if left out.
         states : mapping of str to (number or sequence of K numbers), optional
             As when it was made; what is left out starts as the layer says.
+        loss : Loss, optional
+            The same as before if left out; it differs from that in values of hyperparameters only.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are no seeds, a name is unknown, values are not one or K, or the loss is
+            another one.
         """
         if not len(seeds):
             raise ConfigurationError("an ensemble needs at least one seed")
         network, before = self._network, self.optimizer
+        loss = network.loss if loss is None else loss
+        if not loss.is_like(network.loss):
+            raise ConfigurationError("restart: it takes other values of the loss, no other loss")
         self._seeds = [*seeds]
         self.optimizer = before if optimizer is None else optimizer
         same = self.optimizer.steps_like(before)
@@ -134,6 +146,7 @@ class Ensemble(Networks):
             network.resize(len(self))
             same = False
         network.restart(seeds)
+        network.load_loss(loss)
         for name, value in (states or {}).items():
             self._set_state(name, value)
         present, update = self._update, self._bound(self.optimizer)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from dnn.backend import Array
 from dnn.data.labels import from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.graph import operations
-from dnn.graph.node import Node, Shape, constant, placeholder
+from dnn.graph.node import Node, Shape, constant, placeholder, variable
 
 __all__ = [
     "LOSSES",
@@ -36,10 +37,47 @@ class Loss:
         output, whether it is above 0.
     contains : frozenset of str
         Operations that are part of the loss, so that a network must not end in one of them.
+    hyperparameters : mapping of str to (float or tuple of K float)
+        Numbers of the loss, one for all networks or one for each of K; `scalar` makes nodes of
+        them.
     """
 
     classifies = False
     contains: frozenset[str] = frozenset()
+    hyperparameters: Mapping[str, float | tuple[float, ...]] = MappingProxyType({})
+
+    def scalar(self, name: str, dtype: np.dtype[Any]) -> Node:
+        """Return one of the hyperparameters as a node, for `value`.
+
+        Parameters
+        ----------
+        name : str
+        dtype : numpy.dtype
+
+        Returns
+        -------
+        Node, shape ()
+            A variable called ``loss.NAME``, of which each of K networks has its own.
+        """
+        value = self.hyperparameters[name]
+        alone = None if isinstance(value, tuple) else value
+        return variable((), dtype, f"loss.{name}", value=alone)
+
+    def is_like(self, other: Loss) -> bool:
+        """Say whether both compute the same, but for the values of hyperparameters.
+
+        Parameters
+        ----------
+        other : Loss
+
+        Returns
+        -------
+        bool
+        """
+        mine, theirs = (
+            {**vars(loss), "hyperparameters": [*loss.hyperparameters]} for loss in (self, other)
+        )
+        return type(self) is type(other) and mine == theirs
 
     def class_count(self, outputs: Shape) -> int:
         """Return how many classes a network tells apart.
@@ -130,6 +168,23 @@ class Loss:
         """
         raise NotImplementedError
 
+    def measured(self, outputs: Node, target: Node) -> Node:
+        """Return the loss of a batch as `evaluate` and the validation report it.
+
+        It leaves out what is there for the sake of training alone, such as smoothed labels, so that
+        networks trained in different ways can be compared. If not overridden, it is `value`.
+
+        Parameters
+        ----------
+        outputs, target : Node
+            As for `value`.
+
+        Returns
+        -------
+        Node, shape ()
+        """
+        return self.value(outputs, target)
+
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
         """Return the mean over a batch of each sample's loss times its weight, a scalar.
 
@@ -177,18 +232,33 @@ class SoftmaxCrossEntropy(Loss):
     class_weight : sequence of float, optional
         What the loss of a sample is multiplied by, for each class; 1 for all if left out. The mean
         divides by the number of samples, so weights should have mean 1 over them.
+    label_smoothing : float, or K of them, in 0 .. 1
+        The label stands for ``1 - label_smoothing`` of its class, and all classes share the rest
+        [1]_: the loss of a sample is ``-sum(t log softmax(outputs))`` with ``t = label_smoothing /
+        classes``, and ``1 - label_smoothing`` more for its class. In training only: `evaluate` and
+        the validation measure without it. Class weights count for each class of the sum.
 
     Raises
     ------
     ConfigurationError
-        If a weight is negative or no finite number; when the network is compiled, if there are
-        more or fewer weights than classes.
+        If a weight is negative or no finite number, or `label_smoothing` is not in 0 .. 1; when the
+        network is compiled, if there are more or fewer weights than classes.
+
+    References
+    ----------
+    .. [1] Szegedy et al., Rethinking the inception architecture for computer vision, 2016,
+       section 7.
     """
 
     classifies = True
     contains = frozenset({"softmax", "sigmoid"})
 
-    def __init__(self, class_weight: Sequence[float] | None = None) -> None:
+    def __init__(
+        self,
+        class_weight: Sequence[float] | None = None,
+        label_smoothing: float | Sequence[float] = 0.0,
+    ) -> None:
+        self.hyperparameters = _smoothing(type(self).__name__, label_smoothing)
         self.class_weight = None
         if class_weight is not None:
             self.class_weight = tuple(float(weight) for weight in class_weight)
@@ -223,24 +293,42 @@ class SoftmaxCrossEntropy(Loss):
     def value(self, outputs: Node, target: Node) -> Node:
         """Return the mean cross entropy."""
         if self.class_weight is not None:
-            return self._weighted(outputs, target, self._of_class(outputs, target))
+            return self._weighted(outputs, target)
         one_hot = operations.one_hot(target, outputs.shape[-1], outputs.dtype)
+        if self.hyperparameters:
+            share = self.scalar("label_smoothing", outputs.dtype)
+            one_hot = one_hot * (1.0 - share) + share * (1.0 / outputs.shape[-1])
         return operations.softmax_cross_entropy(outputs, one_hot)
+
+    def measured(self, outputs: Node, target: Node) -> Node:
+        """Return the mean cross entropy with the labels as they are."""
+        plain = SoftmaxCrossEntropy(self.class_weight) if self.hyperparameters else self
+        return plain.value(outputs, target)
 
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
         """Return the weighted mean cross entropy."""
-        if self.class_weight is not None:
-            weight = weight * self._of_class(outputs, target)
         return self._weighted(outputs, target, weight)
 
-    def _weighted(self, outputs: Node, target: Node, weight: Node) -> Node:
+    def _weighted(self, outputs: Node, target: Node, weight: Node | None = None) -> Node:
         # Not the operation of the plain mean: its rows of targets would have to sum to 1.
         one_hot = operations.one_hot(target, outputs.shape[-1], outputs.dtype)
+        logarithms = operations.log_softmax(outputs)
         # Chosen and not multiplied: the logarithm of another class may be -inf.
-        own = operations.where(
-            operations.greater(one_hot, 0.0), operations.log_softmax(outputs), 0.0
-        )
-        return -operations.mean(operations.sum(own, -1) * weight)
+        chosen = operations.where(operations.greater(one_hot, 0.0), logarithms, 0.0)
+        each = operations.sum(chosen, -1)
+        of_class = None if self.class_weight is None else self._of_class(outputs, target)
+        if self.hyperparameters:
+            if of_class is not None:
+                each = each * of_class
+                logarithms = logarithms * np.array(self.class_weight)
+                of_class = None
+            share = self.scalar("label_smoothing", outputs.dtype)
+            each = each * (1.0 - share) + operations.mean(logarithms, -1) * share
+        if weight is None or of_class is None:
+            factor = of_class if weight is None else weight
+        else:
+            factor = weight * of_class
+        return -operations.mean(each if factor is None else each * factor)
 
     def _of_class(self, outputs: Node, target: Node) -> Node:
         """Return the weight of each sample's class."""
@@ -260,10 +348,24 @@ class BinaryCrossEntropy(Loss):
 
     ``log(1 + exp(output)) - label output``: the probability of class 1 is the logistic function of
     the output, which therefore has no activation.
+
+    Parameters
+    ----------
+    label_smoothing : float, or K of them, in 0 .. 1
+        ``label (1 - label_smoothing) + label_smoothing / 2`` takes the place of the label, in
+        training only, as in `SoftmaxCrossEntropy`.
+
+    Raises
+    ------
+    ConfigurationError
+        If `label_smoothing` is not in 0 .. 1.
     """
 
     classifies = True
     contains = frozenset({"softmax", "sigmoid"})
+
+    def __init__(self, label_smoothing: float | Sequence[float] = 0.0) -> None:
+        self.hyperparameters = _smoothing(type(self).__name__, label_smoothing)
 
     def class_count(self, outputs: Shape) -> int:
         """Return 2."""
@@ -291,6 +393,11 @@ class BinaryCrossEntropy(Loss):
         """Return the mean cross entropy."""
         return operations.mean(self._each(outputs, target))
 
+    def measured(self, outputs: Node, target: Node) -> Node:
+        """Return the mean cross entropy with the labels as they are."""
+        plain = BinaryCrossEntropy() if self.hyperparameters else self
+        return plain.value(outputs, target)
+
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
         """Return the weighted mean cross entropy."""
         return operations.mean(self._each(outputs, target) * weight)
@@ -301,7 +408,11 @@ class BinaryCrossEntropy(Loss):
 
     def _each(self, outputs: Node, target: Node) -> Node:
         logits = operations.reshape(outputs, target.shape)
-        return operations.binary_cross_entropy(logits, operations.cast(target, outputs.dtype))
+        labels = operations.cast(target, outputs.dtype)
+        if self.hyperparameters:
+            share = self.scalar("label_smoothing", outputs.dtype)
+            labels = labels * (1.0 - share) + share * 0.5
+        return operations.binary_cross_entropy(logits, labels)
 
 
 class MeanSquaredError(Loss):
@@ -336,6 +447,26 @@ class MeanSquaredError(Loss):
         """Return the weighted mean square."""
         column = operations.reshape(weight, (weight.shape[0], *(1 for _ in outputs.shape[1:])))
         return operations.mean(operations.square(outputs - target) * column)
+
+
+def _smoothing(kind: str, given: float | Sequence[float]) -> dict[str, float | tuple[float, ...]]:
+    """Return the hyperparameter of smoothed labels; none where all labels stay as they are."""
+    value = _numbers(f"{kind}: label_smoothing", given, 1.0)
+    return {"label_smoothing": value} if np.any(value) else {}
+
+
+def _numbers(
+    name: str, given: float | Sequence[float], most: float = np.finfo(np.float32).max
+) -> float | tuple[float, ...]:
+    """Return a number in 0 .. `most`, or one for each of K networks."""
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        values = np.array(np.nan)
+    if values.ndim > 1 or not values.size or not ((values >= 0) & (values <= most)).all():
+        allowed = f"in 0 .. {most:g}" if most == 1 else "0 or more, and finite"
+        raise ConfigurationError(f"{name} must be {allowed}, not {given!r}")
+    return tuple(values.tolist()) if values.ndim else float(values)
 
 
 def _checked_labels(loss: str, labels: Array, samples: int, classes: int) -> Array:

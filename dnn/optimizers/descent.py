@@ -10,7 +10,7 @@ import numpy as np
 from dnn.backend import Array, Ops, Step
 from dnn.errors import ConfigurationError
 from dnn.graph.node import Node
-from dnn.graph.operations.arithmetic import Subtract, sqrt
+from dnn.graph.operations.arithmetic import Multiply, Subtract, sqrt
 from dnn.optimizers.optimizer import Hyperparameter
 from dnn.optimizers.rule import Rule
 from dnn.parameters import FlatBuffer, Segment
@@ -28,12 +28,18 @@ class SGD(Rule):
         w <- w - learning_rate v                        or, Nesterov's,
         w <- w - learning_rate (d + momentum v)
 
+    Decoupled weight decay [2]_ passes by the velocity: then ``d`` is ``g``, and before the step::
+
+        w <- (1 - learning_rate weight_decay) w
+
     Parameters
     ----------
     learning_rate : float, positive
     momentum : float, in 0 .. 1 without 1
     weight_decay : float, not negative
     nesterov : bool
+    decoupled : bool
+        Whether weight decay is decoupled.
     **options
         As in `Optimizer`.
 
@@ -47,6 +53,8 @@ class SGD(Rule):
     .. [1] Sutskever et al., On the importance of initialization and momentum in deep learning,
        2013, equations 1 to 4, with the learning rate outside the velocity and Nesterov's
        parameters counted from where the gradient is taken.
+    .. [2] Loshchilov and Hutter, Decoupled weight decay regularization, 2019, algorithm 1, with
+       the learning rate as a factor of the decay.
     """
 
     def __init__(
@@ -55,14 +63,30 @@ class SGD(Rule):
         momentum: Hyperparameter = 0.0,
         weight_decay: Hyperparameter = 0.0,
         nesterov: bool = False,
+        decoupled: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, **options)
+        self.decoupled = bool(decoupled)
         self.hyperparameter("momentum", momentum, 0.0, below=1.0)
         self.nesterov = bool(nesterov)
         if self.nesterov and not self.is_on("momentum"):
             raise ConfigurationError("SGD: nesterov needs a momentum above 0")
         self.state_names = ("velocity",) if self.is_on("momentum") else ()
+
+    def prepare(
+        self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
+    ) -> list[Step]:
+        """Compute ``1 - learning_rate weight_decay``, where weight decay is decoupled."""
+        if not self.decoupled:
+            return []
+        rate, decay = scalars["learning_rate"], scalars["weight_decay"]
+        one, keep = (ops.asarray(np.ones(x, rate.dtype)) for x in ((), rate.shape))
+        scalars["keep"] = keep
+        return [
+            ops.elementwise(Multiply.formula, (rate, decay), keep),
+            ops.elementwise(Subtract.formula, (one, keep), keep),
+        ]
 
     def rule(
         self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
@@ -81,7 +105,7 @@ class GradientDescent(SGD):
     Parameters
     ----------
     learning_rate, momentum, weight_decay : float
-    nesterov : bool
+    nesterov, decoupled : bool
     **options
         All as in `SGD`.
 
@@ -294,6 +318,8 @@ class AdamW(Adam):
        the learning rate as a factor of the decay.
     """
 
+    decoupled = True
+
     def __init__(
         self,
         learning_rate: Hyperparameter = 0.001,
@@ -304,12 +330,3 @@ class AdamW(Adam):
         **options: Any,
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, weight_decay, **options)
-
-    def decayed(self, w: Node, g: Node, scalars: Mapping[str, Node]) -> tuple[Node, Node]:
-        """Return smaller parameters, and the gradients as they are."""
-        return scalars["keep"] * w, g
-
-    def _decays(self, segment: Segment) -> bool:
-        # Even by 0, which other networks of an ensemble may not have: the compiled step contracts
-        # a product and a sum in another way where nothing decays.
-        return segment.name.rsplit(".", 1)[-1] not in self.no_decay

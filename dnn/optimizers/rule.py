@@ -40,7 +40,7 @@ from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.plan import Arena
 from dnn.optimizers.optimizer import Block, Optimizer
 from dnn.optimizers.update import Update
-from dnn.parameters import FlatBuffer
+from dnn.parameters import FlatBuffer, Segment
 
 __all__ = ["Rule", "update_formula"]
 
@@ -52,8 +52,15 @@ class Rule(Optimizer):
     ----------
     learning_rate, weight_decay, **options
         As in `Optimizer`; weight decay is added to the gradients.
+
+    Attributes
+    ----------
+    decoupled : bool
+        Weight decay makes the parameters smaller instead, by ``scalars["keep"]``, which `prepare`
+        then has to add.
     """
 
+    decoupled = False
     _arena: Arena
     _formulas: dict[bool, UpdateFormula]
 
@@ -80,7 +87,16 @@ class Rule(Optimizer):
 
     def decayed(self, w: Node, g: Node, scalars: Mapping[str, Node]) -> tuple[Node, Node]:
         """Return parameters and gradients with weight decay, for `rule`."""
+        if self.decoupled:
+            return scalars["keep"] * w, g
         return w, g + scalars["weight_decay"] * w
+
+    def _decays(self, segment: Segment) -> bool:
+        if not self.decoupled:
+            return super()._decays(segment)
+        # Even by 0, which other networks of an ensemble may not have: the compiled step contracts
+        # a product and a sum in another way where nothing decays.
+        return segment.name.rsplit(".", 1)[-1] not in self.no_decay
 
     def bind(self, ops: Ops, parameters: FlatBuffer, gradients: FlatBuffer) -> Update:
         """Compile the update; all blocks share formulas and workspace."""

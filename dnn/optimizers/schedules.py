@@ -23,6 +23,7 @@ __all__ = [
     "SCHEDULES",
     "Constant",
     "Cosine",
+    "OneCycle",
     "Schedule",
     "StepDecay",
     "WarmUp",
@@ -131,9 +132,58 @@ class WarmUp:
         return self.then(step - self.steps)
 
 
+@dataclass(frozen=True)
+class OneCycle:
+    """Up from `start` to 1, then down to `end` [1]_, which it keeps from then on.
+
+    Parameters
+    ----------
+    steps : int, at least 1
+        How many all of it takes: the last of them is made with `end`.
+    rise : float, at least 0 and below 1
+        The share of the steps in which it grows.
+    start : float, in 0 .. 1
+    end : float, in 0 .. 1
+    linear : bool
+        Along straight lines, and not along half a cosine each.
+
+    References
+    ----------
+    .. [1] Smith and Topin, Super-convergence: very fast training of neural networks using large
+       learning rates, 2018, section 2; the shape and what is left out are those of PyTorch.
+    """
+
+    steps: int
+    rise: float = 0.3
+    start: float = 1 / 25
+    end: float = 1 / 250_000
+    linear: bool = False
+
+    def __post_init__(self) -> None:
+        _check_steps("OneCycle", "steps", self.steps)
+        if not 0 <= self.rise < 1:
+            message = f"rise must be at least 0 and below 1, not {self.rise!r}"
+            raise ConfigurationError(f"OneCycle: {message}")
+        for name, value in (("start", self.start), ("end", self.end)):
+            if not 0 <= value <= 1:
+                raise ConfigurationError(f"OneCycle: {name} must be in 0 .. 1, not {value!r}")
+
+    def __call__(self, step: int) -> float:
+        """Return the factor after `step` steps."""
+        top = self.rise * self.steps - 1  # need not be an integer
+        if step < top:
+            return self._between(self.start, 1.0, step / top)
+        return self._between(1.0, self.end, min((step - top) / (self.steps - 1 - top), 1.0))
+
+    def _between(self, first: float, last: float, done: float) -> float:
+        part = done if self.linear else (1.0 - math.cos(math.pi * done)) / 2.0
+        return first + (last - first) * part
+
+
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": Constant,
     "cosine": Cosine,
+    "one_cycle": OneCycle,
     "step": StepDecay,
     "warm_up": WarmUp,
 }

@@ -131,6 +131,8 @@ class Network:
     ----------
     precision : Precision
         What parameters are of, and which of the passes round.
+    loss_scalars : dict of str to array, shape () or (K,)
+        The loss's hyperparameters.
     states : dict of str to array
         What training changes besides the parameters, by name: running statistics, and the seed and
         the step that random numbers depend on.
@@ -168,6 +170,7 @@ class Network:
         )
         self.resize(len(seed) if isinstance(seed, Sequence) else None)
         self.restart(tuple(seed) if isinstance(seed, Sequence) else (seed,))
+        self.load_loss(loss)
 
     def restart(self, seeds: Sequence[int]) -> None:
         """Let every array be what it is before the first step, in place: plans stay."""
@@ -195,10 +198,29 @@ class Network:
             self._noise.seed.name: ops.asarray(np.zeros(leading, np.uint64)),
             self._noise.step.name: ops.asarray(np.zeros((), np.uint64)),
         }
+        self.loss_scalars = {
+            name: ops.asarray(np.zeros(leading, self.dtype)) for name in self.loss.hyperparameters
+        }
         # What gradients are multiplied by as they are computed, an array of shape () or (K,).
         self.gradient_scale = ops.asarray(np.ones(leading, self.dtype))
         self._arena = Arena(ops)
         self._plans: dict[tuple[PlanKind, int], BatchPlan] = {}
+
+    def load_loss(self, loss: Loss) -> None:
+        """Take the hyperparameters of a loss that is like the present one.
+
+        Raises
+        ------
+        ConfigurationError
+            If they are there for another number of networks.
+        """
+        self.loss = loss
+        for name, value in loss.hyperparameters.items():
+            if isinstance(value, tuple) and self.leading != (len(value),):
+                networks = "one network" if self.models is None else f"{self.models} networks"
+                message = f"{name} has {len(value)} values for {networks}"
+                raise ConfigurationError(f"{type(loss).__name__}: {message}")
+            self.ops.load(np.array(value, self.dtype), self.loss_scalars[name])
 
     def _build(self) -> list[LayerSummary]:
         """Name and build each layer, with the shape that the layer before it puts out."""
@@ -283,8 +305,10 @@ class Network:
         if kind == "weighted training":
             weight = placeholder((batch,), self.dtype, "weight")
             loss = self.loss.weighted_value(outputs, target, weight)
-        else:
+        elif trains:
             loss = self.loss.value(outputs, target)
+        else:
+            loss = self.loss.measured(outputs, target)
         if kind == "probability":
             outputs = self.loss.probabilities(outputs)
         wanted = [x, target, loss]
@@ -293,6 +317,12 @@ class Network:
         into = []
         arrays = {node: self.parameters[node.name] for node in self._variables}
         arrays |= {node: self.states[node.name] for node in (*self._state_nodes, *self._noise)}
+        of_loss = {f"loss.{name}": array for name, array in self.loss_scalars.items()}
+        arrays |= {
+            node: of_loss[node.name]
+            for node in (topological_order([loss]) if of_loss else ())
+            if node.kind == VARIABLE and node.name in of_loss
+        }
         if trains:
             scale = variable((), self.dtype, "gradient_scale")
             arrays[scale] = self.gradient_scale

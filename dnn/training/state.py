@@ -4,7 +4,7 @@
 parameter/NAME              each parameter
 state/NAME                  running statistics; seed and step of noise
 optimizer/BUFFER/NAME       what the optimizer remembers of each parameter
-hyperparameter/NAME         of the optimizer; in no checkpoint
+hyperparameter/NAME         of the optimizer, and loss.NAME of the loss; in no checkpoint
 =========================== ===========================================================
 
 K networks have a leading axis of length K in each of these arrays that differs between them.
@@ -108,3 +108,5 @@ def _named(network: Network, update: Update | LossScaling) -> Iterator[tuple[str
             yield f"optimizer/loss_scaling/{name}", array, several
     for name, array in update.scalars.items():
         yield f"hyperparameter/{name}", array, array.ndim > 0
+    for name, array in network.loss_scalars.items():
+        yield f"hyperparameter/loss.{name}", array, array.ndim > 0

@@ -405,6 +405,7 @@ def test_the_public_names_of_dnn() -> None:
         "NeuralNetwork",
         "NonFiniteError",
         "Normalise",
+        "OneCycle",
         "Optimizer",
         "OutOfDeviceMemory",
         "OutOfRangeError",

@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from dnn import SGD, Adam, BinaryCrossEntropy, NeuralNetwork, SoftmaxCrossEntropy, graph, mlp
+from dnn import (
+    SGD,
+    Adam,
+    BinaryCrossEntropy,
+    Ensemble,
+    NeuralNetwork,
+    SoftmaxCrossEntropy,
+    graph,
+    mlp,
+)
 from dnn.errors import ConfigurationError, LabelError, ShapeError
 from dnn.losses import LOSSES, MeanSquaredError, loss_of
 
@@ -67,6 +76,92 @@ def test_class_weights_against_torch():
     expected.backward()
     assert value == pytest.approx(expected.item(), rel=1e-12)
     np.testing.assert_allclose(slope, tensor.grad.numpy(), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("weights", [None, [0.2, 1.0, 3.0]])
+def test_smoothed_labels_against_torch(weights):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    generator = np.random.default_rng(1)
+    outputs, labels = generator.normal(size=(8, 3)), generator.integers(0, 3, 8)
+    loss = SoftmaxCrossEntropy(weights, label_smoothing=0.2)
+    tensor = torch.tensor(outputs, requires_grad=True)
+    theirs = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    each = torch.nn.functional.cross_entropy(
+        tensor, torch.tensor(labels), theirs, reduction="none", label_smoothing=0.2
+    )
+    each.mean().backward()
+    value, slope = value_and_slope(loss, outputs, labels)
+    assert value == pytest.approx(each.mean().item(), rel=1e-12)
+    np.testing.assert_allclose(slope, tensor.grad.numpy(), rtol=1e-10, atol=1e-14)
+    x, of_sample = graph.placeholder((8, 3), F8), graph.placeholder((8,), F8)
+    t = loss.target(x)
+    feeds = {x: outputs, t: labels, of_sample: np.arange(8.0)}
+    (weighted,) = graph.evaluate([loss.weighted_value(x, t, of_sample)], feeds)
+    expected = (each.detach().numpy() * np.arange(8)).mean()
+    assert weighted == pytest.approx(expected, rel=1e-12)
+
+
+def test_smoothed_labels_of_two_classes_against_torch():
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    generator = np.random.default_rng(1)
+    outputs, labels = generator.normal(size=(8, 1)), generator.integers(0, 2, 8)
+    value, slope = value_and_slope(BinaryCrossEntropy(label_smoothing=0.2), outputs, labels)
+    tensor = torch.tensor(outputs, requires_grad=True)
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(
+        tensor, torch.tensor(labels[:, None] * 0.8 + 0.1)
+    )
+    expected.backward()
+    assert value == pytest.approx(expected.item(), rel=1e-12)
+    np.testing.assert_allclose(slope, tensor.grad.numpy(), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize(("kind", "outputs"), [(SoftmaxCrossEntropy, 2), (BinaryCrossEntropy, 1)])
+def test_smoothed_labels_are_of_training_alone(kind, outputs):
+    x, y = two_classes()
+    plain, smooth = (
+        NeuralNetwork(mlp(3, [8], outputs, "tanh"), kind(label_smoothing=e), Adam(0.02), seed=1)
+        for e in (0.0, 0.4)
+    )
+    assert plain.evaluate(x, y) == smooth.evaluate(x, y)
+    first = [model.fit(x, y, epochs=15, batch_size=16).loss[-1] for model in (plain, smooth)]
+    assert first[0] < 0.3 < -(0.8 * np.log(0.8) + 0.2 * np.log(0.2)) < first[1]
+    # Nobody is to be more certain than 0.8.
+    assert smooth.predict_proba(x).max() < 0.9 < plain.predict_proba(x).max()
+    assert smooth.evaluate(x, y)["accuracy"] > 0.95
+
+
+def test_each_of_k_networks_has_a_smoothing_of_its_own_bit_for_bit():
+    x, y = two_classes(40)
+    shares = [0.0, 0.1, 0.3]
+    loss = SoftmaxCrossEntropy(label_smoothing=shares)
+    together = Ensemble(mlp(3, [8], 2, "tanh"), loss, SGD(0.1), seeds=[1, 2, 3])
+    together.fit(x, y, epochs=[1, 3, 3], batch_size=16)  # the first one leaves the plan
+    for smoothing in (shares, [0.3, 0.1, 0.2]):
+        if smoothing is not shares:
+            together.restart([1, 2, 3], loss=SoftmaxCrossEntropy(label_smoothing=smoothing))
+            together.fit(x, y, epochs=[1, 3, 3], batch_size=16)
+        for k, share in enumerate(smoothing):
+            loss = SoftmaxCrossEntropy(label_smoothing=share)
+            alone = NeuralNetwork(mlp(3, [8], 2, "tanh"), loss, SGD(0.1), seed=k + 1)
+            history = alone.fit(x, y, epochs=3 if k else 1, batch_size=16)
+            assert history.loss == together.histories[k].loss
+            for name, array in alone.parameters.items():
+                assert together.parameters[name][k].tobytes() == array.tobytes()
+
+
+def test_a_smoothing_that_is_none():
+    for kind in (SoftmaxCrossEntropy, BinaryCrossEntropy):
+        for wrong in (-0.1, 1.5, float("nan"), "much", [[0.1]], []):
+            with pytest.raises(ConfigurationError, match="label_smoothing must be in 0"):
+                kind(label_smoothing=wrong)
+    loss = SoftmaxCrossEntropy(label_smoothing=[0.1, 0.2])
+    with pytest.raises(ConfigurationError, match="label_smoothing has 2 values for one network"):
+        NeuralNetwork(mlp(3, [], 2), loss)
+    with pytest.raises(ConfigurationError, match="label_smoothing has 2 values for 3 networks"):
+        Ensemble(mlp(3, [], 2), loss, seeds=[1, 2, 3])
+    networks = Ensemble(mlp(3, [], 2), loss, seeds=[1, 2])
+    with pytest.raises(ConfigurationError, match="no other loss"):
+        networks.restart([1, 2], loss=SoftmaxCrossEntropy())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, F8])

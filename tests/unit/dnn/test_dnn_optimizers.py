@@ -13,7 +13,7 @@ from dnn.errors import ConfigurationError, ShapeError
 from dnn.optimizers import BLOCK
 from dnn.parameters import FlatBuffer, Segment, segments_of
 
-# Each optimizer with and without its options, and the same in torch.
+# Each optimizer with and without its options, and the same in torch where that has it.
 SETTINGS = {
     "sgd": (SGD(0.1), "SGD", {"lr": 0.1}),
     "sgd_decay": (SGD(0.1, 0, 0.01), "SGD", {"lr": 0.1, "weight_decay": 0.01}),
@@ -28,6 +28,9 @@ SETTINGS = {
         "SGD",
         {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
     ),
+    "sgd_decoupled": (SGD(0.1, 0, 0.2, decoupled=True), None, {}),
+    "momentum_decoupled": (SGD(0.1, 0.9, 0.2, decoupled=True), None, {}),
+    "nesterov_decoupled": (SGD(0.1, 0.9, 0.2, nesterov=True, decoupled=True), None, {}),
     "adagrad": (AdaGrad(0.1), "Adagrad", {"lr": 0.1}),
     "adagrad_decay": (
         AdaGrad(0.1, weight_decay=0.01),
@@ -89,7 +92,7 @@ def test_the_segments_of_k_networks_are_views_with_k_in_front():
     assert (parameters.flat != 0).sum(axis=1).tolist() == [21] * 4
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", [name for name, given in SETTINGS.items() if given[1]])
 def test_against_torch(setting):
     torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
     optimizer, name, options = SETTINGS[setting]
@@ -115,7 +118,7 @@ def formula(setting):
     def step(w, g):
         nonlocal m, v, s, t
         t += 1
-        if setting.startswith("adamw"):
+        if optimizer.decoupled:
             w, d = w * (1 - rate * decay), g
         else:
             d = g + decay * w
@@ -158,8 +161,8 @@ def test_k_networks_equal_single_ones_bit_for_bit(setting):
     shapes = {"a.weight": (13, 7), "a.bias": (7,)}
     rates = [0.1, 0.01, 0.3]
     options = dict(SETTINGS[setting][0].hyperparameters)
-    kind, nesterov = type(SETTINGS[setting][0]), setting == "nesterov"
-    extra = {"nesterov": True} if nesterov else {}
+    kind = type(SETTINGS[setting][0])
+    extra = {name: True for name in ("nesterov", "decoupled") if name in setting and kind is SGD}
     together, slopes = buffers(shapes, models=3)
     start = together.flat.copy()
     update = kind(**(options | extra | {"learning_rate": rates})).bind(Ops(), together, slopes)
@@ -237,6 +240,35 @@ def test_decay_leaves_out_what_it_is_told_to(kind):
     before, _ = buffers(shapes)
     np.testing.assert_array_equal(weights["a.bias"], before["a.bias"])
     assert (np.abs(weights["a.weight"]) < np.abs(before["a.weight"])).all()
+
+
+def test_decoupled_decay_passes_by_the_velocity_and_follows_the_rate():
+    parameters, gradients = buffers({"w": (3,)}, "f8")
+    before = parameters["w"].copy()
+    optimizer = SGD(0.5, 0.9, 0.2, decoupled=True, schedule=lambda step: (1.0, 0.5)[step])
+    update = optimizer.bind(Ops(), parameters, gradients)
+    update.run()
+    update.run()
+    # No gradient: all that moves it is the decay, by the rate of each step.
+    np.testing.assert_allclose(parameters["w"], before * 0.9 * 0.95, rtol=1e-14)
+    assert not update.state["velocity"].flat.any()
+
+
+def test_networks_with_and_without_decoupled_decay_equal_single_ones_bit_for_bit():
+    decays = [0.0, 0.3]
+    together, slopes = buffers({"w": (13, 7)}, models=2)
+    start = together["w"].copy()
+    update = SGD(0.1, 0.9, decays, decoupled=True).bind(Ops(), together, slopes)
+    train(update, slopes, 3)
+    for k, decay in enumerate(decays):
+        single, slope = buffers({"w": (13, 7)})
+        single["w"][...] = start[k]
+        one = SGD(0.1, 0.9, decay, decoupled=True).bind(Ops(), single, slope)
+        generator = np.random.default_rng(1)
+        for _ in range(3):
+            slope["w"][...] = generator.normal(size=(2, 13, 7))[k]
+            one.run()
+        assert together["w"][k].tobytes() == single["w"].tobytes()
 
 
 @pytest.mark.parametrize("momentum", [0, 0.9])

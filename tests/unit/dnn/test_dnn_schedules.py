@@ -15,6 +15,7 @@ from dnn.optimizers import (
     SCHEDULES,
     Constant,
     Cosine,
+    OneCycle,
     Optimizer,
     Rule,
     StepDecay,
@@ -53,9 +54,35 @@ def test_schedules_by_name():
     assert schedule_of("cosine", steps=7) == Cosine(7)
     assert schedule_of("step", every=3) == StepDecay(3)
     assert schedule_of("warm_up", steps=3, then="constant") == WarmUp(3)
-    assert set(SCHEDULES) == {"constant", "cosine", "step", "warm_up"}
+    assert schedule_of("one_cycle", steps=7, rise=0.5) == OneCycle(7, 0.5)
+    assert set(SCHEDULES) == {"constant", "cosine", "one_cycle", "step", "warm_up"}
     own = schedule_of(lambda step: 1 / (1 + step))
     assert own(1) == 0.5
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize(("steps", "rise"), [(10, 0.3), (9, 0.25), (40, 0.0), (2, 0.3)])
+def test_one_cycle_against_torch(steps, rise, linear):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 1.0, steps, pct_start=rise, anneal_strategy="linear" if linear else "cos"
+    )
+    ours = OneCycle(steps, rise, linear=linear)
+    for step in range(steps):
+        assert ours(step) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+        optimizer.step()
+        if step + 1 < steps:
+            theirs.step()
+    assert ours(steps) == ours(10 * steps) == pytest.approx(4e-6)
+
+
+def test_one_cycle_reaches_its_top_and_its_ends():
+    cycle = OneCycle(100, rise=0.4, start=0.1, end=0.05, linear=True)
+    values = [cycle(step) for step in range(100)]
+    assert (values[0], values[39], values[-1]) == pytest.approx((0.1, 1, 0.05))
+    assert values.index(max(values)) == 39
+    assert OneCycle(1)(0) == pytest.approx(4e-6)
 
 
 @pytest.mark.parametrize("kind", ["step", "cosine", "warm_up"])
@@ -177,6 +204,10 @@ def test_k_networks_with_schedule_and_limits_equal_single_ones_bit_for_bit():
         (lambda: StepDecay(2, 0), "factor"),
         (lambda: Cosine(1.5), "steps"),
         (lambda: Cosine(3, 2), "end"),
+        (lambda: OneCycle(0), "steps"),
+        (lambda: OneCycle(10, 1.0), "rise"),
+        (lambda: OneCycle(10, start=-0.1), "start"),
+        (lambda: OneCycle(10, end=2), "end"),
         (lambda: WarmUp(True), "steps"),
         (lambda: WarmUp(3, -1), "start"),
         (lambda: WarmUp(3, then="linear"), "linear"),
