@@ -99,8 +99,8 @@ def rows_kernel(code, filters, vectors):
         row_fields = carray(pointer(row_table), (4 * rows,), np.int64)
         fields = carray(pointer(segment_table), (5 * segments,), np.int64)
         for unit in range(first, last):
-            block, rest = unit % blocks, unit // blocks
-            row, rest = 4 * (rest % rows), rest // rows
+            row, rest = 4 * (unit % rows), unit // rows
+            block, rest = rest % blocks, rest // blocks
             group, rest = rest % groups, rest // groups
             image, model = rest % images, rest // images
             # The last block overlaps the one before it rather than being smaller.

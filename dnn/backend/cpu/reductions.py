@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dnn.backend.cpu.kernels import Flags, array_kernel, loop
+from dnn.backend.cpu.kernels import SPLIT_ELEMENTS, Flags, array_kernel, cuts, loop
 from dnn.backend.cpu.program import Native, Record
 from dnn.backend.ops import Array, Ops
 
@@ -86,7 +86,16 @@ def _sum() -> Native:
     def record(*arguments: Any) -> Record | None:
         return rows.record(*arguments) or columns.record(*arguments)
 
-    return Native(record, Ops.sum)
+    return Native(record, Ops.sum, _split_sum)
+
+
+def _split_sum(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
+    """Let each thread have some of the sums, where what they add up lies apart."""
+    found = _summed(*arguments)
+    if found is None or len(found[0]) < parts or arguments[0].size < SPLIT_ELEMENTS:
+        return []
+    x, out = found
+    return [(x[cut], (1,), out[cut]) for cut in cuts(len(x), parts)]
 
 
 @loop()

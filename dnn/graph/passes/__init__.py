@@ -4,7 +4,7 @@
 |---|---|
 | `simplification` | constant_folding, common_subexpressions, dead_code, buffer_reuse, |
 | | softmax_cross_entropy |
-| `image_layout` | batch_norm_folding, image_layout, convolution_relu |
+| `image_layout` | pooling_relu, batch_norm_folding, image_layout, convolution_relu |
 | `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
 | `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last |
 """
@@ -32,6 +32,7 @@ from dnn.graph.passes.image_layout import (
     batch_norm_folding,
     convolution_relu,
     image_layout,
+    pooling_relu,
 )
 from dnn.graph.passes.precision import (
     bfloat16,
@@ -70,6 +71,7 @@ __all__ = [
     "matmul_bias_activation",
     "mixed_precision",
     "optimise",
+    "pooling_relu",
     "precision_passes",
     "product_bias",
     "products_last",

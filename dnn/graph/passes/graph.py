@@ -217,7 +217,7 @@ class Pass(NamedTuple):
 PASSES: dict[str, Pass] = {}
 
 BEFORE_OWN = (
-    *("constant_folding", "common_subexpressions", "dead_code"),
+    *("constant_folding", "pooling_relu", "common_subexpressions", "dead_code"),
     *("batch_norm_folding", "image_layout", "convolution_relu"),
 )
 AFTER_OWN = ("buffer_reuse",)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from dnn.backend import Convolution
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import CONSTANT, Node, Shape
 from dnn.graph.operation import apply, reshaped
 from dnn.graph.operations.convolution import OneConvolution
 from dnn.graph.operations.elementwise import Elementwise
@@ -23,7 +23,7 @@ from dnn.graph.operations.shapes import transpose
 from dnn.graph.passes.graph import Graph, register_pass, rewrite
 from dnn.graph.passes.simplification import dead_code
 
-__all__ = ["batch_norm_folding", "convolution_relu", "image_layout"]
+__all__ = ["batch_norm_folding", "convolution_relu", "image_layout", "pooling_relu"]
 
 PLAIN = "NCHW"
 
@@ -181,6 +181,41 @@ def convolution_relu(graph: Graph) -> Graph:
         return y
 
     return dead_code(rewrite(graph, join))
+
+
+@register_pass("pooling_relu")
+def pooling_relu(graph: Graph) -> Graph:
+    """Choose by what a pooling has found, before its gradient makes images of it.
+
+    What is chosen where x is above 0, of a gradient that stands where x is the largest element of
+    its window, is chosen where that element is above 0. Both are known for each window, and there
+    are fewer of those than elements.
+    """
+    readers = graph.readers()
+    found = {
+        (node.inputs[0], node.attributes["problem"])
+        for node in graph.order
+        if node.kind == "max_pool2d"
+    }
+
+    def swap(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node.kind != "where_greater" or node.inputs[0].kind != "max_pool2d_gradient":
+            return None
+        gradient = node.inputs[0]
+        x, least = gradient.inputs[1], inputs[2]
+        forward = replace(gradient.attributes["problem"], kind="max")
+        if readers[gradient] != 1 or node.inputs[1] is not x or (x, forward) not in found:
+            return None
+        if least.kind != CONSTANT or least.size != 1 or least.attributes["value"].any():
+            return None
+        dy, image = inputs[0].inputs
+        largest = apply("max_pool2d", image, **{**gradient.attributes, "problem": forward})
+        dy = apply("where_greater", dy, largest, least)
+        y = apply("max_pool2d_gradient", dy, image, **gradient.attributes)
+        y.name = node.name
+        return y
+
+    return dead_code(rewrite(graph, swap))
 
 
 @register_pass("batch_norm_folding")

@@ -222,3 +222,25 @@ def test_a_sum_does_not_depend_on_how_many_threads_there_are():
             for piece in pieces:
                 kernel(*piece)
             np.testing.assert_array_equal(cut, whole)
+
+
+@pytest.mark.parametrize("models", [None, 2])
+@pytest.mark.parametrize("stride", [2, 1])
+def test_relu_chooses_among_windows(models, stride):
+    x, w = graph.placeholder((3, 2, 7, 6), F8), graph.placeholder((4, 2, 3, 3), F8)
+    y = graph.relu(graph.conv2d(x, w))
+    y = graph.max_pool2d(y, 2, stride=stride)
+    wanted = [y, *graph.gradients(graph.sum(y * y), [w])]
+    leaves = [x, w]
+    if models:
+        now = with_models(wanted, models, [w])
+        wanted, leaves = [now[node] for node in wanted], [x, now[w]]
+    generator = np.random.default_rng(1)
+    feeds = {node: generator.integers(-3, 4, node.shape).astype(F8) for node in leaves}
+    expected = graph.evaluate(wanted, feeds, passes=())
+    for found, value in zip(graph.evaluate(wanted, feeds), expected, strict=True):
+        np.testing.assert_array_equal(found, value)
+    order = optimise(wanted).order
+    assert [node.kind for node in order].count("max_pool2d") == 1
+    (chosen,) = (node for node in order if node.kind == "where_greater")
+    assert chosen.size == y.size * (models or 1)
