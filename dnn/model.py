@@ -20,7 +20,7 @@ from dnn.errors import (
     check_count,
     explains_arguments,
 )
-from dnn.graph.passes import checking_passes
+from dnn.graph.passes import checking_passes, precision_passes
 from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.names import suggestion
@@ -116,6 +116,10 @@ class NeuralNetwork(Networks):
     check_finite : bool
         Look at every value of every training step, and raise `NonFiniteError`, which names the
         first node that was NaN or infinite. Slow: for finding out why a network diverges.
+    recompute : bool
+        Of results that are computed element by element, and read again by the backward half of a
+        training step, keep none that can be computed once more: less memory for a little more
+        time, and the same bits.
     routines : RoutineTable, optional
         Which of several routines computes what, measured on this machine; they differ in rounding.
     params : TrainingParameters, optional
@@ -151,6 +155,7 @@ class NeuralNetwork(Networks):
         dtype: Dtype = "float32",
         device: str = "cpu",
         check_finite: bool = False,
+        recompute: bool = False,
         routines: RoutineTable | None = None,
         params: TrainingParameters | None = None,
     ) -> None:
@@ -159,9 +164,13 @@ class NeuralNetwork(Networks):
         precision = precision_of(dtype)
         if check_finite and precision.scales_loss:
             raise ConfigurationError("check_finite: loss scaling meets infinity on purpose")
-        passes = (*checking_passes(), *(precision.passes or ())) if check_finite else None
-        self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
         ops = ops_for(device, routines)
+        passes = precision_passes(precision, ops, recompute)
+        if check_finite:  # every value is kept
+            passes = (*checking_passes(), *(precision.passes or ()))
+        self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
+        if recompute:
+            self._options["recompute"] = True
         super().__init__(layers, loss, optimizer, seed, precision, ops, passes)
 
     @property

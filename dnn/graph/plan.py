@@ -111,7 +111,8 @@ class Plan:
     Notes
     -----
     ``plan[node]`` is the array of a placeholder or of an output; it stays the same array.
-    ``print(plan)`` shows the steps, ``print(plan.graph)`` the graph after all passes.
+    ``print(plan)`` shows the steps and what they take at most, ``print(plan.graph)`` the graph
+    after all passes. ``plan.size_bytes`` is that peak, with what routines need besides results.
     """
 
     def __init__(
@@ -223,6 +224,7 @@ class Plan:
         for kind, (_, arguments) in zip(self._kinds, self._steps, strict=True):
             shapes = [str(x.shape) for x in arguments if hasattr(x, "dtype")]
             lines.append(f"{kind:24s}{' '.join(shapes[:-1])} -> {shapes[-1]}")
+        lines.append(f"at most {self.size_bytes:,} bytes at once, besides variables and constants")
         return "\n".join(lines)
 
     def first_nonfinite(self, model: int | None = None) -> Node | None:

@@ -6,6 +6,7 @@
 | | softmax_cross_entropy |
 | `image_layout` | pooling_relu, batch_norm_folding, image_layout, convolution_relu |
 | `precision` | product_bias, float16 (also called mixed_precision), bfloat16, tf32 |
+| `recomputation` | recomputation, where it is asked for |
 | `fusion` | elementwise_fusion, chain_sums, matmul_bias_activation, products_last |
 """
 
@@ -41,6 +42,7 @@ from dnn.graph.passes.precision import (
     product_bias,
     tf32,
 )
+from dnn.graph.passes.recomputation import recomputation
 from dnn.graph.passes.simplification import (
     buffer_reuse,
     common_subexpressions,
@@ -75,6 +77,7 @@ __all__ = [
     "precision_passes",
     "product_bias",
     "products_last",
+    "recomputation",
     "register_pass",
     "rewrite",
     "softmax_cross_entropy",

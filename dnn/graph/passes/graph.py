@@ -242,14 +242,16 @@ def default_passes(ops: Ops) -> tuple[str, ...]:
     return (*BEFORE_OWN, *ops.passes, *AFTER_OWN)
 
 
-def precision_passes(precision: Precision, ops: Ops) -> tuple[str, ...]:
+def precision_passes(precision: Precision, ops: Ops, recompute: bool = False) -> tuple[str, ...]:
     """Return the passes for training in a precision; those that round stand before those of `ops`.
 
-    They are the same on every device, so that rounding is at the same places.
+    They are the same on every device, so that rounding is at the same places. With `recompute` what
+    is cheap is not kept, see `recomputation`.
     """
     rounding = precision.passes or ()
     own = (name for name in ops.passes if name not in rounding)
-    return (*BEFORE_OWN, *rounding, *own, *AFTER_OWN)
+    last = ("recomputation",) if recompute else ()
+    return (*BEFORE_OWN, *rounding, *own, *last, *AFTER_OWN)
 
 
 def checking_passes() -> tuple[str, ...]:

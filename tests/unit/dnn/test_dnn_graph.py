@@ -281,8 +281,9 @@ def test_wrong_or_missing_arrays():
 
 def test_a_plan_prints_its_steps():
     plan, _, _ = training_plan(10)
-    lines = str(plan).splitlines()
+    *lines, peak = str(plan).splitlines()
     assert len(lines) == len(plan)
+    assert f"{plan.size_bytes:,} bytes" in peak
     assert lines[0].split() == ["matmul", "(10,", "64)", "(64,", "48)", "->", "(10,", "48)"]
 
 

@@ -1,5 +1,7 @@
 """Passes over networks of images: the layout, relu and batch norm within a convolution."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -244,3 +246,52 @@ def test_relu_chooses_among_windows(models, stride):
     assert [node.kind for node in order].count("max_pool2d") == 1
     (chosen,) = (node for node in order if node.kind == "where_greater")
     assert chosen.size == y.size * (models or 1)
+
+
+def residual_net():
+    return [
+        *(dnn.Input(3, 16, 16), dnn.Conv2D(8, 3, padding=1, bias=False), dnn.BatchNorm()),
+        dnn.Activation("relu"),
+        *nets.basic_block(8, 8),
+        *nets.basic_block(8, 16, 2),
+        *(dnn.GlobalAvgPool2D(), dnn.FullyConnected(3)),
+    ]
+
+
+# With NumPy alone the columns of a convolution take most of the memory.
+@pytest.mark.parametrize(("device", "share"), [("cpu", 0.85), ("numpy", 0.95)])
+def test_recomputation_takes_less_memory_and_gives_the_same_bits(device, share, monkeypatch):
+    if device == "numpy":
+        monkeypatch.setattr("dnn.model.ops_for", lambda name, routines: Ops())
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(64, 3, 16, 16)).astype("f4"), np.arange(64) % 3
+    models = []
+    for recompute in (False, True):
+        model = dnn.NeuralNetwork(
+            residual_net(), optimizer=dnn.SGD(0.1), seed=0, recompute=recompute
+        )
+        model.fit(x, y, epochs=2, batch_size=32)
+        models.append(model)
+    kept, less = (model._network.plan("training", 32).plan for model in models)
+    assert less.size_bytes < share * kept.size_bytes
+    assert f"at most {less.size_bytes:,} bytes at once" in str(less)
+    for name, value in models[0].parameters.items():
+        np.testing.assert_array_equal(models[1].parameters[name], value)
+
+
+def test_a_step_takes_no_more_memory_than_its_plan_says():
+    model = dnn.NeuralNetwork(residual_net(), optimizer=dnn.SGD(0.1), seed=0)
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(64, 3, 16, 16)).astype("f4"), np.arange(64) % 3
+    model.fit(x, y, batch_size=32)
+    plan = model._network.plan("training", 32).plan
+    tracemalloc.start()
+    try:
+        plan.run()
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        plan.run()
+        assert tracemalloc.get_traced_memory()[1] - before < 100_000
+    finally:
+        tracemalloc.stop()
+    assert plan.size_bytes > 32 * 8 * 16 * 16 * 4
