@@ -45,7 +45,7 @@ _PUBLIC = {
         Augmentation Crop Cutout Dataset Flip Images Normalise PixelMap Shift batches
         class_weights download impute load_breast_cancer load_cifar10 load_cifar100
         load_cleveland load_csv load_dataset load_digits load_fashion_mnist load_idx
-        load_image_folder load_mnist load_npz prefetch reading_options standardise
+        load_image_folder load_mnist load_npz pad_sequences prefetch reading_options standardise
         train_validation_split train_validation_test_split
     """,
     "ensemble": "Ensemble",
@@ -55,8 +55,9 @@ _PUBLIC = {
         OutOfRangeError ShapeError
     """,
     "layers": """
-        Activation AvgPool2D BatchNorm Conv2D Dropout Flatten FullyConnected GlobalAvgPool2D Input
-        Layer LayerNorm MaxPool2D Output Residual SpatialDropout Upsample2D
+        GRU LSTM RNN Activation AvgPool2D BatchNorm Conv2D Dropout Embedding Flatten FullyConnected
+        GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Residual SequenceInput SpatialDropout
+        Upsample2D
     """,
     "linalg": "bmatmul",
     "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",

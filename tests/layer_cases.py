@@ -5,6 +5,9 @@ import numpy as np
 from dnn import graph
 from dnn.layers import (
     ACTIVATIONS,
+    GRU,
+    LSTM,
+    RNN,
     Activation,
     AvgPool2D,
     BatchNorm,
@@ -38,6 +41,10 @@ LAYERS = {
     "Input": lambda shape: Input(*shape),
     "LayerNorm": lambda shape: LayerNorm(epsilon=0.1),
     "Output": lambda shape: Output(*shape),
+    "GRU": lambda shape: GRU(2, layers=2, bidirectional=True, initial="trained"),
+    "LSTM": lambda shape: LSTM(2, layers=2, dropout=0.3, return_sequences=True),
+    "LSTM in both directions": lambda shape: LSTM(2, bidirectional=True, initial="trained"),
+    "RNN": lambda shape: RNN(3, bias=False, return_sequences=True),
     "Residual": lambda shape: Residual(
         [BatchNorm(epsilon=0.1), Activation("tanh"), LayerNorm(epsilon=0.1), Dropout(0.2)]
     ),
@@ -57,6 +64,7 @@ IMAGES = {
 }
 LAYERS |= IMAGES
 VECTORS_ONLY = {"FullyConnected", "FullyConnected without bias"}
+SEQUENCES_ONLY = {"GRU", "LSTM", "LSTM in both directions", "RNN"}
 
 
 class Alone:

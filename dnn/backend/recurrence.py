@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from dnn.backend.formula import ADD, Formula, Step
 
 if TYPE_CHECKING:
@@ -224,6 +226,11 @@ def _cut(x: Array, parts: int) -> Iterator[Array]:
     return (x[..., k * length : (k + 1) * length] for k in range(parts))
 
 
+def _numbers(ops: Ops, of: Recurrence) -> list[Array]:
+    """Return the number of each time step as an array of shape (), of the type of all others."""
+    return [ops.asarray(np.array(t, of.packed.dtype)) for t in range(of.steps)]
+
+
 def recurrence_steps(
     ops: Ops, of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array
 ) -> list[Step]:
@@ -233,11 +240,11 @@ def recurrence_steps(
     the biases are of shape (products units,). What it starts from stands in its row already.
     """
     write = _Writer(ops, of.packed)
-    lengths = of.lengths.reshape(-1, 1)
+    lengths, numbers = of.lengths.reshape(-1, 1), _numbers(ops, of)
     units = of.units
     for t, before, after in of.times():
         h, y, x = of.states[before], of.states[after], inputs[t]
-        alive = (lengths, float(t))
+        alive = (lengths, numbers[t])
         if of.cell.name == "lstm":
             gates = of.gates[t]
             write.product(h, of.weight.swapaxes(0, 1), gates)
@@ -275,14 +282,14 @@ def workspace_shapes(cell: Cell, batch: int, units: int) -> list[tuple[int, ...]
 def gradient_steps(ops: Ops, of: Recurrence, gradients: GradientArrays) -> list[Step]:
     """Return the calls of the gradient, one time step after the other from the end."""
     write = _Writer(ops, of.packed)
-    lengths = of.lengths.reshape(-1, 1)
+    lengths, numbers = of.lengths.reshape(-1, 1), _numbers(ops, of)
     dh, dc, product, hidden = gradients.workspace
     write.steps += [(ops.fill, (0.0, dh)), (ops.fill, (0.0, dc))]
     for t, before, after in reversed(of.times()):
         h, y, dx = of.states[before], of.states[after], gradients.products[t]
         arriving = dc if gradients.of_cells else dh
         write(ADD, arriving, gradients.outputs[t], out=arriving)
-        alive = (lengths, float(t))
+        alive = (lengths, numbers[t])
         through = dx
         if of.cell.name == "lstm":
             i, f, g, o = _cut(of.gates[t], 4)

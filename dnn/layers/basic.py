@@ -28,13 +28,26 @@ class Input(Layer):
     ----------
     *shape : int
         Such as ``Input(784)``.
+    dtype : type, optional
+        ``int`` where samples are integers, such as for an `Embedding`; else they are numbers of the
+        network's type.
+
+    Raises
+    ------
+    ConfigurationError
+        If that is no shape, or `dtype` neither ``int`` nor ``float``.
     """
 
-    def __init__(self, *shape: int) -> None:
+    def __init__(self, *shape: int, dtype: type | None = None) -> None:
         super().__init__()
         if not shape or any(length < 1 for length in shape):
-            raise ConfigurationError(f"Input: {shape} is no shape of a sample")
+            raise ConfigurationError(f"{type(self).__name__}: {shape} is no shape of a sample")
+        if dtype not in (None, int, float):
+            message = f"{type(self).__name__}: dtype must be int or float, not {dtype!r}"
+            raise ConfigurationError(message)
         self.shape = shape
+        if dtype is int:  # an attribute of integers alone: checkpoints of others have none
+            self.integers = True
 
     def forward(self, x: Node) -> Node:
         """Return `x`."""

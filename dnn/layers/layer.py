@@ -64,9 +64,12 @@ class Layer:
         Likewise: what it remembers, and no gradient changes.
     training : bool
         Whether `forward` composes a training step, or a prediction.
+    integers : bool
+        Whether it is a first layer that takes integers.
     """
 
     name: str = ""
+    integers: bool = False
     dtype: np.dtype[Any] = np.dtype(np.float32)
     training: bool = False
 
@@ -182,6 +185,28 @@ class Layer:
             If one is out of its range.
         """
 
+    def check_samples(self, name: str, samples: Array) -> Array:
+        """Refuse samples that the layer cannot take; called for the first two layers of a network.
+
+        Parameters
+        ----------
+        name : str
+            Of the argument of `fit` or `predict`, for the message.
+        samples : array, shape (n, ...)
+            On the host; what the layer before has returned.
+
+        Returns
+        -------
+        array
+            What the next layer reads, if that is a part of them.
+
+        Raises
+        ------
+        DataError
+            If they do not fit; it names the layer, the shape and the first such row.
+        """
+        return samples
+
     def uniform_noise(self, shape: Shape) -> Node:
         """Return numbers drawn uniformly from [0, 1); called from `forward`, in training.
 
@@ -259,6 +284,7 @@ def build_all(
         If a layer does not take the output of the one before it.
     """
     shapes = []
+    given = dtype
     counts: Counter[str] = Counter()
     for layer in layers:
         if not isinstance(layer, Layer):
@@ -270,10 +296,11 @@ def build_all(
         layer.dtype = dtype
         layer.build(shape)
         layer.begin(None)
-        # Any batch would do; only the shape of what comes out is of interest.
-        y: object = layer.forward(placeholder((1, *shape), dtype, "x"))
+        # Any batch would do; only shape and type of what comes out are of interest.
+        x = placeholder((1, *shape), np.dtype(np.intp) if layer.integers else given, "x")
+        y: object = layer.forward(x)
         if not isinstance(y, Node):
             raise ConfigurationError(f"{layer.name}: forward(x) returned {y!r}, and not a node")
-        shape = y.shape[1:]
+        shape, given = y.shape[1:], y.dtype
         shapes.append(shape)
     return shapes

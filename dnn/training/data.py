@@ -16,6 +16,7 @@ from dnn.data.augmentation import Images
 from dnn.data.dataset import split_rows
 from dnn.data.labels import class_weights
 from dnn.errors import ConfigurationError, DataError, ShapeError
+from dnn.layers import Layer
 from dnn.memory import MemoryManager
 from dnn.precision import Precision
 from dnn.training.network import Network
@@ -168,7 +169,10 @@ class DeviceData:
             If they do not fit the network, or contain NaN or infinity.
         """
         loss, ops = network.loss, network.ops
-        of_x = (ops.device, network.dtype, network.precision.largest, network.input_shape, versions)
+        of_x: tuple[Any, ...] = (ops.device, network.input_dtype, network.precision.largest)
+        # An Embedding refuses what another one has a vector for.
+        of_x += (network.input_shape, *(getattr(layer, "count", 0) for layer in network.layers[:2]))
+        of_x += (versions,)
         if resident is False:  # on the host for all networks
             of_x = ("cpu", *of_x[1:])
         key = (*of_x, network.output_shape, type(loss), repr(vars(loss)))
@@ -240,22 +244,29 @@ def checked_samples(network: Network, name: str, x: npt.ArrayLike | Images) -> A
         raise DataError(f"{name} has no rows")
     if isinstance(samples, Images):  # which are finite
         return samples
+    if network.input_dtype == np.intp and samples.dtype.kind not in "iu":
+        message = f"{name} of shape {samples.shape} must be integers, not {samples.dtype}"
+        raise DataError(f"{network.layers[0].name}: {message}")
     with np.errstate(over="ignore"):  # what becomes infinite is named below
-        samples = np.ascontiguousarray(samples, network.dtype)
+        samples = np.ascontiguousarray(samples, network.input_dtype)
     if not np.isfinite(samples).all():
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(samples))[0])
         column = ", ".join(map(str, at[1:]))
         raise DataError(f"{name} contains {samples[at]} in row {at[0]}, column {column}")
-    if network.precision.largest is not None:
+    if network.precision.largest is not None and samples.dtype.kind == "f":
         check_range(name, samples, network.precision)
+    read = samples
+    for layer in network.layers[:2]:
+        read = layer.check_samples(name, read)
     return samples
 
 
 def _on_same_gpu(network: Network, x: Any) -> Array | None:
     """Return a tensor's own array if a network on its GPU can use it as it is, else None."""
-    if not _lies_with(network, x):
+    looks_into = (type(layer).check_samples != Layer.check_samples for layer in network.layers[:2])
+    if not _lies_with(network, x) or any(looks_into):
         return None
-    fits = x.ndim > 0 and x.shape[1:] == network.input_shape and x.dtype == network.dtype
+    fits = x.ndim > 0 and x.shape[1:] == network.input_shape and x.dtype == network.input_dtype
     if not (fits and len(x)):
         return None
     ops, array = network.ops, x.cupy()

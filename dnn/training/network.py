@@ -159,6 +159,7 @@ class Network:
         self.passes = precision_passes(precision, ops) if passes is None else passes
         self.dtype = precision.dtype
         self.input_shape = layers[0].shape
+        self.input_dtype = np.dtype(np.intp) if layers[0].integers else self.dtype
         self.summaries = self._build()
         self.output_shape = self.summaries[-1].shape
         self._declared = [parameter for layer in self.layers for parameter in layer.parameters]
@@ -292,7 +293,7 @@ class Network:
         arena: Arena | None = None,
         passes: Sequence[str] | None = None,
     ) -> BatchPlan:
-        x = placeholder((batch, *self.input_shape), self.dtype, "x")
+        x = placeholder((batch, *self.input_shape), self.input_dtype, "x")
         trains = kind in ("training", "weighted training")
         noise = self._noise if trains else None
         for layer in self.layers:

@@ -358,6 +358,9 @@ def test_the_public_names_of_diel() -> None:
 
 def test_the_public_names_of_dnn() -> None:
     assert dnn.__all__ == [
+        "GRU",
+        "LSTM",
+        "RNN",
         "SGD",
         "Activation",
         "AdaGrad",
@@ -383,6 +386,7 @@ def test_the_public_names_of_dnn() -> None:
         "Dropout",
         "DtypeError",
         "EarlyStopping",
+        "Embedding",
         "Ensemble",
         "Epoch",
         "Flatten",
@@ -416,6 +420,7 @@ def test_the_public_names_of_dnn() -> None:
         "RMSProp",
         "Residual",
         "RoutineTable",
+        "SequenceInput",
         "ShapeError",
         "Shift",
         "SoftmaxCrossEntropy",
@@ -452,6 +457,7 @@ def test_the_public_names_of_dnn() -> None:
         "minimize",
         "mlp",
         "ops_for",
+        "pad_sequences",
         "prefetch",
         "reading_options",
         "resnet18",

@@ -23,6 +23,7 @@ __all__ = [
     "call_gemm_64",
     "call_kernel",
     "flat",
+    "part",
     "pointer",
     "scratch",
     "transpose",
@@ -190,3 +191,9 @@ def transpose(x, leading, out):
 def flat(x):
     """Return a contiguous array with one axis; `reshape` calls a function of Numba's own."""
     return carray(pointer(x.ctypes.data), (x.size,), x.dtype)
+
+
+@njit(**FLAGS)
+def part(x, start, length):
+    """Return some elements of a contiguous array, from one of all on, with one axis."""
+    return carray(pointer(x.ctypes.data + start * x.itemsize), (length,), x.dtype)

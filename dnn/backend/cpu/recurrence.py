@@ -25,214 +25,260 @@ SPLIT_OPERATIONS = 2_000_000
 """Below this a helper would begin when all is done."""
 
 
-# Loops have one result each and few operands: LLVM compares the addresses of all of them before it
-# makes vector code, and gives up where there are too many.
+# Each loop runs over one-dimensional parts of arrays from 0 on, since LLVM has to see that no index
+# is negative, and has one result and few operands: it compares the addresses of all of them before
+# it makes vector code, and gives up where there are too many.
+
+
+@loop()
+def sigmoid_of_sum(y: Array, x: Array, bias: Array, hidden_bias: Array, sigmoid: Any) -> None:
+    """``y = sigmoid(x + bias + y + hidden_bias)``."""
+    for j in range(y.size):
+        y[j] = sigmoid((x[j] + bias[j]) + (y[j] + hidden_bias[j]))
+
+
+@loop()
+def tanh_of_sum(y: Array, x: Array, bias: Array, hidden_bias: Array, tanh: Any) -> None:
+    """``y = tanh(x + bias + y + hidden_bias)``."""
+    for j in range(y.size):
+        y[j] = tanh((x[j] + bias[j]) + (y[j] + hidden_bias[j]))
+
+
+@loop()
+def copied(x: Array, out: Array) -> None:
+    """``out = x``."""
+    for j in range(out.size):
+        out[j] = x[j]
+
+
+@loop()
+def filled(value: float, out: Array) -> None:
+    """Set all elements."""
+    for j in range(out.size):
+        out[j] = value
+
+
+@loop()
+def multiplied(x: Array, out: Array) -> None:
+    """``out *= x``."""
+    for j in range(out.size):
+        out[j] *= x[j]
+
+
+@loop()
+def product(x: Array, y: Array, out: Array) -> None:
+    """``out = x y``."""
+    for j in range(out.size):
+        out[j] = x[j] * y[j]
+
+
+@loop()
+def gate_gradient(d: Array, x: Array, y: Array, out: Array) -> None:
+    """``out = d x (y (1 - y))``, of a logistic function y."""
+    one = y.dtype.type(1)
+    for j in range(out.size):
+        out[j] = d[j] * x[j] * (y[j] * (one - y[j]))
 
 
 @loop()
 def lstm_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
-    h_after: Array, lengths: Array, t: int, sigmoid: Any, tanh: Any,
+    h_after: Array, lengths: Array, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """All of a time step of an LSTM but the product, which stands in `gates`."""
-    rows, units = h.shape
+    rows, n = h.shape
     for b in range(rows):
-        if lengths[b] > t:
-            for j in range(2 * units):
-                gates[b, j] = sigmoid((x[b, j] + bias[j]) + (gates[b, j] + hidden_bias[j]))
-            for j in range(2 * units, 3 * units):
-                gates[b, j] = tanh((x[b, j] + bias[j]) + (gates[b, j] + hidden_bias[j]))
-            for j in range(3 * units, 4 * units):
-                gates[b, j] = sigmoid((x[b, j] + bias[j]) + (gates[b, j] + hidden_bias[j]))
-            for j in range(units):
-                c_after[b, j] = (
-                    gates[b, units + j] * c[b, j] + gates[b, j] * gates[b, 2 * units + j]
-                )
-            for j in range(units):
-                h_after[b, j] = gates[b, 3 * units + j] * tanh(c_after[b, j])
-        else:
-            for j in range(units):
-                c_after[b, j] = c[b, j]
-            for j in range(units):
-                h_after[b, j] = h[b, j]
+        before, after = part(c, b * n, n), part(c_after, b * n, n)
+        state, state_after = part(h, b * n, n), part(h_after, b * n, n)
+        if lengths[b] <= t:
+            copied(before, after)
+            copied(state, state_after)
+            continue
+        at = 4 * b * n
+        sigmoid_of_sum(
+            part(gates, at, 2 * n), part(x, at, 2 * n), part(bias, 0, 2 * n),
+            part(hidden_bias, 0, 2 * n), sigmoid,
+        )  # fmt: skip
+        tanh_of_sum(
+            part(gates, at + 2 * n, n), part(x, at + 2 * n, n), part(bias, 2 * n, n),
+            part(hidden_bias, 2 * n, n), tanh,
+        )  # fmt: skip
+        sigmoid_of_sum(
+            part(gates, at + 3 * n, n), part(x, at + 3 * n, n), part(bias, 3 * n, n),
+            part(hidden_bias, 3 * n, n), sigmoid,
+        )  # fmt: skip
+        i, f = part(gates, at, n), part(gates, at + n, n)
+        g, o = part(gates, at + 2 * n, n), part(gates, at + 3 * n, n)
+        for j in range(n):
+            after[j] = f[j] * before[j] + i[j] * g[j]
+        for j in range(n):
+            state_after[j] = o[j] * tanh(after[j])
 
 
 @loop()
 def gru_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
-    h_after: Array, lengths: Array, t: int, sigmoid: Any, tanh: Any,
+    h_after: Array, lengths: Array, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """All of a time step of a GRU but the product, which stands in `gates`."""
-    rows, units = h.shape
+    rows, n = h.shape
     one = h.dtype.type(1)
-    new, scaled = 2 * units, 3 * units
     for b in range(rows):
-        if lengths[b] > t:
-            for j in range(2 * units):
-                gates[b, j] = sigmoid((x[b, j] + bias[j]) + (gates[b, j] + hidden_bias[j]))
-            for j in range(units):
-                gates[b, scaled + j] = gates[b, new + j] + hidden_bias[new + j]
-            for j in range(units):
-                gates[b, new + j] = gates[b, j] * gates[b, scaled + j]
-            for j in range(new, scaled):
-                gates[b, j] = tanh((x[b, j] + bias[j]) + gates[b, j])
-            for j in range(units):
-                update = gates[b, units + j]
-                h_after[b, j] = (one - update) * gates[b, new + j] + update * h[b, j]
-        else:
-            for j in range(units):
-                h_after[b, j] = h[b, j]
+        state, state_after = part(h, b * n, n), part(h_after, b * n, n)
+        if lengths[b] <= t:
+            copied(state, state_after)
+            continue
+        at = 4 * b * n
+        reset, update = part(gates, at, n), part(gates, at + n, n)
+        new, scaled = part(gates, at + 2 * n, n), part(gates, at + 3 * n, n)
+        sigmoid_of_sum(
+            part(gates, at, 2 * n), part(x, 3 * b * n, 2 * n), part(bias, 0, 2 * n),
+            part(hidden_bias, 0, 2 * n), sigmoid,
+        )  # fmt: skip
+        of_hidden = part(hidden_bias, 2 * n, n)
+        for j in range(n):
+            scaled[j] = new[j] + of_hidden[j]
+        of_input, of_bias = part(x, 3 * b * n + 2 * n, n), part(bias, 2 * n, n)
+        for j in range(n):
+            new[j] = (of_input[j] + of_bias[j]) + reset[j] * scaled[j]
+        for j in range(n):
+            new[j] = tanh(new[j])
+        for j in range(n):
+            state_after[j] = (one - update[j]) * new[j] + update[j] * state[j]
 
 
 @loop()
 def tanh_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
-    h_after: Array, lengths: Array, t: int, sigmoid: Any, tanh: Any,
+    h_after: Array, lengths: Array, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """All of a time step but the product, which stands in `h_after`."""
-    rows, units = h.shape
+    rows, n = h.shape
     for b in range(rows):
+        after = part(h_after, b * n, n)
         if lengths[b] > t:
-            for j in range(units):
-                h_after[b, j] = tanh((x[b, j] + bias[j]) + (h_after[b, j] + hidden_bias[j]))
+            tanh_of_sum(after, part(x, b * n, n), bias, hidden_bias, tanh)
         else:
-            for j in range(units):
-                h_after[b, j] = h[b, j]
+            copied(part(h, b * n, n), after)
 
 
 @loop()
 def relu_rows(
     gates: Array, x: Array, bias: Array, hidden_bias: Array, c: Array, c_after: Array, h: Array,
-    h_after: Array, lengths: Array, t: int, sigmoid: Any, tanh: Any,
+    h_after: Array, lengths: Array, t: int, part: Any, sigmoid: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """All of a time step but the product, which stands in `h_after`."""
-    rows, units = h.shape
+    rows, n = h.shape
     zero = h.dtype.type(0)
     for b in range(rows):
+        after, given = part(h_after, b * n, n), part(x, b * n, n)
         if lengths[b] > t:
-            for j in range(units):
-                y = (x[b, j] + bias[j]) + (h_after[b, j] + hidden_bias[j])
-                h_after[b, j] = zero if y < zero else y  # NaN stays
+            for j in range(n):
+                y = (given[j] + bias[j]) + (after[j] + hidden_bias[j])
+                after[j] = zero if y < zero else y  # NaN stays
         else:
-            for j in range(units):
-                h_after[b, j] = h[b, j]
+            copied(part(h, b * n, n), after)
 
 
 @loop()
 def lstm_gradient_rows(
     gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
-    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, tanh: Any,
+    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, part: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """Compute the gradient of a time step of an LSTM but the product that is added to `dh`."""
-    rows, units = h.shape
+    rows, n = h.shape
     zero, one = h.dtype.type(0), h.dtype.type(1)
-    forget, new, output = units, 2 * units, 3 * units
     for b in range(rows):
-        if lengths[b] > t:
-            for j in range(units):
-                space[b, j] = tanh(c_after[b, j])
-            for j in range(units):
-                o = gates[b, output + j]
-                dx[b, output + j] = dh[b, j] * space[b, j] * (o * (one - o))
-            for j in range(units):
-                s = space[b, j]
-                dc[b, j] += dh[b, j] * gates[b, output + j] * (one - s * s)
-            for j in range(units):
-                i = gates[b, j]
-                dx[b, j] = dc[b, j] * gates[b, new + j] * (i * (one - i))
-            for j in range(units):
-                f = gates[b, forget + j]
-                dx[b, forget + j] = dc[b, j] * c[b, j] * (f * (one - f))
-            for j in range(units):
-                g = gates[b, new + j]
-                dx[b, new + j] = dc[b, j] * gates[b, j] * (one - g * g)
-            for j in range(units):
-                dc[b, j] *= gates[b, forget + j]
-            for j in range(units):
-                dh[b, j] = zero
-        else:
-            for j in range(4 * units):
-                dx[b, j] = zero
+        at = 4 * b * n
+        if lengths[b] <= t:
+            filled(zero, part(dx, at, 4 * n))
+            continue
+        i, f = part(gates, at, n), part(gates, at + n, n)
+        g, o = part(gates, at + 2 * n, n), part(gates, at + 3 * n, n)
+        before, after = part(c, b * n, n), part(c_after, b * n, n)
+        d_state, d_cell, s = part(dh, b * n, n), part(dc, b * n, n), part(space, b * n, n)
+        for j in range(n):
+            s[j] = tanh(after[j])
+        gate_gradient(d_state, s, o, part(dx, at + 3 * n, n))
+        for j in range(n):
+            d_cell[j] += d_state[j] * o[j] * (one - s[j] * s[j])
+        filled(zero, d_state)
+        gate_gradient(d_cell, g, i, part(dx, at, n))
+        gate_gradient(d_cell, before, f, part(dx, at + n, n))
+        of_new = part(dx, at + 2 * n, n)
+        for j in range(n):
+            of_new[j] = d_cell[j] * i[j] * (one - g[j] * g[j])
+        multiplied(f, d_cell)
 
 
 @loop()
 def gru_gradient_rows(
     gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
-    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, tanh: Any,
+    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, part: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """Compute the gradient of a time step of a GRU but the product that is added to `dh`."""
-    rows, units = h.shape
+    rows, n = h.shape
     zero, one = h.dtype.type(0), h.dtype.type(1)
-    update, new, scaled = units, 2 * units, 3 * units
     for b in range(rows):
-        if lengths[b] > t:
-            for j in range(units):
-                n = gates[b, new + j]
-                dx[b, new + j] = dh[b, j] * (one - gates[b, update + j]) * (one - n * n)
-            for j in range(units):
-                u = gates[b, update + j]
-                dx[b, update + j] = dh[b, j] * (h[b, j] - gates[b, new + j]) * (u * (one - u))
-            for j in range(units):
-                r = gates[b, j]
-                dx[b, j] = dx[b, new + j] * gates[b, scaled + j] * (r * (one - r))
-            for j in range(2 * units):
-                hidden[b, j] = dx[b, j]
-            for j in range(units):
-                hidden[b, new + j] = dx[b, new + j] * gates[b, j]
-            for j in range(units):
-                dh[b, j] *= gates[b, update + j]
-        else:
-            for j in range(3 * units):
-                dx[b, j] = zero
-            for j in range(3 * units):
-                hidden[b, j] = zero
+        if lengths[b] <= t:
+            filled(zero, part(dx, 3 * b * n, 3 * n))
+            filled(zero, part(hidden, 3 * b * n, 3 * n))
+            continue
+        reset, update = part(gates, 4 * b * n, n), part(gates, 4 * b * n + n, n)
+        new, scaled = part(gates, 4 * b * n + 2 * n, n), part(gates, 4 * b * n + 3 * n, n)
+        state, d_state = part(h, b * n, n), part(dh, b * n, n)
+        d_new, d_update = part(dx, 3 * b * n + 2 * n, n), part(dx, 3 * b * n + n, n)
+        for j in range(n):
+            d_new[j] = d_state[j] * (one - update[j]) * (one - new[j] * new[j])
+        for j in range(n):
+            d_update[j] = d_state[j] * (state[j] - new[j]) * (update[j] * (one - update[j]))
+        gate_gradient(d_new, scaled, reset, part(dx, 3 * b * n, n))
+        copied(part(dx, 3 * b * n, 2 * n), part(hidden, 3 * b * n, 2 * n))
+        product(d_new, reset, part(hidden, 3 * b * n + 2 * n, n))
+        multiplied(update, d_state)
 
 
 @loop()
 def tanh_gradient_rows(
     gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
-    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, tanh: Any,
+    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, part: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """Compute the gradient of a time step but the product that is added to `dh`."""
-    rows, units = h.shape
+    rows, n = h.shape
     zero, one = h.dtype.type(0), h.dtype.type(1)
     for b in range(rows):
+        y, d, out = part(h_after, b * n, n), part(dh, b * n, n), part(dx, b * n, n)
         if lengths[b] > t:
-            for j in range(units):
-                y = h_after[b, j]
-                dx[b, j] = dh[b, j] * (one - y * y)
-            for j in range(units):
-                dh[b, j] = zero
+            for j in range(n):
+                out[j] = d[j] * (one - y[j] * y[j])
+            filled(zero, d)
         else:
-            for j in range(units):
-                dx[b, j] = zero
+            filled(zero, out)
 
 
 @loop()
 def relu_gradient_rows(
     gates: Array, c: Array, c_after: Array, h: Array, h_after: Array, dx: Array, dh: Array,
-    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, tanh: Any,
+    dc: Array, space: Array, hidden: Array, lengths: Array, t: int, part: Any, tanh: Any,
 ) -> None:  # fmt: skip
     """Compute the gradient of a time step but the product that is added to `dh`."""
-    rows, units = h.shape
+    rows, n = h.shape
     zero = h.dtype.type(0)
     for b in range(rows):
+        y, d, out = part(h_after, b * n, n), part(dh, b * n, n), part(dx, b * n, n)
         if lengths[b] > t:
-            for j in range(units):
-                dx[b, j] = dh[b, j] if h_after[b, j] > zero else zero
-            for j in range(units):
-                dh[b, j] = zero
+            for j in range(n):
+                out[j] = d[j] if y[j] > zero else zero
+            filled(zero, d)
         else:
-            for j in range(units):
-                dx[b, j] = zero
+            filled(zero, out)
 
 
 @loop()
-def add_rows(x: Array, out: Array) -> None:
+def added(x: Array, out: Array) -> None:
     """``out += x``."""
-    for b in range(out.shape[0]):
-        for j in range(out.shape[1]):
-            out[b, j] += x[b, j]
+    for j in range(out.size):
+        out[j] += x[j]
 
 
 @loop()
@@ -279,7 +325,8 @@ _FORWARD = """\
             carray(pointer(c_after), (rows, units), {code}),
             carray(pointer(h), (rows, units), {code}),
             carray(pointer(h_after), (rows, units), {code}),
-            lengths, r[15] + s * r[16], vector_math.sigmoid_{code}, vector_math.tanh_{code},
+            lengths, r[15] + s * r[16], intrinsics.part,
+            vector_math.sigmoid_{code}, vector_math.tanh_{code},
         )
 """
 
@@ -297,7 +344,9 @@ _GRADIENT = """\
         h, h_after = r[4] - s * step, r[4] - (s - 1) * step
         c, c_after = r[6] - s * step, r[6] - (s - 1) * step
         dx = r[11] - s * r[12]
-        loops.add_rows(carray(pointer(r[9] - s * r[10]), (rows, units), {code}), arriving)
+        for b in range(rows):
+            row = carray(pointer(r[9] - s * r[10] + b * r[23]), (units,), {code})
+            loops.added(row, intrinsics.part(arriving, b * units, units))
         loops.{cell}_gradient_rows(
             carray(pointer(r[7] - s * r[8]), (rows, {leading} * units), {code}),
             carray(pointer(c), (rows, units), {code}),
@@ -305,7 +354,8 @@ _GRADIENT = """\
             carray(pointer(h), (rows, units), {code}),
             carray(pointer(h_after), (rows, units), {code}),
             carray(pointer(dx), (rows, {products} * units), {code}),
-            dh, dc, space, hidden, lengths, r[19] - s * r[20], vector_math.tanh_{code},
+            dh, dc, space, hidden, lengths, r[19] - s * r[20],
+            intrinsics.part, vector_math.tanh_{code},
         )
         intrinsics.call_gemm_{bits}(
             r[0], {unchanged}, {unchanged}, rows, units, {products} * units, {code}(1),
@@ -447,7 +497,8 @@ def _gradient_kernel(cell: Cell, reverse: bool, of_cells: bool, starts: bool) ->
 
     def record(*arrays: Array) -> Record | None:
         weight, lengths, dy, dh, dc, space, hidden, cells, gates, states, dx = arrays
-        code = _takes(*arrays)
+        # Of what arrives only the last axis has to be contiguous.
+        code = _takes(weight, lengths, dy[:1, :1], *arrays[3:])
         found = None if code is None else find_gemm(code)
         if code is None or found is None:
             return None
@@ -461,7 +512,7 @@ def _gradient_kernel(cell: Cell, reverse: bool, of_cells: bool, starts: bool) ->
             address_of(dx[last % count]), forwards * dx.strides[0],
             *map(address_of, (weight, dh, dc, space, hidden, lengths)),
             last % count, forwards, address_of(dx[count]) if starts else 0,
-            address_of(dc if of_cells else dh),
+            address_of(dc if of_cells else dh), dy.strides[1],
         ]  # fmt: skip
         return entry_of(_gradient_source(cell, code, found.integer_bits)), fields
 

@@ -127,7 +127,7 @@ class _States(_Packed):
             dx = gradients[:steps]
             of_first = [gradients[steps, :, k * units : (k + 1) * units] for k in range(len(first))]
         d_weight = apply("recurrence_weights", packed, dx, **attributes, of_bias=False)
-        d_bias = sum_over(dx, (0, 1))
+        d_bias = sum_over(reshaped(dx, (dx.size // width, width)), 0)
         d_hidden = d_bias
         if cell.name == "gru":
             d_hidden = apply("recurrence_weights", packed, dx, **attributes, of_bias=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend import Array, Ops
+from dnn.backend import Array, Ops, empty
 from dnn.errors import ShapeError
 from dnn.graph.arguments import axes_of, axis_of, describe, integers_of
 from dnn.graph.node import Node, Shape, called_by_nodes, check_nodes
@@ -35,7 +35,16 @@ class Reshape(Operation):
         return array.reshape(node.shape)
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        return [(ops.copy, (arrays.inputs[0], arrays.out.reshape(arrays.inputs[0].shape)))]
+        x, out = arrays.inputs[0], arrays.out
+        if out.flags.c_contiguous:
+            return [(ops.copy, (x, out.reshape(x.shape)))]
+        # Of an array whose elements lie apart, such as the parameters of K models, another shape is
+        # a copy: what is written into that would be lost.
+        steps: list[Step] = []
+        if not x.flags.c_contiguous:
+            whole = empty(ops, x.shape, x.dtype)
+            steps, x = [(ops.copy, (x, whole))], whole
+        return [*steps, (ops.copy, (x.reshape(out.shape), out))]
 
     def with_models(
         self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int

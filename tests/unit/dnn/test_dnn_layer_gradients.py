@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layer_cases import F8, IMAGES, LAYERS, VECTORS_ONLY, Alone
+from layer_cases import F8, IMAGES, LAYERS, SEQUENCES_ONLY, VECTORS_ONLY, Alone
 
 import dnn.layers
 from dnn import graph
-from dnn.layers import Layer
+from dnn.layers import Embedding, Layer, SequenceInput
 from dnn.losses import LOSSES, SoftmaxCrossEntropy
 
 STEP = 1e-6
+OF_INTEGERS = {Embedding, SequenceInput}  # tested with networks, in test_dnn_sequences
 
 
 def agree(function, slopes, values, v, generator):
@@ -31,7 +32,8 @@ def agree(function, slopes, values, v, generator):
 def test_every_layer_is_in_the_table():
     kinds = [getattr(dnn.layers, name) for name in dnn.layers.__all__]
     layers = {kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Layer)}
-    assert {type(make((3, 3, 3))) for make in LAYERS.values()} == layers - {Layer}
+    made = {type(make((3,) * (3 if case in IMAGES else 1))) for case, make in LAYERS.items()}
+    assert made == layers - {Layer, *OF_INTEGERS}
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -40,7 +42,8 @@ def test_every_layer_is_in_the_table():
 @settings(max_examples=6, deadline=None)
 def test_gradients_of_layers(case, training, data):
     most = 1 if case in VECTORS_ONLY else 2
-    least, most = (3, 3) if case in IMAGES else (1, most)
+    least = 2 if case in SEQUENCES_ONLY else 1
+    least, most = (3, 3) if case in IMAGES else (least, most)
     shape = data.draw(hnp.array_shapes(min_dims=least, max_dims=most, max_side=4))
     batch = data.draw(st.integers(1, 5))
     generator = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))

@@ -154,3 +154,17 @@ def test_what_does_not_fit_says_so():
     (slope,) = graph.gradients(graph.sum(found.last), [v])
     with pytest.raises(ConfigurationError, match="no second derivatives"):
         graph.gradients(graph.sum(slope), [v])
+
+
+def test_what_arrives_at_the_states_may_be_a_part_of_an_array_or_repeated():
+    pytest.importorskip("numba", reason="kernels are compiled by Numba, which is not installed")
+    values = values_of("gru", "f4")
+    nodes = [graph.placeholder(x.shape) for x in values]
+    ends = [graph.recurrent(*nodes[:5], cell="gru", reverse=way).states for way in (False, True)]
+    both = graph.concat(ends, -1)
+    feeds = dict(zip(nodes, values, strict=True))
+    for loss in (graph.sum(both * both), graph.sum(both)):
+        wanted = graph.gradients(loss, nodes)
+        found = graph.evaluate(wanted, feeds, ops_for("cpu"))
+        for mine, oracle in zip(found, graph.evaluate(wanted, feeds, Ops()), strict=True):
+            np.testing.assert_allclose(mine, oracle, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,361 @@
+"""Layers of sequences: recurrent cells, and vectors of integers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import (
+    ConfigurationError,
+    DataError,
+    DtypeError,
+    ShapeError,
+    check_count,
+    explains_arguments,
+)
+from dnn.graph import operations
+from dnn.graph.node import Node, Shape
+from dnn.initializers import Initializer, normal, uniform
+from dnn.layers.basic import Input
+from dnn.layers.layer import Layer
+
+__all__ = ["GRU", "LSTM", "RNN", "Embedding", "SequenceInput"]
+
+
+class SequenceInput(Input):
+    """The first layer of sequences of different lengths: `dnn.pad_sequences` makes the samples.
+
+    A sample has one row more than there are time steps. The last one begins with the length of the
+    sequence, the number of its time steps; what stands behind that is not read.
+
+    Parameters
+    ----------
+    steps : int
+        Time steps of the longest sequence.
+    *shape : int
+        Of one time step: ``SequenceInput(20, 28)`` for vectors of 28, ``SequenceInput(20)`` for
+        numbers.
+    dtype : type, optional
+        As for `Input`: ``int`` for integers, such as those of words.
+
+    Examples
+    --------
+    >>> from dnn import LSTM, Embedding, FullyConnected
+    >>> words = SequenceInput(20, dtype=int)
+    >>> layers = [words, Embedding(1000, 32), LSTM(64, lengths=words), FullyConnected(2)]
+    """
+
+    lengths: Node | None = None
+
+    def __init__(self, steps: int, *shape: int, dtype: Any = None) -> None:
+        self.steps = check_count("SequenceInput: steps", steps)
+        super().__init__(self.steps + 1, *shape, dtype=dtype)
+
+    def forward(self, x: Node) -> Node:
+        """Return `x` without the lengths, which stand in `lengths` from then on."""
+        flat = operations.reshape(x[:, self.steps], (x.shape[0], -1))
+        self.lengths = operations.reshape(flat[:, :1], (x.shape[0],))
+        return x[:, : self.steps]
+
+    def check_samples(self, name: str, samples: Array) -> Array:
+        """Refuse lengths that are not in 1 .. steps; return the samples without them."""
+        samples = super().check_samples(name, samples)
+        lengths = samples[:, self.steps].reshape(len(samples), -1)[:, 0]
+        wrong = np.flatnonzero(~((lengths >= 1) & (lengths <= self.steps)) | (lengths % 1 != 0))
+        if wrong.size:
+            message = f"sequence {wrong[0]} has length {lengths[wrong[0]]}"
+            message += f", but {name} of shape {samples.shape} takes 1 .. {self.steps} time steps"
+            raise DataError(f"{self.name}: {message}")
+        return samples[:, : self.steps]
+
+
+_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class Embedding(Layer):
+    """A trained vector for each integer: ``y[..., :] = weight[x]``.
+
+    Parameters
+    ----------
+    count : int
+        Integers are in ``0 .. count - 1``.
+    units : int
+        Length of a vector.
+    padding : int, optional
+        This integer has 0 in place of a vector, and no gradient.
+    initializer : str or Initializer
+        What vectors start from; normally distributed if left out.
+
+    Raises
+    ------
+    ConfigurationError
+        If `padding` is not in ``0 .. count - 1``; when the network is built, `DtypeError` if the
+        samples are not of integers: see the `dtype` of `Input`.
+    """
+
+    @explains_arguments
+    def __init__(
+        self,
+        count: int,
+        units: int,
+        *,
+        padding: int | None = None,
+        initializer: str | Initializer | None = None,
+    ) -> None:
+        super().__init__()
+        self.count = check_count("Embedding: count", count)
+        self.units = check_count("Embedding: units", units)
+        if padding is not None and not 0 <= padding < self.count:
+            message = f"Embedding: padding must be in 0 .. {self.count - 1}, not {padding!r}"
+            raise ConfigurationError(message)
+        self.padding = padding
+        self.initializer = initializer
+
+    def build(self, shape: Shape) -> None:
+        """Declare the vectors."""
+        start = normal(0.0, 1.0) if self.initializer is None else self.initializer
+        self.weight = self.parameter("weight", (self.count, self.units), start)
+
+    def check_samples(self, name: str, samples: Array) -> Array:
+        """Refuse integers that have no vector."""
+        if samples.min() < 0 or samples.max() >= self.count:
+            wrong = np.argwhere((samples < 0) | (samples >= self.count))
+            at = tuple(int(i) for i in wrong[0])
+            message = f"{name} of shape {samples.shape} has {samples[at]} in row {at[0]}"
+            message += f", but there are vectors for 0 .. {self.count - 1}"
+            raise DataError(f"{self.name}: {message}")
+        return samples
+
+    def forward(self, x: Node) -> Node:
+        """Return the vectors of `x`, along a further axis."""
+        if x.dtype != np.intp:
+            message = f"takes integers, not {x.dtype}: begin with Input(..., dtype=int)"
+            raise DtypeError(f"{self.name} {message}")
+        y = operations.take_rows(self.weight, x)
+        if self.padding is None:
+            return y
+        padded = operations.cast(operations.equal(x, self.padding), self.dtype)
+        return y * (1.0 - operations.expand_dims(padded, -1))
+
+
+class Recurrent(Layer):
+    """What recurrent layers have in common; `LSTM` says what their options mean."""
+
+    cell = "tanh"
+    products = 1
+    starts: tuple[str, ...] = ("h0",)
+
+    @explains_arguments
+    def __init__(
+        self,
+        units: int,
+        *,
+        layers: int = 1,
+        bidirectional: bool = False,
+        dropout: float = 0.0,
+        return_sequences: bool = False,
+        bias: bool = True,
+        lengths: SequenceInput | None = None,
+        initial: str = "zeros",
+    ) -> None:
+        super().__init__()
+        name = type(self).__name__
+        self.units = check_count(f"{name}: units", units)
+        self.layers = check_count(f"{name}: layers", layers)
+        if isinstance(dropout, bool) or not 0 <= dropout < 1:
+            message = f"{name}: dropout must be in 0 .. 1 without 1, not {dropout!r}"
+            raise ConfigurationError(message)
+        if initial not in ("zeros", "trained"):
+            message = f"{name}: initial must be 'zeros' or 'trained', not {initial!r}"
+            raise ConfigurationError(message)
+        source: object = lengths
+        if source is not None and not isinstance(source, SequenceInput):
+            message = f"{name}: lengths must be the network's SequenceInput, not {lengths!r}"
+            raise ConfigurationError(message)
+        self.bidirectional = bidirectional
+        self.dropout = float(dropout)
+        self.return_sequences = return_sequences
+        self.with_bias = bias
+        self.lengths = lengths
+        self.initial = initial
+
+    def build(self, shape: Shape) -> None:
+        """Declare weights, biases and trained starts of each layer and direction."""
+        if len(shape) != 2:
+            message = f"a sample must be of shape (steps, features), but its shape is {shape}"
+            raise ShapeError(self.name, message, shape)
+        bound = 1.0 / math.sqrt(self.units)
+        start = uniform(-bound, bound)
+        wide, features = self.products * self.units, shape[1]
+        for layer in range(self.layers):
+            for end in self._ends(layer):
+                shapes: dict[str, Shape] = {
+                    "weight_ih": (wide, features),
+                    "weight_hh": (wide, self.units),
+                }
+                if self.with_bias:
+                    shapes |= {"bias_ih": (wide,), "bias_hh": (wide,)}
+                for name, of_weight in shapes.items():
+                    self.parameter(name + end, of_weight, start)
+                for name in self.starts if self.initial == "trained" else ():
+                    self.parameter(name + end, (self.units,), "zeros")
+            features = self.units * (1 + self.bidirectional)
+
+    def _ends(self, layer: int) -> list[str]:
+        """Return the ends of the parameters' names, one for each direction."""
+        return [f"_l{layer}", *([f"_l{layer}_reverse"] if self.bidirectional else [])]
+
+    def forward(self, x: Node) -> Node:
+        """Return all states or the last ones."""
+        lengths = None if self.lengths is None else self.lengths.lengths
+        if self.lengths is not None and (lengths is None or lengths.shape != x.shape[:1]):
+            message = "its lengths are of a SequenceInput that is not this network's first layer"
+            raise ConfigurationError(f"{self.name}: {message}")
+        states = operations.transpose(x, (1, 0, 2))
+        last: list[Node] = []
+        for layer in range(self.layers):
+            if layer and self.training and self.dropout:
+                noise = self.uniform_noise(states.shape)
+                states = operations.dropout(states, noise, self.dropout)
+            found = [self._direction(states, end, lengths) for end in self._ends(layer)]
+            last = [each.last for each in found]
+            states = operations.concat([each.states for each in found], -1)
+        if self.return_sequences:
+            return operations.transpose(states, (1, 0, 2))
+        return operations.concat(last, -1)
+
+    def _direction(self, x: Node, end: str, lengths: Node | None) -> operations.Recurrent:
+        """Run the cell of a layer and a direction over `x`, of shape (steps, batch, features)."""
+        nodes = (declared.node for declared in self.parameters)
+        known = {node.name.rpartition(".")[2]: node for node in nodes}
+        weights = [known.get(f"{name}{end}") for name in _WEIGHTS]
+        # One row for all samples.
+        of_batch = (x.shape[1], self.units)
+        starts = [
+            operations.broadcast_to(known[name + end], of_batch) if name + end in known else None
+            for name in self.starts
+        ]
+        assert weights[0] is not None
+        assert weights[1] is not None
+        return operations.recurrent(
+            x, weights[0], weights[1], weights[2], weights[3],
+            cell=self.cell, lengths=lengths, first=starts[0],
+            first_cell=starts[1] if len(starts) > 1 else None, reverse=end.endswith("_reverse"),
+        )  # fmt: skip
+
+
+class RNN(Recurrent):
+    """A simple recurrent layer: ``h_t = tanh(W x_t + b + V h_(t-1) + c)``.
+
+    Parameters
+    ----------
+    units : int
+    activation : str
+        ``"tanh"`` or ``"relu"``.
+    **options
+        As for `LSTM`.
+
+    Raises
+    ------
+    ConfigurationError, ShapeError
+        As for `LSTM`.
+
+    References
+    ----------
+    .. [1] Elman, Finding structure in time, 1990.
+    """
+
+    def __init__(self, units: int, activation: str = "tanh", **options: Any) -> None:
+        super().__init__(units, **options)
+        if activation not in ("tanh", "relu"):
+            message = f"RNN: activation must be 'tanh' or 'relu', not {activation!r}"
+            raise ConfigurationError(message)
+        self.cell = activation
+
+
+class LSTM(Recurrent):
+    """A layer of long short-term memory, over samples that are sequences (steps, features).
+
+    ::
+
+        i, f, o = sigmoid(W x_t + b + V h_(t-1) + c), of three parts of the rows of W, b, V and c
+        g       = tanh(W x_t + b + V h_(t-1) + c),    of the part behind the second
+        c_t     = f c_(t-1) + i g
+        h_t     = o tanh(c_t)
+
+    Parameters
+    ----------
+    units : int
+        Length of a state.
+    layers : int
+        So many stand on each other, each reading the states of the one below.
+    bidirectional : bool
+        A second cell reads each sequence from its end; states of both stand side by side.
+    dropout : float, in 0 .. 1 without 1
+        Of the states between layers, in training.
+    return_sequences : bool
+        Put out all states, (steps, units), 0 past the end of a sequence, and not the last ones
+        alone, (units,): of a cell that runs from the end that is the state at the beginning.
+    bias : bool
+    lengths : SequenceInput, optional
+        The first layer of the network, where sequences differ in length.
+    initial : str
+        What states (and cells) start from: ``"zeros"``, or ``"trained"`` parameters that start
+        from 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of its range; when the network is built, `ShapeError` if a sample is no
+        sequence of vectors.
+
+    Notes
+    -----
+    Parameters have the names, shapes and order of PyTorch's, such as ``weight_ih_l0`` and
+    ``bias_hh_l1_reverse``, and start from the same distribution.
+
+    References
+    ----------
+    .. [1] Hochreiter and Schmidhuber, Long short-term memory, 1997; Gers, Schmidhuber and Cummins,
+       Learning to forget, 2000.
+    """
+
+    cell = "lstm"
+    products = 4
+    starts = ("h0", "c0")
+
+
+class GRU(Recurrent):
+    """A layer of gated recurrent units.
+
+    ::
+
+        r, u = sigmoid(W x_t + b + V h_(t-1) + c), of the first two parts of the rows
+        n    = tanh(W x_t + b + r (V h_(t-1) + c)), of the third
+        h_t  = (1 - u) n + u h_(t-1)
+
+    Parameters
+    ----------
+    units : int
+    **options
+        As for `LSTM`.
+
+    Raises
+    ------
+    ConfigurationError, ShapeError
+        As for `LSTM`.
+
+    References
+    ----------
+    .. [1] Cho et al., Learning phrase representations using RNN encoder-decoder, 2014; with the
+       reset gate behind the product, as in cuDNN and PyTorch.
+    """
+
+    cell = "gru"
+    products = 3
+
+    def __init__(self, units: int, **options: Any) -> None:
+        super().__init__(units, **options)
