@@ -25,6 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import conv_lenet
 import conv_nets
 import conv_routines
 import harness
@@ -206,7 +207,8 @@ def main() -> None:
     sys.path.insert(0, str(harness.REPOSITORY))
     if options.worker:
         role, name = options.worker.split()
-        workers = {"train": train_worker, "once": once_worker, "routines": conv_routines.worker}
+        workers = {"train": train_worker, "once": once_worker}
+        workers |= {"routines": conv_routines.worker, "sweep": conv_lenet.worker}
         workers[role](name, options.setup)
         return
 
@@ -240,6 +242,7 @@ def main() -> None:
                 harness.compare(name, times[what, "dnn"], times.get((what, "torch")), title, unit)
                 for what, (name, unit) in single.items()
             ]
+    rows += conv_lenet.rows(__file__, pythons, title, options.quick, wanted)
     rows += conv_routines.rows(__file__, pythons, title, options.quick, wanted)
     harness.report(rows, options.json)
 

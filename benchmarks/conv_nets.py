@@ -126,9 +126,8 @@ def write_setup(path: Any, samples: int, names: list[str]) -> None:
     np.savez(path, **arrays)
 
 
-def torch_module(net: Net, given: Any, name: str) -> Any:
-    """Return the network as PyTorch's module, with its first parameters."""
-    import torch
+def torch_layers(net: Net) -> Any:
+    """Return the network as PyTorch's module."""
     from torch import nn
 
     class Residual(nn.Module):
@@ -171,6 +170,14 @@ def torch_module(net: Net, given: Any, name: str) -> Any:
         return nn.Sequential(*layers), shape
 
     module, _ = build(net.items, net.shape)
+    return module
+
+
+def torch_module(net: Net, given: Any, name: str) -> Any:
+    """Return the network as PyTorch's module, with its first parameters."""
+    import torch
+
+    module = torch_layers(net)
     with torch.no_grad():
         for i, parameter in enumerate(module.parameters()):
             value = given[f"{name}.{i}"]
@@ -178,8 +185,8 @@ def torch_module(net: Net, given: Any, name: str) -> Any:
     return module
 
 
-def dnn_model(net: Net, given: Any, name: str) -> Any:
-    """Return the network as dnn's, with its first parameters."""
+def dnn_layers(net: Net) -> list[Any]:
+    """Return the layers of the network as dnn's."""
     import dnn
 
     def build(items: list[Item]) -> list[Any]:
@@ -206,8 +213,15 @@ def dnn_model(net: Net, given: Any, name: str) -> Any:
                 layers.append(dnn.Residual(build(rest[0]), shortcut=build(rest[1])))
         return layers
 
+    return [dnn.Input(*net.shape), *build(net.items)]
+
+
+def dnn_model(net: Net, given: Any, name: str) -> Any:
+    """Return the network as dnn's, with its first parameters."""
+    import dnn
+
     model = dnn.NeuralNetwork(
-        [dnn.Input(*net.shape), *build(net.items)],
+        dnn_layers(net),
         optimizer=dnn.SGD(net.rate, momentum=0.9),
         seed=SEED,
     )

@@ -6,10 +6,10 @@ From the ground up:
 2. `program`: kernels that run one after the other without Python.
 3. `kernels`: what makes a kernel of a loop written in Python. `chains`: kernels of formulas.
 4. A file for each kind of structured operation, with its loops and the arrays that these take:
-   `products` (by `blas`), `reductions`, `gathers`, `classification`, `noise`, `pooling`, `updates`
-   of optimizers (`fused_update` does them right behind products), and the routines of
-   `convolutions`; `winograd` and `indirect` by `convolution_work` and `register_tiles`, whose sizes
-   are those of `registers`.
+   `products` (by `blas`), `transposition`, `reductions`, `gathers`, `classification`, `noise`,
+   `pooling`, `updates` of optimizers (`fused_update` does them right behind products), and the
+   routines of `convolutions`; `winograd` and `indirect` by `convolution_work` and
+   `register_tiles`, whose sizes are those of `registers`.
 5. `ops`: `CpuOps`, which a plan asks.
 
 Numba is imported by what only compiles: `compiling`, `intrinsics`, `vector_math`, `vectors`,

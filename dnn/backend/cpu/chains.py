@@ -24,6 +24,7 @@ import numpy as np
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.kernels import LINE_ELEMENTS, SPLIT_ELEMENTS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
+from dnn.backend.cpu.transposition import transposition_record
 from dnn.backend.formula import COPY, Formula, Language, Writer
 from dnn.backend.ops import Array, Chain, Ops
 
@@ -204,7 +205,10 @@ def _copy() -> Native:
     def record(x: Array, out: Array) -> Record | None:
         if x.dtype != out.dtype and (out.dtype.kind != "f" or x.ndim > out.ndim):
             return None
-        return chain_record(((COPY, 0),), (x,), out)
+        found = chain_record(((COPY, 0),), (x,), out)
+        if found is None and x.shape == out.shape and out.size:
+            found = transposition_record(x, out, *collapse(out.shape, [x.strides, out.strides]))
+        return found
 
     return Native(record, Ops.copy, _split_elements)
 

@@ -82,6 +82,8 @@ class WhereCompared(Elementwise):
     """
 
     kinds = "f"
+    # To transpose an operand first takes less than to read it a stride apart.
+    contiguous = (0, 1)
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         return apply(self.name, dy, *node.inputs[1:]), None, None

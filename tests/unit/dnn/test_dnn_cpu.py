@@ -15,8 +15,9 @@ from dnn.graph.layout import lay_out
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
 
 from dnn.backend.cpu.chains import chain_record
+from dnn.backend.cpu.kernels import SPLIT_ELEMENTS
 from dnn.backend.cpu.ops import CpuOps
-from dnn.backend.cpu.program import Native
+from dnn.backend.cpu.program import Native, Program
 
 TYPES = ["f4", "f8"]
 ONE_TYPE = {name: formula for name, formula in FORMULAS.items() if formula.has_one_type}
@@ -338,3 +339,21 @@ def test_noise_is_that_of_the_oracle_bit_for_bit(ops, seed, size):
     ops.uniform_noise(seeds, step, 3, *spaces, found)
     Ops.uniform_noise(seeds, step, 3, *spaces, wanted)
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("shape", [(7, 9), (100, 5, 4), (3, 17, 6), (2, 70, 300)])
+def test_a_transposing_copy_is_compiled(ops, dtype, shape):
+    x = np.random.default_rng(0).normal(size=(*shape[:-1], shape[-1] + 3)).astype(dtype)
+    whole, part = x, x[..., : shape[-1]]
+    for turned in (whole.swapaxes(-1, -2), part.swapaxes(-1, -2), np.moveaxis(whole, 0, -1)):
+        out = np.full(turned.shape, np.nan, dtype)
+        assert ops.copy.record(turned, out) is not None
+        ops.copy(turned, out)
+        np.testing.assert_array_equal(out, turned)
+        parts = ops.copy.parts((turned, out), 2)
+        assert len(parts) == (2 if turned.size >= SPLIT_ELEMENTS else 0)
+        if parts:
+            out.fill(np.nan)
+            Program(parts, turned).run()
+            np.testing.assert_array_equal(out, turned)
