@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dnn.nets import *  # noqa: F403
     from dnn.optimizers import *  # noqa: F403
     from dnn.optimizers.minimization import *  # noqa: F403
+    from dnn.penalties import *  # noqa: F403
     from dnn.tensor import *  # noqa: F403
     from dnn.training.checkpoint import *  # noqa: F403
     from dnn.training.data import DeviceData as DeviceData
@@ -68,6 +69,7 @@ _PUBLIC = {
         SGD AdaGrad Adam AdamW Cosine GradientDescent OneCycle Optimizer RMSProp StepDecay WarmUp
     """,
     "optimizers.minimization": "minimize",
+    "penalties": "L1 L2 Penalty",
     "tensor": "Tensor",
     "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",

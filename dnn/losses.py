@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from dnn.data.labels import from_one_hot
 from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError, unknown_name
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape, constant, placeholder, variable
+from dnn.penalties import Penalty, checked_numbers
 
 __all__ = [
     "LOSSES",
@@ -40,11 +42,52 @@ class Loss:
     hyperparameters : mapping of str to (float or tuple of K float)
         Numbers of the loss, one for all networks or one for each of K; `scalar` makes nodes of
         them.
+    penalties : tuple of Penalty
+        See ``loss + penalty``.
     """
 
     classifies = False
     contains: frozenset[str] = frozenset()
     hyperparameters: Mapping[str, float | tuple[float, ...]] = MappingProxyType({})
+    penalties: tuple[Penalty, ...] = ()
+
+    def __add__(self, penalty: Penalty) -> Loss:
+        """Return a loss with one penalty more, ``L(y, y') + lambda Omega(w)``.
+
+        It is part of what is trained and of `History.loss`. `evaluate` and the validation report
+        how good outputs are, without it.
+        """
+        if not isinstance(penalty, Penalty):
+            return NotImplemented
+        both = copy.copy(self)
+        both.penalties = (*self.penalties, penalty)
+        name = f"penalty_{len(both.penalties)}"
+        strength = checked_numbers(name, penalty.strength)
+        both.hyperparameters = {**self.hyperparameters, name: strength}
+        return both
+
+    def penalised(self, value: Node, parameters: Sequence[Node]) -> Node:
+        """Return a loss plus the penalties on parameters.
+
+        Parameters
+        ----------
+        value : Node, shape ()
+        parameters : sequence of Node
+            All of the network.
+
+        Returns
+        -------
+        Node, shape ()
+
+        Raises
+        ------
+        ConfigurationError
+            As for `Penalty.value`.
+        """
+        for number, penalty in enumerate(self.penalties, 1):
+            strength = self.scalar(f"penalty_{number}", value.dtype)
+            value = value + strength * penalty.value(parameters)
+        return value
 
     def scalar(self, name: str, dtype: np.dtype[Any]) -> Node:
         """Return one of the hyperparameters as a node, for `value`.
@@ -295,14 +338,18 @@ class SoftmaxCrossEntropy(Loss):
         if self.class_weight is not None:
             return self._weighted(outputs, target)
         one_hot = operations.one_hot(target, outputs.shape[-1], outputs.dtype)
-        if self.hyperparameters:
+        if "label_smoothing" in self.hyperparameters:
             share = self.scalar("label_smoothing", outputs.dtype)
             one_hot = one_hot * (1.0 - share) + share * (1.0 / outputs.shape[-1])
         return operations.softmax_cross_entropy(outputs, one_hot)
 
     def measured(self, outputs: Node, target: Node) -> Node:
         """Return the mean cross entropy with the labels as they are."""
-        plain = SoftmaxCrossEntropy(self.class_weight) if self.hyperparameters else self
+        plain = (
+            SoftmaxCrossEntropy(self.class_weight)
+            if "label_smoothing" in self.hyperparameters
+            else self
+        )
         return plain.value(outputs, target)
 
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
@@ -317,7 +364,7 @@ class SoftmaxCrossEntropy(Loss):
         chosen = operations.where(operations.greater(one_hot, 0.0), logarithms, 0.0)
         each = operations.sum(chosen, -1)
         of_class = None if self.class_weight is None else self._of_class(outputs, target)
-        if self.hyperparameters:
+        if "label_smoothing" in self.hyperparameters:
             if of_class is not None:
                 each = each * of_class
                 logarithms = logarithms * np.array(self.class_weight)
@@ -395,7 +442,7 @@ class BinaryCrossEntropy(Loss):
 
     def measured(self, outputs: Node, target: Node) -> Node:
         """Return the mean cross entropy with the labels as they are."""
-        plain = BinaryCrossEntropy() if self.hyperparameters else self
+        plain = BinaryCrossEntropy() if "label_smoothing" in self.hyperparameters else self
         return plain.value(outputs, target)
 
     def weighted_value(self, outputs: Node, target: Node, weight: Node) -> Node:
@@ -409,7 +456,7 @@ class BinaryCrossEntropy(Loss):
     def _each(self, outputs: Node, target: Node) -> Node:
         logits = operations.reshape(outputs, target.shape)
         labels = operations.cast(target, outputs.dtype)
-        if self.hyperparameters:
+        if "label_smoothing" in self.hyperparameters:
             share = self.scalar("label_smoothing", outputs.dtype)
             labels = labels * (1.0 - share) + share * 0.5
         return operations.binary_cross_entropy(logits, labels)
@@ -451,22 +498,8 @@ class MeanSquaredError(Loss):
 
 def _smoothing(kind: str, given: float | Sequence[float]) -> dict[str, float | tuple[float, ...]]:
     """Return the hyperparameter of smoothed labels; none where all labels stay as they are."""
-    value = _numbers(f"{kind}: label_smoothing", given, 1.0)
+    value = checked_numbers(f"{kind}: label_smoothing", given, 1.0)
     return {"label_smoothing": value} if np.any(value) else {}
-
-
-def _numbers(
-    name: str, given: float | Sequence[float], most: float = np.finfo(np.float32).max
-) -> float | tuple[float, ...]:
-    """Return a number in 0 .. `most`, or one for each of K networks."""
-    try:
-        values = np.asarray(given, np.float64)
-    except (TypeError, ValueError):
-        values = np.array(np.nan)
-    if values.ndim > 1 or not values.size or not ((values >= 0) & (values <= most)).all():
-        allowed = f"in 0 .. {most:g}" if most == 1 else "0 or more, and finite"
-        raise ConfigurationError(f"{name} must be {allowed}, not {given!r}")
-    return tuple(values.tolist()) if values.ndim else float(values)
 
 
 def _checked_labels(loss: str, labels: Array, samples: int, classes: int) -> Array:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import Rounds, TrainingJob
-from .hyperparameters import Hyperparameters, dropout_rates, layers_of, optimizer_of
+from .hyperparameters import Hyperparameters, dropout_rates, layers_of, loss_of, optimizer_of
 from .trial import Report, Reports, marked
 
 if TYPE_CHECKING:
@@ -263,6 +263,7 @@ class FusedTrainings:
             wanted = training.wanted.model_copy(update={"learning_rate": None})
             model = NeuralNetwork(
                 layers_of(wanted, data.features, data.classes),
+                loss_of(wanted),
                 optimizer=optimizer_of(wanted, alone.count),
                 routines=self._table,
                 **self._compute.networks,
@@ -284,19 +285,21 @@ class FusedTrainings:
         wanted = [training.wanted for training in trainings]
         seeds = [training.seed for training in trainings]
         optimizer, rates = optimizer_of(wanted, rows), dropout_rates(wanted)
+        loss = loss_of(wanted)
         networks = self._kept.pop(key, None)
         if networks is None:
             layers = layers_of(wanted[0], data.features, data.classes)
             networks = Ensemble(
                 layers,
-                optimizer=optimizer,
+                loss,
+                optimizer,
                 seeds=seeds,
                 states=rates,
                 routines=self._table,
                 **self._compute.networks,
             )
         else:
-            networks.restart(seeds, optimizer, rates)
+            networks.restart(seeds, optimizer, rates, loss)
         self._kept[key] = networks
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)

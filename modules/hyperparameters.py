@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 if TYPE_CHECKING:
-    from dnn import Layer, Optimizer
+    from dnn import Layer, Loss, Optimizer
 
 DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "sgd": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False},
+    "sgd": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False, "decoupled": False},
     "adam": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
     "adamw": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
     "rmsprop": {"learning_rate": 0.01, "momentum": 0.0, "smoothing": 0.99, "epsilon": 1e-8},
@@ -21,8 +21,15 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 _GOES_WITH: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     name: ("optimizer", tuple(kind for kind, taken in DEFAULTS.items() if name in taken))
-    for name in ("momentum", "nesterov", "beta1", "beta2", "smoothing", "epsilon")
-} | {"decay_every": ("schedule", ("step",)), "decay_factor": ("schedule", ("step",))}
+    for name in ("momentum", "nesterov", "decoupled", "beta1", "beta2", "smoothing", "epsilon")
+} | {
+    "decay_every": ("schedule", ("step",)),
+    "decay_factor": ("schedule", ("step",)),
+    "rise": ("schedule", ("one_cycle",)),
+}
+
+_FLAGS: Final = ("nesterov", "decoupled")
+"""Of optimizers, in which all networks of one plan agree."""
 
 
 class Hyperparameters(BaseModel):
@@ -35,14 +42,19 @@ class Hyperparameters(BaseModel):
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     momentum: float | None = Field(None, ge=0, lt=1, description="of sgd and rmsprop")
     nesterov: bool | None = Field(None, description="of sgd")
+    decoupled: bool | None = Field(None, description="weight decay that velocities do not see; sgd")
     beta1: float | None = Field(None, ge=0, lt=1, description="of adam and adamw")
     beta2: float | None = Field(None, ge=0, lt=1, description="of adam and adamw")
     smoothing: float | None = Field(None, ge=0, lt=1, description="of rmsprop")
     epsilon: float | None = Field(None, gt=0, allow_inf_nan=False, description="of all but sgd")
-    schedule: Literal["constant", "cosine", "step"] = "constant"
+    schedule: Literal["constant", "cosine", "one_cycle", "step"] = "constant"
     warm_up: int = Field(0, ge=0, description="epochs in which the learning rate grows")
     decay_every: int = Field(10, ge=1, description="epochs, of schedule step")
     decay_factor: float = Field(0.1, gt=0, le=1, description="of schedule step")
+    rise: float = Field(0.3, ge=0, lt=1, description="share of the steps, of schedule one_cycle")
+    label_smoothing: float = Field(0.0, ge=0, le=1, description="in the loss of the training")
+    l1: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of |w|, in it too")
+    l2: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of w^2, in it too")
     batch_size: int = Field(32, ge=1)
     epochs: int = Field(20, ge=1)
     hidden: list[Annotated[int, Field(ge=1)]] = Field(
@@ -78,14 +90,18 @@ class Hyperparameters(BaseModel):
     def plan_key(self) -> tuple[Any, ...]:
         """Return what networks have to agree in to be trained in one plan."""
         scheduled: tuple[Any, ...] = (self.schedule, self.warm_up)
-        if self.schedule == "cosine":
+        if self.schedule in ("cosine", "one_cycle"):
             scheduled += (self.epochs,)
+        if self.schedule == "one_cycle":
+            scheduled += (self.rise,)
         if self.schedule == "step":
             scheduled += (self.decay_every, self.decay_factor)
-        nesterov = self.optimizer == "sgd" and self.of_optimizer("nesterov")
+        taken = DEFAULTS[self.optimizer]
+        flags = tuple(self.of_optimizer(name) for name in _FLAGS if name in taken)
         return (
             *(tuple(self.hidden), self.activation, self.batch_norm, self.drops, self.batch_size),
-            *(self.optimizer, nesterov, *scheduled),
+            *(self.optimizer, *flags, *scheduled),
+            *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0),
         )
 
 
@@ -117,6 +133,23 @@ def dropout_rates(wanted: Sequence[Hyperparameters]) -> dict[str, list[float]]:
     return {f"dropout_{number}.rate": rates for number in range(1, layers + 1)}
 
 
+def loss_of(wanted: Hyperparameters | Sequence[Hyperparameters]) -> Loss:
+    """Return the loss of one network, or that of K networks which agree in `plan_key`."""
+    from dnn import L1, L2, SoftmaxCrossEntropy
+
+    def numbers(name: str) -> Any:
+        if isinstance(wanted, Hyperparameters):
+            return getattr(wanted, name)
+        return [getattr(parameters, name) for parameters in wanted]
+
+    first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
+    loss: Loss = SoftmaxCrossEntropy(label_smoothing=numbers("label_smoothing"))
+    for name, penalty in (("l1", L1), ("l2", L2)):
+        if getattr(first, name):
+            loss = loss + penalty(numbers(name))
+    return loss
+
+
 def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int) -> Optimizer:
     """Return the optimizer of one network, or that of K networks which agree in `plan_key`.
 
@@ -134,7 +167,7 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
     first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
     settings: dict[str, Any] = {}
     for name in ("weight_decay", *DEFAULTS[first.optimizer]):
-        if isinstance(wanted, Hyperparameters) or name == "nesterov":
+        if isinstance(wanted, Hyperparameters) or name in _FLAGS:
             settings[name] = _setting(first, name)
         else:
             settings[name] = [_setting(parameters, name) for parameters in wanted]
@@ -146,13 +179,15 @@ def _setting(wanted: Hyperparameters, name: str) -> Any:
 
 
 def _schedule_of(wanted: Hyperparameters, rows: int) -> Callable[[int], float] | None:
-    from dnn import Cosine, StepDecay, WarmUp
+    from dnn import Cosine, OneCycle, StepDecay, WarmUp
 
     steps = -(-rows // wanted.batch_size)
     warm = wanted.warm_up * steps
     then: Callable[[int], float] | None = None
     if wanted.schedule == "cosine":
         then = Cosine(max(1, wanted.epochs * steps - warm))
+    elif wanted.schedule == "one_cycle":
+        then = OneCycle(max(1, wanted.epochs * steps - warm), wanted.rise)
     elif wanted.schedule == "step":
         then = StepDecay(wanted.decay_every * steps, wanted.decay_factor)
     return WarmUp(warm, then=then or "constant") if warm else then

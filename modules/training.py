@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from .compute import Compute
 from .evaluation import Rounds, SplitData, collect, means
 from .fused import FusedTrainings, curve_epochs, undisturbed_s
-from .hyperparameters import Hyperparameters, layers_of, optimizer_of
+from .hyperparameters import Hyperparameters, layers_of, loss_of, optimizer_of
 from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
 
 if TYPE_CHECKING:
@@ -248,6 +248,7 @@ def _model(
 
     return NeuralNetwork(
         layers_of(wanted, data.features, data.classes),
+        loss_of(wanted),
         optimizer=optimizer_of(wanted, data.count),
         seed=seed,
         routines=table,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dnn.errors import (
     ConfigurationError,
@@ -137,20 +137,36 @@ class Activation(Layer):
 
     Parameters
     ----------
-    function : str
+    function : str or callable (x : Node) -> Node
         One of `dnn.graph.operations.activations.ACTIVATIONS`: ``"relu"``, ``"sigmoid"``,
-        ``"tanh"``, ``"softmax"`` and so on.
+        ``"tanh"``, ``"softmax"`` and so on; or a function of one's own, written in nodes.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none of that name; when the network is built, if a function of one's own
+        returns no node.
+
+    Examples
+    --------
+    >>> from dnn import Activation, graph
+    >>> layer = Activation(lambda x: x * graph.sigmoid(1.702 * x))
     """
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: str | Callable[[Node], Node]) -> None:
         super().__init__()
+        if callable(function):
+            self.function = getattr(function, "__name__", type(function).__name__)
+            self._apply = function
+            return
         if function not in ACTIVATIONS:
             raise unknown_name("activation", function, sorted(ACTIVATIONS))
         self.function = function
+        self._apply = ACTIVATIONS[function]
 
     def forward(self, x: Node) -> Node:
         """Return the function of `x`."""
-        return ACTIVATIONS[self.function](x)
+        return self._apply(x)
 
 
 class Residual(Layer):

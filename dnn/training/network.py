@@ -310,6 +310,8 @@ class Network:
             loss = self.loss.value(outputs, target)
         else:
             loss = self.loss.measured(outputs, target)
+        if trains:
+            loss = self.loss.penalised(loss, self._variables)
         if kind == "probability":
             outputs = self.loss.probabilities(outputs)
         wanted = [x, target, loss]

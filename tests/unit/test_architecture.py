@@ -44,6 +44,7 @@ LAYERS = {
         backend
         arrays initializers metrics precision seeds table
         data graph memory
+        penalties
         losses
         layers tensor
         linalg parameters
@@ -359,6 +360,8 @@ def test_the_public_names_of_diel() -> None:
 def test_the_public_names_of_dnn() -> None:
     assert dnn.__all__ == [
         "GRU",
+        "L1",
+        "L2",
         "LSTM",
         "RNN",
         "SGD",
@@ -414,6 +417,7 @@ def test_the_public_names_of_dnn() -> None:
         "OutOfDeviceMemory",
         "OutOfRangeError",
         "Output",
+        "Penalty",
         "PixelMap",
         "ProgressBar",
         "Pruning",

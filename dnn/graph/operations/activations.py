@@ -17,7 +17,7 @@ from dnn.graph.operations.arithmetic import exp, expm1, log1p
 from dnn.graph.operations.elementwise import Elementwise, unary
 from dnn.graph.operations.extremes import abs, clip, maximum
 
-__all__ = ["elu", "gelu", "leaky_relu", "positive", "relu", "sigmoid", "softplus", "tanh"]
+__all__ = ["elu", "gelu", "leaky_relu", "positive", "rbf", "relu", "sigmoid", "softplus", "tanh"]
 
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {}
 """What `dnn.Activation` knows by name: the functions below that say so."""
@@ -179,6 +179,31 @@ def softplus(x: Node) -> Node:
         If `x` is not of floats.
     """
     return maximum(x, 0.0) + log1p(exp(-abs(x)))
+
+
+@activation
+def rbf(x: Node) -> Node:
+    """Return the Gaussian radial basis function, ``e^(-x^2)`` [1]_.
+
+    Parameters
+    ----------
+    x : Node of floats
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        In 0 .. 1, and 1 at 0.
+
+    Raises
+    ------
+    DtypeError
+        If `x` is not of floats.
+
+    References
+    ----------
+    .. [1] Broomhead and Lowe, Multivariable functional interpolation and adaptive networks, 1988.
+    """
+    return exp(-(x * x))
 
 
 @rectifier

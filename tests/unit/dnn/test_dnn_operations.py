@@ -249,7 +249,7 @@ def test_those_that_are_equally_large_share_the_gradient():
 
 def test_activations_of_large_arguments_do_not_overflow():
     x = graph.placeholder((2,), np.float32)
-    for function in (graph.softplus, graph.elu, graph.leaky_relu, graph.gelu):
+    for function in (graph.softplus, graph.elu, graph.leaky_relu, graph.gelu, graph.rbf):
         y = function(x)
         found = graph.evaluate([y, *graph.gradients(graph.sum(y), [x])], {x: [-1e4, 1e4]})
         assert np.isfinite(found).all(), function
@@ -264,6 +264,7 @@ def test_values_and_gradients_of_further_operations_against_torch():
         (graph.elu, f.elu),
         (graph.softplus, f.softplus),
         (graph.gelu, lambda t: f.gelu(t, approximate="tanh")),
+        (graph.rbf, lambda t: torch.exp(-(t**2))),
         (lambda x: graph.max(x, 1), lambda t: t.amax(1)),
         (lambda x: graph.prod(x, 0), lambda t: t.prod(0)),
         (abs, abs),

@@ -8,7 +8,13 @@ import pytest
 from pydantic import ValidationError
 
 from dnn import Activation, BatchNorm, Dropout
-from modules.hyperparameters import DEFAULTS, Hyperparameters, layers_of, optimizer_of
+from modules.hyperparameters import (
+    DEFAULTS,
+    Hyperparameters,
+    layers_of,
+    loss_of,
+    optimizer_of,
+)
 from modules.options import parameter_problems
 from modules.space import Space
 
@@ -17,7 +23,8 @@ from modules.space import Space
 def test_every_optimizer_by_its_name(kind: str) -> None:
     optimizer = optimizer_of(Hyperparameters(optimizer=kind, weight_decay=0.25), 100)
     assert type(optimizer).__name__.lower() == kind
-    expected = {name: x for name, x in DEFAULTS[kind].items() if name != "nesterov"}
+    flags = ("nesterov", "decoupled")
+    expected = {name: x for name, x in DEFAULTS[kind].items() if name not in flags}
     assert optimizer.hyperparameters == {**expected, "weight_decay": 0.25}
     assert optimizer.schedule is None
 
@@ -36,6 +43,10 @@ def test_what_is_given_reaches_the_optimizer() -> None:
     [
         ({"schedule": "step", "decay_every": 2, "decay_factor": 0.5}, [1, 1, 0.5, 0.5, 0.25]),
         ({"schedule": "cosine", "epochs": 4}, [1, 0.8535533, 0.5, 0.1464466, 0]),
+        (
+            {"schedule": "one_cycle", "epochs": 4, "rise": 0.5},
+            [0.04, 0.6268100, 0.9619399, 0.3086610],
+        ),
         ({"schedule": "constant", "warm_up": 2}, [1 / 8, 5 / 8, 1, 1, 1]),
         ({"schedule": "cosine", "epochs": 3, "warm_up": 1}, [1 / 4, 1, 0.5, 0]),
     ],
@@ -45,6 +56,15 @@ def test_schedules_count_epochs(given: dict[str, Any], factors: list[float]) -> 
     schedule = optimizer_of(Hyperparameters(**given), 100).schedule
     assert schedule is not None
     assert [schedule(4 * epoch) for epoch in range(len(factors))] == pytest.approx(factors)
+
+
+def test_losses_with_numbers_for_each_network() -> None:
+    wanted = [Hyperparameters(label_smoothing=0.1, l2=x) for x in (0.01, 0.02)]
+    assert wanted[0].plan_key() == wanted[1].plan_key() != Hyperparameters(l2=0.01).plan_key()
+    loss = loss_of(wanted)
+    assert loss.hyperparameters == {"label_smoothing": (0.1, 0.1), "penalty_1": (0.01, 0.02)}
+    assert loss_of(Hyperparameters()).hyperparameters == {}
+    assert len(loss_of(Hyperparameters(l1=0.1, l2=0.2)).penalties) == 2
 
 
 def test_dropout_and_batch_normalisation_are_layers() -> None:
@@ -66,6 +86,10 @@ def test_dropout_and_batch_normalisation_are_layers() -> None:
         ({"beta1": 0.5}, "beta1 goes with optimizer 'adam' or 'adamw', not 'sgd'"),
         ({"optimizer": "adagrad", "smoothing": 0.5}, "smoothing goes with optimizer 'rmsprop'"),
         ({"decay_every": 3}, "decay_every goes with schedule 'step'"),
+        ({"rise": 0.2}, "rise goes with schedule 'one_cycle'"),
+        ({"optimizer": "adam", "decoupled": True}, "decoupled goes with optimizer 'sgd'"),
+        ({"label_smoothing": 1.5}, "less than or equal to 1"),
+        ({"l2": -1.0}, "greater than or equal to 0"),
         ({"nesterov": True, "momentum": 0.0}, "nesterov needs a momentum above 0"),
         ({"optimizer": "adem"}, "Input should be 'sgd', 'adam'"),
         ({"dropout": 1.0}, "less than 1"),

@@ -1,0 +1,149 @@
+"""Penalties: what parameters cost by themselves, added to a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dnn.errors import ConfigurationError
+from dnn.graph import operations
+from dnn.graph.node import Node
+
+__all__ = ["L1", "L2", "Penalty", "checked_numbers"]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """``strength * sum(function(w))`` over parameters w; a loss plus a penalty is a loss.
+
+    Parameters
+    ----------
+    function : callable (w : Node) -> Node of shape ()
+        Given one parameter after the other.
+    strength : float, or K of them, not negative
+        The lambda of ``L(y, y') + lambda Omega(w)``; each of K networks may have its own.
+    of : sequence of str, optional
+        Parameters, by the last part of their name, such as ``["weight"]``; if left out, those of
+        two or more axes: no biases, and no scales and shifts of normalisations.
+
+    Raises
+    ------
+    ConfigurationError
+        If `strength` is negative or no number; when a network is compiled, if `function` returns no
+        scalar, or there is no such parameter.
+
+    Examples
+    --------
+    >>> from dnn import NeuralNetwork, Penalty, SoftmaxCrossEntropy, graph, mlp
+    >>> smooth_l1 = Penalty(lambda w: graph.sum(graph.sqrt(w * w + 1e-6)), 1e-3)
+    >>> model = NeuralNetwork(mlp(4, [8], 3), SoftmaxCrossEntropy() + smooth_l1)
+    """
+
+    function: Callable[[Node], Node]
+    strength: float | Sequence[float] = field(compare=False)
+    of: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        strength = checked_numbers(f"{type(self).__name__}: strength", self.strength)
+        object.__setattr__(self, "strength", strength)
+        if self.of is not None:
+            object.__setattr__(self, "of", tuple(self.of))
+
+    def value(self, parameters: Sequence[Node]) -> Node:
+        """Return the sum over parameters, without the strength.
+
+        Parameters
+        ----------
+        parameters : sequence of Node
+            All of a network, by their names.
+
+        Returns
+        -------
+        Node, shape ()
+
+        Raises
+        ------
+        ConfigurationError
+            If the function returns no scalar, or none of the parameters is meant.
+        """
+        meant = [w for w in parameters if self._means(w)]
+        if not meant:
+            known = ", ".join(w.name for w in parameters)
+            what = "two or more axes" if self.of is None else f"the names {', '.join(self.of)}"
+            raise ConfigurationError(f"a penalty: no parameter has {what} (there are: {known})")
+        total: Node | None = None
+        for w in meant:
+            cost: object = self.function(w)
+            if not isinstance(cost, Node) or cost.shape:
+                message = f"its function returned {cost!r} for {w.name}, and no scalar node"
+                raise ConfigurationError(f"a penalty: {message}")
+            total = cost if total is None else total + cost
+        assert total is not None
+        return total
+
+    def _means(self, w: Node) -> bool:
+        return w.ndim >= 2 if self.of is None else w.name.rsplit(".", 1)[-1] in self.of
+
+
+def L1(strength: float | Sequence[float], of: Sequence[str] | None = None) -> Penalty:
+    """Return the penalty ``strength * sum(|w|)``, which makes many weights small.
+
+    Parameters
+    ----------
+    strength, of
+        As of `Penalty`.
+
+    Returns
+    -------
+    Penalty
+
+    Raises
+    ------
+    ConfigurationError
+        As for `Penalty`.
+    """
+    return Penalty(_sum_of_sizes, strength, of)
+
+
+def L2(strength: float | Sequence[float], of: Sequence[str] | None = None) -> Penalty:
+    """Return the penalty ``strength * sum(w^2)``; of plain SGD it is a weight decay of twice that.
+
+    Parameters
+    ----------
+    strength, of
+        As of `Penalty`.
+
+    Returns
+    -------
+    Penalty
+
+    Raises
+    ------
+    ConfigurationError
+        As for `Penalty`.
+    """
+    return Penalty(_sum_of_squares, strength, of)
+
+
+def _sum_of_sizes(w: Node) -> Node:
+    return operations.sum(operations.abs(w))
+
+
+def _sum_of_squares(w: Node) -> Node:
+    return operations.sum(operations.square(w))
+
+
+def checked_numbers(
+    name: str, given: float | Sequence[float], most: float = float(np.finfo(np.float32).max)
+) -> float | tuple[float, ...]:
+    """Return a number in 0 .. `most`, or one for each of K networks; `name` is for messages."""
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        values = np.array(np.nan)
+    if values.ndim > 1 or not values.size or not ((values >= 0) & (values <= most)).all():
+        allowed = f"in 0 .. {most:g}" if most == 1 else "0 or more, and finite"
+        raise ConfigurationError(f"{name} must be {allowed}, not {given!r}")
+    return tuple(values.tolist()) if values.ndim else float(values)
