@@ -1,9 +1,10 @@
-"""The convolutional networks of `conv`: what both contenders build, and from where they start.
+"""The networks of `conv`: what both contenders build, and from where they start.
 
 A network is a list of items: ``("conv", filters, window, stride, padding, bias)``, ``("norm",)``,
 ``("relu",)``, ``("pool", window)``, ``("mean",)`` over the image, ``("flatten",)``,
-``("dense", units)`` and ``("residual", items, items of the shortcut)``. Parameters stand in the
-order of the items, those of a body before those of its shortcut, as in PyTorch's state.
+``("dense", units)``, ``("lstm", units)``, of which the last state goes on, and
+``("residual", items, items of the shortcut)``. Parameters stand in the order of the items, those of
+a body before those of its shortcut, as in PyTorch's state.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SEED = 1
 class Net:
     """A network, its batches, and how fast it learns."""
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     batch: int
     items: list[Item]
     rate: float
@@ -67,6 +68,7 @@ NETS = {
     "lenet5_step": Net((1, 28, 28), 100, _LENET, 0.005, 40),
     "vgg16_cifar_step": Net((3, 32, 32), 32, _vgg16(), 0.001, 3),
     "resnet18_cifar_step": Net((3, 32, 32), 32, _resnet18(), 0.001, 2),
+    "lstm_step": Net((28, 28), 100, [("lstm", 128), ("dense", 10)], 0.01, 40),
 }
 
 
@@ -94,6 +96,11 @@ def shapes_of(net: Net) -> Iterator[tuple[str, tuple[int, ...]]]:
             elif kind == "dense":
                 yield "weight", (shape[0], given[0])
                 yield "shift", (given[0],)
+                shape = (given[0],)
+            elif kind == "lstm":
+                yield "weight", (4 * given[0], shape[1])
+                yield "weight", (4 * given[0], given[0])
+                yield from [("shift", (4 * given[0],))] * 2
                 shape = (given[0],)
             elif kind == "residual":
                 after = yield from walk(given[0], shape)
@@ -138,6 +145,10 @@ def torch_layers(net: Net) -> Any:
         def forward(self, x: Any) -> Any:
             return self.body(x) + self.shortcut(x)
 
+    class LSTM(nn.LSTM):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x)[0][:, -1]
+
     def build(items: list[Item], shape: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
         layers: list[Any] = []
         for kind, *rest in items:
@@ -162,6 +173,9 @@ def torch_layers(net: Net) -> Any:
             elif kind == "dense":
                 layers.append(nn.Linear(shape[0], rest[0]))
                 shape = (rest[0],)
+            elif kind == "lstm":
+                layers.append(LSTM(shape[1], rest[0], batch_first=True))
+                shape = (rest[0],)
             elif kind == "residual":
                 body, after = build(rest[0], shape)
                 shortcut, _ = build(rest[1], shape)
@@ -181,7 +195,9 @@ def torch_module(net: Net, given: Any, name: str) -> Any:
     with torch.no_grad():
         for i, parameter in enumerate(module.parameters()):
             value = given[f"{name}.{i}"]
-            parameter.copy_(torch.from_numpy(value if value.ndim != 2 else value.T.copy()))
+            # Dense layers of dnn have weights (inputs, units); recurrent ones are as PyTorch's.
+            of_dense = value.ndim == 2 and value.shape != tuple(parameter.shape)
+            parameter.copy_(torch.from_numpy(value.T.copy() if of_dense else value))
     return module
 
 
@@ -209,6 +225,8 @@ def dnn_layers(net: Net) -> list[Any]:
                 layers.append(dnn.Flatten())
             elif kind == "dense":
                 layers.append(dnn.FullyConnected(rest[0]))
+            elif kind == "lstm":
+                layers.append(dnn.LSTM(rest[0]))
             elif kind == "residual":
                 layers.append(dnn.Residual(build(rest[0]), shortcut=build(rest[1])))
         return layers

@@ -275,15 +275,19 @@ def recurrence_steps(
 
 
 def workspace_shapes(cell: Cell, batch: int, units: int) -> list[tuple[int, ...]]:
-    """Return the shapes of what a gradient needs besides: of state and cell, of two products."""
-    return [(batch, units), (batch, units), (batch, units), (batch, cell.products * units)]
+    """Return the shapes of what a gradient needs besides.
+
+    For state and cell, for two products, and for the weights in another order.
+    """
+    wide = cell.products * units
+    return [(batch, units), (batch, units), (batch, units), (batch, wide), (wide, units)]
 
 
 def gradient_steps(ops: Ops, of: Recurrence, gradients: GradientArrays) -> list[Step]:
     """Return the calls of the gradient, one time step after the other from the end."""
     write = _Writer(ops, of.packed)
     lengths, numbers = of.lengths.reshape(-1, 1), _numbers(ops, of)
-    dh, dc, product, hidden = gradients.workspace
+    dh, dc, product, hidden, _ = gradients.workspace
     write.steps += [(ops.fill, (0.0, dh)), (ops.fill, (0.0, dc))]
     for t, before, after in reversed(of.times()):
         h, y, dx = of.states[before], of.states[after], gradients.products[t]

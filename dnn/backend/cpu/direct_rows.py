@@ -15,21 +15,22 @@ x. What is cut into parts for threads is the result, so no bit depends on their 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from functools import cache
 from math import gcd, prod
 from typing import Any, NamedTuple
 
+import llvmlite.binding as llvm
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.kernels import cuts
 from dnn.backend.cpu.program import Native, Record, address_of
-from dnn.backend.cpu.registers import vector_registers
 from dnn.backend.ops import Array, Step
 
-__all__ = ["ROWS_AT_ONCE", "routine"]
+__all__ = ["ROWS_AT_ONCE", "lanes_of", "routine"]
 
 ROWS_AT_ONCE = 8
 """Rows of the window whose sums the kernel of weights holds at once."""
@@ -39,6 +40,22 @@ SPLIT_OPERATIONS = 2_000_000
 
 MOST_FILTERS, MOST_VECTORS = 8, 12
 """Of a tile."""
+
+
+@cache
+def _registers() -> tuple[int, int]:
+    """Return number and bytes of this processor's vector registers."""
+    features = llvm.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 32, 64
+    if features.get("avx"):
+        return 16, 32
+    return (16 if platform.machine() in ("x86_64", "AMD64") else 32), 16
+
+
+def lanes_of(code: str) -> int:
+    """Return how many elements a vector register holds."""
+    return _registers()[1] // int(code[1])
 
 
 def routine(problem: Convolution) -> Routine | None:
@@ -221,7 +238,7 @@ class _Rows(_Kernel):
             range(min(self.outs, MOST_FILTERS), 0, -1),
             key=lambda block: -(-self.outs // block) * (block + 0.5),
         )
-        self.vectors = min(MOST_VECTORS, vector_registers()[0] * 3 // 4 // self.block)
+        self.vectors = min(MOST_VECTORS, _registers()[0] * 3 // 4 // self.block)
         self.blocks = -(-self.outs // self.block)
         self.units = (problem.models or 1) * self.images * problem.groups
         self.units *= len(self.down.lines) * self.blocks
@@ -295,7 +312,7 @@ class _Weights(_Kernel):
 @cache
 def _tile_of_weights(filters: int, taps: int) -> tuple[int, int]:
     """Return how many filters and taps to hold in registers."""
-    registers = vector_registers()[0]
+    registers = _registers()[0]
 
     def cost(sizes: tuple[int, int]) -> tuple[float, int]:
         block, some = sizes

@@ -121,8 +121,8 @@ class CpuOps(Ops):
 
     def recurrence_gradient(self, of: Recurrence, arrays: GradientArrays) -> list[Step]:
         """Return a recurrence's gradient as one kernel over all time steps."""
-        found = recurrence.gradient_step(of, arrays)
-        return super().recurrence_gradient(of, arrays) if found is None else [found]
+        found = recurrence.gradient_steps(of, arrays)
+        return found or super().recurrence_gradient(of, arrays)
 
     def pooling(self, problem: Pooling) -> Routine:
         """Return the compiled routine where there is one."""

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.cpu.blas import UNCHANGED, find_gemm
+from dnn.backend.cpu.blas import UNCHANGED, Gemm, find_gemm
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.kernels import cuts, loop
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
+from dnn.backend.cpu.registers import registers
 from dnn.backend.ops import Array, Step
 from dnn.backend.recurrence import Cell, GradientArrays, Recurrence
 
-__all__ = ["gradient_step", "steps"]
+__all__ = ["gradient_steps", "steps"]
 
 SPLIT_OPERATIONS = 2_000_000
 """Below this a helper would begin when all is done."""
@@ -282,6 +283,14 @@ def added(x: Array, out: Array) -> None:
 
 
 @loop()
+def added_rows(x: Array, out: Array) -> None:
+    """``out += x``."""
+    for b in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[b, j] += x[b, j]
+
+
+@loop()
 def fill_rows(value: float, out: Array) -> None:
     """Set all elements."""
     for b in range(out.shape[0]):
@@ -313,11 +322,7 @@ _FORWARD = """\
         h, h_after = r[4] + s * step, r[4] + (s + 1) * step
         c, c_after = r[6] + s * step, r[6] + (s + 1) * step
         gates = r[7] + s * r[8]
-        intrinsics.call_gemm_{bits}(
-            r[0], {unchanged}, {unchanged}, rows, {products} * units, units, {code}(1),
-            h, units, r[13], {products} * units, {code}(0), {target}, {leading} * units,
-        )
-        loops.{cell}_rows(
+{product}        loops.{cell}_rows(
             carray(pointer(gates), (rows, {leading} * units), {code}),
             carray(pointer(r[9] + s * r[10]), (rows, {products} * units), {code}),
             bias, hidden_bias,
@@ -357,38 +362,96 @@ _GRADIENT = """\
             dh, dc, space, hidden, lengths, r[19] - s * r[20],
             intrinsics.part, vector_math.tanh_{code},
         )
-        intrinsics.call_gemm_{bits}(
-            r[0], {unchanged}, {unchanged}, rows, units, {products} * units, {code}(1),
-            {through}, {products} * units, r[13], units, {code}(1), r[14], units,
-        )
+{product}        loops.added_rows(space, dh)
     if r[21] != 0:
         first = carray(pointer(r[21]), (rows, {products} * units), {code})
         loops.copy_rows(dh, first, 0)
 {of_first_cell}
 """
 
+_BY_BLAS = """\
+        intrinsics.call_gemm_{bits}(
+            r[0], {unchanged}, {unchanged}, rows, {columns}, {depth}, {code}(1),
+            {a}, {depth}, r[13], {columns}, {code}(0), {out}, {leading},
+        )
+"""
+_IN_REGISTERS = """\
+        for panel in range({columns} // {panel}):
+            for row in range(0, rows, {block}):
+                # The last block begins so that it ends with the rows.
+                at = min(row, rows - {block})
+                register_tiles.product_of_rows(
+                    {a} + 4 * at * {depth}, 4 * {depth}, r[13] + 4 * {panel} * panel * {depth},
+                    {depth}, {out} + 4 * (at * {leading} + panel * {panel}), 4 * {leading}, 0,
+                )
+"""
+"""Products with weights in panels of some columns each, as `register_tiles` takes them."""
+
 _TRANSPOSE = """\
     x = carray(pointer(r[0]), (r[1] * r[2],), {code})
     intrinsics.transpose(x, r[2], carray(pointer(r[3]), (r[2], r[1]), {code}))
 """
+_TRANSPOSED_PANELS = """\
+    for panel in range(r[1] // {panel}):
+        register_tiles.transposed(
+            r[0] + 4 * {panel} * panel * r[2], 4 * r[2], {panel}, r[2],
+            r[3] + 4 * {panel} * panel * r[2], 4 * {panel},
+        )
+"""
+_PANELS = """\
+    for panel in range(r[2] // {panel}):
+        for row in range(r[1]):
+            register_tiles.copy_floats(
+                r[0] + 4 * (row * r[2] + panel * {panel}),
+                r[3] + 4 * {panel} * (panel * r[1] + row), {panel},
+            )
+"""
+_TILES = "from dnn.backend.cpu import register_tiles\n"
+
+
+def _in_registers(of: Recurrence) -> bool:
+    """Say whether products are of blocks of `register_tiles`: else they are BLAS'."""
+    rows, units = of.packed.shape[1:]
+    fits = units % registers().panel == 0 and rows >= registers().rows
+    return bool(of.packed.dtype == np.float32) and fits
+
+
+def _product(tiles: bool, code: str, **names: str) -> str:
+    """Return the lines of a product: `a` and `out` are addresses, the other names are lengths."""
+    template = _IN_REGISTERS if tiles else _BY_BLAS
+    bits = 0 if tiles else _gemm(code).integer_bits
+    sizes = {"panel": registers().panel, "block": registers().rows}
+    return template.format(code=code, bits=bits, unchanged=UNCHANGED, **sizes, **names)
+
+
+def _gemm(code: str) -> Gemm:
+    found = find_gemm(code)
+    assert found is not None
+    return found
 
 
 @cache
-def _forward_source(cell: Cell, code: str, bits: int) -> str:
-    is_simple = not cell.gates
-    return f"{_LOOPS}{HEADER}" + _FORWARD.format(
-        cell=cell.name, code=code, bits=bits, unchanged=UNCHANGED, products=cell.products,
-        leading=cell.gates or 1, target="h_after" if is_simple else "gates",
+def _forward_source(cell: Cell, code: str, tiles: bool) -> str:
+    leading = f"{cell.gates or 1} * units"
+    product = _product(
+        tiles, code, columns=f"({cell.products} * units)", depth="units", a="h",
+        out="gates" if cell.gates else "h_after", leading=f"({leading})",
     )  # fmt: skip
+    return f"{_LOOPS}{_TILES if tiles else ''}{HEADER}" + _FORWARD.format(
+        cell=cell.name, code=code, products=cell.products, leading=cell.gates or 1, product=product
+    )
 
 
 @cache
-def _gradient_source(cell: Cell, code: str, bits: int) -> str:
+def _gradient_source(cell: Cell, code: str, tiles: bool) -> str:
     of_first_cell = "        loops.copy_rows(dc, first, units)\n" if cell.has_cell else ""
-    return f"{_LOOPS}{HEADER}" + _GRADIENT.format(
-        cell=cell.name, code=code, bits=bits, unchanged=UNCHANGED, products=cell.products,
-        leading=cell.gates or 1, through="r[17]" if cell.name == "gru" else "dx",
-        of_first_cell=of_first_cell,
+    product = _product(
+        tiles, code, columns="units", depth=f"({cell.products} * units)",
+        a="r[17]" if cell.name == "gru" else "dx", out="r[16]", leading="units",
+    )  # fmt: skip
+    return f"{_LOOPS}{_TILES if tiles else ''}{HEADER}" + _GRADIENT.format(
+        cell=cell.name, code=code, products=cell.products, leading=cell.gates or 1,
+        product=product, of_first_cell=of_first_cell,
     )  # fmt: skip
 
 
@@ -418,10 +481,11 @@ def _batch_parts(
 ) -> list[tuple[Any, ...]]:
     """Cut the axis of the batch, which is None for what all rows share."""
     batch = arguments[-1].shape[1]
-    if operations < SPLIT_OPERATIONS or batch < 2 * parts:
+    unit = registers().rows
+    if operations < SPLIT_OPERATIONS or batch < 2 * unit * parts:
         return []
     pieces = []
-    for cut in cuts(batch, parts, 2):
+    for cut in cuts(batch, parts, unit):
         pair = zip(arguments, axes, strict=True)
         pieces.append(
             tuple(x if axis is None else x[(slice(None),) * axis + (cut,)] for x, axis in pair)
@@ -429,20 +493,22 @@ def _batch_parts(
     return pieces
 
 
-def _transpose_record(x: Array, out: Array) -> Record | None:
-    code = _takes(x, out)
-    if code is None:
-        return None
-    return entry_of(HEADER + _TRANSPOSE.format(code=code)), [
-        address_of(x), *x.shape, address_of(out)
-    ]  # fmt: skip
+@cache
+def _arranged(tiles: bool, transposed: bool) -> Native:
+    """Return the kernel that brings weights into the order in which products read them."""
 
+    def record(x: Array, out: Array) -> Record | None:
+        code = _takes(x, out)
+        if code is None:
+            return None
+        body = _TRANSPOSE
+        if tiles:
+            body = _TRANSPOSED_PANELS if transposed else _PANELS
+        source = (_TILES if tiles else "") + HEADER
+        source += body.format(code=code, panel=registers().panel)
+        return entry_of(source), [address_of(x), *x.shape, address_of(out)]
 
-def _transpose_numpy(x: Array, out: Array) -> None:
-    np.copyto(out, x.T)
-
-
-_transpose = Native(_transpose_record, _transpose_numpy)
+    return Native(record, _no_oracle)
 
 
 def _no_oracle(*arguments: Any) -> None:
@@ -450,7 +516,7 @@ def _no_oracle(*arguments: Any) -> None:
 
 
 @cache
-def _forward_kernel(cell: Cell, reverse: bool) -> Native:
+def _forward_kernel(cell: Cell, reverse: bool, tiles: bool) -> Native:
     """Return the kernel of inputs' products, biases, weights, lengths, cells, gates and states."""
     first, forwards = (-1, -1) if reverse else (0, 1)
 
@@ -469,7 +535,7 @@ def _forward_kernel(cell: Cell, reverse: bool) -> Native:
             address_of(bias), address_of(hidden_bias), address_of(transposed), address_of(lengths),
             first % count, forwards,
         ]  # fmt: skip
-        return entry_of(_forward_source(cell, code, found.integer_bits)), fields
+        return entry_of(_forward_source(cell, code, tiles)), fields
 
     def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         operations = 2 * arguments[0].size * arguments[-1].shape[-1]
@@ -482,15 +548,18 @@ def steps(
     of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array, transposed: Array
 ) -> list[Step] | None:
     """Return the calls of a recurrence, None for arrays that the kernel does not take."""
-    kernel = _forward_kernel(of.cell, of.reverse)
+    tiles = _in_registers(of)
+    kernel, arranged = _forward_kernel(of.cell, of.reverse, tiles), _arranged(tiles, True)
     arguments = (inputs, bias, hidden_bias, transposed, of.lengths, *_rows_of(of))
-    if kernel.record(*arguments) is None or _transpose_record(of.weight, transposed) is None:
+    if kernel.record(*arguments) is None or arranged.record(of.weight, transposed) is None:
         return None
-    return [(_transpose, (of.weight, transposed)), (kernel, arguments)]
+    return [(arranged, (of.weight, transposed)), (kernel, arguments)]
 
 
 @cache
-def _gradient_kernel(cell: Cell, reverse: bool, of_cells: bool, starts: bool) -> Native:
+def _gradient_kernel(
+    cell: Cell, reverse: bool, of_cells: bool, starts: bool, tiles: bool
+) -> Native:
     """Return the kernel of weights, lengths, what arrives, workspace, and what was computed."""
     # The last time step comes first.
     last, forwards = (0, -1) if reverse else (-1, 1)
@@ -514,7 +583,7 @@ def _gradient_kernel(cell: Cell, reverse: bool, of_cells: bool, starts: bool) ->
             last % count, forwards, address_of(dx[count]) if starts else 0,
             address_of(dc if of_cells else dh), dy.strides[1],
         ]  # fmt: skip
-        return entry_of(_gradient_source(cell, code, found.integer_bits)), fields
+        return entry_of(_gradient_source(cell, code, tiles)), fields
 
     def split(arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         operations = 2 * arguments[-1].size * arguments[0].shape[-1]
@@ -524,12 +593,18 @@ def _gradient_kernel(cell: Cell, reverse: bool, of_cells: bool, starts: bool) ->
     return Native(record, _no_oracle, split)
 
 
-def gradient_step(of: Recurrence, gradients: GradientArrays) -> Step | None:
-    """Return the call of a recurrence's gradient, None for arrays that it does not take."""
-    starts = len(gradients.products) > of.steps
-    kernel = _gradient_kernel(of.cell, of.reverse, gradients.of_cells, starts)
+def gradient_steps(of: Recurrence, gradients: GradientArrays) -> list[Step] | None:
+    """Return the calls of a recurrence's gradient, None for arrays that it does not take."""
+    starts, tiles = len(gradients.products) > of.steps, _in_registers(of)
+    kernel = _gradient_kernel(of.cell, of.reverse, gradients.of_cells, starts, tiles)
+    *workspace, panels = gradients.workspace
+    weight = panels if tiles else of.weight
     arguments = (
-        of.weight, of.lengths, gradients.outputs, *gradients.workspace, *_rows_of(of),
-        gradients.products,
+        weight, of.lengths, gradients.outputs, *workspace, *_rows_of(of), gradients.products
     )  # fmt: skip
-    return None if kernel.record(*arguments) is None else (kernel, arguments)
+    if kernel.record(*arguments) is None:
+        return None
+    arranged = _arranged(tiles, False)
+    if tiles and arranged.record(of.weight, panels) is None:
+        return None
+    return [*([(arranged, (of.weight, panels))] if tiles else []), (kernel, arguments)]
