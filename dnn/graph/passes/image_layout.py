@@ -27,6 +27,9 @@ __all__ = ["batch_norm_folding", "convolution_relu", "image_layout", "pooling_re
 
 PLAIN = "NCHW"
 
+JOINING = ("broadcast_to", "concat", "slice", "sum_to")
+"""Beside elementwise operations: what hands images on in their layout."""
+
 
 @register_pass("image_layout")
 def image_layout(graph: Graph) -> Graph:
@@ -81,6 +84,17 @@ def image_layout(graph: Graph) -> Graph:
             kind = "multiply" if isinstance(operation, Normalise) else node.kind
             chosen = operands[1:] if isinstance(operation, Normalise) else operands
             return back(apply(kind, *chosen, **node.attributes), layout, node.name)
+        if node.kind == "concat" and node.ndim >= 4:
+            axis = _moved_axis(node, node.attributes["axis"], layout)
+            operands = [moved(x, layout) for x in inputs]
+            return back(apply("concat", *operands, axis=axis), layout, node.name)
+        if node.kind == "slice" and node.ndim >= 4 and node.ndim == inputs[0].ndim:
+            given = node.attributes["index"]
+            index = [*given, *((0, n, 1) for n in node.shape[len(given) :])]
+            at = {_moved_axis(node, i, layout): each for i, each in enumerate(index)}
+            part = tuple(at[i] for i in range(node.ndim))
+            y = apply("slice", moved(inputs[0], layout), index=part)
+            return back(y, layout, node.name)
         if node.kind == "sum_to" and inputs[0].ndim >= 4:
             missing = inputs[0].ndim - node.ndim
             target = (1,) * missing + node.shape
@@ -100,6 +114,12 @@ def _weights(problem: Any, inputs: Sequence[Node]) -> list[bool]:
     if problem.kind == "weights":
         return [False, False]
     return [False, *(True for _ in inputs[1:])]
+
+
+def _moved_axis(node: Node, axis: int, layout: str) -> int:
+    """Return where an axis of images, counted in the order of NCHW, stands in a layout."""
+    front = node.ndim - 4
+    return axis if axis < front else front + layout.index(PLAIN[axis - front])
 
 
 def _shape(shape: Shape, layout: str) -> Shape:
@@ -162,7 +182,7 @@ def _carries_images(node: Node) -> bool:
     if isinstance(node.operation, OneConvolution | OnePooling):
         return True
     is_elementwise = isinstance(node.operation, Elementwise | Normalise)
-    return node.ndim >= 4 and (is_elementwise or node.kind in ("sum_to", "broadcast_to"))
+    return node.ndim >= 4 and (is_elementwise or node.kind in JOINING)
 
 
 @register_pass("convolution_relu")

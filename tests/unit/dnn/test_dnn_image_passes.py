@@ -31,6 +31,8 @@ def branches(x, w, v, scale):
     beside = graph.normalise(graph.conv2d(y, v, stride=2), (0, 2, 3), 1e-3).values
     y = graph.max_pool2d(y, 3, stride=2, padding=1) * scale + beside
     y = graph.average_pool2d(y, 2) + graph.mean(y, (2, 3), keepdims=True)
+    y = graph.concat([y, y * 2.0], 1)[:, 1:7:2]
+    y = graph.conv2d(y, v[:1, :3])
     return graph.reshape(y, (y.shape[0], -1)) * 0.5
 
 
