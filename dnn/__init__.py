@@ -56,9 +56,9 @@ _PUBLIC = {
         OutOfRangeError ShapeError
     """,
     "layers": """
-        GRU LSTM RNN Activation AvgPool2D BatchNorm Conv2D Dropout Embedding Flatten FullyConnected
-        GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Residual SequenceInput SpatialDropout
-        Upsample2D
+        GRU LSTM RNN Activation AvgPool2D BatchNorm Conv1D Conv2D Dropout Embedding Flatten
+        FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Residual SequenceInput
+        SpatialDropout Upsample2D
     """,
     "linalg": "bmatmul",
     "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",

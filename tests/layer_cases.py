@@ -11,6 +11,7 @@ from dnn.layers import (
     Activation,
     AvgPool2D,
     BatchNorm,
+    Conv1D,
     Conv2D,
     Dropout,
     Flatten,
@@ -41,6 +42,8 @@ LAYERS = {
     "Input": lambda shape: Input(*shape),
     "LayerNorm": lambda shape: LayerNorm(epsilon=0.1),
     "Output": lambda shape: Output(*shape),
+    "Conv1D": lambda shape: Conv1D(4, 2, dilation=2, padding="causal"),
+    "Conv1D without bias": lambda shape: Conv1D(2, 3, stride=2, padding="same", bias=False),
     "GRU": lambda shape: GRU(2, layers=2, bidirectional=True, initial="trained"),
     "LSTM": lambda shape: LSTM(2, layers=2, dropout=0.3, return_sequences=True),
     "LSTM in both directions": lambda shape: LSTM(2, bidirectional=True, initial="trained"),
@@ -64,7 +67,7 @@ IMAGES = {
 }
 LAYERS |= IMAGES
 VECTORS_ONLY = {"FullyConnected", "FullyConnected without bias"}
-SEQUENCES_ONLY = {"GRU", "LSTM", "LSTM in both directions", "RNN"}
+SEQUENCES_ONLY = {"Conv1D", "Conv1D without bias", "GRU", "LSTM", "LSTM in both directions", "RNN"}
 
 
 class Alone:

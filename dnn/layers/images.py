@@ -160,10 +160,10 @@ class OfFilters:
     initializer: Initializer
 
     def __call__(self, generator: np.random.Generator, shape: Shape, dtype: npt.DTypeLike) -> Array:
-        """Return weights of shape (filters, channels, rows, columns)."""
+        """Return weights of shape (filters, channels, rows, columns), or of one axis less."""
         filters, channels, *window = shape
         drawn = self.initializer(generator, (*window, channels, filters), dtype)
-        return np.ascontiguousarray(drawn.transpose(3, 2, 0, 1))
+        return np.ascontiguousarray(drawn.transpose(-1, -2, *range(drawn.ndim - 2)))
 
 
 class MaxPool2D(Windows):

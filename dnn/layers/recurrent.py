@@ -1,8 +1,9 @@
-"""Layers of sequences: recurrent cells, and vectors of integers."""
+"""Layers of sequences: recurrent cells, vectors of integers, and convolution."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from dnn.errors import (
 )
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape
-from dnn.initializers import Initializer, normal, uniform
+from dnn.graph.operations.convolution import pair_of
+from dnn.initializers import Initializer, initializer_of, normal, uniform, zeros
 from dnn.layers.basic import Input
+from dnn.layers.images import OfFilters
 from dnn.layers.layer import Layer
 
-__all__ = ["GRU", "LSTM", "RNN", "Embedding", "SequenceInput"]
+__all__ = ["GRU", "LSTM", "RNN", "Conv1D", "Embedding", "SequenceInput"]
 
 
 class SequenceInput(Input):
@@ -359,3 +362,116 @@ class GRU(Recurrent):
 
     def __init__(self, units: int, **options: Any) -> None:
         super().__init__(units, **options)
+
+
+class Conv1D(Layer):
+    """Each filter seen through a window at every place of a sequence, plus a bias for each filter.
+
+    Samples are (channels, length), and become (filters, places).
+
+    Parameters
+    ----------
+    filters : int
+    window : int
+        Length of a filter.
+    stride, dilation : int
+        Steps between windows, and between the elements of a window.
+    padding : ``"valid"``, ``"same"``, ``"causal"``, int or pair of int
+        Zeros before and behind a sequence: none; so many that there are ``ceil(length / stride)``
+        places; so many in front alone that no place sees what comes after it; or that many.
+    groups : int
+        Each filter sees the channels of its group.
+    bias : bool
+    initializer : str or Initializer
+        What the weights start from, (filters, channels / groups, window); b starts from 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is none, such as a stride of 0. When the network is built, if the groups do not
+        divide the channels, and `ShapeError` if samples are no sequences, or shorter than a window.
+
+    References
+    ----------
+    .. [1] Waibel et al., Phoneme recognition using time-delay neural networks, 1989; causal as in
+       van den Oord et al., WaveNet, 2016, section 2.1.
+    """
+
+    @explains_arguments
+    def __init__(
+        self,
+        filters: int,
+        window: int,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        padding: str | int | Sequence[int] = "valid",
+        groups: int = 1,
+        bias: bool = True,
+        initializer: str | Initializer = "glorot_uniform",
+    ) -> None:
+        super().__init__()
+        self.filters = check_count("Conv1D: filters", filters)
+        self.window = check_count("Conv1D: window", window)
+        self.stride = check_count("Conv1D: stride", stride)
+        self.dilation = check_count("Conv1D: dilation", dilation)
+        self.groups = check_count("Conv1D: groups", groups)
+        if self.filters % self.groups:
+            message = f"groups = {self.groups} does not divide {self.filters} filters"
+            raise ConfigurationError(f"Conv1D: {message}")
+        if isinstance(padding, str):
+            if padding not in ("valid", "same", "causal"):
+                message = f"padding must be 'valid', 'same', 'causal' or numbers, not {padding!r}"
+                raise ConfigurationError(f"Conv1D: {message}")
+        else:
+            pair_of("Conv1D", "padding", padding, 0)
+        self.padding = padding
+        self.with_bias = bias
+        self.initializer = initializer
+
+    def build(self, shape: Shape) -> None:
+        """Declare the weights and b."""
+        if len(shape) != 2:
+            message = f"a sample must be (channels, length), but its shape is {shape}"
+            raise ShapeError(self.name, message, shape)
+        channels, length = shape
+        if channels % self.groups:
+            message = f"groups = {self.groups} does not divide {channels} channels"
+            raise ConfigurationError(f"{self.name}: {message}")
+        before, after = self._zeros(length)
+        reach = (self.window - 1) * self.dilation + 1
+        if length + before + after < reach:
+            message = f"a window of {self.window} reaches over {reach} elements, more than a sample"
+            raise ShapeError(self.name, f"{message} of shape {shape} has", shape, (self.window,))
+        weights = (self.filters, channels // self.groups, self.window)
+        self.weight = self.parameter("weight", weights, OfFilters(initializer_of(self.initializer)))
+        if self.with_bias:
+            self.bias = self.parameter("bias", (self.filters,), zeros)
+
+    def _zeros(self, length: int) -> tuple[int, int]:
+        """Return how many zeros stand before and behind a sequence."""
+        reach = (self.window - 1) * self.dilation + 1
+        if self.padding == "valid":
+            return 0, 0
+        if self.padding == "causal":
+            return reach - 1, 0
+        if self.padding == "same":
+            places = -(-length // self.stride)
+            total = max((places - 1) * self.stride + reach - length, 0)
+            return total // 2, total - total // 2
+        return pair_of(self.name, "padding", self.padding, 0)
+
+    def forward(self, x: Node) -> Node:
+        """Return the convolution of `x`, as that of an image of one row."""
+        batch, channels, length = x.shape
+        filters, per_group, window = self.weight.shape
+        y = operations.conv2d(
+            operations.reshape(x, (batch, channels, 1, length)),
+            operations.reshape(self.weight, (filters, per_group, 1, window)),
+            self.bias if self.with_bias else None,
+            stride=(1, self.stride),
+            dilation=(1, self.dilation),
+            padding=((0, 0), self._zeros(length)),
+            groups=self.groups,
+        )
+        return operations.reshape(y, (batch, filters, y.shape[3]))

@@ -377,6 +377,7 @@ def test_the_public_names_of_dnn() -> None:
         "Callback",
         "CheckpointError",
         "ConfigurationError",
+        "Conv1D",
         "Conv2D",
         "Cosine",
         "Crop",

@@ -206,3 +206,51 @@ def test_layers_that_do_not_fit_are_refused():
         dnn.Embedding(9, 3, padding=9)
     with pytest.raises(ConfigurationError, match="dtype must be int or float"):
         dnn.Input(3, dtype=str)
+
+
+@pytest.mark.parametrize(
+    ("options", "zeros"),
+    [
+        ({"padding": "causal", "dilation": 2}, (4, 0)),
+        ({"padding": "same", "stride": 2}, (1, 1)),
+        ({"padding": (0, 3), "groups": 2}, (0, 3)),
+    ],
+)
+def test_convolution_of_sequences_is_that_of_torch(options, zeros):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    x = np.random.default_rng(4).normal(size=(3, 4, 9))
+    alone = Alone(dnn.Conv1D(6, 3, **options), x, True)
+    weight, bias = (parameter.node for parameter in alone.layer.parameters)
+    alone.values[bias] = np.arange(6.0)
+    how = {name: value for name, value in options.items() if name != "padding"}
+    given = torch.nn.functional.pad(torch.tensor(x), zeros)
+    values = [torch.tensor(alone.values[node]) for node in (weight, bias)]
+    expected = torch.nn.functional.conv1d(given, *values, **how)
+    np.testing.assert_allclose(alone()[0], expected.numpy(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_causal_convolution_sees_nothing_of_what_comes():
+    x = np.random.default_rng(4).normal(size=(2, 3, 9))
+    alone = Alone(dnn.Conv1D(5, 3, padding="causal"), x, False)
+    (before,) = alone()
+    x[:, :, 6:] += 1.0
+    (after,) = alone(values={alone.x: x})
+    assert before.shape == (2, 5, 9)
+    np.testing.assert_array_equal(after[:, :, :6], before[:, :, :6])
+    assert (after[:, :, 6] != before[:, :, 6]).all()
+
+
+def test_sequences_that_a_convolution_does_not_take_are_refused():
+    def built(*layers):
+        return dnn.NeuralNetwork([*layers, dnn.Flatten(), dnn.FullyConnected(2)])
+
+    with pytest.raises(ShapeError, match=r"conv1d_1: a sample must be \(channels, length\)"):
+        built(dnn.Input(5), dnn.Conv1D(3, 2))
+    with pytest.raises(ShapeError, match=r"a window of 3 reaches over 5 elements, .* \(2, 4\)"):
+        built(dnn.Input(2, 4), dnn.Conv1D(3, 3, dilation=2))
+    with pytest.raises(ConfigurationError, match="groups = 2 does not divide 3 channels"):
+        built(dnn.Input(3, 4), dnn.Conv1D(2, 2, groups=2))
+    with pytest.raises(ConfigurationError, match="stride must be an integer of at least 1, not 0"):
+        dnn.Conv1D(3, 2, stride=0)
+    with pytest.raises(ConfigurationError, match="padding must be 'valid', 'same', 'causal' or"):
+        dnn.Conv1D(3, 2, padding="full")
