@@ -57,7 +57,8 @@ _PUBLIC = {
     """,
     "layers": """
         GRU LSTM RNN Activation AvgPool2D BatchNorm Conv1D Conv2D Dropout Embedding Flatten
-        FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Residual SequenceInput
+        FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Reshape Residual
+        SequenceInput
         SpatialDropout Upsample2D
     """,
     "linalg": "bmatmul",

@@ -224,7 +224,7 @@ class FusedTrainings:
     def _most_networks(self, wanted: Hyperparameters) -> int:
         """Return how many networks of a kind to train in one plan; the same in every call."""
         if not self._compute.is_gpu:
-            return self._compute.most_networks(wanted)
+            return self._compute.most_networks(wanted, self._rounds[0].features)
         key = wanted.plan_key()
         if key not in self._most:
             data = self._versions
@@ -262,7 +262,7 @@ class FusedTrainings:
             # Of rates that a network diverges with nothing can be learned about time.
             wanted = training.wanted.model_copy(update={"learning_rate": None})
             model = NeuralNetwork(
-                layers_of(wanted, data.features, data.classes),
+                layers_of(wanted, data.features, data.classes, data.image_shape),
                 loss_of(wanted),
                 optimizer=optimizer_of(wanted, alone.count),
                 routines=self._table,
@@ -288,7 +288,7 @@ class FusedTrainings:
         loss = loss_of(wanted)
         networks = self._kept.pop(key, None)
         if networks is None:
-            layers = layers_of(wanted[0], data.features, data.classes)
+            layers = layers_of(wanted[0], data.features, data.classes, data.image_shape)
             networks = Ensemble(
                 layers,
                 loss,
@@ -326,6 +326,7 @@ class _Versions:
 
         self.jobs = rounds.jobs
         self.classes, self.features = rounds[0].classes, rounds[0].features
+        self.image_shape = rounds[0].image_shape
         rows = 1 + max(int(rows_of.max()) for job in self.jobs for rows_of in (job.train, job.test))
         self.count = rows
         dtype = np.float64 if compute.precision == "float64" else np.float32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -57,12 +57,19 @@ class Hyperparameters(BaseModel):
     l2: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of w^2, in it too")
     batch_size: int = Field(32, ge=1)
     epochs: int = Field(20, ge=1)
+    channels: list[Annotated[int, Field(ge=1)]] = Field(
+        [], description="filters of each stage of convolutions, which ends in a pooling of 2 x 2"
+    )
+    depth: int = Field(1, ge=1, description="convolutions in each stage")
+    kernel: int = Field(3, ge=1, description="rows and columns of their windows")
     hidden: list[Annotated[int, Field(ge=1)]] = Field(
         [64], description="units of each hidden layer"
     )
     activation: Literal["sigmoid", "tanh", "relu"] = "relu"
     dropout: float = Field(0.0, ge=0, lt=1, description="after each hidden layer")
-    batch_norm: bool = Field(False, description="in each hidden layer, before its activation")
+    batch_norm: bool = Field(
+        False, description="in each convolution and hidden layer, before its activation"
+    )
 
     @model_validator(mode="after")
     def _check_that_they_go_together(self) -> Hyperparameters:
@@ -73,6 +80,9 @@ class Hyperparameters(BaseModel):
                     f"{name} goes with {parent} {wanted}, not {getattr(self, parent)!r}: "
                     f"give it an if = {{ {parent} = ... }}"
                 )
+        for name in ("depth", "kernel"):
+            if name in self.model_fields_set and not self.channels:
+                raise ValueError(f"{name} is of convolutions: give channels, the filters of each")
         if self.nesterov and not self.of_optimizer("momentum"):
             raise ValueError("nesterov needs a momentum above 0")
         return self
@@ -99,31 +109,80 @@ class Hyperparameters(BaseModel):
         taken = DEFAULTS[self.optimizer]
         flags = tuple(self.of_optimizer(name) for name in _FLAGS if name in taken)
         return (
-            *(tuple(self.hidden), self.activation, self.batch_norm, self.drops, self.batch_size),
+            *(tuple(self.channels), self.depth, self.kernel, tuple(self.hidden)),
+            *(self.activation, self.batch_norm, self.drops, self.batch_size),
             *(self.optimizer, *flags, *scheduled),
             *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0),
         )
 
 
+ImageShape = tuple[int, int, int]
+"""Channels, height and width."""
+
+
 def parameters_with(name: str, value: Any) -> dict[str, Any]:
     """Return parameters of which only this one was chosen."""
+    if name in ("depth", "kernel"):
+        return {name: value, "channels": [1]}
     parent, kinds = _GOES_WITH.get(name, ("", ()))
     return {name: value, **({parent: kinds[0]} if parent else {})}
 
 
-def layers_of(wanted: Hyperparameters, features: int, classes: int) -> list[Layer]:
-    """Return the layers of a network."""
-    from dnn import Activation, BatchNorm, Dropout, mlp
+def layers_of(
+    wanted: Hyperparameters, features: int, classes: int, image_shape: ImageShape | None = None
+) -> list[Layer]:
+    """Return the layers of a network: convolutions, if any, then hidden layers.
+
+    A ValueError if there are convolutions and samples are no images, or too small for so many.
+    """
+    from dnn import Activation, BatchNorm, Dropout, Flatten, Input, mlp
 
     layers: list[Layer] = []
+    if wanted.channels:
+        layers += [*_convolutions(wanted, features, image_shape), Flatten()]
     for layer in mlp(features, wanted.hidden, classes, wanted.activation):
         if isinstance(layer, Activation):
             layers += [BatchNorm(), layer] if wanted.batch_norm else [layer]
             if wanted.drops:
                 layers.append(Dropout(wanted.dropout))
-        else:
+        elif not (layers and isinstance(layer, Input)):
             layers.append(layer)
     return layers
+
+
+def _convolutions(
+    wanted: Hyperparameters, features: int, image_shape: ImageShape | None
+) -> Iterator[Layer]:
+    """Yield a network's layers up to the last pooling."""
+    from dnn import Activation, BatchNorm, Conv2D, Input, MaxPool2D, Reshape
+
+    if image_shape is None:
+        raise ValueError(
+            f"channels = {wanted.channels}: convolutions are of images, and these samples are rows "
+            f"of {features} numbers"
+        )
+    smallest = min(image_shape[1:])
+    if smallest >> len(wanted.channels) < 1:
+        raise ValueError(
+            f"channels = {wanted.channels}: each stage halves images, and these are of "
+            f"{' x '.join(map(str, image_shape[1:]))} pixels"
+        )
+    yield Input(features)
+    yield Reshape(*image_shape)
+    initializer = "he_uniform" if wanted.activation == "relu" else "glorot_uniform"
+    for filters in wanted.channels:
+        for _ in range(wanted.depth):
+            yield Conv2D(
+                filters,
+                wanted.kernel,
+                padding="same",
+                bias=not wanted.batch_norm,
+                initializer=initializer,
+            )
+            if wanted.batch_norm:
+                yield BatchNorm()
+            yield Activation(wanted.activation)
+        yield MaxPool2D(2)
 
 
 def dropout_rates(wanted: Sequence[Hyperparameters]) -> dict[str, list[float]]:

@@ -37,6 +37,7 @@ from .hyperparameters import Hyperparameters, parameters_with
 from .objective import ExpressionError, Objective, ObjectiveError
 from .space import Space, SpaceError, parse_dimension
 from .strategies import RULES, STRATEGIES, check_strategy, is_known
+from .tabular import TABLES
 from .trial import METRICS
 
 _OUR_TRAINER = Path(__file__).with_name("trainer.py")
@@ -273,7 +274,18 @@ class SweepOptions(BaseModel):
                     "remove its processes, or raise its copies",
                 )
             yield from parameter_problems(Space.parse(self.space))
+            yield from self._data_problems(modules[self.trainer].options)
             yield from self._evaluation_problems(modules[self.trainer].options)
+
+    def _data_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
+        dataset = trainer.get("dataset")
+        if "channels" in self.space and dataset in TABLES:
+            yield at(
+                ("space", "channels"),
+                self.space["channels"],
+                f"convolutions are of images, and {self.trainer} trains on {dataset}: a table",
+                "leave out channels, depth and kernel",
+            )
 
     def _evaluation_problems(self, trainer: Mapping[str, Any]) -> Iterator[InitErrorDetails]:
         evaluation = trainer.get("evaluation")

@@ -31,6 +31,9 @@ DatasetName = Literal[
 BUNDLED = ("digits", "breast_cancer")
 """Those that come with scikit-learn; all others need a path."""
 
+TABLES = ("breast_cancer", "cleveland", "csv")
+"""Those that are no images."""
+
 DOWNLOADED = ("cifar10", "cifar100", "fashion_mnist", "mnist")
 """Those that `dnn.download` gets."""
 

@@ -247,7 +247,7 @@ def _model(
     from dnn import NeuralNetwork
 
     return NeuralNetwork(
-        layers_of(wanted, data.features, data.classes),
+        layers_of(wanted, data.features, data.classes, data.image_shape),
         loss_of(wanted),
         optimizer=optimizer_of(wanted, data.count),
         seed=seed,

@@ -21,6 +21,7 @@ from dnn.layers import (
     LayerNorm,
     MaxPool2D,
     Output,
+    Reshape,
     Residual,
     SpatialDropout,
     Upsample2D,
@@ -48,6 +49,7 @@ LAYERS = {
     "LSTM": lambda shape: LSTM(2, layers=2, dropout=0.3, return_sequences=True),
     "LSTM in both directions": lambda shape: LSTM(2, bidirectional=True, initial="trained"),
     "RNN": lambda shape: RNN(3, bias=False, return_sequences=True),
+    "Reshape": lambda shape: Reshape(*reversed(shape)),
     "Residual": lambda shape: Residual(
         [BatchNorm(epsilon=0.1), Activation("tanh"), LayerNorm(epsilon=0.1), Dropout(0.2)]
     ),

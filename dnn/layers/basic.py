@@ -18,7 +18,16 @@ from dnn.graph.operations.activations import ACTIVATIONS
 from dnn.initializers import Initializer, zeros
 from dnn.layers.layer import Layer, NoiseSource, build_all
 
-__all__ = ["ACTIVATIONS", "Activation", "Flatten", "FullyConnected", "Input", "Output", "Residual"]
+__all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "Flatten",
+    "FullyConnected",
+    "Input",
+    "Output",
+    "Reshape",
+    "Residual",
+]
 
 
 class Input(Layer):
@@ -91,6 +100,38 @@ class Flatten(Layer):
     def forward(self, x: Node) -> Node:
         """Return `x` in shape (batch, elements of a sample)."""
         return operations.reshape(x, (x.shape[0], math.prod(x.shape[1:])))
+
+
+class Reshape(Layer):
+    """Each sample takes another shape, its last axis running fastest, as before.
+
+    Parameters
+    ----------
+    *shape : int
+        Such as ``Reshape(1, 28, 28)``: images, of rows of 784 numbers.
+
+    Raises
+    ------
+    ConfigurationError
+        If that is no shape; when the network is built, `ShapeError` if a sample has another number
+        of elements.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        if not shape or any(length < 1 for length in shape):
+            raise ConfigurationError(f"Reshape: {shape} is no shape of a sample")
+        self.shape = shape
+
+    def build(self, shape: Shape) -> None:
+        """Compare the numbers of elements."""
+        if math.prod(shape) != math.prod(self.shape):
+            message = f"a sample of shape {shape} cannot become {self.shape}"
+            raise ShapeError(self.name, message, shape, self.shape)
+
+    def forward(self, x: Node) -> Node:
+        """Return `x` in shape (batch, ...)."""
+        return operations.reshape(x, (x.shape[0], *self.shape))
 
 
 class FullyConnected(Layer):

@@ -99,6 +99,8 @@ class SplitData:
         Rows to train on, rows to score.
     count, features, classes : int
         Rows to train on, columns, classes.
+    image_shape : (int, int, int), optional
+        Channels, height and width, if each row is an image.
     """
 
     def __init__(self, training: Dataset, validation: Dataset) -> None:
@@ -108,6 +110,7 @@ class SplitData:
         self.validation = DeviceData(validation.x, validation.y)
         self.count, self.features = training.x.shape
         self.classes = training.classes
+        self.image_shape = training.image_shape
 
 
 class Rounds:

@@ -423,6 +423,7 @@ def test_the_public_names_of_dnn() -> None:
         "ProgressBar",
         "Pruning",
         "RMSProp",
+        "Reshape",
         "Residual",
         "RoutineTable",
         "SequenceInput",

@@ -6,6 +6,7 @@ import re
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import (
     DATA,
@@ -21,7 +22,15 @@ from support import (
 
 # Run by a test that looks at their results too, here or where it is named.
 OWN_TEST = {
-    *("mnist_mlp", "digits_grid", "heart_search", "hello", "pipeline"),
+    *(
+        "mnist_mlp",
+        "mnist_lenet",
+        "cifar_resnet",
+        "digits_grid",
+        "heart_search",
+        "hello",
+        "pipeline",
+    ),
     "ensemble",  # test_executable_runs
     "digits_gpu",  # test_gpu_runs
     "heat_coupled",  # test_heat_coupled
@@ -52,6 +61,46 @@ def test_mnist_reaches_98_percent(tmp_path: Path) -> None:
     assert float(row["accuracy"]) >= 0.98
     returned = [r["returned"] for r in journal(tmp_path) if r["event"] == "CopyFinished"]
     assert returned == [{name: pytest.approx(float(value)) for name, value in row.items()}]
+
+
+def shortened(file: str, folder: Path, **options: str) -> Path:
+    """Return a copy of a workflow file, and of the file beside it, with other options."""
+    text = (WORKFLOWS / file).read_text()
+    for name, value in options.items():
+        text, count = re.subn(rf"(?m)^{name} = .*$", f"{name} = {value}", text)
+        if not count:
+            text = text.replace("\nseed = 1\n", f"\nseed = 1\n{name} = {value}\n")
+    (folder / "image_network.py").write_text((WORKFLOWS / "image_network.py").read_text())
+    (folder / file).write_text(text)
+    return folder / file
+
+
+def test_lenet_learns_digits(tmp_path: Path) -> None:
+    if not (DATA / "mnist").exists():
+        pytest.skip(f"there is no {DATA / 'mnist'}; set DIEL_DATA")
+    file = shortened("mnist_lenet.toml", tmp_path, images="2000", epochs="2")
+    finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(DATA)})
+    assert finished.status == 0, finished.output
+    (row,) = results(tmp_path)
+    assert float(row["accuracy"]) > 0.8
+
+
+def test_resnet_takes_cifar(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    (tmp_path / "cifar10").mkdir()
+    for name in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
+        records = generator.integers(0, 256, (8, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        (tmp_path / "cifar10" / name).write_bytes(records.tobytes())
+    file = shortened("cifar_resnet.toml", tmp_path, images="8", batch_size="8", epochs="1")
+    finished = diel("run", file, cwd=tmp_path, environment={"DIEL_DATA": str(tmp_path)})
+    assert finished.status == 0, finished.output
+    (row,) = results(tmp_path)
+    assert 0 <= float(row["accuracy"]) <= 1
+    environment = {"DIEL_DATA": str(tmp_path / "nowhere")}
+    refused = diel("check", file, cwd=tmp_path, environment=environment)
+    assert refused.status == 2
+    assert "dnn.download('cifar10'" in refused.output
 
 
 def test_hello_exchanges_tuples(tmp_path: Path) -> None:

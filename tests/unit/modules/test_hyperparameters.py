@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from dnn import Activation, BatchNorm, Dropout
+from dnn import Activation, BatchNorm, Dropout, NeuralNetwork
 from modules.hyperparameters import (
     DEFAULTS,
     Hyperparameters,
@@ -79,9 +80,35 @@ def test_dropout_and_batch_normalisation_are_layers() -> None:
     assert sum(isinstance(layer, Activation) for layer in plain) == 1
 
 
+def test_convolutions_stand_before_hidden_layers() -> None:
+    wanted = Hyperparameters(channels=[4, 6], depth=2, kernel=5, hidden=[8], batch_norm=True)
+    layers = layers_of(wanted, 64, 3, (1, 8, 8))
+    stage = ["Conv2D", "BatchNorm", "Activation"] * 2 + ["MaxPool2D"]
+    hidden = ["FullyConnected", "BatchNorm", "Activation"]
+    kinds = [type(layer).__name__ for layer in layers]
+    assert kinds == ["Input", "Reshape", *stage, *stage, "Flatten", *hidden, "FullyConnected"]
+    model = NeuralNetwork(layers)
+    shapes = {name: tensor.shape for name, tensor in model.parameters.items()}
+    assert shapes["conv2d_3.weight"] == (6, 4, 5, 5)
+    assert shapes["fully_connected_1.weight"] == (6 * 2 * 2, 8)
+    assert model(np.zeros((2, 64))).shape == (2, 3)
+    keys = {
+        Hyperparameters(**given).plan_key()
+        for given in ({}, {"channels": [4]}, {"channels": [4], "kernel": 5}, {"channels": [4, 4]})
+    }
+    assert len(keys) == 4
+    with pytest.raises(ValueError, match=r"samples are rows of 13 numbers"):
+        layers_of(wanted, 13, 2)
+    with pytest.raises(ValueError, match=r"each stage halves images, and these are of 8 x 8"):
+        layers_of(Hyperparameters(channels=[1, 1, 1, 1]), 64, 3, (1, 8, 8))
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        ({"kernel": 3}, "kernel is of convolutions: give channels"),
+        ({"depth": 2, "channels": []}, "depth is of convolutions: give channels"),
+        ({"channels": [0]}, "greater than or equal to 1"),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum goes with optimizer 'sgd' or 'rmsprop'"),
         ({"beta1": 0.5}, "beta1 goes with optimizer 'adam' or 'adamw', not 'sgd'"),
         ({"optimizer": "adagrad", "smoothing": 0.5}, "smoothing goes with optimizer 'rmsprop'"),
@@ -109,6 +136,8 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], words: str)
         ({"beta1": {"choices": [0.8, 0.9], "if": {"optimizer": "adam"}}}, None),
         ({"beta1": [0.8, 1.0]}, "less than 1"),
         ({"beta3": 0.9}, "no such hyperparameter"),
+        ({"channels": [[4], [4, 8]], "kernel": [3, 5], "depth": [1, 2]}, None),
+        ({"channels": [[], [4]], "kernel": [3, 5]}, "kernel is of convolutions: give channels"),
         ({"dropout": {"from": 0.0, "to": 0.5}, "batch_norm": [True, False]}, None),
     ],
 )

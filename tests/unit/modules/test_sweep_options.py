@@ -262,6 +262,19 @@ def test_what_our_trainer_reports_is_known() -> None:
     assert "did you mean 'accuracy'?" in found["objective"]
 
 
+def test_convolutions_are_of_images() -> None:
+    table = {"space": {"channels": [[], [8]], "epochs": 1}}
+    for dataset, is_table in (("cleveland", True), ("csv", True), ("digits", False)):
+        ours = SimpleNamespace(processes=1, options={"dataset": dataset})
+        where = {**OURS, "modules": {"trainer": ours}}
+        if is_table:
+            found = problems(table, where)
+            text = f"convolutions are of images, and trainer trains on {dataset}: a table"
+            assert text in found["space.channels"]
+        else:
+            SweepOptions.model_validate(table, context=where)
+
+
 @pytest.mark.parametrize(
     "table", [{"early_stopping": "median"}, {"strategy": "cross_entropy", "trials": 9}]
 )

@@ -15,7 +15,7 @@ from dnn.data.downloads import SOURCES
 from modules import tabular, trainer
 from modules.sweep.runners import Limits
 from modules.tabular import load_split
-from modules.trial import Trial
+from modules.trial import Report, Trial
 
 
 def trainer_options(folder: Path, **options: Any) -> trainer.Options:
@@ -111,6 +111,29 @@ def test_a_table_as_data(tmp_path: Path) -> None:
     training, validation = load_split(given, tmp_path)
     assert (training.x.shape, validation.x.shape, training.classes) == ((16, 2), (4, 2), 2)
     assert np.isfinite(training.x).all()
+
+
+def test_convolutional_networks_together_are_as_alone() -> None:
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+    train = trainer.prepare({"dataset": "digits", "standardise": "one scale"}, Path())
+    point = {"channels": [4, 6], "kernel": 3, "hidden": [16], "epochs": 4, "batch_size": 32}
+    trials = [
+        ({**point, "learning_rate": rate}, Report(0, seed, options={}, folder=Path()))
+        for seed, rate in enumerate((0.01, 0.02, 0.03))
+    ]
+    together = train.train_together(trials)
+    for (parameters, report), found in zip(trials, together, strict=True):
+        assert found is not None
+        alone = train(parameters, report)
+        assert {**alone, "training_time_s": 0} == {**found, "training_time_s": 0}
+        assert alone["accuracy"] > 0.7  # one of ten, untrained
+
+
+def test_convolutions_of_rows_fail_by_name() -> None:
+    pytest.importorskip("sklearn", reason="these rows come with scikit-learn")
+    train = trainer.prepare({"dataset": "breast_cancer"}, Path())
+    with pytest.raises(ValueError, match="samples are rows of 30 numbers"):
+        train({"channels": [4]}, Report(0, 0, options={}, folder=Path()))
 
 
 def test_images_as_data(tmp_path: Path) -> None:
