@@ -13,6 +13,6 @@ From the ground up:
 5. `ops`: `CpuOps`, which a plan asks.
 
 Numba is imported by what only compiles: `compiling`, `intrinsics`, `vector_math`, `vectors`,
-`thread_pool_kernels`, `register_tiles`, and the kernels of `direct_rows`, `pooling`, `winograd` and
-`indirect`.
+`thread_pool_kernels`, `register_tiles`, and the kernels of `direct_rows`, `depthwise`, `pooling`,
+`winograd` and `indirect`.
 """

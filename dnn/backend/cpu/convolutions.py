@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dnn.backend.convolution import Convolution, Routine
-from dnn.backend.cpu import batched_gemm, direct_rows, fft, im2col, indirect, winograd
+from dnn.backend.cpu import batched_gemm, depthwise, direct_rows, fft, im2col, indirect, winograd
 
 __all__ = ["ROUTINES"]
 
 ROUTINES: tuple[Callable[[Convolution], Routine | None], ...] = (
+    depthwise.routine,
     winograd.winograd4,
     indirect.routine,
     direct_rows.routine,

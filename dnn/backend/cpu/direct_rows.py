@@ -15,22 +15,29 @@ x. What is cut into parts for threads is the result, so no bit depends on their 
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from functools import cache
 from math import gcd, prod
 from typing import Any, NamedTuple
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.kernels import cuts
 from dnn.backend.cpu.program import Native, Record, address_of
+from dnn.backend.cpu.registers import vector_registers
 from dnn.backend.ops import Array, Step
 
-__all__ = ["ROWS_AT_ONCE", "lanes_of", "routine"]
+__all__ = [
+    "ROWS_AT_ONCE",
+    "SPLIT_OPERATIONS",
+    "Line",
+    "Lines",
+    "lines_of_x",
+    "lines_of_y",
+    "routine",
+]
 
 ROWS_AT_ONCE = 8
 """Rows of the window whose sums the kernel of weights holds at once."""
@@ -40,22 +47,6 @@ SPLIT_OPERATIONS = 2_000_000
 
 MOST_FILTERS, MOST_VECTORS = 8, 12
 """Of a tile."""
-
-
-@cache
-def _registers() -> tuple[int, int]:
-    """Return number and bytes of this processor's vector registers."""
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 32, 64
-    if features.get("avx"):
-        return 16, 32
-    return (16 if platform.machine() in ("x86_64", "AMD64") else 32), 16
-
-
-def lanes_of(code: str) -> int:
-    """Return how many elements a vector register holds."""
-    return _registers()[1] // int(code[1])
 
 
 def routine(problem: Convolution) -> Routine | None:
@@ -164,7 +155,7 @@ def _source(maker: str, code: str, *sizes: int) -> str:
     return f"{module}\n\nkernel = direct_rows_kernels.{made}\n{HEADER}    kernel(r)\n"
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
     """What one row, or one column, of the result meets."""
 
     place: int
@@ -175,30 +166,27 @@ class _Line(NamedTuple):
     taps: int
 
 
-class _Lines(NamedTuple):
+class Lines(NamedTuple):
     """All rows or all columns, and how to get from tap to tap."""
 
-    lines: list[_Line]
+    lines: list[Line]
     input_step: int
     tap_step: int
     is_dense: bool
     """Whether neighbours meet neighbours, wherever they meet the same taps."""
 
 
-def _lines_of_y(
-    out: int, size: int, window: int, stride: int, dilation: int, before: int
-) -> _Lines:
+def lines_of_y(out: int, size: int, window: int, stride: int, dilation: int, before: int) -> Lines:
+    """Return which rows of x each row i of y meets: i stride + r dilation - before."""
     lines = []
     for i in range(out):
         met = [r for r in range(window) if 0 <= i * stride + r * dilation - before < size]
         first = met[0] if met else 0
-        lines.append(_Line(i, i * stride + first * dilation - before, first, len(met)))
-    return _Lines(lines, dilation, 1, stride == 1)
+        lines.append(Line(i, i * stride + first * dilation - before, first, len(met)))
+    return Lines(lines, dilation, 1, stride == 1)
 
 
-def _lines_of_x(
-    out: int, size: int, window: int, stride: int, dilation: int, before: int
-) -> _Lines:
+def lines_of_x(out: int, size: int, window: int, stride: int, dilation: int, before: int) -> Lines:
     """Return which rows of y have met each row h of x: h = i stride + r dilation - before."""
     common = gcd(stride, dilation)
     lines = []
@@ -210,8 +198,8 @@ def _lines_of_x(
             and 0 <= (h + before - r * dilation) // stride < out
         ]
         first = met[0] if met else 0
-        lines.append(_Line(h, (h + before - first * dilation) // stride, first, len(met)))
-    return _Lines(lines, -dilation // common, stride // common, stride == 1)
+        lines.append(Line(h, (h + before - first * dilation) // stride, first, len(met)))
+    return Lines(lines, -dilation // common, stride // common, stride == 1)
 
 
 class _Rows(_Kernel):
@@ -219,7 +207,7 @@ class _Rows(_Kernel):
 
     def __init__(self, problem: Convolution) -> None:
         super().__init__(problem)
-        find = _lines_of_y if problem.kind == "forward" else _lines_of_x
+        find = lines_of_y if problem.kind == "forward" else lines_of_x
         self.down, self.across = (
             find(out, size, window, stride, dilation, padding[0])
             for out, size, window, stride, dilation, padding in zip(
@@ -238,7 +226,7 @@ class _Rows(_Kernel):
             range(min(self.outs, MOST_FILTERS), 0, -1),
             key=lambda block: -(-self.outs // block) * (block + 0.5),
         )
-        self.vectors = min(MOST_VECTORS, _registers()[0] * 3 // 4 // self.block)
+        self.vectors = min(MOST_VECTORS, vector_registers()[0] * 3 // 4 // self.block)
         self.blocks = -(-self.outs // self.block)
         self.units = (problem.models or 1) * self.images * problem.groups
         self.units *= len(self.down.lines) * self.blocks
@@ -266,7 +254,7 @@ class _Rows(_Kernel):
         """Return where each row, and each segment of a row, begins, in bytes, and its taps."""
         rows = [(i * y.row, h * x.row, r * w_row, taps) for i, h, r, taps in self.down.lines]
         segments: list[list[int]] = []
-        last: _Line | None = None
+        last: Line | None = None
         for line in self.across.lines:
             place, of_input, tap, taps = line
             alike = last is not None and (last.tap, last.taps) == (tap, taps)
@@ -312,7 +300,7 @@ class _Weights(_Kernel):
 @cache
 def _tile_of_weights(filters: int, taps: int) -> tuple[int, int]:
     """Return how many filters and taps to hold in registers."""
-    registers = _registers()[0]
+    registers = vector_registers()[0]
 
     def cost(sizes: tuple[int, int]) -> tuple[float, int]:
         block, some = sizes

@@ -16,8 +16,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dnn.backend.cpu.cache import FLAGS
-from dnn.backend.cpu.direct_rows import ROWS_AT_ONCE, lanes_of
+from dnn.backend.cpu.direct_rows import ROWS_AT_ONCE
 from dnn.backend.cpu.intrinsics import address_of_words, pointer, scratch
+from dnn.backend.cpu.registers import lanes_of
 from dnn.backend.cpu.vectors import NUMBERS, WORD, Vectors
 
 __all__ = ["rows_kernel", "weights_kernel"]

@@ -18,10 +18,14 @@ from dnn.backend.convolution import Routine
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.kernels import SPLIT_ELEMENTS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of
+from dnn.backend.cpu.registers import lanes_of
 from dnn.backend.ops import Array, Step
 from dnn.backend.pooling import Pooling
 
 __all__ = ["routine"]
+
+MOST_VECTORS = 4
+"""Of neighbours in a line that are done at once."""
 
 KINDS = ("max", "max_gradient", "average", "average_gradient")
 
@@ -69,7 +73,9 @@ class _Lines(Native):
         (top, _), (left, _) = problem.padding
         self.fields = [*problem.size, inner, *problem.out_size, *problem.window, *problem.stride]
         self.fields += [top, left, address_of(self.counts)]
-        self.source = _source(problem.kind, problem.dtype, inner == 1, not is_exact)
+        line = inner if inner > 1 else problem.out_size[1]
+        vectors = min(MOST_VECTORS, -(-line // lanes_of(problem.dtype)))
+        self.source = _source(problem.kind, problem.dtype, inner == 1, not is_exact, vectors)
 
     def __repr__(self) -> str:
         return f"pooling: {self.problem.kind}"
@@ -98,7 +104,7 @@ class _Lines(Native):
 
 
 @cache
-def _source(kind: str, code: str, is_row: bool, overlaps: bool) -> str:
-    made = f"pooling_kernels.pooling_kernel({kind!r}, {code!r}, {is_row}, {overlaps})"
+def _source(kind: str, code: str, *shape: int) -> str:
+    made = f"pooling_kernels.pooling_kernel({kind!r}, {code!r}, {', '.join(map(str, shape))})"
     module = "from dnn.backend.cpu import pooling_kernels"
     return f"{module}\n\nkernel = {made}\n{HEADER}    kernel(r)\n"

@@ -18,13 +18,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from dnn.backend.cpu.cache import FLAGS
-from dnn.backend.cpu.direct_rows import lanes_of
+from dnn.backend.cpu.registers import lanes_of
 from dnn.backend.cpu.vectors import NUMBERS, WORD, Vectors
 
 __all__ = ["pooling_kernel"]
-
-VECTORS = 4
-"""Of neighbours in a line that are done at once."""
 
 
 class _Taps:
@@ -71,8 +68,8 @@ class _Taps:
             self.v.store(values, at, mask)
 
 
-def _tile(kind, code, is_row, overlaps):
-    """Return what does some vectors of a line; a gradient adds to dx where windows overlap."""
+def _tile(kind, code, is_row, overlaps, vectors):
+    """Return what does so many vectors of a line; a gradient adds to dx where windows overlap."""
 
     @intrinsic
     def tile(context, x, y, given, rows, columns, x_row, x_tap, left, first, width, stride, counts):
@@ -81,8 +78,8 @@ def _tile(kind, code, is_row, overlaps):
         def generate(context, builder, signature, arguments):
             x, y, given, rows, columns, x_row, x_tap, left, first, width, stride, counts = arguments
             v = Vectors(code, builder)
-            masks = [v.mask(builder.sub(left, WORD(i * v.lanes))) for i in range(VECTORS)]
-            lines = [builder.add(y, WORD(i * v.bytes)) for i in range(VECTORS)]
+            masks = [v.mask(builder.sub(left, WORD(i * v.lanes))) for i in range(vectors)]
+            lines = [builder.add(y, WORD(i * v.bytes)) for i in range(vectors)]
             start = builder.add(x, given) if kind == "max_gradient" else x
             shape = rows, columns, (x_row, x_tap), masks, (first, width, stride)
             taps = _Taps(v, is_row, start, *shape)
@@ -111,7 +108,7 @@ def _tile(kind, code, is_row, overlaps):
                 spread(lambda number, i: parts[i])
                 return context.get_dummy_value()
 
-            found = v.variables(VECTORS)
+            found = v.variables(vectors)
             for variable in found:
                 builder.store(zero if kind == "average" else least, variable)
             if kind == "average":
@@ -125,7 +122,7 @@ def _tile(kind, code, is_row, overlaps):
                 return context.get_dummy_value()
 
             # NaN is larger than all.
-            where = v.variables(VECTORS)
+            where = v.variables(vectors)
             for variable in where:
                 builder.store(v.splat(v.element(-1)), variable)
             with taps.each() as (number, places):
@@ -177,13 +174,14 @@ def _zeros(code):
     return store_zeros
 
 
-def pooling_kernel(kind, code, is_row, overlaps):
+def pooling_kernel(kind, code, is_row, overlaps, vectors):
     """Return the kernel of `pooling`, where a line is a row of windows or lies within one.
 
     `overlaps` says of a gradient that dx is added to zeros, since windows overlap or leave gaps.
     """
-    tile, store_zeros = _tile(kind, code, is_row, overlaps), _zeros(code)
+    tile, store_zeros = _tile(kind, code, is_row, overlaps, vectors), _zeros(code)
     item, lanes = NUMBERS[code][2], lanes_of(code)
+    some = vectors * lanes
     clears = overlaps and kind.endswith("gradient")
 
     @njit(**FLAGS)
@@ -210,7 +208,7 @@ def pooling_kernel(kind, code, is_row, overlaps):
                     last = w + columns if is_row else min(w + columns, width)
                     x = x_map + (first_row * width + first) * inner * item
                     count = counts + (i * out_width + j) * item
-                    for k in range(0, length, VECTORS * lanes):
+                    for k in range(0, length, some):
                         tile(
                             x,
                             y + k * item,
@@ -225,11 +223,11 @@ def pooling_kernel(kind, code, is_row, overlaps):
                             across,
                             count,
                         )
-                        x += VECTORS * lanes * item * (across if is_row else 1)
+                        x += some * item * (across if is_row else 1)
                         if is_row:
-                            first += VECTORS * lanes * across
-                            last += VECTORS * lanes * across
-                            count += VECTORS * lanes * item
+                            first += some * across
+                            last += some * across
+                            count += some * item
                     y += length * item
 
     return kernel

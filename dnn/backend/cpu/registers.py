@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
-__all__ = ["Registers", "registers"]
+__all__ = ["Registers", "lanes_of", "registers", "vector_registers"]
 
 
 class Registers(NamedTuple):
@@ -30,12 +30,24 @@ class Registers(NamedTuple):
 
 
 @cache
-def registers() -> Registers:
-    """Return the sizes for the processor that this process runs on."""
+def vector_registers() -> tuple[int, int]:
+    """Return number and bytes of the vector registers of this processor."""
     features = llvm.get_host_cpu_features()
     if features.get("avx512f"):
-        return Registers(16, 32, 8)
+        return 32, 64
     if features.get("avx2"):
-        return Registers(8, 16, 4)
+        return 16, 32
     # 128 bits: NEON has 32 registers, SSE 16.
-    return Registers(4, 8, 8 if platform.machine() in ("aarch64", "arm64") else 4)
+    return (32 if platform.machine() in ("aarch64", "arm64") else 16), 16
+
+
+@cache
+def registers() -> Registers:
+    """Return the sizes for the processor that this process runs on."""
+    count, size_bytes = vector_registers()
+    return Registers(size_bytes // 4, size_bytes // 2, count // 4)
+
+
+def lanes_of(code: str) -> int:
+    """Return how many elements of a type, ``"f4"`` or ``"f8"``, a vector register holds."""
+    return vector_registers()[1] // int(code[1])

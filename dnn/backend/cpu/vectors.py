@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from dnn.backend.cpu.direct_rows import lanes_of
+from dnn.backend.cpu.registers import lanes_of
 
 __all__ = ["NUMBERS", "WORD", "Vectors"]
 

@@ -9,7 +9,7 @@ from dnn.backend import Convolution, Ops, empty
 
 pytest.importorskip("numba")
 
-from dnn.backend.cpu import direct_rows
+from dnn.backend.cpu import depthwise, direct_rows
 from dnn.backend.cpu.program import Program
 
 TOLERANCE = {"f4": 1e-5, "f8": 1e-13}
@@ -96,6 +96,33 @@ def test_parts_and_models_have_the_bits_of_one(kind, monkeypatch):
             of_k = [x[k] if has else x for x, has in zip(inputs, stacked, strict=True)]
             one = run(direct_rows.routine(alone), alone, of_k)
             np.testing.assert_array_equal(one, together[k])
+
+
+@pytest.mark.parametrize("kind", ["forward", "data", "weights"])
+def test_channels_by_themselves(kind, monkeypatch):
+    monkeypatch.setattr(depthwise, "SPLIT_OPERATIONS", 0)
+    generator = np.random.default_rng(8)
+    for channels in (1, 5, 16, 40, 130, 64, 3, 70):
+        given = drawn(generator, kind)
+        problem = replace(
+            given, layout="NHWC", groups=channels, channels=channels, filters=channels
+        )
+        inputs = inputs_of(problem, generator)
+        routine = depthwise.routine(problem)
+        found = run(routine, problem, inputs)
+        exact = replace(problem, dtype="f8")
+        (oracle,) = Ops().convolutions(exact)
+        expected = run(oracle, exact, [x.astype("f8") for x in inputs])
+        error = np.abs(found - expected).max() / (np.abs(expected).max() or 1)
+        assert error < TOLERANCE[problem.dtype], problem
+        in_parts = np.full_like(found, np.nan)
+        space = empty(Ops(), (routine.workspace_bytes,), np.uint8)
+        *before, (kernel, arguments) = routine.steps(inputs, in_parts, space)
+        for function, turned in before:
+            function(*turned)
+        Program(kernel.parts(arguments, 2), arguments).run()
+        np.testing.assert_array_equal(in_parts, found)
+    assert depthwise.routine(replace(problem, groups=1)) is None
 
 
 def test_it_leaves_to_others_what_it_is_not_for():

@@ -9,11 +9,13 @@ from dnn.errors import ConfigurationError, DataError, LabelError, ShapeError
 from dnn.layers import (
     Activation,
     BatchNorm,
+    Conv2D,
     Dropout,
     Flatten,
     FullyConnected,
     Input,
     LayerNorm,
+    MaxPool2D,
     Output,
     Residual,
 )
@@ -38,6 +40,10 @@ LAYERS = {
     "residual": lambda: [
         *(Input(2, 3), Flatten(), FullyConnected(7)),
         *(Residual([FullyConnected(7), Activation("relu")]), FullyConnected(3), Output(3)),
+    ],
+    "images": lambda: [
+        *(Input(1, 2, 3), Conv2D(3, 2, padding="same"), Activation("relu"), MaxPool2D((1, 2))),
+        *(Conv2D(4, (2, 1)), Activation("tanh"), Flatten(), FullyConnected(3)),
     ],
     "one unit": lambda: [Input(6), FullyConnected(1), Activation("tanh"), FullyConnected(3)],
 }

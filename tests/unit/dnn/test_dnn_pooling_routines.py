@@ -30,7 +30,7 @@ def drawn(kind, layout, generator):
     size = tuple(int(n + generator.integers(0, 7)) for n in window)
     dtype = ("f4", "f8")[generator.integers(2)]
     stride = tuple(map(int, generator.integers(1, 4, 2)))
-    images, channels = (int((1, 2, 19)[i]) for i in generator.integers(0, 3, 2))
+    images, channels = (int((1, 2, 70)[i]) for i in generator.integers(0, 3, 2))
     counts = kind.startswith("average") and bool(generator.integers(2))
     return Pooling(kind, layout, dtype, images, channels, size, window, stride, padding, counts)
 
