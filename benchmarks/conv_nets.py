@@ -220,7 +220,7 @@ def dnn_layers(net: Net) -> list[Any]:
             elif kind == "pool":
                 layers.append(dnn.MaxPool2D(rest[0]))
             elif kind == "mean":
-                layers.append(dnn.GlobalAvgPool())
+                layers.append(dnn.GlobalAvgPool2D())
             elif kind == "flatten":
                 layers.append(dnn.Flatten())
             elif kind == "dense":
