@@ -1,0 +1,196 @@
+"""2,000 seeded random shapes against PyTorch in float64: values and gradients of each operation.
+
+A failure names its operation and seed: ``CASES["convolution"](torch, random.Random(17))`` is case
+17 again.
+"""
+
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dnn import graph
+from dnn.backend import Convolution, empty, ops_for
+from dnn.backend.convolution import LAYOUTS, image_view
+
+OPS = ops_for("cpu")
+ERROR = 5e-6
+"""Of the largest value, in float32, for sums of up to some hundred products."""
+
+OF_WINOGRAD = {"winograd4": 1e-4, "winograd2": 1e-5}
+"""Its transforms add up and cancel."""
+
+
+def normal(draw, *shape):
+    return np.random.default_rng(draw.getrandbits(32)).normal(size=shape).astype("f4")
+
+
+def tensors(torch, *arrays):
+    return [torch.tensor(x.astype("f8"), requires_grad=True) for x in arrays]
+
+
+def check(found, expected, error, what):
+    expected = expected.detach().numpy()
+    wrong = np.abs(found - expected).max() / max(1, np.abs(expected).max())
+    assert wrong < error, f"{what}: {wrong}"
+
+
+def pair(draw, low, high):
+    return draw.randint(low, high), draw.randint(low, high)
+
+
+def convolution(torch, draw):
+    """Every routine that takes the problem, in every kind, in one of the layouts."""
+    groups = draw.choice([1, 1, 1, 2, 3])
+    window = draw.choice([(3, 3), (3, 3), (1, 1), pair(draw, 1, 5)])
+    stride = draw.choice([(1, 1), (1, 1), (2, 2), pair(draw, 1, 3)])
+    dilation = draw.choice([(1, 1), (1, 1), (1, 1), pair(draw, 1, 2)])
+    padding = pair(draw, 0, 2)
+    size = tuple(
+        max(1, (taps - 1) * apart + 1 - 2 * pad) + draw.randint(0, 6)
+        for taps, apart, pad in zip(window, dilation, padding, strict=True)
+    )
+    images, channels, filters = draw.randint(1, 4), draw.randint(1, 6), draw.randint(1, 6)
+    x = normal(draw, images, groups * channels, *size)
+    w = normal(draw, groups * filters, channels, *window)
+    theirs = tensors(torch, x, w)
+    y = torch.nn.functional.conv2d(*theirs, None, stride, padding, dilation, groups)
+    dy = normal(draw, *y.shape)
+    y.backward(torch.tensor(dy.astype("f8")))
+    expected = {"forward": y, "data": theirs[0].grad, "weights": theirs[1].grad}
+    layout = draw.choice(LAYOUTS)
+    axes = ["NCHW".index(letter) for letter in layout]
+    mine = {"x": x.transpose(axes).copy(), "w": w, "dy": dy.transpose(axes).copy()}
+    for kind, names in {"forward": "x w", "data": "dy w", "weights": "x dy"}.items():
+        problem = Convolution(
+            *(kind, layout, "f4", None, (False, False), images, groups * channels, size),
+            *(groups * filters, window, stride, dilation),
+            tuple((pad, pad) for pad in padding),
+            groups,
+        )
+        for routine in OPS.convolutions(problem):
+            out = empty(OPS, problem.shapes[2], "f4")
+            out.fill(np.nan)
+            workspace = OPS.memory(routine.workspace_bytes)
+            inputs = [mine[name] for name in names.split()]
+            for function, arguments in routine.steps(inputs, out, workspace):
+                function(*arguments)
+            found = out if kind == "weights" else image_view(out, layout)
+            error = OF_WINOGRAD.get(routine.name, ERROR)
+            check(found, expected[kind], error, f"{routine.name} of {problem}")
+
+
+def compare(torch, draw, arrays, ours, theirs, error=ERROR):
+    """Compare what a function of nodes and one of tensors return, and all gradients."""
+    nodes = [graph.placeholder(x.shape, np.float32) for x in arrays]
+    y = ours(*nodes)
+    given = tensors(torch, *arrays)
+    expected = theirs(*given)
+    v = normal(draw, *y.shape)
+    slopes = graph.gradients(y, nodes, graph.constant(v, np.float32))
+    found = graph.run_eagerly([y, *slopes], dict(zip(nodes, arrays, strict=True)), OPS)
+    expected.backward(torch.tensor(v.astype("f8")))
+    for i, (one, other) in enumerate(zip(found, [expected, *(x.grad for x in given)], strict=True)):
+        check(one, other, error, f"result {i} from {[x.shape for x in arrays]}")
+
+
+def pooling(torch, draw):
+    window, stride = pair(draw, 1, 4), pair(draw, 1, 3)
+    padding = tuple(draw.randint(0, taps // 2) for taps in window)
+    size = tuple(taps + draw.randint(0, 6) for taps in window)
+    x = normal(draw, draw.randint(1, 4), draw.randint(1, 6), *size)
+    how = {"stride": stride, "padding": padding}
+    if draw.random() < 0.5:
+        ours, theirs = graph.max_pool2d, torch.nn.functional.max_pool2d
+    else:
+        ours = graph.average_pool2d
+        theirs = partial(torch.nn.functional.avg_pool2d, count_include_pad=False)
+    compare(torch, draw, [x], lambda x: ours(x, window, **how), lambda x: theirs(x, window, **how))
+
+
+def batch_norm(torch, draw):
+    channels = draw.randint(1, 7)
+    x = normal(draw, draw.randint(2, 5), channels, *pair(draw, 2, 6))
+    arrays = [x, normal(draw, channels), normal(draw, channels)]
+    compare(
+        torch,
+        draw,
+        arrays,
+        lambda x, scale, shift: graph.batch_norm(x, scale, shift, 1, 1e-5).values,
+        lambda *given: torch.nn.functional.batch_norm(
+            given[0], None, None, *given[1:], training=True
+        ),
+        1e-4,
+    )
+
+
+def upsampling(torch, draw):
+    factor = pair(draw, 1, 4)
+    x = normal(draw, *pair(draw, 1, 4), *pair(draw, 1, 6))
+
+    def ours(x):
+        n, c, h, w = x.shape
+        wide = graph.broadcast_to(
+            graph.reshape(x, (n, c, h, 1, w, 1)), (n, c, h, factor[0], w, factor[1])
+        )
+        return graph.reshape(wide, (n, c, h * factor[0], w * factor[1]))
+
+    compare(torch, draw, [x], ours, torch.nn.Upsample(scale_factor=factor, mode="nearest"))
+
+
+def recurrence(torch, draw):
+    cell = draw.choice(["tanh", "relu", "lstm", "gru"])
+    steps, batch, features, units = (draw.randint(1, 6) for _ in range(4))
+    wide = units * {"lstm": 4, "gru": 3}.get(cell, 1)
+    shapes = [(steps, batch, features), (wide, features), (wide, units), (wide,), (wide,)]
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(cell, torch.nn.RNN)
+    options = {"nonlinearity": cell} if kind is torch.nn.RNN else {}
+    module = kind(features, units, dtype=torch.float64, **options)
+
+    def theirs(x, *weights):
+        names = [name for name, _ in module.named_parameters()]
+        given = dict(zip(names, weights, strict=True))
+        return torch.func.functional_call(module, given, (x,))[0]
+
+    compare(
+        torch,
+        draw,
+        [0.5 * normal(draw, *shape) for shape in shapes],
+        lambda *nodes: graph.recurrent(*nodes, cell=cell).states,
+        theirs,
+        2e-5,
+    )
+
+
+CASES = {
+    convolution: 1200,
+    pooling: 400,
+    batch_norm: 150,
+    upsampling: 100,
+    recurrence: 150,
+}
+
+
+@pytest.fixture
+def one_thread():
+    """PyTorch on one thread: for such shapes others only cost."""
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield torch
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_random_shapes_agree_with_torch(case, one_thread):
+    for seed in range(CASES[case]):
+        try:
+            case(one_thread, random.Random(seed))
+        except Exception as error:
+            error.add_note(f"{case.__name__}, seed {seed}")
+            raise
+
+
+def test_there_are_2000():
+    assert sum(CASES.values()) == 2000
