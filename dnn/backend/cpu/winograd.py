@@ -137,7 +137,8 @@ class _Task(NamedTuple):
         """What all transformed weights take; they are kept where there are many tiles."""
         if self.few or self.kind == "weights":
             return 0
-        return self.points * self.padded_channels * self.panels * row_bytes()
+        blocks = -(-self.padded_channels // self.depth)
+        return self.points * self.panels * (self.padded_channels * row_bytes() + blocks * _gap())
 
     @property
     def geometry(self) -> list[int]:
@@ -171,17 +172,23 @@ class _Task(NamedTuple):
             gradients = most * across * row
             depth = min(self.depth, length) if self.few else length
             sums = depth * (1 if self.few else across) * row
-            return zeros + self.points * (tiles + gradients + sums)
+            blocks = 1 if self.few else -(-length // self.depth) * across
+            return zeros + self.points * (tiles + gradients + sums + (2 + blocks) * _gap())
         most = round_up(min(self.chunk, length), rows)
         zeros = self.padded_channels * FLOAT_BYTES + row
         tiles = most * (self.padded_channels + lanes) * FLOAT_BYTES
         block = min(self.depth, self.padded_channels) * row if self.few else 0
-        return zeros + self.points * (most * row + tiles + block)
+        return zeros + self.points * (most * row + tiles + block + 3 * _gap())
 
     @property
     def depth(self) -> int:
         """Channels of a block of weights."""
         return DEPTH
+
+
+def _gap() -> int:
+    """Return the bytes between the planes of points."""
+    return registers().lanes * FLOAT_BYTES
 
 
 @cache

@@ -46,6 +46,9 @@ from dnn.backend.cpu.winograd import TAPS, WINDOW, matrices
 
 __all__ = ["forward_2", "forward_4", "gradient_2", "gradient_4", "weights_2", "weights_4"]
 
+GAP = VECTOR_BYTES
+"""Between planes: a distance of a power of two would put all points into the same few places of the
+first cache."""
 PIECE_FLOATS = LANES * TAPS * PANEL
 PIECE_BYTES = FLOAT_BYTES * PIECE_FLOATS
 """Of the weights of as many channels as a vector has lanes, and of the filters of a panel."""
@@ -265,6 +268,7 @@ def _kernels(tile):
         stored as (channels, filters).
         """
         piece = scratch(PIECE_BYTES)
+        plane = number * ROW_BYTES + GAP
         first = panel * PANEL
         width = min(PANEL, filters - first)
         tap_bytes = TAPS * FLOAT_BYTES
@@ -286,7 +290,13 @@ def _kernels(tile):
             for i in range(LANES):
                 for v in range(0, ROW_BYTES, VECTOR_BYTES):
                     to = target + (c - channel + i) * ROW_BYTES + v
-                    transform_window(start + i * TAPS * ROW_BYTES + v, step, to, number * ROW_BYTES)
+                    transform_window(start + i * TAPS * ROW_BYTES + v, step, to, plane)
+
+    @njit(**FLAGS)
+    def block_offset(panel, channel, padded, depth):
+        """Return where the transformed weights of a block of channels begin."""
+        blocks = panel * ((padded + depth - 1) // depth) + channel // depth
+        return ((panel * padded + channel) * ROW_BYTES + blocks * GAP) * points
 
     @njit(**FLAGS)
     def weights(r):
@@ -296,7 +306,7 @@ def _kernels(tile):
         padded = (channels + LANES - 1) // LANES * LANES
         for panel in range(first_panel, last_panel):
             for c in range(0, padded, depth):
-                to = target + (panel * padded + c) * points * ROW_BYTES
+                to = target + block_offset(panel, c, padded, depth)
                 transform_weights(
                     w, flipped, channels, filters, panel, c, min(depth, padded - c), to
                 )
@@ -349,36 +359,37 @@ def _kernels(tile):
         zeros = space
         outside = zeros + padded * FLOAT_BYTES
         sums = outside + ROW_BYTES
-        tiles = sums + points * most * ROW_BYTES
-        block = tiles + points * most * tile_bytes
+        tiles = sums + points * (most * ROW_BYTES + GAP)
+        block = tiles + points * (most * tile_bytes + GAP)
         clear(zeros, padded)
         for first in range(first_tile, last_tile, chunk):
             count = min(chunk, last_tile - first)
             rows = (count + ROWS - 1) // ROWS * ROWS
+            plane, sum_plane = rows * tile_bytes + GAP, rows * ROW_BYTES + GAP
             gather_input(
                 x, height, width, channels, 0, padded, down, right,
                 tiles_down, tiles_across, first, count, rows,
-                tiles, rows * tile_bytes, tile_bytes, ROW_BYTES, zeros,
+                tiles, plane, tile_bytes, ROW_BYTES, zeros,
             )  # fmt: skip
             for panel in range(first_panel, last_panel):
                 for c in range(0, padded, depth):
                     number = min(depth, padded - c)
                     u = block
                     if given != 0:
-                        u = given + (panel * padded + c) * points * ROW_BYTES
+                        u = given + block_offset(panel, c, padded, depth)
                     else:
                         transform_weights(w, flipped, channels, filters, panel, c, number, u)
                     for point in range(points):
-                        a = tiles + point * rows * tile_bytes + c * FLOAT_BYTES
-                        b = u + point * number * ROW_BYTES
-                        s = sums + point * rows * ROW_BYTES
+                        a = tiles + point * plane + c * FLOAT_BYTES
+                        b = u + point * (number * ROW_BYTES + GAP)
+                        s = sums + point * sum_plane
                         for t in range(0, rows, ROWS):
                             product_of_rows(
                                 a + t * tile_bytes, tile_bytes, b, number,
                                 s + t * ROW_BYTES, ROW_BYTES, c,
                             )  # fmt: skip
                 inverse(
-                    sums, rows * ROW_BYTES, out, out_height, out_width, filters, panel,
+                    sums, sum_plane, out, out_height, out_width, filters, panel,
                     tiles_down, tiles_across, first, count, bias, lowest, outside,
                 )  # fmt: skip
 
@@ -392,7 +403,7 @@ def _kernels(tile):
                 for v in range(0, ROW_BYTES, VECTOR_BYTES):
                     source = sums + (c + i) * ROW_BYTES + v
                     to = piece + i * TAPS * ROW_BYTES + v
-                    window_of_points(source, number * ROW_BYTES, to, ROW_BYTES)
+                    window_of_points(source, number * ROW_BYTES + GAP, to, ROW_BYTES)
             depth = min(LANES, channels - channel - c)
             place = dw + (panel * PANEL * channels + channel + c) * TAPS * FLOAT_BYTES
             transposed(piece, ROW_BYTES, depth * TAPS, width, place, channels * TAPS * FLOAT_BYTES)
@@ -412,20 +423,21 @@ def _kernels(tile):
         zeros = space
         widest = max(channels + LANES, filters + PANEL)
         tiles = zeros + (widest + LANES - 1) // LANES * VECTOR_BYTES
-        gradients = tiles + points * most * tile_bytes
-        sums = gradients + points * most * panels * ROW_BYTES
+        gradients = tiles + points * (most * tile_bytes + GAP)
+        sums = gradients + points * (most * panels * ROW_BYTES + GAP)
         clear(zeros, widest)
         for first in range(0, all_tiles, chunk):
             count = min(chunk, all_tiles - first)
+            plane, gradient_plane = count * tile_bytes + GAP, count * panels * ROW_BYTES + GAP
             gather_input(
                 x, height, width, channels, first_channel, last_channel, down, right,
                 tiles_down, tiles_across, first, count, count,
-                tiles, count * tile_bytes, tile_bytes, ROW_BYTES, zeros,
+                tiles, plane, tile_bytes, ROW_BYTES, zeros,
             )  # fmt: skip
             gather_gradients(
                 dy, out_height, out_width, filters, first_panel * PANEL, last_panel * PANEL, 0, 0,
                 tiles_down, tiles_across, first, count, count,
-                gradients, count * panels * ROW_BYTES, ROW_BYTES, count * ROW_BYTES, zeros,
+                gradients, gradient_plane, ROW_BYTES, count * ROW_BYTES, zeros,
             )  # fmt: skip
             for c in range(0, own, depth):
                 number = min(depth, own - c)
@@ -433,10 +445,11 @@ def _kernels(tile):
                     total = sums
                     if all_tiles > chunk:
                         total += (c * panels + p * number) * points * ROW_BYTES
+                        total += (c // depth * panels + p) * points * GAP
                     for point in range(points):
-                        a = tiles + point * count * tile_bytes + c * FLOAT_BYTES
-                        b = gradients + (point * panels + p) * count * ROW_BYTES
-                        s = total + point * number * ROW_BYTES
+                        a = tiles + point * plane + c * FLOAT_BYTES
+                        b = gradients + point * gradient_plane + p * count * ROW_BYTES
+                        s = total + point * (number * ROW_BYTES + GAP)
                         for i in range(0, number, ROWS):
                             product_of_columns(
                                 a + i * FLOAT_BYTES, tile_bytes, b, count,
