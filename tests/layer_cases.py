@@ -48,6 +48,8 @@ LAYERS = {
     "GRU": lambda shape: GRU(2, layers=2, bidirectional=True, initial="trained"),
     "LSTM": lambda shape: LSTM(2, layers=2, dropout=0.3, return_sequences=True),
     "LSTM in both directions": lambda shape: LSTM(2, bidirectional=True, initial="trained"),
+    "LSTM normalised": lambda shape: LSTM(3, bidirectional=True, layer_norm=True),
+    "GRU normalised": lambda shape: GRU(3, layer_norm=True, return_sequences=True),
     "RNN": lambda shape: RNN(3, bias=False, return_sequences=True),
     "Reshape": lambda shape: Reshape(*reversed(shape)),
     "Residual": lambda shape: Residual(
@@ -69,7 +71,10 @@ IMAGES = {
 }
 LAYERS |= IMAGES
 VECTORS_ONLY = {"FullyConnected", "FullyConnected without bias"}
-SEQUENCES_ONLY = {"Conv1D", "Conv1D without bias", "GRU", "LSTM", "LSTM in both directions", "RNN"}
+SEQUENCES_ONLY = {
+    *("Conv1D", "Conv1D without bias", "GRU", "GRU normalised", "LSTM", "LSTM in both directions"),
+    *("LSTM normalised", "RNN"),
+}
 
 
 class Alone:

@@ -31,7 +31,19 @@ from dnn.backend.formula_numpy import (
     number_text,
 )
 
-__all__ = ["ADD", "COPY", "RELU", "Formula", "Language", "Step", "UpdateFormula", "Writer"]
+__all__ = [
+    "ADD",
+    "COPY",
+    "MULTIPLY",
+    "RELU",
+    "SIGMOID",
+    "TANH",
+    "Formula",
+    "Language",
+    "Step",
+    "UpdateFormula",
+    "Writer",
+]
 
 Step = tuple[Callable[..., object], tuple[Any, ...]]
 """A function and the arguments to call it with: what a plan is a list of."""
@@ -227,7 +239,10 @@ COPY = Formula("copy", "x", "x")
 """The same values, maybe in another type."""
 
 ADD = Formula("add", "a b", "a + b")
+MULTIPLY = Formula("multiply", "a b", "a * b")
 RELU = Formula("relu", "x", "max(x, 0)")
+SIGMOID = Formula("sigmoid", "x", "exp(min(x, 0)) / (1 + exp(-abs(x)))")
+TANH = Formula("tanh", "x", "tanh(x)")
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dnn.backend.formula import ADD, Formula, Step
+from dnn.backend.formula import ADD, MULTIPLY, SIGMOID, TANH, Formula, Step
 
 if TYPE_CHECKING:
     from dnn.backend.ops import Array, Ops
@@ -165,8 +165,6 @@ class GradientArrays(NamedTuple):
     workspace: Any
 
 
-_SIGMOID = Formula("sigmoid", "x", "exp(min(x, 0)) / (1 + exp(-abs(x)))")
-_TANH = Formula("tanh", "x", "tanh(x)")
 _SUM = Formula("sum_of_products", "y x b c", "(x + b) + (y + c)")
 _NEW = Formula("gru_new", "x b reset y", "tanh((x + b) + reset * y)")
 _CELL = Formula("lstm_cell", "i f g c length t", "f * c + i * g if length > t else c")
@@ -186,7 +184,6 @@ _D_UPDATE = Formula(
     "gru_d_update", "d h n u length t", "d * (h - n) * (u * (1 - u)) if length > t else 0"
 )
 _D_NEW = Formula("gru_d_new", "d u n length t", "d * (1 - u) * (1 - n * n) if length > t else 0")
-_MULTIPLY = Formula("multiply", "a b", "a * b")
 _SCALED = Formula("scaled_in_length", "d x length t", "d * x if length > t else d")
 _PAST_END = Formula("past_end", "d length t", "0 if length > t else d")
 _D_IF = {
@@ -251,8 +248,8 @@ def recurrence_steps(
             write(_SUM, gates, x, bias, hidden_bias, out=gates)
             i, f, g, o = _cut(gates, 4)
             for gate in (i, f, o):
-                write(_SIGMOID, gate, out=gate)
-            write(_TANH, g, out=g)
+                write(SIGMOID, gate, out=gate)
+            write(TANH, g, out=g)
             c = of.cells[before]
             write(_CELL, i, f, g, c, *alive, out=of.cells[after])
             write(_OUTPUT, o, of.cells[after], h, *alive, out=y)
@@ -264,7 +261,7 @@ def recurrence_steps(
             write(
                 _SUM, both, x[:, : 2 * units], bias[: 2 * units], hidden_bias[: 2 * units], out=both
             )
-            write(_SIGMOID, both, out=both)
+            write(SIGMOID, both, out=both)
             write(_NEW, x[:, 2 * units :], bias[2 * units :], reset, scaled, out=new)
             write(_BLEND, both[:, units:], new, h, *alive, out=y)
         else:
@@ -298,7 +295,7 @@ def gradient_steps(ops: Ops, of: Recurrence, gradients: GradientArrays) -> list[
         if of.cell.name == "lstm":
             i, f, g, o = _cut(of.gates[t], 4)
             di, df, dg, do = _cut(dx, 4)
-            write(_TANH, of.cells[after], out=product)
+            write(TANH, of.cells[after], out=product)
             write(_D_CELL, dc, dh, o, product, *alive, out=dc)
             write(_D_SIGMOID, dc, g, i, *alive, out=di)
             write(_D_SIGMOID, dc, of.cells[before], f, *alive, out=df)
@@ -316,7 +313,7 @@ def gradient_steps(ops: Ops, of: Recurrence, gradients: GradientArrays) -> list[
             write(_SCALED, dh, update, *alive, out=dh)
             units = of.units
             write.steps.append((ops.copy, (dx[:, : 2 * units], hidden[:, : 2 * units])))
-            write(_MULTIPLY, dn, reset, out=hidden[:, 2 * units :])
+            write(MULTIPLY, dn, reset, out=hidden[:, 2 * units :])
         else:
             write(_D_IF[of.cell.name], dh, y, *alive, out=dx)
             write(_PAST_END, dh, *alive, out=dh)

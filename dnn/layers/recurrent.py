@@ -18,7 +18,8 @@ from dnn.errors import (
     explains_arguments,
 )
 from dnn.graph import operations
-from dnn.graph.node import Node, Shape
+from dnn.graph.node import Node, Shape, constant
+from dnn.graph.operations.activations import ACTIVATIONS
 from dnn.graph.operations.convolution import pair_of
 from dnn.initializers import Initializer, initializer_of, normal, uniform, zeros
 from dnn.layers.basic import Input
@@ -163,6 +164,7 @@ class Recurrent(Layer):
         bias: bool = True,
         lengths: SequenceInput | None = None,
         initial: str = "zeros",
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -184,6 +186,7 @@ class Recurrent(Layer):
         self.with_bias = bias
         self.lengths = lengths
         self.initial = initial
+        self.layer_norm = layer_norm
 
     def build(self, shape: Shape) -> None:
         """Declare weights, biases and trained starts of each layer and direction."""
@@ -203,6 +206,9 @@ class Recurrent(Layer):
                     shapes |= {"bias_ih": (wide,), "bias_hh": (wide,)}
                 for name, of_weight in shapes.items():
                     self.parameter(name + end, of_weight, start)
+                if self.layer_norm:
+                    for name, length in zip(self._norms(), (wide, wide, self.units), strict=False):
+                        self.parameter(name + end, (length,), "ones")
                 for name in self.starts if self.initial == "trained" else ():
                     self.parameter(name + end, (self.units,), "zeros")
             features = self.units * (1 + self.bidirectional)
@@ -230,6 +236,10 @@ class Recurrent(Layer):
             return operations.transpose(states, (1, 0, 2))
         return operations.concat(last, -1)
 
+    def _norms(self) -> list[str]:
+        """Return what the names of scales begin with: of inputs, of states, of an LSTM's cell."""
+        return ["norm_ih", "norm_hh", *(["norm_cell"] if "c0" in self.starts else [])]
+
     def _direction(self, x: Node, end: str, lengths: Node | None) -> operations.Recurrent:
         """Run the cell of a layer and a direction over `x`, of shape (steps, batch, features)."""
         nodes = (declared.node for declared in self.parameters)
@@ -243,11 +253,78 @@ class Recurrent(Layer):
         ]
         assert weights[0] is not None
         assert weights[1] is not None
+        if self.layer_norm:
+            scales = [known[name + end] for name in self._norms()]
+            return normalised(
+                x, weights, scales, starts, cell=self.cell, lengths=lengths,
+                reverse=end.endswith("_reverse"),
+            )  # fmt: skip
         return operations.recurrent(
             x, weights[0], weights[1], weights[2], weights[3],
             cell=self.cell, lengths=lengths, first=starts[0],
             first_cell=starts[1] if len(starts) > 1 else None, reverse=end.endswith("_reverse"),
         )  # fmt: skip
+
+
+EPSILON = 1e-5
+"""Added to variances, as in `LayerNorm`."""
+
+
+def normalised(
+    x: Node,
+    weights: Sequence[Node | None],
+    scales: Sequence[Node],
+    starts: Sequence[Node | None],
+    *,
+    cell: str,
+    lengths: Node | None,
+    reverse: bool,
+) -> operations.Recurrent:
+    """Run a cell with layer normalisation over `x`, of shape (steps, batch, features).
+
+    `weights` and `starts` are those of `dnn.graph.recurrent`, `scales` of the products of inputs
+    and states and of the cell.
+    """
+    steps, batch, _ = x.shape
+    weight, hidden_weight, bias, hidden_bias = weights
+    assert weight is not None
+    assert hidden_weight is not None
+    units = hidden_weight.shape[1]
+    nothing = constant(np.zeros((batch, units)), x.dtype)
+    h, *c = (nothing if start is None else start for start in starts)
+
+    def norm(y: Node, scale: Node, shift: Node | None = None) -> Node:
+        y = operations.normalise(y, -1, EPSILON).values * scale
+        return y if shift is None else y + shift
+
+    def cut(y: Node) -> list[Node]:
+        return [y[:, k * units : (k + 1) * units] for k in range(y.shape[1] // units)]
+
+    def chosen(t: int, after: Node, before: Node) -> Node:
+        if lengths is None:
+            return after
+        goes_on = operations.expand_dims(operations.greater(ends, float(t)), -1)
+        return operations.where(goes_on, after, before)
+
+    flat = operations.reshape(x, (steps * batch, x.shape[2])) @ weight.T
+    products = operations.reshape(norm(flat, scales[0], bias), (steps, batch, weight.shape[0]))
+    ends = nothing if lengths is None else operations.cast(lengths, x.dtype)
+    states: list[Node] = [h] * steps
+    for t in range(steps)[:: -1 if reverse else 1]:
+        y, z = cut(products[t]), cut(norm(h @ hidden_weight.T, scales[1], hidden_bias))
+        if cell == "lstm":
+            i, f, g, o = (a + b for a, b in zip(y, z, strict=True))
+            memory = operations.sigmoid(f) * c[0] + operations.sigmoid(i) * operations.tanh(g)
+            after = operations.sigmoid(o) * operations.tanh(norm(memory, scales[2]))
+            c = [chosen(t, memory, c[0])]
+        elif cell == "gru":
+            r, u = (operations.sigmoid(a + b) for a, b in zip(y[:2], z[:2], strict=True))
+            after = (1.0 - u) * operations.tanh(y[2] + r * z[2]) + u * h
+        else:
+            after = ACTIVATIONS[cell](y[0] + z[0])
+        h = chosen(t, after, h)
+        states[t] = h if lengths is None else chosen(t, h, h * 0.0)
+    return operations.Recurrent(operations.stack(states), h, c[0] if c else None)
 
 
 class RNN(Recurrent):
@@ -308,6 +385,11 @@ class LSTM(Recurrent):
     initial : str
         What states (and cells) start from: ``"zeros"``, or ``"trained"`` parameters that start
         from 0.
+    layer_norm : bool
+        Normalise the products of inputs and of states, and the cell before its tanh, to mean 0 and
+        variance 1, times trained scales ``norm_ih``, ``norm_hh`` and ``norm_cell`` [2]_. Such a
+        layer is composed of a dozen nodes for each time step, which takes longer to compile and to
+        run.
 
     Raises
     ------
@@ -324,6 +406,7 @@ class LSTM(Recurrent):
     ----------
     .. [1] Hochreiter and Schmidhuber, Long short-term memory, 1997; Gers, Schmidhuber and Cummins,
        Learning to forget, 2000.
+    .. [2] Ba, Kiros and Hinton, Layer normalization, 2016, section 3.1 and the supplement.
     """
 
     cell = "lstm"

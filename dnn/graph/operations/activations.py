@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from dnn.backend.formula import RELU, Formula
+from dnn.backend.formula import RELU, SIGMOID, TANH, Formula
 from dnn.graph.node import Node, constant
 from dnn.graph.operation import apply, register
 from dnn.graph.operations.arithmetic import exp, expm1, log1p
@@ -79,7 +79,7 @@ class Sigmoid(Elementwise):
     In 0 .. 1. Nothing overflows and nothing cancels: small values are as exact as those near 1.
     """
 
-    formula = Formula("sigmoid", "x", "exp(min(x, 0)) / (1 + exp(-abs(x)))")
+    formula = SIGMOID
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
@@ -94,7 +94,7 @@ class Tanh(Elementwise):
     In -1 .. 1.
     """
 
-    formula = Formula("tanh", "x", "tanh(x)")
+    formula = TANH
     kinds = "f"
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:

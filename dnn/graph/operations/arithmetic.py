@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.formula import ADD, Formula
+from dnn.backend.formula import ADD, MULTIPLY, Formula
 from dnn.errors import DtypeError
 from dnn.graph.arguments import describe
 from dnn.graph.node import CONSTANT, Node, Operand, Shape, as_nodes, called_by_nodes, constant
@@ -65,7 +65,7 @@ class Multiply(Elementwise):
     Of bools it is "and".
     """
 
-    formula = Formula("multiply", "a b", "a * b")
+    formula = MULTIPLY
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         a, b = node.inputs

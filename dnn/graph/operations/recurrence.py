@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dnn.backend import Array, Ops
-from dnn.backend.formula import Formula
+from dnn.backend.formula import MULTIPLY
 from dnn.backend.recurrence import CELLS, Cell, GradientArrays, Recurrence, workspace_shapes
 from dnn.errors import ConfigurationError, ShapeError, unknown_name
 from dnn.graph.arguments import check_kind, check_same_type, describe
@@ -30,8 +30,6 @@ from dnn.graph.operations.shapes import expand_dims
 from dnn.graph.operations.sums import sum as sum_over
 
 __all__ = ["Recurrent", "recurrent"]
-
-_MULTIPLY = Formula("multiply", "a b", "a * b")
 
 
 class _Packed(Operation):
@@ -214,7 +212,7 @@ class RecurrenceWeights(_Packed):
                 scaled = arrays.workspace[0][k] if several else arrays.workspace[0]
                 scaled = scaled.reshape(-1, units)
                 reset = of.gates.reshape(len(rows), -1)[:, :units]
-                calls.append(ops.elementwise(_MULTIPLY, (rows[:, 2 * units :], reset), scaled))
+                calls.append(ops.elementwise(MULTIPLY, (rows[:, 2 * units :], reset), scaled))
                 parts = [(rows[:, : 2 * units], out[: 2 * units]), (scaled, out[2 * units :])]
             for gradients, target in parts:
                 if node.attributes["of_bias"]:

@@ -254,3 +254,48 @@ def test_sequences_that_a_convolution_does_not_take_are_refused():
         dnn.Conv1D(3, 2, stride=0)
     with pytest.raises(ConfigurationError, match="padding must be 'valid', 'same', 'causal' or"):
         dnn.Conv1D(3, 2, padding="full")
+
+
+def normalised(y, scale):
+    return (y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + 1e-5) * scale
+
+
+def test_a_normalised_lstm_is_that_of_the_paper():
+    x = np.random.default_rng(6).normal(size=(3, 5, 4))
+    alone = Alone(dnn.LSTM(6, layer_norm=True, return_sequences=True), x, False)
+    generator = np.random.default_rng(7)
+    values = {}
+    for parameter in alone.layer.parameters:
+        value = generator.normal(size=parameter.node.shape)
+        alone.values[parameter.node] = values[parameter.node.name.partition(".")[2]] = value
+    h = c = np.zeros((3, 6))
+    states = []
+    for t in range(5):
+        y = normalised(x[:, t] @ values["weight_ih_l0"].T, values["norm_ih_l0"])
+        z = normalised(h @ values["weight_hh_l0"].T, values["norm_hh_l0"])
+        total = y + values["bias_ih_l0"] + z + values["bias_hh_l0"]
+        i, f, g, o = np.split(total, 4, axis=1)
+        i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+        c = f * c + i * np.tanh(g)
+        h = o * np.tanh(normalised(c, values["norm_cell_l0"]))
+        states.append(h)
+    np.testing.assert_allclose(alone()[0], np.stack(states, 1), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_normalised_layer_minds_lengths(kind):
+    x = np.random.default_rng(6).normal(size=(40, 6, 3)).astype("f4")
+    given = dnn.pad_sequences(x, lengths=1 + np.arange(40) % 6)
+    y = np.arange(40) % 2
+
+    def scores(samples):
+        first = dnn.SequenceInput(6, 3)
+        cells = getattr(dnn, kind)(4, layer_norm=True, lengths=first, bidirectional=True)
+        layers = [first, cells, dnn.FullyConnected(2)]
+        model = dnn.NeuralNetwork(layers, optimizer=dnn.SGD(0.1), seed=1, device="numpy")
+        model.fit(samples, y, epochs=1, progress=False)
+        return model.predict_proba(samples)
+
+    changed = given.copy()
+    changed[:, :6][np.arange(6) >= given[:, 6, :1]] = 100.0  # behind the end
+    np.testing.assert_array_equal(scores(given), scores(changed))
