@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dnn.optimizers import *  # noqa: F403
     from dnn.optimizers.minimization import *  # noqa: F403
     from dnn.penalties import *  # noqa: F403
+    from dnn.summaries import summary as summary
     from dnn.tensor import *  # noqa: F403
     from dnn.training.checkpoint import *  # noqa: F403
     from dnn.training.data import DeviceData as DeviceData
@@ -56,7 +57,7 @@ _PUBLIC = {
         OutOfRangeError ShapeError
     """,
     "layers": """
-        GRU LSTM RNN Activation AvgPool2D BatchNorm Conv1D Conv2D Dropout Embedding Flatten
+        GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout Embedding Flatten
         FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Reshape Residual
         SequenceInput
         SpatialDropout Upsample2D
@@ -65,12 +66,13 @@ _PUBLIC = {
     "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",
     "memory": "MemoryManager",
     "model": "History NeuralNetwork TrainingParameters",
-    "nets": "lenet5 mlp resnet18 vgg16",
+    "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 vgg16",
     "optimizers": """
         SGD AdaGrad Adam AdamW Cosine GradientDescent OneCycle Optimizer RMSProp StepDecay WarmUp
     """,
     "optimizers.minimization": "minimize",
     "penalties": "L1 L2 Penalty",
+    "summaries": "summary",
     "tensor": "Tensor",
     "training.data": "DeviceData",
     "training.checkpoint": "load_checkpoint save_checkpoint",

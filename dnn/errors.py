@@ -12,7 +12,7 @@
     ├── DeviceError             a device that is not there or cannot do it (RuntimeError)
     │   └── OutOfDeviceMemory   a GPU has no room for what was asked for (MemoryError)
     ├── OutOfRangeError         an index outside a tensor (IndexError)
-    ├── CheckpointError         a checkpoint that cannot be written, read or used (ValueError)
+    ├── CheckpointError         a network's file that cannot be written, read or used (ValueError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
 
 and one warning, `MixedPrecisionWarning`: a loss was no number in mixed precision (RuntimeWarning).
@@ -162,7 +162,7 @@ class OutOfRangeError(DnnError, IndexError):
 
 
 class CheckpointError(DnnError, ValueError):
-    """A checkpoint cannot be written or read, or is not one of this model."""
+    """A checkpoint, or another file of a network, cannot be written, read or used."""
 
 
 class NonFiniteError(DnnError, ArithmeticError):

@@ -26,6 +26,7 @@ from dnn.losses import Loss
 from dnn.names import suggestion
 from dnn.optimizers import Optimizer, optimizer_of
 from dnn.precision import Dtype, precision_of
+from dnn.summaries import table_of
 from dnn.training.data import DeviceData, checked_pair, fit_data
 from dnn.training.evaluation import evaluate
 from dnn.training.history import History
@@ -391,6 +392,77 @@ class NeuralNetwork(Networks):
 
         load_checkpoint(self, path)
 
+    def state_dict(self) -> dict[str, Array]:
+        """Return parameters and running statistics as PyTorch has them.
+
+        Returns
+        -------
+        dict of str to array
+            Copies on the host, by the names that ``torch.nn.Sequential`` of the same layers without
+            the `Input` gives, and in PyTorch's order of axes: such as ``0.weight``, of shape
+            (units, inputs).
+        """
+        from dnn.io.weights import state_dict
+
+        return state_dict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any], *, in_order: bool = False) -> None:
+        """Take parameters and running statistics from PyTorch.
+
+        Parameters
+        ----------
+        state : mapping of str to array or tensor of the host
+            Of the names and shapes of `state_dict`.
+        in_order : bool
+            Names are of another module: take arrays in the order in which `state` has them, as
+            ``module.state_dict()`` does.
+
+        Raises
+        ------
+        CheckpointError
+            If they do not fit; it names the array. The model is as it was.
+        """
+        from dnn.io.weights import load_state_dict
+
+        load_state_dict(self, state, in_order=in_order)
+
+    def save_safetensors(self, path: str | PathLike[str]) -> None:
+        """Write `state_dict` for ``safetensors.torch.load_file``.
+
+        Parameters
+        ----------
+        path : path
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be written.
+        """
+        from dnn.io.weights import save_safetensors
+
+        save_safetensors(self, path)
+
+    def load_safetensors(
+        self, path: str | PathLike[str], *, names: Mapping[str, str] | None = None
+    ) -> None:
+        """Take parameters and running statistics from a safetensors file of PyTorch's.
+
+        Parameters
+        ----------
+        path : path
+        names : mapping of str to str, optional
+            What arrays of the file are called in `state_dict`, where that is something else: whole
+            names, or what they begin with up to a dot, as in ``{"fc1": "0", "fc2": "2"}``.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be read or does not fit; it names the array. The model is as it was.
+        """
+        from dnn.io.weights import load_safetensors
+
+        load_safetensors(self, path, names=names)
+
     if not TYPE_CHECKING:  # whose readers know all attributes
 
         def __getattr__(self, name: str) -> Any:
@@ -456,16 +528,15 @@ class NeuralNetwork(Networks):
         return result
 
     def summary(self) -> str:
-        """Return a table of layers, their output shapes and their numbers of parameters.
+        """Return a table of layers, their output shapes, and what they hold and compute.
+
+        `dnn.summary` returns the same for layers of which no network was made.
 
         Returns
         -------
         str
-            A line for each layer, between a heading and the total.
+            A line for each layer, between a heading and the total: the shape of a sample that it
+            puts out, its parameters, and the multiply-adds of its prediction of one sample, each of
+            which is two floating-point operations.
         """
-        lines = [f"{'layer':24s}{'output':16s}{'parameters':>12s}"]
-        for row in self._network.summaries:
-            lines.append(f"{row.name:24s}{row.shape!s:16s}{row.parameters:12,d}")
-        total = sum(row.parameters for row in self._network.summaries)
-        lines.append(f"{'total':40s}{total:12,d}")
-        return "\n".join(lines)
+        return table_of(self._network.summaries)

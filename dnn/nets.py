@@ -1,14 +1,21 @@
-"""Networks by name: functions that return a list of layers."""
+"""Networks by name: functions that return a list of layers.
+
+Networks of images are those of ImageNet. Images below 64 x 64, such as those of MNIST and CIFAR,
+get another beginning, which keeps their few pixels, and of VGG and AlexNet another end; each says
+which.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dnn.errors import explains_arguments
 from dnn.graph.operations.activations import RECTIFIERS
 from dnn.layers import (
     Activation,
+    AvgPool2D,
     BatchNorm,
+    Concat,
     Conv2D,
     Dropout,
     Flatten,
@@ -20,7 +27,7 @@ from dnn.layers import (
     Residual,
 )
 
-__all__ = ["lenet5", "mlp", "resnet18", "vgg16"]
+__all__ = ["alexnet", "densenet121", "lenet5", "mlp", "resnet18", "resnet50", "vgg16"]
 
 Image = tuple[int, int, int]
 
@@ -87,6 +94,54 @@ def lenet5(inputs: Image = (1, 28, 28), outputs: int = 10) -> list[Layer]:
     ]
 
 
+@explains_arguments
+def alexnet(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
+    """Return the layers of AlexNet, with the numbers of filters of the later form for one GPU.
+
+    Parameters
+    ----------
+    inputs : (channels, height, width)
+        Those below 64 x 64 begin with a window of 5 in steps of 1; others, of at least 63 x 63,
+        with one of 11 in steps of 4. ImageNet's are 224 x 224.
+    outputs : int
+        Classes.
+
+    Returns
+    -------
+    list of Layer
+        Where images are small, one fully connected layer stands at the end; else two of 4,096
+        units and one of the classes, with dropout, as in the paper.
+
+    References
+    ----------
+    .. [1] Krizhevsky et al., ImageNet classification with deep convolutional neural networks, 2012.
+    .. [2] Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014,
+       section 3.
+    """
+    is_small = _is_small(inputs)
+    window, stride, padding = (5, 1, 2) if is_small else (11, 4, 2)
+    first = Conv2D(64, window, stride=stride, padding=padding, initializer="he_normal")
+    layers: list[Layer] = [Input(*inputs), first, Activation("relu"), _halving(is_small)]
+    layers += [_convolution(192, 5, 1, bias=True), Activation("relu"), _halving(is_small)]
+    for filters in (384, 256, 256):
+        layers += [_convolution(filters, 3, 1, bias=True), Activation("relu")]
+    layers += [_halving(is_small), Flatten()]
+    if not is_small:
+        for _ in range(2):
+            units = FullyConnected(4096, initializer="he_uniform")
+            layers += [Dropout(0.5), units, Activation("relu")]
+    return [*layers, FullyConnected(outputs)]
+
+
+def _is_small(inputs: Image) -> bool:
+    return max(inputs[1:]) < 64
+
+
+def _halving(is_small: bool) -> MaxPool2D:
+    """Return AlexNet's pooling, whose windows overlap; small images keep their borders."""
+    return MaxPool2D(3, stride=2, padding=1 if is_small else 0)
+
+
 VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 """Filters of a convolution, and how many stand before each pooling."""
 
@@ -100,7 +155,7 @@ def vgg16(
     Parameters
     ----------
     inputs : (channels, height, width)
-        Of at least 32 x 32.
+        Those below 32 x 32 are pooled to half their size rounded up, so that MNIST's do.
     outputs : int
         Classes.
     batch_norm : bool
@@ -109,8 +164,8 @@ def vgg16(
     Returns
     -------
     list of Layer
-        Where images are 32 x 32, one fully connected layer stands at the end; else three of 4,096
-        units and the classes, with dropout, as in the paper.
+        Where images are below 64 x 64, one fully connected layer stands at the end; else two of
+        4,096 units and one of the classes, with dropout, as in the paper.
 
     References
     ----------
@@ -123,9 +178,9 @@ def vgg16(
             layers.append(_convolution(filters, 3, 1, bias=not batch_norm))
             layers += [BatchNorm()] if batch_norm else []
             layers.append(Activation("relu"))
-        layers.append(MaxPool2D(2))
+        layers.append(MaxPool2D(2, padding="same" if min(inputs[1:]) < 32 else "valid"))
     layers.append(Flatten())
-    if max(inputs[1:]) >= 64:
+    if not _is_small(inputs):
         for _ in range(2):
             units = FullyConnected(4096, initializer="he_uniform")
             layers += [units, Activation("relu"), Dropout(0.5)]
@@ -152,18 +207,113 @@ def resnet18(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     ----------
     .. [1] He et al., Deep residual learning for image recognition, 2016, table 1 and section 4.2.
     """
-    layers: list[Layer] = [Input(*inputs)]
-    if max(inputs[1:]) < 64:
-        layers += [_convolution(64, 3, 1), BatchNorm(), Activation("relu")]
-    else:
-        layers += [_convolution(64, 7, 2), BatchNorm(), Activation("relu")]
-        layers.append(MaxPool2D(3, stride=2, padding=1))
+    return _resnet(inputs, outputs, (2, 2, 2, 2), basic_block, 1)
+
+
+@explains_arguments
+def resnet50(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
+    """Return the layers of ResNet-50.
+
+    Parameters
+    ----------
+    inputs : (channels, height, width)
+        As for `resnet18`.
+    outputs : int
+        Classes.
+
+    Returns
+    -------
+    list of Layer
+        With the stride of a block in its convolution of 3 x 3, as in PyTorch ("version 1.5").
+
+    References
+    ----------
+    .. [1] He et al., Deep residual learning for image recognition, 2016, table 1 and section 4.1.
+    """
+    return _resnet(inputs, outputs, (3, 4, 6, 3), bottleneck_block, 4)
+
+
+def _resnet(
+    inputs: Image,
+    outputs: int,
+    blocks: Sequence[int],
+    block: Callable[[int, int, int], list[Layer]],
+    widening: int,
+) -> list[Layer]:
+    layers = _first(inputs)
     channels = 64
-    for filters in (64, 128, 256, 512):
-        for i in range(2):
-            layers += basic_block(channels, filters, 2 if filters > 64 and i == 0 else 1)
-            channels = filters
+    for stage, number in enumerate(blocks):
+        filters = 64 * 2**stage
+        for i in range(number):
+            layers += block(channels, filters, 2 if stage and i == 0 else 1)
+            channels = widening * filters
     return [*layers, GlobalAvgPool2D(), FullyConnected(outputs)]
+
+
+def _first(inputs: Image) -> list[Layer]:
+    """Return the layers that residual and dense networks begin with, to 64 channels."""
+    layers: list[Layer] = [Input(*inputs)]
+    if _is_small(inputs):
+        return [*layers, _convolution(64, 3, 1), BatchNorm(), Activation("relu")]
+    layers += [_convolution(64, 7, 2), BatchNorm(), Activation("relu")]
+    return [*layers, MaxPool2D(3, stride=2, padding=1)]
+
+
+@explains_arguments
+def densenet121(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
+    """Return the layers of DenseNet-121.
+
+    Parameters
+    ----------
+    inputs : (channels, height, width)
+        As for `resnet18`.
+    outputs : int
+        Classes.
+
+    Returns
+    -------
+    list of Layer
+        Four blocks of `Concat` layers, each of which adds 32 channels, with half the channels and
+        a quarter of the pixels between blocks.
+
+    References
+    ----------
+    .. [1] Huang et al., Densely connected convolutional networks, 2017, table 1.
+    """
+    layers = _first(inputs)
+    channels = 64
+    for number in (6, 12, 24, 16):
+        if channels > 64:
+            channels //= 2
+            layers += [BatchNorm(), Activation("relu"), _convolution(channels, 1, 1), AvgPool2D(2)]
+        for _ in range(number):
+            layers.append(dense_layer(32))
+            channels += 32
+    return [*layers, BatchNorm(), Activation("relu"), GlobalAvgPool2D(), FullyConnected(outputs)]
+
+
+def dense_layer(filters: int) -> Concat:
+    """Return convolutions to four times as many channels as are added, and to these.
+
+    Parameters
+    ----------
+    filters : int
+        Channels that are added.
+
+    Returns
+    -------
+    Concat
+
+    References
+    ----------
+    .. [1] Huang et al., Densely connected convolutional networks, 2017, section 3, "bottleneck".
+    """
+    return Concat(
+        [
+            *(BatchNorm(), Activation("relu"), _convolution(4 * filters, 1, 1)),
+            *(BatchNorm(), Activation("relu"), _convolution(filters, 3, 1)),
+        ]
+    )
 
 
 def basic_block(channels: int, filters: int, stride: int = 1) -> list[Layer]:

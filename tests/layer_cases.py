@@ -11,6 +11,7 @@ from dnn.layers import (
     Activation,
     AvgPool2D,
     BatchNorm,
+    Concat,
     Conv1D,
     Conv2D,
     Dropout,
@@ -36,6 +37,7 @@ F8 = np.dtype(np.float64)
 LAYERS = {
     **{f"Activation {name}": lambda shape, name=name: Activation(name) for name in ACTIVATIONS},
     "BatchNorm": lambda shape: BatchNorm(epsilon=0.1),
+    "Concat": lambda shape: Concat([LayerNorm(epsilon=0.1), Activation("tanh")]),
     "Dropout": lambda shape: Dropout(0.4),
     "Flatten": lambda shape: Flatten(),
     "FullyConnected": lambda shape: FullyConnected(3),

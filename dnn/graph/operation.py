@@ -77,6 +77,14 @@ class Operation:
         """
         raise NotImplementedError
 
+    def multiply_adds(self, node: Node) -> int:
+        """Return how many products of two numbers, each added to a sum, a node takes.
+
+        Those of matrix products and what is alike, in their usual form: what is computed element by
+        element counts as nothing.
+        """
+        return 0
+
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         """Return shapes and types of the arrays that the operation needs only while it runs.
 

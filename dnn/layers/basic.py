@@ -21,6 +21,7 @@ from dnn.layers.layer import Layer, NoiseSource, build_all
 __all__ = [
     "ACTIVATIONS",
     "Activation",
+    "Concat",
     "Flatten",
     "FullyConnected",
     "Input",
@@ -210,7 +211,42 @@ class Activation(Layer):
         return self._apply(x)
 
 
-class Residual(Layer):
+class Nested(Layer):
+    """What layers have in common that are made of layers.
+
+    Attributes
+    ----------
+    layers, shortcut : tuple of Layer
+        One chain, and another one beside it. Their names begin with the name of this layer.
+    """
+
+    layers: tuple[Layer, ...]
+    shortcut: tuple[Layer, ...] = ()
+
+    @property
+    def inside(self) -> tuple[Layer, ...]:
+        """All of them."""
+        return (*self.layers, *self.shortcut)
+
+    def declare_inside(self) -> None:
+        """Take over what the layers inside have declared; at the end of `build`."""
+        for layer in self.inside:
+            self.parameters += layer.parameters
+            self.states += layer.states
+
+    @property
+    def assignments(self) -> list[Node]:
+        """Those of all layers inside."""
+        return [node for layer in self.inside for node in layer.assignments]
+
+    def begin(self, noise: NoiseSource | None) -> None:
+        """Make ready for `forward`, with all layers inside."""
+        super().begin(noise)
+        for layer in self.inside:
+            layer.begin(noise)
+
+
+class Residual(Nested):
     """``y = x + layers(x)``, or ``y = shortcut(x) + layers(x)``.
 
     Parameters
@@ -244,32 +280,16 @@ class Residual(Layer):
 
     def build(self, shape: Shape) -> None:
         """Build the layers inside, and take over what they declare."""
-        end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1]
+        end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
         beside = shape
         if self.shortcut:
-            beside = build_all(self.shortcut, shape, self.dtype, f"{self.name}.shortcut.")[-1]
+            prefix = f"{self.name}.shortcut."
+            beside = build_all(self.shortcut, shape, self.dtype, prefix)[-1].shape[1:]
         if end != beside:
             what = f"the shortcut into {beside}" if self.shortcut else "it must be the same"
             message = f"the layers inside turn samples of {shape} into {end}; {what}"
             raise ShapeError(self.name, message, beside, end)
-        for layer in self._inside:
-            self.parameters += layer.parameters
-            self.states += layer.states
-
-    @property
-    def _inside(self) -> tuple[Layer, ...]:
-        return (*self.layers, *self.shortcut)
-
-    @property
-    def assignments(self) -> list[Node]:
-        """Those of all layers inside."""
-        return [node for layer in self._inside for node in layer.assignments]
-
-    def begin(self, noise: NoiseSource | None) -> None:
-        """Make ready for `forward`, with all layers inside."""
-        super().begin(noise)
-        for layer in self._inside:
-            layer.begin(noise)
+        self.declare_inside()
 
     def forward(self, x: Node) -> Node:
         """Return the sum of `x`, or what the shortcut makes of it, and what the layers do."""
@@ -279,3 +299,51 @@ class Residual(Layer):
         for layer in self.shortcut:
             x = layer.forward(x)
         return x + y
+
+
+class Concat(Nested):
+    """`x`, and behind its channels what layers make of it.
+
+    Channels stand along the first axis of an image, a sample of three axes, and along the last axis
+    of others.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        Their names begin with the name of this layer. They keep the shape of a sample, but for the
+        number of its channels.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no layer; when the network is built, `ShapeError` if they change more.
+
+    References
+    ----------
+    .. [1] Huang et al., Densely connected convolutional networks, 2017, equation 2.
+    """
+
+    @explains_arguments
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        if not self.layers:
+            raise ConfigurationError("Concat: there is no layer in it")
+
+    def build(self, shape: Shape) -> None:
+        """Build the layers inside, and take over what they declare."""
+        end = build_all(self.layers, shape, self.dtype, f"{self.name}.")[-1].shape[1:]
+        self.axis = 0 if len(shape) == 3 else len(shape) - 1
+        others = [n for i, n in enumerate(shape) if i != self.axis]
+        if len(end) != len(shape) or [n for i, n in enumerate(end) if i != self.axis] != others:
+            message = f"the layers inside turn samples of {shape} into {end}"
+            message += "; they may change the number of channels alone"
+            raise ShapeError(self.name, message, shape, end)
+        self.declare_inside()
+
+    def forward(self, x: Node) -> Node:
+        """Return `x`, and behind it what the layers make of it."""
+        y = x
+        for layer in self.layers:
+            y = layer.forward(y)
+        return operations.concat([x, y], self.axis + 1)

@@ -270,11 +270,11 @@ class Layer:
 
 def build_all(
     layers: Sequence[Layer], shape: Shape, dtype: np.dtype[Any], prefix: str = ""
-) -> list[Shape]:
+) -> list[Node]:
     """Name and build layers, each with the shape that the one before it puts out.
 
-    `shape` is that of one sample of the first layer's input, without the axis of the batch; those
-    of one sample of each layer's output are returned. Names begin with `prefix`.
+    `shape` is that of one sample of the first layer's input, without the axis of the batch. What
+    each layer makes of a batch of one is returned. Names begin with `prefix`.
 
     Raises
     ------
@@ -283,7 +283,7 @@ def build_all(
     ShapeError
         If a layer does not take the output of the one before it.
     """
-    shapes = []
+    outputs = []
     given = dtype
     counts: Counter[str] = Counter()
     for layer in layers:
@@ -302,5 +302,5 @@ def build_all(
         if not isinstance(y, Node):
             raise ConfigurationError(f"{layer.name}: forward(x) returned {y!r}, and not a node")
         shape, given = y.shape[1:], y.dtype
-        shapes.append(shape)
-    return shapes
+        outputs.append(y)
+    return outputs

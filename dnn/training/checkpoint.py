@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     from dnn.layers import Layer
     from dnn.model import NeuralNetwork
 
-__all__ = ["load_checkpoint", "require_safetensors", "save_checkpoint"]
+__all__ = [
+    "load_checkpoint",
+    "read_arrays",
+    "require_safetensors",
+    "save_checkpoint",
+    "write_whole",
+]
 
 VERSION = 1
 
@@ -74,7 +80,11 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         "history": dataclasses.asdict(model.history),
         "checksum": _checksum(arrays),
     }
-    raw = library.save(arrays, metadata={"dnn": json.dumps(about)})
+    write_whole(path, library.save(arrays, metadata={"dnn": json.dumps(about)}))
+
+
+def write_whole(path: str | PathLike[str], raw: bytes) -> None:
+    """Write a file of a network, whole or not at all; a failure is a `CheckpointError`."""
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -196,7 +206,14 @@ def _difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str | None
     return None
 
 
-def _read(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
+def read_arrays(path: str | PathLike[str]) -> tuple[bytes, dict[str, Array]]:
+    """Return a safetensors file, and the arrays in it by name.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be read, or is truncated or no such file.
+    """
     library = require_safetensors()
     try:
         raw = Path(path).read_bytes()
@@ -207,6 +224,11 @@ def _read(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
     except Exception as error:  # the library has its own kinds, and no common base is promised
         message = f"truncated, or no safetensors file: {error}"
         raise CheckpointError(f"{path}: {message}") from error
+    return raw, arrays
+
+
+def _read(path: str | PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
+    raw, arrays = read_arrays(path)
     header_bytes = int.from_bytes(raw[:8], "little")
     metadata = json.loads(raw[8 : 8 + header_bytes]).get("__metadata__", {})
     try:

@@ -32,19 +32,11 @@ from dnn.losses import Loss
 from dnn.parameters import FlatBuffer, segments_of
 from dnn.precision import Precision
 from dnn.seeds import stream
+from dnn.summaries import LayerSummary, summaries_of
 
-__all__ = ["BatchPlan", "LayerSummary", "Network", "PlanKind"]
+__all__ = ["BatchPlan", "Network", "PlanKind"]
 
 PlanKind = Literal["training", "weighted training", "evaluation", "probability"]
-
-
-@dataclass(frozen=True)
-class LayerSummary:
-    """A row of `NeuralNetwork.summary`: name, output shape of a sample, parameters."""
-
-    name: str
-    shape: Shape
-    parameters: int
 
 
 @dataclass(frozen=True)
@@ -225,11 +217,7 @@ class Network:
 
     def _build(self) -> list[LayerSummary]:
         """Name and build each layer, with the shape that the layer before it puts out."""
-        shapes = build_all(self.layers, self.input_shape, self.dtype)
-        return [
-            LayerSummary(layer.name, shape, sum(p.node.size for p in layer.parameters))
-            for layer, shape in zip(self.layers, shapes, strict=True)
-        ]
+        return summaries_of(self.layers, build_all(self.layers, self.input_shape, self.dtype))
 
     def _start(
         self, buffer: FlatBuffer, declared: Sequence[Parameter], seeds: Sequence[int]

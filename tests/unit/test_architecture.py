@@ -47,11 +47,11 @@ LAYERS = {
         penalties
         losses
         layers tensor
-        linalg parameters
+        linalg parameters summaries
         optimizers
         nets
         training
-        callbacks
+        callbacks io
         model
         ensemble sklearn
     """,
@@ -376,6 +376,7 @@ def test_the_public_names_of_dnn() -> None:
         "BinaryCrossEntropy",
         "Callback",
         "CheckpointError",
+        "Concat",
         "ConfigurationError",
         "Conv1D",
         "Conv2D",
@@ -436,10 +437,12 @@ def test_the_public_names_of_dnn() -> None:
         "TrainingParameters",
         "Upsample2D",
         "WarmUp",
+        "alexnet",
         "batches",
         "bmatmul",
         "class_weights",
         "cuda_problem",
+        "densenet121",
         "device_facts",
         "download",
         "free_bytes",
@@ -467,8 +470,10 @@ def test_the_public_names_of_dnn() -> None:
         "prefetch",
         "reading_options",
         "resnet18",
+        "resnet50",
         "save_checkpoint",
         "standardise",
+        "summary",
         "train_validation_split",
         "train_validation_test_split",
         "vgg16",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
@@ -84,6 +85,9 @@ class Conv2d(OneConvolution):
 
     name = "conv2d"
     kind = "forward"
+
+    def multiply_adds(self, node: Node) -> int:
+        return node.size * math.prod(node.inputs[1].shape[-3:])
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         problem: Convolution = node.attributes["problem"]

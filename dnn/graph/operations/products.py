@@ -38,6 +38,9 @@ class Matmul(Operation):
             raise ShapeError("matmul", message, a.shape, b.shape)
         return (*leading, a.shape[-2], b.shape[-1]), a.dtype
 
+    def multiply_adds(self, node: Node) -> int:
+        return node.size * node.inputs[0].shape[-1]
+
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
         return [(ops.gemm, (*arrays.inputs, arrays.out))]
 

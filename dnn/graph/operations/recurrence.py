@@ -67,6 +67,9 @@ class RecurrenceOperation(_Packed):
         rows = CELLS[attributes["cell"]].rows(steps)
         return (*products.shape[:-3], rows, batch, weight.shape[-1]), products.dtype
 
+    def multiply_adds(self, node: Node) -> int:
+        return node.inputs[0].size * node.inputs[1].shape[-1]  # those with the states
+
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         weight = node.inputs[1]
         return [(weight.shape[:-3:-1], node.dtype)]

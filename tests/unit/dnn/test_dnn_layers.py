@@ -23,7 +23,7 @@ def test_layers_are_named_and_summed_up():
         "fully_connected_3.bias": (3,),
     }
     last = model.summary().splitlines()[-1].split()
-    assert last == ["total", str(6 * 5 + 5 + 5 * 4 + 4 + 4 * 3 + 3)]
+    assert last == ["total", str(6 * 5 + 5 + 5 * 4 + 4 + 4 * 3 + 3), str(6 * 5 + 5 * 4 + 4 * 3)]
 
 
 def test_a_bias_belongs_to_a_unit_and_not_to_a_sample():

@@ -97,7 +97,7 @@ def test_model_summary():
     assert [line.split()[0] for line in lines[1:-1]] == [
         *("input_1", "fully_connected_1", "activation_1", "fully_connected_2")
     ]
-    assert lines[-1].split() == ["total", str(5 * 8 + 8 + 8 * 3 + 3)]
+    assert lines[-1].split() == ["total", str(5 * 8 + 8 + 8 * 3 + 3), str(5 * 8 + 8 * 3)]
 
 
 def test_data(tmp_path):

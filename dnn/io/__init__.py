@@ -1,0 +1,1 @@
+"""Networks in other libraries' forms."""

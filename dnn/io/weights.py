@@ -1,0 +1,235 @@
+"""Weights as PyTorch has them: its names, its order of axes, in memory or as a safetensors file.
+
+A network is what ``torch.nn.Sequential`` makes of the same layers without the `Input`::
+
+    dnn                                             torch, within Sequential
+    fully_connected_1.weight    (inputs, units)     0.weight                (units, inputs)
+    batch_norm_1.scale, shift                       1.weight, 1.bias
+    batch_norm_1.mean, variance                     1.running_mean, 1.running_var
+    conv2d_1.weight                                 2.weight                as here
+    lstm_1.weight_ih_l0                             3.weight_ih_l0          as here
+    residual_1.conv2d_1.weight                      4.layers.0.weight
+    residual_1.shortcut.conv2d_1.weight             4.shortcut.0.weight
+
+Only safetensors files are read: what ``torch.save`` writes is a pickle, which runs code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import CheckpointError
+from dnn.layers import BatchNorm, FullyConnected, Input, Layer, LayerNorm
+from dnn.layers.basic import Nested
+from dnn.training.checkpoint import read_arrays, require_safetensors, write_whole
+
+if TYPE_CHECKING:
+    from dnn.model import NeuralNetwork
+
+__all__ = ["load_arrays", "load_safetensors", "load_state_dict", "save_safetensors", "state_dict"]
+
+_OF_NORM = {"scale": "weight", "shift": "bias", "mean": "running_mean", "variance": "running_var"}
+_TORCH: dict[type[Layer], dict[str, str]] = {BatchNorm: _OF_NORM, LayerNorm: _OF_NORM}
+_COUNTER = "num_batches_tracked"  # of PyTorch's batch norm, whose running mean may be a plain one
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter or a running statistic: how it is called in both, and the network's array."""
+
+    name: str
+    torch_name: str
+    array: Array
+    is_transposed: bool
+    layer: Layer
+
+
+def weights_of(model: NeuralNetwork) -> list[Weight]:
+    """Return all that a prediction needs, in the order in which PyTorch lists it."""
+    network = model._network
+    arrays = model.trained_arrays()
+
+    def of_layers(layers: Sequence[Layer], prefix: str) -> Iterator[Weight]:
+        for i, layer in enumerate(layers):
+            if isinstance(layer, Nested):
+                yield from of_layers(layer.layers, f"{prefix}{i}.layers.")
+                yield from of_layers(layer.shortcut, f"{prefix}{i}.shortcut.")
+                continue
+            names = next((_TORCH[kind] for kind in _TORCH if isinstance(layer, kind)), {})
+            declared = [("parameter", each) for each in layer.parameters]
+            if names:  # other states, such as the rate of a dropout, are settings
+                declared += [("state", each) for each in layer.states]
+            for kind, each in declared:
+                own = each.node.name.rpartition(".")[2]
+                turned = isinstance(layer, FullyConnected) and own == "weight"
+                torch_name = f"{prefix}{i}.{names.get(own, own)}"
+                array = arrays[f"{kind}/{each.node.name}"]
+                yield Weight(each.node.name, torch_name, array, turned, layer)
+
+    first, *others = network.layers
+    assert isinstance(first, Input)
+    return list(of_layers(others, ""))
+
+
+def state_dict(model: NeuralNetwork) -> dict[str, Array]:
+    """Return parameters and running statistics as PyTorch has them.
+
+    Parameters
+    ----------
+    model : NeuralNetwork
+
+    Returns
+    -------
+    dict of str to array
+        Copies on the host, by the names that ``torch.nn.Sequential`` of the same layers gives.
+    """
+    to_host = model._network.ops.to_host
+    return {
+        each.torch_name: np.array(
+            to_host(each.array).T if each.is_transposed else to_host(each.array), order="C"
+        )
+        for each in weights_of(model)
+    }
+
+
+def load_state_dict(
+    model: NeuralNetwork, state: Mapping[str, Any], *, in_order: bool = False
+) -> None:
+    """Take parameters and running statistics from PyTorch.
+
+    Parameters
+    ----------
+    model : NeuralNetwork
+    state : mapping of str to array or tensor of the host
+        Of the names that `state_dict` gives.
+    in_order : bool
+        Names are of another module: take arrays in the order in which `state` has them, as
+        ``module.state_dict()`` does. Shapes have to agree all the same.
+
+    Raises
+    ------
+    CheckpointError
+        If an array is missing, left over, of another shape, of no floats, or has NaN or infinity;
+        it names both. The model is as it was.
+    """
+    load_arrays(model, "the state dict", state, in_order)
+
+
+def load_arrays(
+    model: NeuralNetwork, source: str, state: Mapping[str, Any], in_order: bool
+) -> None:
+    """Take arrays of PyTorch's names and order of axes; `source` is for messages."""
+    wanted = weights_of(model)
+    given = {name: value for name, value in state.items() if not name.endswith(_COUNTER)}
+    if in_order:
+        if len(given) != len(wanted):
+            message = f"{len(given)} arrays are there, and {len(wanted)} are wanted"
+            raise CheckpointError(f"{source}: {message}")
+        found = dict(zip((each.torch_name for each in wanted), given.items(), strict=True))
+    else:
+        found = {name: (name, value) for name, value in given.items()}
+        names = {each.torch_name for each in wanted}
+        for each in wanted:
+            if each.torch_name not in found:
+                message = f"{each.torch_name} is missing, for {each.name}"
+                raise CheckpointError(f"{source}: {message}{_hint(names, given)}")
+        if left := [name for name in given if name not in names]:
+            message = f"{left[0]} is there, and no layer here has it"
+            raise CheckpointError(f"{source}: {message}{_hint(names, given)}")
+    values = [_checked(source, each, *found[each.torch_name]) for each in wanted]
+    for each, value in zip(wanted, values, strict=True):
+        model._network.ops.load(value, each.array)
+
+
+def _hint(wanted: set[str], given: Mapping[str, Any]) -> str:
+    """Say what helps where names are those of another module."""
+    return "" if wanted & set(given) else "; in_order=True takes arrays whatever they are called"
+
+
+def _checked(source: str, wanted: Weight, name: str, value: Any) -> Array:
+    """Return an array as the network has it."""
+    try:
+        array = np.asarray(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{source}: {name} is no array of the host: {error}") from error
+    shape = wanted.array.shape[::-1] if wanted.is_transposed else wanted.array.shape
+    if array.dtype.kind != "f":
+        raise CheckpointError(f"{source}: {name} must be of floats, not {array.dtype}")
+    if array.shape != shape:
+        message = f"{name} has the shape {array.shape}, and {wanted.name} takes {shape}"
+        raise CheckpointError(f"{source}: {message}")
+    with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        turned = array.T if wanted.is_transposed else array
+        array = np.asarray(turned, wanted.array.dtype, order="C")
+    if not np.isfinite(array).all():
+        message = f"{name} has NaN or infinity in {array.dtype}"
+        raise CheckpointError(f"{source}: {message}")
+    if wanted.name.endswith(".variance") and (array < 0).any():
+        raise CheckpointError(f"{source}: {name} has a variance below 0")
+    return array
+
+
+def save_safetensors(model: NeuralNetwork, path: str | PathLike[str]) -> None:
+    """Write parameters and running statistics for PyTorch.
+
+    Parameters
+    ----------
+    model : NeuralNetwork
+    path : path
+        Written whole under another name first. ``safetensors.torch.load_file`` reads it.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be written.
+    MissingDependencyError
+        If safetensors is not installed.
+    """
+    write_whole(path, require_safetensors().save(state_dict(model), metadata={"format": "pt"}))
+
+
+def load_safetensors(
+    model: NeuralNetwork, path: str | PathLike[str], *, names: Mapping[str, str] | None = None
+) -> None:
+    """Take parameters and running statistics from a safetensors file of PyTorch's.
+
+    Parameters
+    ----------
+    model : NeuralNetwork
+    path : path
+    names : mapping of str to str, optional
+        What arrays of the file are called in `state_dict`, where that is something else; whole
+        names, or what they begin with up to a dot: ``{"fc1": "0", "fc2": "2"}``. A file does not
+        keep the order of its arrays.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, is truncated or of another kind, or does not fit; it names the
+        array. The model is as it was.
+    MissingDependencyError
+        If safetensors is not installed.
+    """
+    _, arrays = read_arrays(path)
+    renamed: dict[str, Array] = {}
+    for name, array in arrays.items():
+        ours = _renamed(name, names or {})
+        if ours in renamed:
+            raise CheckpointError(f"{path}: two arrays are to be {ours}, one of them {name}")
+        renamed[ours] = array
+    load_arrays(model, str(path), renamed, False)
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """Return the name of which the longest known beginning is replaced."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        if (ours := names.get(".".join(parts[:end]))) is not None:
+            return ".".join([ours, *parts[end:]])
+    return name

@@ -1,0 +1,107 @@
+"""What each layer of a network puts out, how many parameters it has, and what it computes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dnn.errors import ConfigurationError
+from dnn.graph.gradients import topological_order
+from dnn.graph.node import Node, Shape
+from dnn.layers import Input, Layer
+from dnn.layers.layer import build_all
+
+__all__ = ["LayerSummary", "summaries_of", "summary", "table_of"]
+
+
+@dataclass(frozen=True)
+class LayerSummary:
+    """A row of `NeuralNetwork.summary`.
+
+    Attributes
+    ----------
+    name : str
+        Of the layer.
+    shape : tuple of int
+        Of one sample of its output.
+    parameters : int
+        How many numbers are trained.
+    multiply_adds : int
+        Products of two numbers, each added to a sum, for the prediction of one sample: those of
+        matrix products, convolutions and recurrent cells. Each is two floating-point operations.
+    """
+
+    name: str
+    shape: Shape
+    parameters: int
+    multiply_adds: int
+
+
+def summary(layers: Sequence[Layer]) -> str:
+    """Return the table of `NeuralNetwork.summary` without making room for any parameter.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        The first is an `Input`. They are left as they are.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ConfigurationError
+        If the layers do not begin with an `Input`.
+    ShapeError
+        If a layer does not take the output of the one before it.
+
+    Examples
+    --------
+    >>> import dnn
+    >>> print(dnn.summary(dnn.mlp(2, [8], 2)))
+    layer                   output            parameters   multiply-adds
+    input_1                 (2,)                       0               0
+    fully_connected_1       (8,)                      24              16
+    activation_1            (8,)                       0               0
+    fully_connected_2       (2,)                      18              16
+    total                                             42              32
+    """
+    first = layers[0] if layers else None
+    if not isinstance(first, Input):
+        raise ConfigurationError("the first layer of a network must be an Input")
+    built = copy.deepcopy(list(layers))  # a copy of a layer is not built
+    return table_of(summaries_of(built, build_all(built, first.shape, np.dtype(np.float32))))
+
+
+def summaries_of(layers: Sequence[Layer], outputs: Sequence[Node]) -> list[LayerSummary]:
+    """Return a row for each built layer; `outputs` are what they make of a batch of one."""
+    return [
+        LayerSummary(
+            layer.name,
+            y.shape[1:],
+            sum(parameter.node.size for parameter in layer.parameters),
+            sum(
+                node.operation.multiply_adds(node)
+                for node in topological_order([y])
+                if node.operation is not None
+            ),
+        )
+        for layer, y in zip(layers, outputs, strict=True)
+    ]
+
+
+def table_of(rows: Sequence[LayerSummary]) -> str:
+    """Return rows as lines of a table, between a heading and the total."""
+    lines = [f"{'layer':24s}{'output':16s}{'parameters':>12s}{'multiply-adds':>16s}"]
+    for row in rows:
+        lines.append(
+            f"{row.name:24s}{row.shape!s:16s}{row.parameters:12,d}{row.multiply_adds:16,d}"
+        )
+    parameters = sum(row.parameters for row in rows)
+    multiply_adds = sum(row.multiply_adds for row in rows)
+    lines.append(f"{'total':40s}{parameters:12,d}{multiply_adds:16,d}")
+    return "\n".join(lines)

@@ -1,0 +1,141 @@
+"""Networks by name: their published sizes, what they compute and that they learn."""
+
+import numpy as np
+import pytest
+
+import dnn
+from dnn import nets
+from dnn.layers import (
+    Activation,
+    BatchNorm,
+    Concat,
+    Conv2D,
+    Flatten,
+    FullyConnected,
+    GlobalAvgPool2D,
+    Input,
+    MaxPool2D,
+)
+
+IMAGENET = (3, 224, 224)
+
+# Parameters, and billions of multiply-adds, as torchvision's documentation publishes them.
+PUBLISHED = {
+    "alexnet": (61_100_840, 0.71),
+    "vgg16": (138_357_544, 15.47),
+    "resnet18": (11_689_512, 1.81),
+    "resnet50": (25_557_032, 4.09),
+    "densenet121": (7_978_856, 2.83),
+}
+
+
+def totals(layers):
+    name, *numbers = dnn.summary(layers).splitlines()[-1].split()
+    assert name == "total"
+    return tuple(int(number.replace(",", "")) for number in numbers)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_and_multiply_adds_are_those_published(name):
+    options = {"batch_norm": False} if name == "vgg16" else {}
+    parameters, multiply_adds = totals(getattr(nets, name)(IMAGENET, 1000, **options))
+    assert parameters == PUBLISHED[name][0]
+    assert round(multiply_adds / 1e9, 2) == PUBLISHED[name][1]
+
+
+def test_lenet5_has_the_parameters_of_its_common_form():
+    convolutions = 28 * 28 * 6 * 25 + 10 * 10 * 16 * 6 * 25
+    assert totals(dnn.lenet5()) == (61_706, convolutions + 400 * 120 + 120 * 84 + 84 * 10)
+
+
+def test_vgg16_with_batch_norm():
+    assert totals(dnn.vgg16(IMAGENET, 1000))[0] == 138_357_544 + 4_224
+
+
+def test_a_summary_leaves_the_layers_alone_and_is_that_of_the_network():
+    layers = dnn.lenet5()
+    table = dnn.summary(layers)
+    assert table == dnn.NeuralNetwork(layers).summary() == dnn.summary(layers)
+    with pytest.raises(dnn.ConfigurationError, match="must be an Input"):
+        dnn.summary(layers[1:])
+
+
+def test_a_summary_counts_products_of_recurrent_cells():
+    class Cell(dnn.Layer):
+        def build(self, shape):
+            self.inputs = self.parameter("inputs", (4 * 5, shape[1]))
+            self.states = self.parameter("states", (4 * 5, 5))
+
+        def forward(self, x):
+            steps = dnn.graph.transpose(x, (1, 0, 2))
+            return dnn.graph.recurrent(steps, self.inputs, self.states, cell="lstm").last
+
+    assert totals([Input(7, 3), Cell()]) == (4 * 5 * (3 + 5), 7 * 4 * 5 * (3 + 5))
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32)])
+@pytest.mark.parametrize("name", [*PUBLISHED, "lenet5"])
+def test_networks_take_images_of_mnist_and_cifar(name, shape):
+    table = dnn.summary(getattr(nets, name)(shape, 7))
+    assert table.splitlines()[-2].split()[1] == "(7,)"
+
+
+def digits():
+    data = dnn.load_digits()
+    x = np.asarray(data.x, "f4").reshape(-1, 1, 8, 8)
+    return (x - x.mean()) / x.std(), np.asarray(data.y)
+
+
+def doubled(x):
+    """Images of 16 x 16, since LeNet-5 leaves nothing of smaller ones."""
+    return np.kron(x, np.ones((2, 2), "f4"))
+
+
+def small_resnet():
+    return [
+        *(Input(1, 8, 8), Conv2D(16, 3, padding=1)),
+        *(*nets.basic_block(16, 16), *nets.bottleneck_block(16, 8, 2)),
+        *(GlobalAvgPool2D(), FullyConnected(10)),
+    ]
+
+
+def small_densenet():
+    return [
+        *(Input(1, 8, 8), Conv2D(16, 3, padding=1), nets.dense_layer(8), nets.dense_layer(8)),
+        *(BatchNorm(), Activation("relu"), MaxPool2D(2), Flatten(), FullyConnected(10)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layers", "change"),
+    [
+        (lambda: dnn.lenet5((1, 16, 16)), doubled),
+        (small_resnet, np.asarray),
+        (small_densenet, np.asarray),
+    ],
+    ids=["lenet5", "resnet", "densenet"],
+)
+def test_networks_learn_digits(layers, change):
+    x, y = digits()
+    x = change(x)
+    model = dnn.NeuralNetwork(layers(), optimizer=dnn.Adam(0.005), seed=0)
+    assert model.evaluate(x[1200:], y[1200:])["accuracy"] < 0.3
+    model.fit(x[:1200], y[:1200], epochs=3, batch_size=32)
+    assert model.evaluate(x[1200:], y[1200:])["accuracy"] > 0.8
+
+
+def test_a_few_steps_of_vgg16_lower_the_loss():
+    """What the gradients of AlexNet and ResNet-18 are is compared with PyTorch's."""
+    model = dnn.NeuralNetwork(dnn.vgg16((1, 16, 16), 4), optimizer=dnn.SGD(0.01), seed=0)
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(4, 1, 16, 16)).astype("f4"), np.arange(4)
+    losses = model.fit(x, y, epochs=3, batch_size=4).loss
+    assert losses[-1] < losses[0]
+
+
+def test_layers_inside_a_concat_keep_the_size_of_images():
+    concat = Concat([Conv2D(3, 3)])
+    with pytest.raises(dnn.ShapeError, match=r"concat_1: .*\(2, 8, 8\) into \(3, 6, 6\); they may"):
+        dnn.summary([Input(2, 8, 8), concat])
+    with pytest.raises(dnn.ConfigurationError, match="there is no layer in it"):
+        Concat([])

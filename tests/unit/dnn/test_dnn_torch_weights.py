@@ -1,0 +1,238 @@
+"""Weights to and from PyTorch: the same modules there compute the same."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import dnn
+from dnn import NeuralNetwork, nets
+from dnn.errors import CheckpointError
+from dnn.layers import (
+    Activation,
+    AvgPool2D,
+    BatchNorm,
+    Concat,
+    Conv2D,
+    Dropout,
+    Flatten,
+    FullyConnected,
+    GlobalAvgPool2D,
+    Input,
+    LayerNorm,
+    MaxPool2D,
+    Output,
+    Residual,
+)
+
+SHAPE = (2, 8, 8)
+
+
+def layers():
+    """One of each that has an equal in PyTorch."""
+    return [
+        *(Input(*SHAPE), Conv2D(4, 3, padding=1, groups=2), BatchNorm(), Activation("relu")),
+        *(MaxPool2D(2), Dropout(0.3), *nets.basic_block(4, 4), *nets.basic_block(4, 6, 2)),
+        *(Concat([Conv2D(2, 1, bias=False)]), AvgPool2D(2, stride=1), Flatten()),
+        *(FullyConnected(5, bias=False), LayerNorm(), Activation("tanh"), FullyConnected(3)),
+        Output(3),
+    ]
+
+
+def torch_twin(torch, layers):
+    """The same modules, of arguments taken from the layers, but for the shapes of weights."""
+    nn = torch.nn
+
+    class Beside(nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layers = sequential(layer.layers)
+            self.shortcut = sequential(getattr(layer, "shortcut", ()))
+            self.concats = isinstance(layer, Concat)
+
+        def forward(self, x):
+            if self.concats:
+                return torch.cat([x, self.layers(x)], 1)
+            return self.shortcut(x) + self.layers(x)
+
+    def module_of(layer):
+        if isinstance(layer, Conv2D):
+            filters, channels, *_ = layer.weight.shape
+            how = layer.stride, layer.zeros_around[0][0], layer.dilation, layer.groups
+            return nn.Conv2d(
+                channels * layer.groups, filters, layer.window, *how, bias=layer.with_bias
+            )
+        if isinstance(layer, FullyConnected):
+            return nn.Linear(*layer.weight.shape, bias=layer.with_bias)
+        if isinstance(layer, BatchNorm):
+            return nn.BatchNorm2d(layer.scale.shape[0], layer.epsilon)
+        if isinstance(layer, LayerNorm):
+            return nn.LayerNorm(layer.scale.shape[0], layer.epsilon)
+        if isinstance(layer, MaxPool2D):
+            return nn.MaxPool2d(layer.window, layer.stride, layer.around[0][0])
+        if isinstance(layer, AvgPool2D):
+            return nn.AvgPool2d(layer.window, layer.stride)
+        if isinstance(layer, GlobalAvgPool2D):
+            return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        if isinstance(layer, Activation):
+            return {"relu": nn.ReLU, "tanh": nn.Tanh}[layer.function]()
+        if isinstance(layer, Residual | Concat):
+            return Beside(layer)
+        return {Dropout: nn.Dropout, Flatten: nn.Flatten, Output: nn.Identity}[type(layer)]()
+
+    def sequential(some):
+        return nn.Sequential(*(module_of(layer) for layer in some))
+
+    return sequential(layers[1:]).double()
+
+
+def same_in_torch(torch, made, shape):
+    """A trained network, its twin with the same weights, and samples."""
+    model = NeuralNetwork(made, dtype="float64", seed=1, optimizer=dnn.SGD(0.01))
+    x = np.random.default_rng(0).normal(size=(6, *shape))
+    model.fit(x, np.arange(6) % 3, epochs=2, batch_size=6)  # so that statistics are not 0 and 1
+    module = torch_twin(torch, model._network.layers)
+    state = {name: torch.from_numpy(array) for name, array in model.state_dict().items()}
+    module.load_state_dict(state)
+    return model, module.eval(), x
+
+
+def test_pytorch_computes_the_same_with_the_state_dict_and_back():
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    model, module, x = same_in_torch(torch, layers(), SHAPE)
+    expected = module(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(model(x), expected, rtol=1e-9, atol=1e-12)
+    for state, in_order in [(module.state_dict(), False), (torch_named(module), True)]:
+        other = NeuralNetwork(layers(), dtype="float64", seed=2)
+        assert not np.allclose(other(x), expected)
+        other.load_state_dict(state, in_order=in_order)
+        np.testing.assert_array_equal(other(x), model(x))
+
+
+def torch_named(module):
+    return {f"module.{name}": value for name, value in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", ["alexnet", "resnet18"])
+def test_a_network_by_name_has_the_gradients_of_pytorch(name):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    shape = (1, 16, 16)
+    made = getattr(nets, name)(shape, 3)
+    model = NeuralNetwork(made, dtype="float64", seed=1, optimizer=dnn.SGD(0.1))
+    module = torch_twin(torch, model._network.layers).train()
+    before = model.state_dict()
+    module.load_state_dict({key: torch.from_numpy(array) for key, array in before.items()})
+    x, y = np.random.default_rng(0).normal(size=(4, *shape)), np.array([0, 1, 2, 0])
+    loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(y))
+    loss.backward()
+    (found,) = model.fit(x, y, epochs=1, batch_size=4).loss
+    assert found == pytest.approx(loss.item(), rel=1e-9)
+    after = model.state_dict()
+    for key, parameter in module.named_parameters():
+        gradient = (before[key] - after[key]) / 0.1
+        expected = parameter.grad.numpy()
+        scale = abs(expected).max() + 1e-12
+        np.testing.assert_allclose(gradient / scale, expected / scale, atol=1e-6, err_msg=key)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(dnn.LSTM, "LSTM"), (dnn.GRU, "GRU"), (dnn.RNN, "RNN")]
+)
+def test_recurrent_layers_and_embeddings_have_the_weights_of_pytorch(ours, theirs):
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    layers = [Input(5, dtype=int), dnn.Embedding(7, 3), ours(4, layers=2, bidirectional=True)]
+    model = NeuralNetwork(layers, "mean_squared_error", dtype="float64", seed=1)
+    words = np.random.default_rng(0).integers(0, 7, (6, 5))
+    module = torch.nn.ModuleList(
+        [
+            torch.nn.Embedding(7, 3),
+            getattr(torch.nn, theirs)(3, 4, 2, batch_first=True, bidirectional=True),
+        ]
+    ).double()
+    state = {name: torch.from_numpy(array) for name, array in model.state_dict().items()}
+    module.load_state_dict(state)
+    _, last = module[1](module[0](torch.from_numpy(words)))
+    of_states = last[0] if theirs == "LSTM" else last
+    expected = torch.cat([of_states[-2], of_states[-1]], -1).detach().numpy()
+    np.testing.assert_allclose(model(words), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_file_for_pytorch_and_back(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    model = NeuralNetwork(layers(), seed=1)
+    path = tmp_path / "weights.safetensors"
+    model.save_safetensors(path)
+    other = NeuralNetwork(layers(), seed=2)
+    other.load_safetensors(path)
+    x = np.random.default_rng(0).normal(size=(3, *SHAPE)).astype("f4")
+    np.testing.assert_array_equal(other(x), model(x))
+    torch = pytest.importorskip("torch", reason="torch, the oracle, is not installed")
+    from safetensors.torch import load_file, save_file
+
+    module = torch_twin(torch, model._network.layers).float()
+    module.load_state_dict(load_file(path))
+    np.testing.assert_allclose(
+        model(x), module.eval()(torch.from_numpy(x)).detach().numpy(), rtol=1e-4, atol=1e-5
+    )
+    renamed = {f"body.{name}": value for name, value in module.state_dict().items()}
+    save_file(renamed, path)
+    third = NeuralNetwork(layers(), seed=3)
+    with pytest.raises(CheckpointError, match=r"weights.safetensors: 0.weight is missing"):
+        third.load_safetensors(path)
+    names = {f"body.{i}": str(i) for i in range(20)}
+    third.load_safetensors(path, names=names)
+    np.testing.assert_array_equal(third(x), model(x))
+
+
+def changed(**changes):
+    state = NeuralNetwork(layers(), seed=1).state_dict()
+    for name, change in changes.items():
+        name = name.replace("_", ".", 1)
+        value = change(state[name])
+        if value is None:
+            del state[name]
+        else:
+            state[name] = value
+    return state
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (lambda: changed(**{"0_weight": lambda x: None}), "0.weight is missing, for conv2d_1.weig"),
+        (lambda: changed() | {"99.bias": np.zeros(2)}, "99.bias is there, and no layer here has"),
+        (
+            lambda: changed(**{"0_weight": lambda x: x[:1]}),
+            r"0.weight has the shape \(1, 1, 3, 3\), and conv2d_1.weight takes \(4, 1, 3, 3\)",
+        ),
+        (lambda: changed(**{"0_bias": lambda x: x * np.nan}), "0.bias has NaN or infinity"),
+        (
+            lambda: changed(**{"0_bias": lambda x: x.astype("f8") + 1e300}),
+            "0.bias has NaN or infinity",
+        ),
+        (lambda: changed(**{"0_bias": lambda x: x.astype(int)}), "must be of floats, not int64"),
+        (lambda: changed(**{"1_running_var": lambda x: x - 9}), "1.running_var has a variance bel"),
+        (lambda: {"conv.weight": np.zeros(3)}, "is missing.*in_order=True takes arrays"),
+    ],
+)
+def test_what_does_not_fit_is_named_and_nothing_is_taken(state, says):
+    model = NeuralNetwork(layers(), seed=2)
+    before = model.state_dict()
+    with pytest.raises(CheckpointError, match=f"the state dict: .*{says}"):
+        model.load_state_dict(state())
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_in_order_the_numbers_have_to_agree():
+    model = NeuralNetwork(layers())
+    with pytest.raises(CheckpointError, match="1 arrays are there, and 37 are wanted"):
+        model.load_state_dict({"a": np.zeros(3)}, in_order=True)
+
+
+def test_no_pickle_is_read(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    path = tmp_path / "weights.pt"
+    path.write_bytes(pickle.dumps({"0.weight": np.zeros(3)}))
+    with pytest.raises(CheckpointError, match="no safetensors file"):
+        NeuralNetwork(layers()).load_safetensors(path)
