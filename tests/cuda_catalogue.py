@@ -51,14 +51,14 @@ AXES = {"f2": (1,), "f4": (1, 3), "f8": (1,)}
 def example_chain() -> Elementwise:
     """Return a chain with every operation that may be in one; what is fused depends on the graph.
 
-    Its inputs are a and b; each operation takes the result before it, and a second operand is b,
-    a third a.
+    Its inputs are a and b; each operation takes the result before it, and then b and a in turn.
     """
     members = []
     for formula in FORMULAS.values():
         if formula.has_one_type:
             last = len(members) + 1 if members else 0
-            members.append((formula, last, 1, 0)[: 1 + len(formula.names)])
+            others = itertools.cycle((1, 0))
+            members.append((formula, last, *(next(others) for _ in formula.names[1:])))
     return formulas.chain(tuple(members), 2)
 
 
