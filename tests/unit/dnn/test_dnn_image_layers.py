@@ -164,8 +164,8 @@ def test_a_network_of_two_convolutions_learns_digits():
     x, y = digits()
     model = NeuralNetwork(small_net(), optimizer=dnn.Adam(0.01), seed=0)
     assert model.evaluate(x[1200:], y[1200:])["accuracy"] < 0.4
-    model.fit(x[:1200], y[:1200], epochs=8, batch_size=50)
-    assert model.evaluate(x[1200:], y[1200:])["accuracy"] > 0.9
+    model.fit(x[:1200], y[:1200], epochs=5, batch_size=50)
+    assert model.evaluate(x[1200:], y[1200:])["accuracy"] > 0.8
 
 
 def test_an_ensemble_of_convolutional_networks_is_each_alone():
