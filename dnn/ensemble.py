@@ -24,7 +24,7 @@ from dnn.precision import Dtype, precision_of
 from dnn.training.data import DeviceData, Versions, for_each
 from dnn.training.evaluation import evaluate
 from dnn.training.history import History
-from dnn.training.networks import Fit, Networks
+from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
 from dnn.training.state import load_states, states_of
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class Ensemble(Networks):
         rows: Sequence[npt.ArrayLike] | None = None,
         versions: Sequence[int] | None = None,
         epochs: int | Sequence[int] = 1,
-        batch_size: int = 32,
+        batch_size: int | BatchSizes = 32,
         validation_rows: Sequence[npt.ArrayLike] | None = None,
         validation_epochs: Collection[int] | None = None,
         on_epoch: OnEpoch | None = None,
@@ -214,7 +214,7 @@ class Ensemble(Networks):
         versions : sequence of K int, optional
             Which version of `x` each network is given.
         epochs : int or sequence of K int, at least 1
-        batch_size : int, at least 1
+        batch_size : int, at least 1, or a function of the number of epochs done
         validation_rows : sequence of K arrays of int, all of one length, optional
             Samples to evaluate each network on after each epoch.
         validation_epochs : collection of int, optional
@@ -251,7 +251,7 @@ class Ensemble(Networks):
             held_out = data.given("validation_rows", validation_rows)
         each = for_each("epochs", epochs, len(self)).tolist()
         wanted = [check_count("epochs", n) for n in each]
-        batch_size = check_count("batch_size", batch_size)
+        batch_size = checked_batch_size(batch_size)
         if len({len(history) for history in self._histories}) > 1:
             message = "the networks have been trained for different numbers of epochs"
             raise ConfigurationError(f"{message}: none of them can be trained further")

@@ -31,7 +31,7 @@ from dnn.training.data import DeviceData, checked_pair, fit_data
 from dnn.training.evaluation import evaluate
 from dnn.training.history import History
 from dnn.training.network import BatchPlan
-from dnn.training.networks import Fit, Networks
+from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
 from dnn.training.state import Snapshot, load_states, states_of, trained_arrays
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class NeuralNetwork(Networks):
         *,
         validation: tuple[npt.ArrayLike, npt.ArrayLike] | DeviceData | float | None = None,
         epochs: int | None = None,
-        batch_size: int | None = None,
+        batch_size: int | BatchSizes | None = None,
         callbacks: Sequence[Callback] = (),
         class_weight: Mapping[int, float] | Literal["balanced"] | None = None,
         sample_weight: npt.ArrayLike | None = None,
@@ -214,7 +214,8 @@ class NeuralNetwork(Networks):
             of each class its share.
         epochs, batch_size : int, at least 1, optional
             If left out, as `params` say, which are 1 and 32 without. The last batch of an epoch
-            holds what remains.
+            holds what remains. The size may be a function of the number of epochs done so far, such
+            as a `GrowingBatch`.
         callbacks : sequence of Callback
             Called after each epoch in this order; any of them may end the training.
         class_weight : mapping of class to float, or "balanced", optional
@@ -252,7 +253,7 @@ class NeuralNetwork(Networks):
         params = self._params
         epochs = check_count("epochs", params.epochs if epochs is None else epochs)
         batch_size = params.batch_size if batch_size is None else batch_size
-        batch_size = check_count("batch_size", batch_size)
+        batch_size = checked_batch_size(batch_size)
         given: object = metrics
         if not isinstance(given, dict | None):
             message = "fit fills it with loss, accuracy and training_time_s"

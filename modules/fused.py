@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .compute import MOST_NETWORKS, Compute
 from .evaluation import Rounds, TrainingJob
-from .hyperparameters import Hyperparameters, dropout_rates, layers_of, loss_of, optimizer_of
+from .hyperparameters import (
+    Hyperparameters,
+    batch_size_of,
+    dropout_rates,
+    layers_of,
+    loss_of,
+    optimizer_of,
+)
 from .trial import Report, Reports, marked
 
 if TYPE_CHECKING:
@@ -191,7 +198,7 @@ class FusedTrainings:
             data.rows,
             rows=[job.train + offset for job, offset in zip(jobs, offsets, strict=True)],
             epochs=[parameters.epochs for parameters in wanted],
-            batch_size=wanted[0].batch_size,
+            batch_size=batch_size_of(wanted[0]),
             validation_rows=held_out if points else None,
             validation_epochs=points,
             on_epoch=on_epoch,
@@ -268,7 +275,9 @@ class FusedTrainings:
                 routines=self._table,
                 **self._compute.networks,
             )
-            fit = partial(model.fit, alone.training, batch_size=wanted.batch_size, progress=False)
+            fit = partial(
+                model.fit, alone.training, batch_size=batch_size_of(wanted), progress=False
+            )
             with self._compute.without_warnings():
                 times_s = fit().epoch_times_s
                 if times_s[0] < _LONG_S:

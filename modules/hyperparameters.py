@@ -16,12 +16,23 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "adamw": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
     "rmsprop": {"learning_rate": 0.01, "momentum": 0.0, "smoothing": 0.99, "epsilon": 1e-8},
     "adagrad": {"learning_rate": 0.01, "epsilon": 1e-10},
+    "lars": {"learning_rate": 1.0, "momentum": 0.9, "trust": 0.001},
+    "muon": {"learning_rate": 0.02, "momentum": 0.95, "nesterov": True},
 }
 """What each optimizer takes besides the weight decay, and its value where it is left out."""
 
 _GOES_WITH: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     name: ("optimizer", tuple(kind for kind, taken in DEFAULTS.items() if name in taken))
-    for name in ("momentum", "nesterov", "decoupled", "beta1", "beta2", "smoothing", "epsilon")
+    for name in (
+        "momentum",
+        "nesterov",
+        "decoupled",
+        "beta1",
+        "beta2",
+        "smoothing",
+        "epsilon",
+        "trust",
+    )
 } | {
     "decay_every": ("schedule", ("step",)),
     "decay_factor": ("schedule", ("step",)),
@@ -37,16 +48,19 @@ class Hyperparameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "muon"] = "sgd"
     learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
-    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd and rmsprop")
-    nesterov: bool | None = Field(None, description="of sgd")
+    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd, rmsprop, lars, muon")
+    nesterov: bool | None = Field(None, description="of sgd and muon")
     decoupled: bool | None = Field(None, description="weight decay that velocities do not see; sgd")
     beta1: float | None = Field(None, ge=0, lt=1, description="of adam and adamw")
     beta2: float | None = Field(None, ge=0, lt=1, description="of adam and adamw")
     smoothing: float | None = Field(None, ge=0, lt=1, description="of rmsprop")
-    epsilon: float | None = Field(None, gt=0, allow_inf_nan=False, description="of all but sgd")
+    epsilon: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="of adam, adamw, rmsprop, adagrad"
+    )
+    trust: float | None = Field(None, gt=0, allow_inf_nan=False, description="of lars")
     schedule: Literal["constant", "cosine", "one_cycle", "step"] = "constant"
     warm_up: int = Field(0, ge=0, description="epochs in which the learning rate grows")
     decay_every: int = Field(10, ge=1, description="epochs, of schedule step")
@@ -56,6 +70,10 @@ class Hyperparameters(BaseModel):
     l1: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of |w|, in it too")
     l2: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of w^2, in it too")
     batch_size: int = Field(32, ge=1)
+    batch_growth: float = Field(
+        1.0, ge=1, allow_inf_nan=False, description="what batches grow by, again and again"
+    )
+    growth_every: int = Field(10, ge=1, description="epochs, of batch_growth")
     epochs: int = Field(20, ge=1)
     channels: list[Annotated[int, Field(ge=1)]] = Field(
         [], description="filters of each stage of convolutions, which ends in a pooling of 2 x 2"
@@ -83,6 +101,13 @@ class Hyperparameters(BaseModel):
         for name in ("depth", "kernel"):
             if name in self.model_fields_set and not self.channels:
                 raise ValueError(f"{name} is of convolutions: give channels, the filters of each")
+        if self.batch_growth > 1 and self.schedule != "constant":
+            raise ValueError(
+                f"batch_growth goes with schedule 'constant', not {self.schedule!r}: growing "
+                "batches take its place"
+            )
+        if "growth_every" in self.model_fields_set and self.batch_growth == 1:
+            raise ValueError("growth_every goes with a batch_growth above 1")
         if self.nesterov and not self.of_optimizer("momentum"):
             raise ValueError("nesterov needs a momentum above 0")
         return self
@@ -113,6 +138,7 @@ class Hyperparameters(BaseModel):
             *(self.activation, self.batch_norm, self.drops, self.batch_size),
             *(self.optimizer, *flags, *scheduled),
             *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0),
+            *(self.batch_growth, self.growth_every),
         )
 
 
@@ -214,7 +240,7 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
 
     `rows` are those of an epoch: schedules count steps.
     """
-    from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp
+    from dnn import LARS, SGD, AdaGrad, Adam, AdamW, Muon, RMSProp
 
     kinds: dict[str, Callable[..., Optimizer]] = {
         "sgd": SGD,
@@ -222,6 +248,8 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
         "adamw": AdamW,
         "rmsprop": RMSProp,
         "adagrad": AdaGrad,
+        "lars": LARS,
+        "muon": Muon,
     }
     first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
     settings: dict[str, Any] = {}
@@ -233,6 +261,13 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
     return kinds[first.optimizer](schedule=_schedule_of(first, rows), **settings)
 
 
+def batch_size_of(wanted: Hyperparameters) -> Callable[[int], int]:
+    """Return the size of a batch, from the number of epochs done."""
+    from dnn import GrowingBatch
+
+    return GrowingBatch(wanted.batch_size, wanted.growth_every, wanted.batch_growth)
+
+
 def _setting(wanted: Hyperparameters, name: str) -> Any:
     return wanted.weight_decay if name == "weight_decay" else wanted.of_optimizer(name)
 
@@ -241,7 +276,8 @@ def _schedule_of(wanted: Hyperparameters, rows: int) -> Callable[[int], float] |
     from dnn import Cosine, OneCycle, StepDecay, WarmUp
 
     steps = -(-rows // wanted.batch_size)
-    warm = wanted.warm_up * steps
+    sizes = (batch_size_of(wanted)(epoch) for epoch in range(wanted.warm_up))
+    warm = sum(-(-rows // size) for size in sizes)
     then: Callable[[int], float] | None = None
     if wanted.schedule == "cosine":
         then = Cosine(max(1, wanted.epochs * steps - warm))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from .compute import Compute
 from .evaluation import Rounds, SplitData, collect, means
 from .fused import FusedTrainings, curve_epochs, undisturbed_s
-from .hyperparameters import Hyperparameters, layers_of, loss_of, optimizer_of
+from .hyperparameters import Hyperparameters, batch_size_of, layers_of, loss_of, optimizer_of
 from .trial import DIVERGED, METRICS, SPLITS, Report, marked, trial_seed
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class NetworkTrainer:
         model.fit(
             data.training,
             epochs=wanted.epochs,
-            batch_size=wanted.batch_size,
+            batch_size=batch_size_of(wanted),
             progress=False,
         )
         file = path.with_suffix(".safetensors")
@@ -211,7 +211,7 @@ def train(
         history = model.fit(
             data.training,
             epochs=wanted.epochs,
-            batch_size=wanted.batch_size,
+            batch_size=batch_size_of(wanted),
             callbacks=callbacks,
             progress=False,
         )

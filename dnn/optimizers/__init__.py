@@ -1,7 +1,8 @@
 """Optimizers: from gradients to the next parameters, from simple to hard.
 
-`descent` has SGD (plain, with momentum, Nesterov's), AdaGrad, RMSProp, Adam and AdamW.
-`optimizer` and `rule` say how to write another one; clipping and `schedules` go with any.
+`descent` has SGD (plain, with momentum, Nesterov's), AdaGrad, RMSProp, Adam and AdamW,
+`parameter_rule` LARS and Muon. These and `optimizer` and `rule` say how to write another one;
+clipping and `schedules` go with any.
 """
 
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from dnn.errors import ConfigurationError, unknown_name
 from dnn.optimizers.descent import SGD, AdaGrad, Adam, AdamW, GradientDescent, RMSProp
 from dnn.optimizers.optimizer import BLOCK, Block, Optimizer
+from dnn.optimizers.parameter_rule import LARS, Muon, ParameterRule
 from dnn.optimizers.rule import Rule
 from dnn.optimizers.schedules import (
     SCHEDULES,
     Constant,
     Cosine,
+    GrowingBatch,
     OneCycle,
     Schedule,
     StepDecay,
@@ -24,6 +27,7 @@ from dnn.optimizers.update import Update
 
 __all__ = [
     "BLOCK",
+    "LARS",
     "OPTIMIZERS",
     "SCHEDULES",
     "SGD",
@@ -34,8 +38,11 @@ __all__ = [
     "Constant",
     "Cosine",
     "GradientDescent",
+    "GrowingBatch",
+    "Muon",
     "OneCycle",
     "Optimizer",
+    "ParameterRule",
     "RMSProp",
     "Rule",
     "Schedule",
@@ -50,6 +57,8 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adagrad": AdaGrad,
     "adam": Adam,
     "adamw": AdamW,
+    "lars": LARS,
+    "muon": Muon,
     "rmsprop": RMSProp,
     "sgd": SGD,
 }

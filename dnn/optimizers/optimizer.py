@@ -30,6 +30,7 @@ a block of shape (n,) or (K, n). `dnn.optimizers.rule` has another way: a formul
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -183,19 +184,38 @@ class Optimizer:
         return (
             type(self) is type(other)
             and list(mine) == list(theirs)
-            and all(mine[name] == theirs[name] for name in mine if name != "hyperparameters")
+            and all(_alike(mine[name], theirs[name]) for name in mine if name != "hyperparameters")
             and list(self.hyperparameters) == list(other.hyperparameters)
             and all(self.is_on(name) == other.is_on(name) for name in self.hyperparameters)
         )
+
+    def for_networks(self, indices: Sequence[int]) -> Optimizer:
+        """Return the same optimizer for some of the K networks that its hyperparameters are of.
+
+        Without any of them, a copy.
+        """
+        chosen = copy.copy(self)
+        if indices:
+            chosen.hyperparameters = {
+                name: tuple(value[k] for k in indices) if isinstance(value, tuple) else value
+                for name, value in self.hyperparameters.items()
+            }
+        return chosen
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self.hyperparameters.items())
         return f"{type(self).__name__}({values})"
 
-    def bind(self, ops: Ops, parameters: FlatBuffer, gradients: FlatBuffer) -> Update:
+    def bind(
+        self,
+        ops: Ops,
+        parameters: FlatBuffer,
+        gradients: FlatBuffer,
+        segments: Sequence[Segment] | None = None,
+    ) -> Update:
         """Compile the update of a network, or of K networks in one buffer.
 
-        Parameters and gradients have the same segments.
+        Parameters and gradients have the same segments, of which some may be chosen.
 
         Raises
         ------
@@ -212,26 +232,46 @@ class Optimizer:
         state = {
             name: FlatBuffer(parameters.segments, dtype, ops, models) for name in self.state_names
         }
-        width = _width(parameters.flat, dtype) if ops.in_blocks else parameters.flat.shape[-1]
-        leading = () if models is None else (models,)
-        spaces = [empty(ops, (*leading, width), dtype) for _ in range(self.workspaces)]
         # NumPy's sums depend on their length: of K networks the padding of a row is left out.
         end = gradients.segments[-1].stop if ops.in_blocks and gradients.segments else None
         steps = clip_steps(ops, gradients.flat[..., :end], columns)
         if self.schedule is not None:
             steps += schedule_steps(ops, self.schedule, columns, state)
+        own = {name: state[name] for name in self.state_names}
+        buffers = {"w": parameters, "g": gradients, **own}
         steps += self.prepare(ops, columns, state)
-        for start, stop, decays in _blocks(parameters.segments, self._decays, width):
+        chosen = parameters.segments if segments is None else segments
+        steps += self.parameter_steps(ops, buffers, columns, chosen)
+        return Update(steps, scalars, state, ops, gradients.flat)
+
+    def parameter_steps(
+        self,
+        ops: Ops,
+        buffers: Mapping[str, FlatBuffer],
+        scalars: Mapping[str, Array],
+        segments: Sequence[Segment],
+    ) -> list[Step]:
+        """Return the calls that move parameters: `step` of each block.
+
+        `buffers` are the parameters ``w``, the gradients ``g`` and those of `state_names`, and
+        `scalars` the hyperparameters and what `prepare` has added, of shape () or (K, 1).
+        """
+        w, g = buffers["w"].flat, buffers["g"].flat
+        width = _width(w, w.dtype) if ops.in_blocks else w.shape[-1]
+        spaces = [empty(ops, (*w.shape[:-1], width), w.dtype) for _ in range(self.workspaces)]
+        steps = []
+        every = buffers["w"].segments
+        for start, stop, decays in _blocks(every, segments, self._decays, width):
             part = np.s_[..., start:stop]
             block = Block(
-                parameters.flat[part],
-                gradients.flat[part],
-                tuple(state[name].flat[part] for name in self.state_names),
-                columns["weight_decay"] if decays else None,
+                w[part],
+                g[part],
+                tuple(buffers[name].flat[part] for name in self.state_names),
+                scalars["weight_decay"] if decays else None,
                 tuple(space[..., : stop - start] for space in spaces),
             )
-            steps.append(self.step(ops, block, columns))
-        return Update(steps, scalars, state, ops, gradients.flat)
+            steps.append(self.step(ops, block, scalars))
+        return steps
 
     def minimize(
         self, loss: Node, variables: Collection[Node] | None = None, ops: Ops | None = None
@@ -305,6 +345,12 @@ class Optimizer:
         return rounded
 
 
+def _alike(a: object, b: object) -> bool:
+    if isinstance(a, Optimizer) and isinstance(b, Optimizer):
+        return a.steps_like(b)
+    return a == b
+
+
 def _width(flat: Array, dtype: np.dtype[Any]) -> int:
     """Return how many columns a block has: whole cache lines, BLOCK elements over all networks."""
     line = ALIGNMENT_BYTES // dtype.itemsize
@@ -313,15 +359,23 @@ def _width(flat: Array, dtype: np.dtype[Any]) -> int:
 
 
 def _blocks(
-    segments: Sequence[Segment], decays: Callable[[Segment], bool], width: int
+    segments: Sequence[Segment],
+    chosen: Collection[Segment],
+    decays: Callable[[Segment], bool],
+    width: int,
 ) -> Iterator[tuple[int, int, bool]]:
-    """Cut a buffer into blocks of the cache's size; neighbours treated alike are one piece."""
+    """Cut chosen segments into blocks of the cache's size; neighbours treated alike are one."""
     pieces: list[tuple[int, int, bool]] = []
+    is_next = False
     for segment in segments:
-        if pieces and pieces[-1][2] == decays(segment):
+        if segment not in chosen:
+            is_next = False
+            continue
+        if is_next and pieces[-1][2] == decays(segment):
             pieces[-1] = (pieces[-1][0], segment.stop, pieces[-1][2])
         else:
             pieces.append((segment.start, segment.stop, decays(segment)))
+        is_next = True
     for start, stop, decaying in pieces:
         for at in range(start, stop, width):
             yield at, min(at + width, stop), decaying

@@ -98,12 +98,18 @@ class Rule(Optimizer):
         # a product and a sum in another way where nothing decays.
         return segment.name.rsplit(".", 1)[-1] not in self.no_decay
 
-    def bind(self, ops: Ops, parameters: FlatBuffer, gradients: FlatBuffer) -> Update:
+    def bind(
+        self,
+        ops: Ops,
+        parameters: FlatBuffer,
+        gradients: FlatBuffer,
+        segments: Sequence[Segment] | None = None,
+    ) -> Update:
         """Compile the update; all blocks share formulas and workspace."""
         bound = copy.copy(self)
         bound._arena = Arena(ops)
         bound._formulas = {}
-        return Optimizer.bind(bound, ops, parameters, gradients)
+        return Optimizer.bind(bound, ops, parameters, gradients, segments)
 
     def step(self, ops: Ops, block: Block, scalars: Mapping[str, Array]) -> Step:
         """Return the formula's call on one block."""

@@ -8,6 +8,7 @@ state. `steps` are training steps; an epoch has ``ceil(samples / batch_size)`` o
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ __all__ = [
     "SCHEDULES",
     "Constant",
     "Cosine",
+    "GrowingBatch",
     "OneCycle",
     "Schedule",
     "StepDecay",
@@ -187,6 +189,59 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "step": StepDecay,
     "warm_up": WarmUp,
 }
+
+
+@dataclass(frozen=True)
+class GrowingBatch:
+    """``start factor^(epochs done // every)`` samples in a batch, `most` at most [1]_.
+
+    What a smaller learning rate does for the noise of steps, a larger batch does too, in fewer of
+    them. It is given to `fit` as its ``batch_size``.
+
+    Parameters
+    ----------
+    start : int, at least 1
+    every : int, epochs, at least 1
+    factor : float, at least 1
+    most : int, at least `start`, optional
+        All samples if left out.
+
+    Examples
+    --------
+    >>> [GrowingBatch(32, every=10, most=100)(epoch) for epoch in (0, 9, 10, 20, 30)]
+    [32, 32, 64, 100, 100]
+
+    References
+    ----------
+    .. [1] Smith et al., Don't decay the learning rate, increase the batch size, 2018.
+    """
+
+    start: int
+    every: int
+    factor: float = 2.0
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_steps("GrowingBatch", "start", self.start)
+        _check_steps("GrowingBatch", "every", self.every)
+        if not 1 <= self.factor < math.inf:
+            raise ConfigurationError(
+                f"GrowingBatch: factor must be at least 1, not {self.factor!r}"
+            )
+        if self.most is not None:
+            _check_steps("GrowingBatch", "most", self.most)
+            if self.most < self.start:
+                message = f"most must be at least start, {self.start}, not {self.most}"
+                raise ConfigurationError(f"GrowingBatch: {message}")
+
+    def __call__(self, epochs: int) -> int:
+        """Return the size of a batch after so many epochs."""
+        most = sys.maxsize if self.most is None else self.most
+        # By logarithms, since the power itself may overflow.
+        grown = math.log(self.start) + epochs // self.every * math.log(self.factor)
+        if grown >= math.log(most):
+            return most
+        return min(int(self.start * self.factor ** (epochs // self.every)), most)
 
 
 def schedule_of(given: str | Schedule, **settings: float) -> Schedule:

@@ -9,7 +9,6 @@ are checked and plans compiled before the first epoch, and callbacks come after 
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from dnn.backend import Array, Ops, empty
 from dnn.data.augmentation import Images
+from dnn.errors import check_count
 from dnn.graph.operation import Step
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
@@ -37,7 +37,15 @@ from dnn.training.state import State, load_states, states_of
 if TYPE_CHECKING:
     from dnn.tensor import Tensor
 
-__all__ = ["Fit", "Networks", "Trainer"]
+__all__ = ["BatchSizes", "Fit", "Networks", "Trainer", "checked_batch_size"]
+
+BatchSizes = Callable[[int], int]
+"""``epochs done -> size of a batch``."""
+
+
+def checked_batch_size(given: int | BatchSizes) -> int | BatchSizes:
+    """Return a size of batches, at least 1, or a function that gives one for each epoch."""
+    return given if callable(given) else check_count("batch_size", given)
 
 
 class Networks:
@@ -102,11 +110,7 @@ class Networks:
         values belong to each of them.
         """
         self._network.resize(len(states))
-        optimizer = copy.copy(self.optimizer)
-        optimizer.hyperparameters = {
-            name: tuple(value[k] for k in indices) if isinstance(value, tuple) else value
-            for name, value in optimizer.hyperparameters.items()
-        }
+        optimizer = self.optimizer.for_networks(indices)
         self._update, self._trainer = self._bound(optimizer), None
         load_states(self._network, self._update, states)
 
@@ -445,7 +449,8 @@ class Fit:
     training : Samples
         Where `Samples.on_device` puts them.
     epochs : sequence of K int, at least 1
-    batch_size : int
+    batch_size : int or function of int -> int
+        From the number of epochs done, in all calls, to the size of the next one's batches.
     held_out : Samples, optional
         To evaluate on after an epoch.
     validation_epochs : collection of int, optional
@@ -464,7 +469,7 @@ class Fit:
         networks: Networks,
         training: Samples,
         epochs: Sequence[int],
-        batch_size: int,
+        batch_size: int | BatchSizes,
         held_out: Samples | None = None,
         validation_epochs: Collection[int] | None = None,
         inspect: Callable[[BatchPlan], None] | None = None,
@@ -478,7 +483,14 @@ class Fit:
         self._inspect = inspect
         self._class_counts = training.class_counts(networks._network)
         self.histories = [History() for _ in epochs]
-        networks._trainer_of(training, batch_size, inspect)  # compiled before the first epoch
+        self._trainer(training, range(len(epochs)))  # compiled before the first epoch
+
+    def _trainer(self, samples: Samples, active: Sequence[int]) -> Trainer:
+        """Return what trains in the next epoch."""
+        networks, size = self._networks, self._batch_size
+        if not isinstance(size, int):
+            size = check_count("batch_size", size(len(networks._histories[active[0]])))
+        return networks._trainer_of(samples, size, self._inspect)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         """Train until every network is done, has diverged or is stopped.
@@ -496,10 +508,10 @@ class Fit:
         active = tuple(everyone)
         while active:
             samples = self._training.of_networks(active)
-            trainer = networks._trainer_of(samples, self._batch_size, self._inspect)
             orders = self._orders(samples, active)
             staying = active
             while len(staying) == len(active):
+                trainer = self._trainer(samples, active)
                 self._epoch(trainer, active, next(orders))
                 self._validate(active)
                 yield active

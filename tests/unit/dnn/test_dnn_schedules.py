@@ -12,9 +12,11 @@ from dnn import SGD, Adam, NeuralNetwork, graph, mlp
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError
 from dnn.optimizers import (
+    LARS,
     SCHEDULES,
     Constant,
     Cosine,
+    GrowingBatch,
     OneCycle,
     Optimizer,
     Rule,
@@ -219,6 +221,84 @@ def test_k_networks_with_schedule_and_limits_equal_single_ones_bit_for_bit():
 def test_schedules_and_limits_out_of_range(make, message):
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+# -- growing batches ------------------------------------------------------------------------------
+
+
+def test_sizes_of_growing_batches():
+    batch = GrowingBatch(32, every=2, factor=1.5, most=100)
+    assert [batch(epochs) for epochs in range(8)] == [32, 32, 48, 48, 72, 72, 100, 100]
+    assert GrowingBatch(1, every=1)(10**6) > 10**9
+
+
+def test_an_epoch_has_as_many_steps_as_its_batches_and_trains_as_with_that_size():
+    x, y = np.random.default_rng(0).normal(size=(50, 4)).astype("f4"), np.arange(50) % 2
+    growing, fixed = (
+        NeuralNetwork(mlp(4, [5], 2), optimizer=SGD(0.1, 0.9), seed=1) for _ in range(2)
+    )
+    seen = []
+    own = lambda epochs: seen.append(epochs) or GrowingBatch(10, every=1)(epochs)  # noqa: E731
+    # Two calls are one training: what counts is the number of epochs done.
+    growing.fit(x, y, epochs=2, batch_size=own)
+    growing.fit(x, y, epochs=2, batch_size=own)
+    for size in (10, 20, 40, 50):
+        fixed.fit(x, y, epochs=1, batch_size=size)
+    assert growing.history.steps == fixed.history.steps == 5 + 3 + 2 + 1
+    assert set(seen) == {0, 1, 2, 3}
+    assert growing.history.loss == fixed.history.loss
+    for name, array in growing.parameters.items():
+        assert array.tobytes() == fixed.parameters[name].tobytes()
+
+
+def test_the_batches_of_k_networks_grow_alike():
+    x, y = np.random.default_rng(0).normal(size=(50, 4)).astype("f4"), np.arange(50) % 2
+    batch = GrowingBatch(10, every=1)
+    together = dnn.Ensemble(mlp(4, [5], 2), optimizer=SGD([0.1, 0.5]), seeds=[1, 2])
+    together.fit(x, y, epochs=[2, 3], batch_size=batch)
+    for k in range(2):
+        alone = NeuralNetwork(mlp(4, [5], 2), optimizer=SGD([0.1, 0.5][k]), seed=k + 1)
+        alone.fit(x, y, epochs=k + 2, batch_size=batch)
+        assert alone.history.loss == together.histories[k].loss
+        for name, array in alone.parameters.items():
+            assert together.parameters[name][k].tobytes() == array.tobytes()
+
+
+def test_rates_of_layers_train_with_large_batches_what_one_rate_does_not():
+    # Of a layer that such large numbers go through, gradients are as large.
+    generator = np.random.default_rng(0)
+    y = generator.integers(0, 3, 512)
+    x = ((generator.normal(size=(512, 6)) + 3 * np.eye(6)[y]) * 1000).astype("f4")
+    reached = {}
+    for name, optimizer in {
+        "lars": LARS(1.0, 0.9, 1e-4, 0.02, schedule=WarmUp(8, then=Cosine(22))),
+        "plain": SGD(1.0, 0.9, 1e-4, schedule=WarmUp(8, then=Cosine(22))),
+    }.items():
+        model = NeuralNetwork(mlp(6, [16], 3, "relu"), optimizer=optimizer, seed=1)
+        model.fit(x, y, epochs=30, batch_size=512)
+        reached[name] = model.evaluate(x, y)["accuracy"]
+    assert reached["plain"] < 0.6 < 0.9 < reached["lars"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GrowingBatch(0, 2), "start must be an integer of at least 1, not 0"),
+        (lambda: GrowingBatch(8, 0), "every must be an integer"),
+        (lambda: GrowingBatch(8, 2, 0.5), "factor must be at least 1, not 0.5"),
+        (lambda: GrowingBatch(8, 2, most=4), "most must be at least start, 8, not 4"),
+    ],
+)
+def test_growing_batches_out_of_range(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("size", [0, 2.5, "many"])
+def test_a_function_that_returns_no_size_of_a_batch(size):
+    model = NeuralNetwork(mlp(4, [5], 2), seed=1)
+    with pytest.raises(ConfigurationError, match="batch_size must be"):
+        model.fit(np.zeros((8, 4)), np.arange(8) % 2, batch_size=lambda epochs: size)
 
 
 # -- clipping -------------------------------------------------------------------------------------
