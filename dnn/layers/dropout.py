@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import ConfigurationError, ShapeError, explains_arguments
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph import operations
 from dnn.graph.node import Node, Shape
 from dnn.initializers import constant
+from dnn.layers.images import check_image
 from dnn.layers.layer import Layer
 
 __all__ = ["Dropout", "SpatialDropout"]
@@ -92,9 +93,7 @@ class SpatialDropout(Dropout):
 
     def build(self, shape: Shape) -> None:
         """Declare the rate."""
-        if len(shape) != 3:
-            message = f"a sample must be (channels, height, width), but its shape is {shape}"
-            raise ShapeError(self.name, message, shape)
+        check_image(self, shape)
         super().build(shape)
 
     def noise_shape(self, x: Node) -> Shape:

@@ -73,6 +73,15 @@ class Windows(Layer):
             raise ShapeError(self.name, message, shape, self.window)
         return padding
 
+    def pooling_for(self, shape: Shape) -> tuple[Pair, Pair]:
+        """Return the same for a pooling, each of whose windows has to meet the image."""
+        padding = self.padding_for(shape)
+        if any(max(pad) >= n for pad, n in zip(padding, self.window, strict=True)):
+            rows, columns = self.window
+            message = f"padding {self.padding!r} must be less than the window {rows} x {columns}"
+            raise ConfigurationError(f"{self.name}: {message}")
+        return padding
+
 
 class Conv2D(Windows):
     """Each filter seen through a window at every place of an image, plus a bias for each filter.
@@ -196,7 +205,7 @@ class MaxPool2D(Windows):
 
     def build(self, shape: Shape) -> None:
         """Fit the windows into the image."""
-        self.around = self.padding_for(shape)
+        self.around = self.pooling_for(shape)
 
     def forward(self, x: Node) -> Node:
         """Return what is largest in each window of `x`."""
@@ -238,7 +247,7 @@ class AvgPool2D(Windows):
 
     def build(self, shape: Shape) -> None:
         """Fit the windows into the image."""
-        self.around = self.padding_for(shape)
+        self.around = self.pooling_for(shape)
 
     def forward(self, x: Node) -> Node:
         """Return the mean of each window of `x`."""

@@ -1,5 +1,7 @@
 """Layers of images: shapes, values against torch, gradients, networks that learn, errors."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -20,7 +22,7 @@ from dnn import (
     Upsample2D,
     graph,
 )
-from dnn.errors import ConfigurationError, ShapeError
+from dnn.errors import ConfigurationError, NonFiniteError, ShapeError
 from dnn.nets import basic_block, bottleneck_block
 
 
@@ -188,6 +190,30 @@ def test_a_precision_leaves_convolutions_in_float32(precision):
     assert model.evaluate(x[1200:], y[1200:])["accuracy"] > 0.5
 
 
+def test_a_copy_of_a_model_and_its_checkpoint(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors, the file format, is not installed")
+    x, y = digits()
+    model = NeuralNetwork(small_net(), optimizer=dnn.SGD(0.1), seed=0, recompute=True)
+    model.fit(x[:100], y[:100], batch_size=50)
+    copied = pickle.loads(pickle.dumps(model))
+    dnn.save_checkpoint(model, tmp_path / "model.safetensors")
+    loaded = NeuralNetwork(small_net(), optimizer=dnn.SGD(0.1), seed=5)
+    dnn.load_checkpoint(loaded, tmp_path / "model.safetensors")
+    for other in (copied, loaded):
+        other.fit(x[:100], y[:100], batch_size=50)
+    model.fit(x[:100], y[:100], batch_size=50)
+    for name, value in model.parameters.items():
+        for other in (copied, loaded):
+            np.testing.assert_array_equal(other.parameters[name], value)
+
+
+def test_an_image_that_overflows_is_named():
+    x, y = digits()
+    model = NeuralNetwork(small_net(), optimizer=dnn.SGD(1e30), seed=0, check_finite=True)
+    with np.errstate(all="ignore"), pytest.raises(NonFiniteError, match=r"conv2d|batch_norm"):
+        model.fit(x[:200], y[:200], batch_size=50)
+
+
 @pytest.mark.parametrize(
     ("layers", "error", "says"),
     [
@@ -213,6 +239,11 @@ def test_a_precision_leaves_convolutions_in_float32(precision):
         (lambda: [Conv2D(2, 3, padding=-1)], ConfigurationError, "Conv2D: padding must be"),
         (lambda: [Conv2D(0, 3)], ConfigurationError, "filters must be an integer of at least 1"),
         (lambda: [Conv2D(2, kernel_size=3)], ConfigurationError, "here that is 'window'"),
+        (
+            lambda: [Input(1, 4, 4), AvgPool2D(2, padding=2)],
+            ConfigurationError,
+            "avg_pool2d_1: padding 2 must be less than the window 2 x 2",
+        ),
         (lambda: [MaxPool2D(0)], ConfigurationError, "MaxPool2D: window must be"),
     ],
 )
