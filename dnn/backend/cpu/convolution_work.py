@@ -21,6 +21,8 @@ __all__ = ["FLOAT_BYTES", "Kernels", "Piece", "Task", "round_up", "row_bytes"]
 
 FLOAT_BYTES = 4
 ALIGNMENT_BYTES = 64
+SPLIT_OPERATIONS = 2_000_000
+"""Below this a convolution is done before a helper has begun."""
 
 Piece = tuple[slice, slice]
 """Rows and panels of the result, or channels and panels of the weights' gradient."""
@@ -39,6 +41,10 @@ class Task(Protocol):
     @property
     def weight_bytes(self) -> int:
         """What packed weights take, 0 where they are not kept."""
+
+    @property
+    def operations(self) -> int:
+        """How many there are in all products."""
 
     def pieces(self, number: int) -> list[Piece]:
         """Cut the work into at most so many pieces."""
@@ -127,6 +133,8 @@ def _space_bytes(task: Task, number: int) -> int:
 
 def _split(arguments: Arguments, number: int) -> list[Arguments]:
     task, *arrays, space, _ = arguments
+    if task.operations < SPLIT_OPERATIONS:
+        return []
     # Memory was asked for when there were so many threads as there were then.
     while _space_bytes(task, number) > space.size:
         number -= 1
@@ -140,6 +148,8 @@ def _split(arguments: Arguments, number: int) -> list[Arguments]:
 
 def _split_panels(arguments: Arguments, number: int) -> list[Arguments]:
     *rest, panels = arguments
+    if arguments[0].operations < SPLIT_OPERATIONS:
+        return []
     return [(*rest, cut) for cut in cuts(panels.stop, number)]
 
 

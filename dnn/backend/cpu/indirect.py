@@ -117,6 +117,10 @@ class _Task(NamedTuple):
         return [one, self.filters * one] if self.kind == "data" else [self.channels * one, one]
 
     @property
+    def operations(self) -> int:
+        return 2 * self.rows * self.taps * self.channels * self.filters
+
+    @property
     def geometry(self) -> list[int]:
         """The fields that all but the packing of weights have after the addresses."""
         return [

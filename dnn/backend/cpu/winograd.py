@@ -141,6 +141,10 @@ class _Task(NamedTuple):
         return self.points * self.panels * (self.padded_channels * row_bytes() + blocks * _gap())
 
     @property
+    def operations(self) -> int:
+        return 2 * self.points * self.all_tiles * self.channels * self.filters
+
+    @property
     def geometry(self) -> list[int]:
         """The fields that all but the transform of weights have after the addresses."""
         sizes = [*self.size, self.channels, self.down, self.right, *self.out_size, self.filters]

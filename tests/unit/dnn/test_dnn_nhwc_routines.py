@@ -110,6 +110,7 @@ def test_any_window_stride_and_dilation(kind):
 @pytest.mark.parametrize("name", ["winograd4", "indirect"])
 def test_parts_have_the_bits_of_the_whole(name, kind, shape, monkeypatch):
     monkeypatch.setattr(convolution_work, "blas_threads", lambda: 3)
+    monkeypatch.setattr(convolution_work, "SPLIT_OPERATIONS", 0)
     problem = problem_of(kind, *SHAPES[shape])
     inputs = inputs_of(problem, np.random.default_rng(5))
     routine = ROUTINES[name](problem)
