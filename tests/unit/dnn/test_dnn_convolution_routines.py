@@ -122,6 +122,7 @@ KEY = "forward-NHWC-f4-8x32x16x16-64x3x3-padding1.1.1.1"
 def measured(monkeypatch, tmp_path):
     """Keep choices in an empty folder, and list what was measured; each time "direct" wins."""
     monkeypatch.setenv("DNN_KERNEL_CACHE", str(tmp_path / "kernels"))
+    monkeypatch.delenv("DNN_ROUTINES", raising=False)
     problems = []
 
     def measure(ops, problem):
