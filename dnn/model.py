@@ -427,6 +427,62 @@ class NeuralNetwork(Networks):
 
         load_state_dict(self, state, in_order=in_order)
 
+    def export_onnx(self, path: str | PathLike[str]) -> None:
+        """Write the prediction as an ONNX model.
+
+        Parameters
+        ----------
+        path : path
+            The model takes ``x``, samples of any number, and gives ``y``, what the last layer puts
+            out.
+
+        Raises
+        ------
+        ConfigurationError
+            If a layer has no equal in ONNX; it names the layer.
+        CheckpointError
+            If the file cannot be written.
+        MissingDependencyError
+            If onnx is not installed.
+        """
+        from dnn.io.onnx_export import export_onnx
+
+        export_onnx(self, path)
+
+    @classmethod
+    def from_onnx(
+        cls,
+        path: str | PathLike[str],
+        loss: str | Loss = "softmax_cross_entropy",
+        optimizer: str | Optimizer = "sgd",
+        **options: Any,
+    ) -> NeuralNetwork:
+        """Make a network from an ONNX model, to predict or to train on.
+
+        Parameters
+        ----------
+        path : path
+        loss, optimizer, **options
+            As for a network of layers; a model does not say them.
+
+        Returns
+        -------
+        NeuralNetwork
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be read, or has what layers cannot express; it names the node.
+        MissingDependencyError
+            If onnx is not installed.
+        """
+        from dnn.io.onnx_import import import_onnx
+
+        imported = import_onnx(path)
+        model = cls(imported.layers, loss, optimizer, **options)
+        imported.load_into(model)
+        return model
+
     def save_safetensors(self, path: str | PathLike[str]) -> None:
         """Write `state_dict` for ``safetensors.torch.load_file``.
 

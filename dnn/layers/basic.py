@@ -206,6 +206,11 @@ class Activation(Layer):
         self.function = function
         self._apply = ACTIVATIONS[function]
 
+    @property
+    def is_of_own_function(self) -> bool:
+        """Whether the function is none of `ACTIVATIONS`, whatever it is called."""
+        return ACTIVATIONS.get(self.function) is not self._apply
+
     def forward(self, x: Node) -> Node:
         """Return the function of `x`."""
         return self._apply(x)

@@ -521,7 +521,7 @@ class Conv1D(Layer):
         if channels % self.groups:
             message = f"groups = {self.groups} does not divide {channels} channels"
             raise ConfigurationError(f"{self.name}: {message}")
-        before, after = self._zeros(length)
+        self.zeros_around = before, after = self._zeros(length)
         reach = (self.window - 1) * self.dilation + 1
         if length + before + after < reach:
             message = f"a window of {self.window} reaches over {reach} elements, more than a sample"
@@ -554,7 +554,7 @@ class Conv1D(Layer):
             self.bias if self.with_bias else None,
             stride=(1, self.stride),
             dilation=(1, self.dilation),
-            padding=((0, 0), self._zeros(length)),
+            padding=((0, 0), self.zeros_around),
             groups=self.groups,
         )
         return operations.reshape(y, (batch, filters, y.shape[3]))

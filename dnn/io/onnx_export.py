@@ -1,0 +1,352 @@
+"""A network's prediction as an ONNX model: one node or a few for each layer.
+
+The model is of opset 20. It takes ``x``, samples of any number, and gives ``y``, what the last
+layer puts out; running statistics and dropout are those of a prediction.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import CheckpointError, ConfigurationError, MissingDependencyError
+from dnn.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    Activation,
+    AvgPool2D,
+    BatchNorm,
+    Concat,
+    Conv1D,
+    Conv2D,
+    Dropout,
+    Embedding,
+    Flatten,
+    FullyConnected,
+    GlobalAvgPool2D,
+    Input,
+    Layer,
+    LayerNorm,
+    MaxPool2D,
+    Output,
+    Reshape,
+    Residual,
+    SpatialDropout,
+    Upsample2D,
+)
+from dnn.training.checkpoint import write_whole
+
+if TYPE_CHECKING:
+    from dnn.model import NeuralNetwork
+
+__all__ = ["ACTIVATIONS", "GATES", "OPSET", "export_onnx", "require_onnx"]
+
+OPSET = 20
+IR_VERSION = 9  # what came with opset 20
+
+ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "elu": ("Elu", {"alpha": 1.0}),
+    "gelu": ("Gelu", {"approximate": "tanh"}),
+    "leaky_relu": ("LeakyRelu", {"alpha": 0.01}),
+    "relu": ("Relu", {}),
+    "sigmoid": ("Sigmoid", {}),
+    "softmax": ("Softmax", {"axis": -1}),
+    "softplus": ("Softplus", {}),
+    "tanh": ("Tanh", {}),
+}
+"""For each function of `Activation` the operator and its attributes."""
+
+GATES = {"RNN": [0], "LSTM": [0, 3, 1, 2], "GRU": [1, 0, 2]}
+"""The order in which ONNX has what PyTorch, and the layers, have as 0, 1, 2, 3."""
+
+
+def require_onnx() -> Any:
+    """Return the library that reads and writes the files, or raise `MissingDependencyError`."""
+    try:
+        importlib.import_module("onnx.checker")
+        importlib.import_module("onnx.numpy_helper")
+        return importlib.import_module("onnx")
+    except ImportError as error:
+        message = 'onnx is not installed: pip install "diel[onnx]"'
+        raise MissingDependencyError(message) from error
+
+
+def export_onnx(model: NeuralNetwork, path: str | PathLike[str]) -> None:
+    """Write the prediction of a network as an ONNX model.
+
+    Parameters
+    ----------
+    model : NeuralNetwork
+    path : path
+        Written whole under another name first.
+
+    Raises
+    ------
+    ConfigurationError
+        If a layer has no equal in ONNX; it names the layer.
+    CheckpointError
+        If the file cannot be written, or would be larger than the 2 GiB that the format allows.
+    MissingDependencyError
+        If onnx is not installed.
+    """
+    onnx = require_onnx()
+    network = model._network
+    writer = _Writer(onnx, model)
+    first, *others = network.layers
+    if type(first) is not Input:
+        raise ConfigurationError(f"{first.name}: a {type(first).__name__} has no equal in ONNX")
+    writer.node("Identity", [writer.chain(others, "x")], "y")
+    kind = onnx.helper.np_dtype_to_tensor_dtype(network.dtype)
+    of_input = onnx.TensorProto.INT64 if first.integers else kind
+    graph = onnx.helper.make_graph(
+        writer.nodes,
+        "dnn",
+        [onnx.helper.make_tensor_value_info("x", of_input, ["batch", *first.shape])],
+        [onnx.helper.make_tensor_value_info("y", kind, ["batch", *network.output_shape])],
+        writer.tensors,
+    )
+    made = onnx.helper.make_model(
+        graph,
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="dnn",
+    )
+    try:
+        onnx.checker.check_model(made)
+        raw = made.SerializeToString()
+    except ValueError as error:  # of protobuf, which ends at 2 GiB
+        raise CheckpointError(f"{path}: cannot be written: {error}") from error
+    write_whole(path, raw)
+
+
+class _Writer:
+    """Nodes and tensors of a model while it is written."""
+
+    def __init__(self, onnx: Any, model: NeuralNetwork) -> None:
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+        self.tensors: list[Any] = []
+        to_host = model._network.ops.to_host
+        self.arrays: dict[str, Array] = {
+            name.partition("/")[2]: np.asarray(to_host(array))
+            for name, array in model.trained_arrays().items()
+            if not name.startswith("optimizer/")
+        }
+
+    def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Add a node of the name of its output, which is returned."""
+        made = self.onnx.helper.make_node(kind, list(inputs), [output], name=output, **attributes)
+        self.nodes.append(made)
+        return output
+
+    def tensor(self, name: str, value: Array | None = None) -> str:
+        """Add a tensor, of the network if none is given; return its name."""
+        array = np.asarray(self.arrays[name] if value is None else value, order="C")
+        self.tensors.append(self.onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def chain(self, layers: Sequence[Layer], x: str) -> str:
+        """Add layers; return the name of what the last one puts out."""
+        for layer in layers:
+            write = _WRITE.get(type(layer))
+            if write is None:
+                message = f"a {type(layer).__name__} has no equal in ONNX"
+                raise ConfigurationError(f"{layer.name}: {message}")
+            x = write(self, layer, x)
+        return x
+
+    def weights(self, layer: Layer, *names: str) -> list[str]:
+        """Return names of tensors of a layer, all that it has of these."""
+        own = [f"{layer.name}.{name}" for name in names]
+        return [self.tensor(name) for name in own if name in self.arrays]
+
+    def value(self, layer: Layer, name: str, value: Any, dtype: Any = None) -> str:
+        """Add a constant of a layer."""
+        return self.tensor(f"{layer.name}.{name}", np.array(value, dtype or layer.dtype))
+
+
+def _fully_connected(writer: _Writer, layer: FullyConnected, x: str) -> str:
+    return writer.node("Gemm", [x, *writer.weights(layer, "weight", "bias")], layer.name)
+
+
+def _conv2d(writer: _Writer, layer: Conv2D, x: str) -> str:
+    weights = writer.weights(layer, "weight", "bias")
+    how = {"dilations": layer.dilation, "group": layer.groups}
+    return writer.node(
+        "Conv", [x, *weights], layer.name, **_windows(layer, layer.zeros_around), **how
+    )
+
+
+def _conv1d(writer: _Writer, layer: Conv1D, x: str) -> str:
+    how = {"kernel_shape": [layer.window], "strides": [layer.stride], "pads": layer.zeros_around}
+    weights = writer.weights(layer, "weight", "bias")
+    dilations = [layer.dilation]
+    return writer.node(
+        "Conv", [x, *weights], layer.name, dilations=dilations, group=layer.groups, **how
+    )
+
+
+def _windows(layer: Conv2D | MaxPool2D | AvgPool2D, padding: Any) -> dict[str, Any]:
+    (top, bottom), (left, right) = padding
+    pads = [top, left, bottom, right]
+    return {"kernel_shape": layer.window, "strides": layer.stride, "pads": pads}
+
+
+def _max_pool2d(writer: _Writer, layer: MaxPool2D, x: str) -> str:
+    return writer.node("MaxPool", [x], layer.name, **_windows(layer, layer.around))
+
+
+def _avg_pool2d(writer: _Writer, layer: AvgPool2D, x: str) -> str:
+    counts = int(layer.counts_padding)
+    how = {**_windows(layer, layer.around), "count_include_pad": counts}
+    return writer.node("AveragePool", [x], layer.name, **how)
+
+
+def _global_avg_pool2d(writer: _Writer, layer: GlobalAvgPool2D, x: str) -> str:
+    means = writer.node("GlobalAveragePool", [x], f"{layer.name}.means")
+    return writer.node("Flatten", [means], layer.name)
+
+
+def _upsample2d(writer: _Writer, layer: Upsample2D, x: str) -> str:
+    scales = writer.value(layer, "scales", (1, 1, *layer.factor), np.float32)
+    how = {"mode": "nearest", "nearest_mode": "floor"}
+    how["coordinate_transformation_mode"] = "asymmetric"
+    return writer.node("Resize", [x, "", scales], layer.name, **how)
+
+
+def _batch_norm(writer: _Writer, layer: BatchNorm, x: str) -> str:
+    if layer.axis != 1:
+        message = "ONNX has channels along the first axis of a sample, and this layer along another"
+        raise ConfigurationError(f"{layer.name}: {message}")
+    weights = writer.weights(layer, "scale", "shift", "mean", "variance")
+    how = {"epsilon": layer.epsilon, "momentum": layer.momentum}
+    return writer.node("BatchNormalization", [x, *weights], layer.name, **how)
+
+
+def _layer_norm(writer: _Writer, layer: LayerNorm, x: str) -> str:
+    weights = writer.weights(layer, "scale", "shift")
+    how = {"axis": -1, "epsilon": layer.epsilon}
+    return writer.node("LayerNormalization", [x, *weights], layer.name, **how)
+
+
+def _activation(writer: _Writer, layer: Activation, x: str) -> str:
+    if layer.function not in ACTIVATIONS or layer.is_of_own_function:
+        message = f"the activation {layer.function!r} has no equal in ONNX"
+        raise ConfigurationError(f"{layer.name}: {message}")
+    kind, attributes = ACTIVATIONS[layer.function]
+    return writer.node(kind, [x], layer.name, **attributes)
+
+
+def _dropout(writer: _Writer, layer: Dropout, x: str) -> str:
+    ratio = writer.value(layer, "ratio", layer.rate)
+    return writer.node("Dropout", [x, ratio], layer.name)
+
+
+def _embedding(writer: _Writer, layer: Embedding, x: str) -> str:
+    vectors = writer.arrays[f"{layer.name}.weight"]
+    if layer.padding is not None:
+        vectors = vectors.copy()
+        vectors[layer.padding] = 0.0
+    weight = writer.tensor(f"{layer.name}.weight", vectors)
+    return writer.node("Gather", [weight, x], layer.name, axis=0)
+
+
+def _recurrent(writer: _Writer, layer: RNN | LSTM | GRU, x: str) -> str:
+    if layer.lengths is not None or layer.initial != "zeros":
+        message = "lengths of sequences and trained starts are not written in ONNX"
+        raise ConfigurationError(f"{layer.name}: {message}")
+    kind, name = type(layer).__name__, layer.name
+    both = layer.bidirectional
+    how: dict[str, Any] = {"hidden_size": layer.units}
+    how["direction"] = "bidirectional" if both else "forward"
+    if kind == "GRU":
+        how["linear_before_reset"] = 1
+    if isinstance(layer, RNN):
+        how["activations"] = [layer.cell.capitalize()] * (1 + both)
+    y = writer.node("Transpose", [x], f"{name}.time_first", perm=[1, 0, 2])
+    for i in range(layer.layers):
+        is_last = i == layer.layers - 1
+        ends = [f"_l{i}", f"_l{i}_reverse"][: 1 + both]
+
+        def of_ends(*parts: str, ends: Sequence[str] = ends) -> Array:
+            """Return arrays of all directions, their gates in the order of ONNX."""
+            found = []
+            for end in ends:
+                for part in parts:
+                    array = writer.arrays[f"{name}.{part}{end}"]
+                    gates = array.reshape(layer.products, layer.units, -1)[GATES[kind]]
+                    found.append(gates.reshape(array.shape))
+            return np.stack(found).reshape(len(ends), -1, *found[0].shape[1:])
+
+        inputs = [y]
+        for short, parts in (("w", ["weight_ih"]), ("r", ["weight_hh"])):
+            inputs.append(writer.tensor(f"{name}.{short}{i}", of_ends(*parts)))
+        if layer.with_bias:
+            bias = of_ends("bias_ih", "bias_hh")
+            inputs.append(writer.tensor(f"{name}.b{i}", bias))
+        whole = layer.return_sequences or not is_last
+        states = f"{name}.states{i}"
+        outputs = [states] if whole else ["", states]
+        writer.nodes.append(writer.onnx.helper.make_node(kind, inputs, outputs, name=states, **how))
+        order, shape = ([0, 2, 1, 3], (0, 0, -1)) if whole else ([1, 0, 2], (0, -1))
+        y = writer.node("Transpose", [states], f"{states}.directions", perm=order)
+        shape_name = writer.tensor(f"{states}.shape", np.array(shape, np.int64))
+        y = writer.node("Reshape", [y, shape_name], f"{states}.joined")
+    if layer.return_sequences:
+        y = writer.node("Transpose", [y], name, perm=[1, 0, 2])
+    return y
+
+
+def _flatten(writer: _Writer, layer: Flatten, x: str) -> str:
+    return writer.node("Flatten", [x], layer.name)
+
+
+def _reshape(writer: _Writer, layer: Reshape, x: str) -> str:
+    shape = writer.value(layer, "shape", (0, *layer.shape), np.int64)  # 0: as many as there are
+    return writer.node("Reshape", [x, shape], layer.name)
+
+
+def _nothing(writer: _Writer, layer: Layer, x: str) -> str:
+    return x
+
+
+def _residual(writer: _Writer, layer: Residual, x: str) -> str:
+    ends = [writer.chain(layer.shortcut, x), writer.chain(layer.layers, x)]
+    return writer.node("Add", ends, layer.name)
+
+
+def _concat(writer: _Writer, layer: Concat, x: str) -> str:
+    return writer.node(
+        "Concat", [x, writer.chain(layer.layers, x)], layer.name, axis=layer.axis + 1
+    )
+
+
+_WRITE: dict[type[Layer], Callable[[_Writer, Any, str], str]] = {
+    Activation: _activation,
+    AvgPool2D: _avg_pool2d,
+    BatchNorm: _batch_norm,
+    Concat: _concat,
+    Conv1D: _conv1d,
+    Conv2D: _conv2d,
+    Dropout: _dropout,
+    Embedding: _embedding,
+    Flatten: _flatten,
+    FullyConnected: _fully_connected,
+    GRU: _recurrent,
+    GlobalAvgPool2D: _global_avg_pool2d,
+    LSTM: _recurrent,
+    LayerNorm: _layer_norm,
+    MaxPool2D: _max_pool2d,
+    Output: _nothing,
+    RNN: _recurrent,
+    Reshape: _reshape,
+    Residual: _residual,
+    SpatialDropout: _nothing,
+    Upsample2D: _upsample2d,
+}

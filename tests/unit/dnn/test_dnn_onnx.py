@@ -1,0 +1,304 @@
+"""Networks as ONNX models: both sides compute the same, there and back."""
+
+import numpy as np
+import pytest
+
+import dnn
+from dnn import NeuralNetwork, nets
+from dnn.errors import CheckpointError, ConfigurationError
+from dnn.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    Activation,
+    AvgPool2D,
+    BatchNorm,
+    Concat,
+    Conv1D,
+    Conv2D,
+    Dropout,
+    Embedding,
+    Flatten,
+    FullyConnected,
+    GlobalAvgPool2D,
+    Input,
+    LayerNorm,
+    MaxPool2D,
+    Output,
+    Reshape,
+    Residual,
+    SpatialDropout,
+    Upsample2D,
+)
+
+onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+helper, numpy_helper = onnx.helper, onnx.numpy_helper
+
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def image_layers():
+    return [
+        *(Input(2, 9, 8), Conv2D(4, (3, 2), stride=(2, 1), padding=((1, 0), (0, 1)), groups=2)),
+        *(BatchNorm(), Activation("relu"), SpatialDropout(0.2), Upsample2D((2, 1))),
+        *(MaxPool2D(3, stride=2, padding=1), *nets.basic_block(4, 4), *nets.basic_block(4, 6, 2)),
+        *(Concat([Conv2D(2, 1, dilation=2, bias=False)]), AvgPool2D(2, stride=1, padding=(1, 0))),
+        *(Dropout(0.3), Flatten(), FullyConnected(5, bias=False), LayerNorm(), Output(5)),
+    ]
+
+
+def vector_layers():
+    activations = ("elu", "gelu", "leaky_relu", "sigmoid", "softplus", "tanh", "softmax")
+    made = [Input(6), FullyConnected(7), BatchNorm(epsilon=1e-3)]
+    for name in activations:
+        made += [Residual([FullyConnected(7), Activation(name)])]
+    return made
+
+
+def sequence_layers(kind, **how):
+    inside = kind(4, bidirectional=True, return_sequences=True, **how)
+    return [Input(5, 3), inside, kind(3, layers=2, **how), FullyConnected(2)]
+
+
+NETWORKS = {
+    "images": image_layers,
+    "vectors": vector_layers,
+    "means": lambda: [Input(3, 6, 6), Conv2D(4, 3), GlobalAvgPool2D(), FullyConnected(2)],
+    "signals": lambda: [
+        *(Input(24), Reshape(2, 12), Conv1D(4, 3, stride=2, padding="causal", groups=2)),
+        *(Conv1D(3, 2, dilation=2, padding=(1, 0)), Flatten(), FullyConnected(2)),
+    ],
+    "mlp": lambda: dnn.mlp(5, [4], 3, "relu"),
+    "lenet5": lambda: dnn.lenet5((1, 16, 16), 4),
+    "lstm": lambda: sequence_layers(LSTM),
+    "gru": lambda: sequence_layers(GRU),
+    "rnn": lambda: sequence_layers(RNN, bias=False),
+    "rnn of relu": lambda: sequence_layers(RNN, activation="relu"),
+    "words": lambda: [Input(5, dtype=int), Embedding(7, 3, padding=0), GRU(4), FullyConnected(2)],
+}
+
+
+def samples(model):
+    generator, shape = np.random.default_rng(0), model._network.input_shape
+    if model._network.layers[0].integers:
+        return generator.integers(0, 7, (4, *shape))
+    return generator.normal(size=(4, *shape)).astype("f4")
+
+
+def trained(made, seed=1, **how):
+    """A network whose weights and statistics are not those that it starts from."""
+    model = NeuralNetwork(made, "mean_squared_error", optimizer=dnn.SGD(0.01), seed=seed, **how)
+    x = samples(model)
+    model.fit(x, np.zeros((4, *model._network.output_shape)), epochs=2, batch_size=4)
+    return model, x
+
+
+def run_elsewhere(path, x):
+    """What the reference of the format computes."""
+    from onnx.reference import ReferenceEvaluator
+
+    (found,) = ReferenceEvaluator(str(path)).run(None, {"x": x})
+    return found
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_reference_computes_the_same_and_so_does_what_is_read_back(name, tmp_path):
+    model, x = trained(NETWORKS[name]())
+    path = tmp_path / "model.onnx"
+    model.export_onnx(path)
+    expected = model(x)
+    if "relu" not in name:  # which the reference does not know in a recurrent cell
+        np.testing.assert_allclose(run_elsewhere(path, x), expected, rtol=1e-4, atol=1e-5)
+    back = NeuralNetwork.from_onnx(path, "mean_squared_error", seed=2)
+    np.testing.assert_allclose(back(x), expected, rtol=1e-5, atol=1e-6)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_onnx_runtime_computes_the_same(name, tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    model, x = trained(NETWORKS[name]())
+    model.export_onnx(tmp_path / "model.onnx")
+    session = runtime.InferenceSession(
+        str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"]
+    )
+    (found,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(found, model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_float64_and_any_number_of_samples(tmp_path):
+    model, x = trained(NETWORKS["mlp"](), dtype="float64")
+    model.export_onnx(tmp_path / "model.onnx")
+    for rows in (x[:1], np.tile(x, (3, 1))):
+        found = run_elsewhere(tmp_path / "model.onnx", rows.astype("f8"))
+        np.testing.assert_allclose(found, model(rows), rtol=1e-12)
+
+
+def written(path, nodes, shape, tensors=(), inputs=("x",), output="y"):
+    """A model of nodes of our own."""
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "made",
+        [info(name, FLOAT, ["n", *shape]) for name in inputs],
+        [info(output, FLOAT, ["n"])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(tensors).items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    onnx.save_model(made, str(path))
+    return path
+
+
+def node(kind, inputs, outputs="y", **attributes):
+    return helper.make_node(kind, inputs.split(), outputs.split(), name=f"{kind}_1", **attributes)
+
+
+ONES = {"w": np.ones((3, 2), "f4"), "b": np.ones(2, "f4")}
+
+
+def test_other_forms_of_the_same_are_read(tmp_path):
+    generator = np.random.default_rng(0)
+    tensors = {
+        **{
+            "w": generator.normal(size=(4, 5)).astype("f4"),
+            "b": generator.normal(size=5).astype("f4"),
+        },
+        **{
+            "v": generator.normal(size=(3, 5)).astype("f4"),
+            "c": generator.normal(size=3).astype("f4"),
+        },
+        **{"k": generator.normal(size=(4, 2, 3, 3)).astype("f4"), "axes": np.array([2, 3])},
+    }
+    nodes = [
+        node("Conv", "x k", "1"),
+        node("ReduceMean", "1 axes", "2", keepdims=0),
+        node("MatMul", "2 w", "3"),
+        node("Add", "b 3", "4"),
+        node("Relu", "4", "5"),
+        node("Gemm", "5 v c", "6", transB=1),
+        node("Identity", "6", "y"),
+    ]
+    path = written(tmp_path / "made.onnx", nodes, (2, 5, 5), tensors)
+    x = generator.normal(size=(3, 2, 5, 5)).astype("f4")
+    model = NeuralNetwork.from_onnx(path, seed=1)
+    np.testing.assert_allclose(model(x), run_elsewhere(path, x), rtol=1e-5, atol=1e-6)
+    model.fit(x, [0, 1, 2], epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tensors", "says"),
+    [
+        ([node("Erf", "x")], {}, r"node 'Erf_1' \(Erf\): layers cannot express this operator"),
+        ([node("Elu", "x", alpha=0.5)], {}, "alpha = 0.5, and layers have 1.0"),
+        ([node("Softmax", "x", axis=0)], {}, "axis = 0, and layers have -1"),
+        ([node("Gemm", "x w", alpha=2.0)], ONES, "alpha = 2.0, and layers have 1.0"),
+        ([node("MatMul", "x x")], {}, "a node of 2 inputs that layers cannot express"),
+        ([node("Add", "x b")], ONES, "layers put two branches together, and no constants"),
+        ([node("Add", "x x")], {}, "it adds a value to itself"),
+        (
+            [node("Gemm", "x w b")],
+            {**ONES, "b": np.ones(7, "f4")},
+            "a bias of shape .* for 2 units",
+        ),
+        (
+            [node("Conv", "x w")],
+            {"w": np.ones((2, 3, 1, 1, 1), "f4")},
+            r"\(Conv\): windows of 3 axes, and layers have those of 2",
+        ),
+        (
+            [node("MaxPool", "x", kernel_shape=[2, 2], strides=[0, 1])],
+            {},
+            r"\(MaxPool\): .*stride must be",
+        ),
+        ([node("GRU", "x w w", hidden_size=2)], ONES, "must be transposed to"),
+        ([node("Gemm", "x w", "1"), node("Concat", "x 1", "y", axis=0)], ONES, "along axis 1"),
+        ([node("Relu", "w", "y")], ONES, "cannot express"),
+    ],
+)
+def test_what_layers_cannot_express_names_its_node(nodes, tensors, says, tmp_path):
+    path = written(tmp_path / "made.onnx", nodes, (3,), tensors)
+    with pytest.raises(CheckpointError, match=f"made.onnx: .*{says}"):
+        NeuralNetwork.from_onnx(path)
+
+
+def test_shapes_that_do_not_fit_name_the_layer(tmp_path):
+    path = written(
+        tmp_path / "made.onnx", [node("Conv", "x k")], (3,), {"k": np.ones((2, 3, 1, 1))}
+    )
+    with pytest.raises(dnn.ShapeError, match=r"conv2d_1: .*\(3,\)"):
+        NeuralNetwork.from_onnx(path)
+    path = written(tmp_path / "made.onnx", [node("Gemm", "x w")], (4,), ONES)
+    with pytest.raises(
+        CheckpointError, match="fully_connected_1 takes 8 parameters, and there are"
+    ):
+        NeuralNetwork.from_onnx(path)
+    path = written(tmp_path / "made.onnx", [node("Gemm", "x w")], (2,), ONES)
+    with pytest.raises(CheckpointError, match=r"0.weight has the shape \(2, 3\), and fully_con"):
+        NeuralNetwork.from_onnx(path)
+    path = written(tmp_path / "made.onnx", [node("Gemm", "x w")], (2**50,), ONES)  # of which
+    with pytest.raises(CheckpointError, match="fully_connected_1 takes 2251799813685248 para"):
+        NeuralNetwork.from_onnx(path)  # no memory is asked for
+
+
+def test_damaged_files_are_refused_by_errors_of_dnn(tmp_path):
+    path = tmp_path / "model.onnx"
+    NeuralNetwork(NETWORKS["means"]()).export_onnx(path)
+    good = path.read_bytes()
+    generator = np.random.default_rng(0)
+    refused = 0
+    for _ in range(150):
+        raw = np.frombuffer(good, np.uint8).copy()
+        raw[generator.integers(0, len(raw), 3)] = generator.integers(0, 256, 3)
+        path.write_bytes(raw.tobytes())
+        try:
+            NeuralNetwork.from_onnx(path)
+        except dnn.errors.DnnError:
+            refused += 1
+    assert 10 < refused < 150  # a changed weight is as good as another
+
+
+def test_files_that_are_no_models(tmp_path):
+    path = tmp_path / "made.onnx"
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        NeuralNetwork.from_onnx(path)
+    for raw in (b"", b"no model", NeuralNetwork):
+        if raw is NeuralNetwork:  # truncated
+            NeuralNetwork(dnn.mlp(2, [3], 2)).export_onnx(path)
+            raw = path.read_bytes()[:-40]
+        path.write_bytes(raw)
+        with pytest.raises(CheckpointError, match="no valid ONNX model"):
+            NeuralNetwork.from_onnx(path)
+    for inputs in (("x", "z"), ()):
+        written(path, [node("Relu", "x" if inputs else "w")], (3,), ONES, inputs=inputs)
+        with pytest.raises(CheckpointError, match="one input and one output"):
+            NeuralNetwork.from_onnx(path)
+
+
+def test_tensors_in_other_files_are_not_read(tmp_path):
+    path = written(tmp_path / "made.onnx", [node("Gemm", "x w")], (3,), ONES)
+    made = onnx.load(str(path))
+    onnx.external_data_helper.convert_model_to_external_data(
+        made, location="weights.bin", size_threshold=0
+    )
+    onnx.save_model(made, str(path))
+    with pytest.raises(CheckpointError, match=r"lies in another file|no valid ONNX model"):
+        NeuralNetwork.from_onnx(path)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: [Input(4), Activation(lambda x: x * 2), Flatten()], "activation_1: .*no equal"),
+        (lambda: [Input(4, 3), BatchNorm(), Flatten()], "batch_norm_1: ONNX has channels along"),
+        (lambda: [Input(4, 3), LSTM(2, initial="trained")], "lstm_1: lengths .* trained starts"),
+        (
+            lambda: [dnn.SequenceInput(4, 3), Flatten()],
+            "sequence_input_1: a SequenceInput has no equal",
+        ),
+    ],
+)
+def test_a_layer_without_an_equal_is_named_and_nothing_is_written(made, says, tmp_path):
+    model = NeuralNetwork(made(), "mean_squared_error")
+    with pytest.raises(ConfigurationError, match=says):
+        model.export_onnx(tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
