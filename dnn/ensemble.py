@@ -153,7 +153,7 @@ class Ensemble(Networks):
         if same:
             present.restore(update.snapshot())
         else:
-            self._update, self._trainer = update, None
+            self._use(update)
         self._histories = [History() for _ in seeds]
         self._ended = {}
 

@@ -301,7 +301,8 @@ class NeuralNetwork(Networks):
         Returns
         -------
         dict of str to array
-            ``parameter/NAME`` and ``state/NAME``, where the network lies.
+            ``parameter/NAME``, ``state/NAME``, and ``optimizer/average/NAME`` where there are
+            averages; where the network lies.
         """
         arrays = self._weights
         if into is None:
@@ -324,7 +325,8 @@ class NeuralNetwork(Networks):
     @cached_property
     def _weights(self) -> dict[str, Array]:
         arrays = self.trained_arrays()
-        return {name: x for name, x in arrays.items() if not name.startswith("optimizer/")}
+        kept = ("parameter/", "state/", "optimizer/average/")
+        return {name: x for name, x in arrays.items() if name.startswith(kept)}
 
     def trained_arrays(self) -> dict[str, Array]:
         """Return every array that training changes, by name.

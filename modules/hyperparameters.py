@@ -66,6 +66,9 @@ class Hyperparameters(BaseModel):
     decay_every: int = Field(10, ge=1, description="epochs, of schedule step")
     decay_factor: float = Field(0.1, gt=0, le=1, description="of schedule step")
     rise: float = Field(0.3, ge=0, lt=1, description="share of the steps, of schedule one_cycle")
+    average: float = Field(
+        0.0, ge=0, lt=1, description="of the parameters: what it keeps of the past in each step"
+    )
     label_smoothing: float = Field(0.0, ge=0, le=1, description="in the loss of the training")
     l1: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of |w|, in it too")
     l2: float = Field(0.0, ge=0, allow_inf_nan=False, description="times the sum of w^2, in it too")
@@ -137,7 +140,7 @@ class Hyperparameters(BaseModel):
             *(tuple(self.channels), self.depth, self.kernel, tuple(self.hidden)),
             *(self.activation, self.batch_norm, self.drops, self.batch_size),
             *(self.optimizer, *flags, *scheduled),
-            *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0),
+            *(self.label_smoothing > 0, self.l1 > 0, self.l2 > 0, self.average > 0),
             *(self.batch_growth, self.growth_every),
         )
 
@@ -253,7 +256,8 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
     }
     first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
     settings: dict[str, Any] = {}
-    for name in ("weight_decay", *DEFAULTS[first.optimizer]):
+    average = ("average",) if first.average else ()
+    for name in ("weight_decay", *average, *DEFAULTS[first.optimizer]):
         if isinstance(wanted, Hyperparameters) or name in _FLAGS:
             settings[name] = _setting(first, name)
         else:
@@ -269,7 +273,8 @@ def batch_size_of(wanted: Hyperparameters) -> Callable[[int], int]:
 
 
 def _setting(wanted: Hyperparameters, name: str) -> Any:
-    return wanted.weight_decay if name == "weight_decay" else wanted.of_optimizer(name)
+    of_all = name in ("weight_decay", "average")
+    return getattr(wanted, name) if of_all else wanted.of_optimizer(name)
 
 
 def _schedule_of(wanted: Hyperparameters, rows: int) -> Callable[[int], float] | None:

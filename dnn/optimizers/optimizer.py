@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend import ALIGNMENT_BYTES, Array, Ops, empty
+from dnn.backend import ALIGNMENT_BYTES, Array, Formula, Ops, empty
 from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.node import Node
 from dnn.graph.operation import Step
@@ -94,6 +94,9 @@ class Optimizer:
     clip_norm : float, positive, optional
         After that, gradients whose norm is larger are scaled down to it; the norm is that of all
         gradients of one network together.
+    average : float, above 0 and below 1, optional
+        Keep an average of the parameters beside them, ``a <- average a + (1 - average) w`` after
+        each step and ``w`` after the first: what networks then predict and are measured with.
 
     Attributes
     ----------
@@ -123,6 +126,7 @@ class Optimizer:
         schedule: str | Schedule | None = None,
         clip_value: Hyperparameter | None = None,
         clip_norm: Hyperparameter | None = None,
+        average: Hyperparameter | None = None,
     ) -> None:
         self.hyperparameters: dict[str, float | tuple[float, ...]] = {}
         self._bounds: dict[str, tuple[float, float, float]] = {}
@@ -133,6 +137,8 @@ class Optimizer:
         for name, limit in (("clip_value", clip_value), ("clip_norm", clip_norm)):
             if limit is not None:
                 self.hyperparameter(name, limit, above=0.0)
+        if average is not None:
+            self.hyperparameter("average", average, above=0.0, below=1.0)
 
     def hyperparameter(
         self,
@@ -242,6 +248,8 @@ class Optimizer:
         steps += self.prepare(ops, columns, state)
         chosen = parameters.segments if segments is None else segments
         steps += self.parameter_steps(ops, buffers, columns, chosen)
+        if "average" in columns:
+            steps += _average_steps(ops, parameters, columns, state)
         return Update(steps, scalars, state, ops, gradients.flat)
 
     def parameter_steps(
@@ -343,6 +351,29 @@ class Optimizer:
             message += f" {rounded[wrong][0]:g} in {dtype}"
             raise ConfigurationError(f"{type(self).__name__}: {message}")
         return rounded
+
+
+_MOVING_AVERAGE = Formula("moving_average", "a w past", "past * a + (1 - past) * w")
+
+
+def _average_steps(
+    ops: Ops, parameters: FlatBuffer, scalars: dict[str, Array], state: dict[str, FlatBuffer]
+) -> list[Step]:
+    """Return the calls that keep an average, as ``state["average"]``.
+
+    The first step has no past.
+    """
+    steps = schedule_steps(ops, _has_past, scalars, state, "average", "averaging")
+    w = parameters.flat
+    buffer = FlatBuffer(parameters.segments, w.dtype, ops, parameters.models)
+    state["average"] = buffer
+    spaces = [empty(ops, w.shape, dtype) for dtype in _MOVING_AVERAGE.workspace(w.dtype)]
+    inputs = (buffer.flat, w, scalars["average"])
+    return [*steps, ops.elementwise(_MOVING_AVERAGE, inputs, buffer.flat, spaces)]
+
+
+def _has_past(step: int) -> float:
+    return float(step > 0)
 
 
 def _alike(a: object, b: object) -> bool:

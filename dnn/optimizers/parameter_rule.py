@@ -214,6 +214,8 @@ class Muon(ParameterRule):
         self.others = AdamW(0.001, weight_decay=0.0) if others is None else others
         if not isinstance(self.others, Optimizer):
             raise ConfigurationError(f"Muon: others must be an Optimizer, not {others!r}")
+        if "average" in self.others.hyperparameters:
+            raise ConfigurationError("Muon: average is of all parameters: say it to Muon")
         self.leave_out = tuple(leave_out)
 
     def for_networks(self, indices: Sequence[int]) -> Optimizer:
@@ -243,8 +245,10 @@ class Muon(ParameterRule):
         others = self.others.for_networks(())
         others.schedule = others.schedule or self.schedule
         beside = others.bind(ops, parameters, gradients, rest)
+        # The average of parameters is of those that both have moved.
+        end = len(update.steps) - ("average" in update.state)
         return Update(
-            [*update.steps, *beside.steps],
+            [*update.steps[:end], *beside.steps, *update.steps[end:]],
             update.scalars | {f"others.{name}": x for name, x in beside.scalars.items()},
             update.state | {f"others.{name}": x for name, x in beside.state.items()},
             ops,

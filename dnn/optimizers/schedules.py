@@ -268,17 +268,22 @@ def schedule_of(given: str | Schedule, **settings: float) -> Schedule:
 
 
 def schedule_steps(
-    ops: Ops, schedule: Schedule, scalars: dict[str, Array], state: dict[str, FlatBuffer]
+    ops: Ops,
+    schedule: Schedule,
+    scalars: dict[str, Array],
+    state: dict[str, FlatBuffer],
+    name: str = "learning_rate",
+    counted_as: str = "schedule",
 ) -> list[Step]:
-    """Put the scheduled learning rate in the place of the given one.
+    """Put the scheduled learning rate, or another number, in the place of the given one.
 
-    ``scalars["learning_rate"]`` becomes the array that the returned steps write;
-    ``state["schedule"]`` is added, how many steps were done.
+    ``scalars[name]`` becomes the array that the returned steps write; ``state[counted_as]`` is
+    added, how many steps were done.
     """
-    given = scalars["learning_rate"]
-    scheduled = scalars["learning_rate"] = ops.asarray(np.ones(given.shape, given.dtype))
+    given = scalars[name]
+    scheduled = scalars[name] = ops.asarray(np.ones(given.shape, given.dtype))
     # On the host, whatever the device: the schedule is a function of Python.
-    counter = state["schedule"] = FlatBuffer([Segment("steps_done", (), 0)], np.int64, Ops())
+    counter = state[counted_as] = FlatBuffer([Segment("steps_done", (), 0)], np.int64, Ops())
     steps_done = counter["steps_done"]
 
     factor = ops.asarray(np.ones((), given.dtype))

@@ -111,7 +111,8 @@ def load_checkpoint(
     path : path
     parameters_only : bool
         Take parameters and running statistics, and leave optimizer, seed and history as they are:
-        to predict, or to train on in another way.
+        to predict, or to train on in another way. Of a network that keeps averages of its
+        parameters, take those: it predicts with them.
 
     Raises
     ------
@@ -142,6 +143,11 @@ def load_checkpoint(
         raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
     if parameters_only:
         left = ("optimizer/", "state/noise.")
+        found |= {
+            name.replace("optimizer/average/", "parameter/"): array
+            for name, array in found.items()
+            if name.startswith("optimizer/average/")
+        }
         wanted = {name: array for name, array in wanted.items() if not name.startswith(left)}
     for name, array in wanted.items():
         there = found.get(name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -33,6 +33,10 @@ from dnn.parameters import FlatBuffer, segments_of
 from dnn.precision import Precision
 from dnn.seeds import stream
 from dnn.summaries import LayerSummary, summaries_of
+
+if TYPE_CHECKING:
+    from dnn.optimizers import Update
+    from dnn.training.loss_scaling import LossScaling
 
 __all__ = ["BatchPlan", "Network", "PlanKind"]
 
@@ -197,7 +201,8 @@ class Network:
         # What gradients are multiplied by as they are computed, an array of shape () or (K,).
         self.gradient_scale = ops.asarray(np.ones(leading, self.dtype))
         self._arena = Arena(ops)
-        self._plans: dict[tuple[PlanKind, int], BatchPlan] = {}
+        self._plans: dict[tuple[PlanKind, int, bool], BatchPlan] = {}
+        self.average_by(None)
 
     def load_loss(self, loss: Loss) -> None:
         """Take the hyperparameters of a loss that is like the present one.
@@ -265,9 +270,26 @@ class Network:
         ``"training"`` computes loss and gradients, ``"weighted training"`` too, with a weight for
         each sample; ``"evaluation"`` outputs and loss, ``"probability"`` probabilities as outputs.
         """
-        if (kind, batch) not in self._plans:
-            self._plans[kind, batch] = self._compile(kind, batch)
-        return self._plans[kind, batch]
+        key = (kind, batch, self.predicts_by_average and "training" not in kind)
+        if key not in self._plans:
+            self._plans[key] = self._compile(kind, batch, by_average=key[-1])
+        return self._plans[key]
+
+    def average_by(self, update: Update | LossScaling | None) -> None:
+        """Let an update say which averages of the parameters there are, if any."""
+        state = {} if update is None else update.state
+        self._averages, self._averaging = state.get("average"), state.get("averaging")
+        self._plans = {key: plan for key, plan in self._plans.items() if not key[-1]}
+
+    @property
+    def predicts_by_average(self) -> bool:
+        """Whether predictions are made with averages of the parameters: after the first step."""
+        return self._averaging is not None and bool(self._averaging["steps_done"])
+
+    def begin_averages(self) -> None:
+        """Let averages that have not begun be the parameters: a first step may be left out."""
+        if self._averages is not None and not self.predicts_by_average:
+            self.ops.copy(self.parameters.flat, self._averages.flat)
 
     def checking_plan(self, batch: int) -> BatchPlan:
         """Compile a plan of outputs and loss that keeps every value, in memory of its own."""
@@ -280,6 +302,7 @@ class Network:
         batch: int,
         arena: Arena | None = None,
         passes: Sequence[str] | None = None,
+        by_average: bool = False,
     ) -> BatchPlan:
         x = placeholder((batch, *self.input_shape), self.input_dtype, "x")
         trains = kind in ("training", "weighted training")
@@ -306,7 +329,11 @@ class Network:
         if weight is not None:
             wanted.append(weight)
         into = []
-        arrays = {node: self.parameters[node.name] for node in self._variables}
+        held = self.parameters
+        if by_average:
+            assert self._averages is not None
+            held = self._averages
+        arrays = {node: held[node.name] for node in self._variables}
         arrays |= {node: self.states[node.name] for node in (*self._state_nodes, *self._noise)}
         of_loss = {f"loss.{name}": array for name, array in self.loss_scalars.items()}
         arrays |= {

@@ -64,9 +64,8 @@ class Networks:
         self.optimizer = optimizer
         self._seeds = [*seeds] if isinstance(seeds, Sequence) else [seeds]
         self._network = Network(layers, loss_of(loss), seeds, precision, ops, passes)
-        self._update = self._bound(optimizer)
+        self._use(self._bound(optimizer))
         self._histories = [History() for _ in self._seeds]
-        self._trainer: Trainer | None = None
         self._overflowed_in: dict[int, str] = {}
         # Networks that have left a plan, or all as they were when the last of them did.
         self._ended: dict[int, State] = {}
@@ -78,6 +77,12 @@ class Networks:
             return update
         buffers = network.parameters, network.gradients, network.state_buffer
         return LossScaling(update, *buffers, network.gradient_scale)
+
+    def _use(self, update: Update | LossScaling) -> None:
+        """Let this be what moves the parameters from now on."""
+        self._update: Update | LossScaling = update
+        self._trainer: Trainer | None = None
+        self._network.average_by(update)
 
     def explain_divergence(self, k: int = 0) -> str:
         """Return the layer where a network met infinity first that diverged in the last `fit`.
@@ -111,7 +116,7 @@ class Networks:
         """
         self._network.resize(len(states))
         optimizer = self.optimizer.for_networks(indices)
-        self._update, self._trainer = self._bound(optimizer), None
+        self._use(self._bound(optimizer))
         load_states(self._network, self._update, states)
 
     @property
@@ -483,6 +488,7 @@ class Fit:
         self._inspect = inspect
         self._class_counts = training.class_counts(networks._network)
         self.histories = [History() for _ in epochs]
+        networks._network.begin_averages()
         self._trainer(training, range(len(epochs)))  # compiled before the first epoch
 
     def _trainer(self, samples: Samples, active: Sequence[int]) -> Trainer:

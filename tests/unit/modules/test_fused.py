@@ -102,8 +102,8 @@ def test_whatever_the_hyperparameters_are_nobody_can_tell_from_a_result() -> Non
         {"label_smoothing": 0.2, "l2": 1e-2, "schedule": "one_cycle", "decoupled": True},
         {"optimizer": "lars", "warm_up": 1, "batch_growth": 2.0, "growth_every": 1, "epochs": 3},
         {"optimizer": "lars", "trust": 0.01, "warm_up": 1, "batch_growth": 2.0, "growth_every": 1},
-        {"optimizer": "muon", "learning_rate": 0.1},
-        {"optimizer": "muon", "weight_decay": 0.1},
+        {"optimizer": "muon", "learning_rate": 0.1, "average": 0.5},
+        {"optimizer": "muon", "weight_decay": 0.1, "average": 0.9},
         {"nesterov": True, "schedule": "step", "decay_every": 1, "warm_up": 1, "epochs": 3},
         {"nesterov": True, "schedule": "step", "decay_every": 1, "warm_up": 1, "momentum": 0.5},
     ]
