@@ -59,8 +59,7 @@ _PUBLIC = {
     "layers": """
         GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout Embedding Flatten
         FullyConnected GlobalAvgPool2D Input Layer LayerNorm MaxPool2D Output Reshape Residual
-        SequenceInput
-        SpatialDropout Upsample2D
+        SequenceInput SpatialDropout Upsample2D
     """,
     "linalg": "bmatmul",
     "losses": "BinaryCrossEntropy Loss MeanSquaredError SoftmaxCrossEntropy",

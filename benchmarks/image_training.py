@@ -1,0 +1,392 @@
+"""Time until a network recognises so many test images, on the CPU, against PyTorch.
+
+``mnist_99_s``: LeNet-5 until 99% of MNIST's test digits are right; seconds, the mean of five seeds.
+``cifar10_90_s``: a small fast network of the kind that holds the published records [1]_, [2]_ until
+90% of CIFAR-10's test images are right; a first layer that whitens and is not trained, three blocks
+of two convolutions, a schedule of one cycle, label smoothing, images shifted and flipped. It runs
+if it is asked for by name. Its rates and epochs are a proposal: nobody has trained it to the end.
+
+Both sides start from the same weights and take the same batches in the same order, with the same
+rates; images are prepared by `dnn.Images` for both. The test images are looked at after each epoch,
+which counts. Kernels are compiled before, on both sides.
+
+    python image_training.py DIEL_DATA [--net cifar10_90_s] [--images 2000] [--epochs 1]
+
+With ``--images`` and ``--epochs`` it is a trial of the script: of a part of an epoch follows the
+time of a whole one. CIFAR-10's binary files are looked for in ``cifar10``; where they were made of
+JPEGs, whose quality is lower, say so beside the number.
+
+References
+----------
+.. [1] Jordan, 94% on CIFAR-10 in 3.29 seconds on a single GPU, arXiv:2404.00498, 2024.
+.. [2] Page, How to train your ResNet 8: bag of tricks, 2019.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+
+THREADS = 2
+SEEDS = (1, 2, 3, 4, 5)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained, how, and how good it has to be."""
+
+    accuracy: float
+    epochs: int
+    batch: int
+    rate: float
+    momentum: float
+    decay: float
+    smoothing: float
+    rise: float
+    seeds: tuple[int, ...]
+
+
+RECIPES = {
+    "mnist_99_s": Recipe(0.99, 4, 100, 0.05, 0.9, 0.0, 0.0, 0.3, SEEDS),
+    "cifar10_90_s": Recipe(0.90, 8, 512, 0.5, 0.85, 5e-4, 0.2, 0.25, (1,)),
+}
+WHITENED = 24
+"""Channels of the whitening: both signs of the 12 directions of patches of 2 x 2 pixels."""
+WIDTHS = (64, 256, 256)
+
+
+def data(net: str, folder: str, images: int | None) -> tuple[Any, ...]:
+    """Return images and labels of training, and of the test, as `dnn.Images` prepares them."""
+    import dnn
+
+    if net == "mnist_99_s":
+        train, test = dnn.load_mnist(Path(folder, "mnist"))
+        changes = []
+    else:
+        train, test = dnn.load_cifar10(Path(folder, "cifar10"))
+        changes = [dnn.Shift(2, "reflect"), dnn.Flip()]
+    if images is not None:
+        train, test = train.take(slice(images)), test.take(slice(images))
+    normalise = dnn.Normalise.of(train.images)
+    x = dnn.Images(train.images, [*changes, normalise])
+    held_out = dnn.Images(test.images, [normalise])[:]
+    if not changes:  # nothing is left to do for each batch
+        x = x[:]
+    return x, train.y, held_out, test.y
+
+
+def whitening(x: Any) -> Any:
+    """Return filters (24, 3, 2, 2) that decorrelate neighbouring pixels and scale them alike."""
+    part = x[:5000]
+    patches = np.lib.stride_tricks.sliding_window_view(part, (2, 2), axis=(2, 3))
+    rows = patches.transpose(0, 2, 3, 1, 4, 5).reshape(-1, 12)[::7].astype(np.float64)
+    values, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
+    filters = (vectors / np.sqrt(values + 1e-2)).T.reshape(12, 3, 2, 2)
+    return np.concatenate([filters, -filters]).astype(np.float32)
+
+
+def layers(net: str, filters: Any) -> list[Any]:
+    """Return the layers of a network."""
+    import dnn
+    from dnn import graph
+
+    if net == "mnist_99_s":
+        return dnn.lenet5()
+
+    class Whiten(dnn.Layer):
+        """A convolution that is not trained."""
+
+        def build(self, shape: Any) -> None:
+            self.weight = self.state("weight", filters.shape, lambda *_: filters)
+
+        def forward(self, x: Any) -> Any:
+            return graph.conv2d(x, self.weight)
+
+    def convolution(width: int) -> Any:
+        return dnn.Conv2D(width, 3, padding="same", bias=False, initializer="he_normal")
+
+    found = [dnn.Input(3, 32, 32), Whiten(), dnn.Activation("relu")]
+    for width in WIDTHS:
+        found += [convolution(width), dnn.MaxPool2D(2), dnn.BatchNorm(), dnn.Activation("relu")]
+        found += [convolution(width), dnn.BatchNorm(), dnn.Activation("relu")]
+    return [*found, dnn.MaxPool2D(3), dnn.Flatten(), dnn.FullyConnected(10)]
+
+
+def model_of(net: str, recipe: Recipe, x: Any, seed: int) -> Any:
+    """Return a network of ours, before its first step."""
+    import dnn
+
+    steps = recipe.epochs * -(-len(x) // recipe.batch)
+    return dnn.NeuralNetwork(
+        layers(net, None if net == "mnist_99_s" else whitening(x)),
+        dnn.SoftmaxCrossEntropy(label_smoothing=recipe.smoothing),
+        dnn.SGD(
+            recipe.rate,
+            recipe.momentum,
+            recipe.decay,
+            nesterov=True,
+            schedule=dnn.OneCycle(steps, recipe.rise),
+        ),
+        seed=seed,
+    )
+
+
+class DnnContender:
+    """Trains with dnn: plain `fit`."""
+
+    def __init__(self, net: str, recipe: Recipe, given: tuple[Any, ...]) -> None:
+        self.net, self.recipe, self.given = net, recipe, given
+        self._fit(SEEDS[0], 2 * recipe.batch)  # compiles
+
+    def _fit(self, seed: int, rows: int | None = None) -> dict[str, Any]:
+        import dnn
+
+        recipe = self.recipe
+        x, y, *held_out = self.given
+        if rows is not None:
+            part = np.arange(min(rows, len(x)))
+            x, y = x.take(part, 0), y[part]
+
+        class Enough(dnn.Callback):
+            def on_epoch_end(self, epoch: Any) -> str | None:
+                good = epoch.value("validation_accuracy") >= recipe.accuracy
+                return "good enough" if good else None
+
+        model = model_of(self.net, recipe, x, seed)
+        began = time.perf_counter()
+        history = model.fit(
+            x,
+            y,
+            validation=tuple(held_out),
+            epochs=recipe.epochs if rows is None else 1,
+            batch_size=recipe.batch,
+            callbacks=[Enough()],
+            progress=False,
+        )
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "losses": history.loss, "scores": history.validation_accuracy}
+
+    def train(self, seed: int) -> dict[str, Any]:
+        """Train until it is good enough, or all epochs are over."""
+        return self._fit(seed)
+
+
+class TorchContender:
+    """Trains with PyTorch, channels last, with its fused SGD."""
+
+    def __init__(self, net: str, recipe: Recipe, given: tuple[Any, ...]) -> None:
+        import torch
+
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        self.net, self.recipe, self.given = net, recipe, given
+        self._fit(SEEDS[0], 2 * recipe.batch)
+
+    def _module(self, mine: Any) -> Any:
+        """Return the same network with the same weights."""
+        from torch import nn
+
+        if self.net == "mnist_99_s":
+            module = nn.Sequential(
+                *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+                *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+                *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()),
+                nn.Linear(84, 10),
+            )
+        else:
+            steps: list[Any] = [nn.Conv2d(3, WHITENED, 2, bias=False), nn.ReLU()]
+            channels = WHITENED
+            for width in WIDTHS:
+                first = nn.Conv2d(channels, width, 3, padding=1, bias=False)
+                steps += [first, nn.MaxPool2d(2), nn.BatchNorm2d(width), nn.ReLU()]
+                second = nn.Conv2d(width, width, 3, padding=1, bias=False)
+                steps += [second, nn.BatchNorm2d(width), nn.ReLU()]
+                channels = width
+            module = nn.Sequential(*steps, nn.MaxPool2d(3), nn.Flatten(), nn.Linear(channels, 10))
+        self._copy(mine, module)
+        return module
+
+    def _copy(self, mine: Any, module: Any) -> None:
+        import torch
+
+        weights = [np.asarray(w) for w in mine.parameters.values() if w.ndim > 1]
+        if self.net != "mnist_99_s":
+            weights.insert(0, whitening(self.given[0]))
+        with torch.no_grad():
+            wanted = [p for p in module.parameters() if p.ndim > 1]
+            for theirs, weight in zip(wanted, weights, strict=True):
+                theirs.copy_(torch.tensor(weight.T if weight.ndim == 2 else weight))
+            for layer in module:
+                if not hasattr(layer, "running_mean") and getattr(layer, "bias", None) is not None:
+                    layer.bias.zero_()
+        if self.net != "mnist_99_s":
+            wanted[0].requires_grad_(False)
+
+    def _batches(self, x: Any, seed: int, epoch: int) -> Iterator[tuple[Any, Any]]:
+        """Yield rows of each batch and its images."""
+        from dnn import batches
+        from dnn.seeds import epoch_order
+
+        rows = batches(len(x), self.recipe.batch, seed, epoch)
+        if isinstance(x, np.ndarray):
+            yield from ((part, x[part]) for part in rows)
+        else:
+            order = epoch_order(len(x), seed, epoch)
+            yield from zip(rows, x.batches(order, self.recipe.batch, [seed], epoch), strict=True)
+
+    def _fit(self, seed: int, rows: int | None = None) -> dict[str, Any]:
+        import torch
+
+        import dnn
+
+        recipe = self.recipe
+        x, y, test_x, test_y = self.given
+        if rows is not None:
+            part = np.arange(min(rows, len(x)))
+            x, y = x.take(part, 0), y[part]
+        last = torch.channels_last
+        mine = model_of(self.net, recipe, x, seed)
+        module = self._module(mine).to(memory_format=last)
+        trained = [p for p in module.parameters() if p.requires_grad]
+        optimizer = torch.optim.SGD(
+            trained,
+            recipe.rate,
+            recipe.momentum,
+            weight_decay=recipe.decay,
+            nesterov=True,
+            fused=True,
+        )
+        schedule = dnn.OneCycle(recipe.epochs * -(-len(x) // recipe.batch), recipe.rise)
+        rates = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+        criterion = torch.nn.CrossEntropyLoss(label_smoothing=recipe.smoothing)
+        labels, truth = torch.from_numpy(y), torch.from_numpy(test_y)
+        losses: list[float] = []
+        scores: list[float] = []
+        began = time.perf_counter()
+        for epoch in range(recipe.epochs if rows is None else 1):
+            module.train()
+            total = torch.zeros(())
+            for part, images in self._batches(x, seed, epoch):
+                batch = torch.from_numpy(images).contiguous(memory_format=last)
+                optimizer.zero_grad(set_to_none=True)
+                loss = criterion(module(batch), labels[part])
+                loss.backward()
+                optimizer.step()
+                rates.step()
+                total += len(part) * loss.detach()
+            module.eval()
+            right = 0
+            with torch.inference_mode():
+                for start in range(0, len(test_x), 1024):
+                    images = torch.from_numpy(test_x[start : start + 1024])
+                    found = module(images.contiguous(memory_format=last)).argmax(1)
+                    right += int((found == truth[start : start + 1024]).sum())
+            losses.append(float(total) / len(x))
+            scores.append(right / len(test_x))
+            if scores[-1] >= recipe.accuracy:
+                break
+        return {"seconds": time.perf_counter() - began, "losses": losses, "scores": scores}
+
+    def train(self, seed: int) -> dict[str, Any]:
+        """Train until it is good enough, or all epochs are over."""
+        return self._fit(seed)
+
+
+CONTENDERS: dict[str, Any] = {"dnn": DnnContender, "torch": TorchContender}
+
+
+def work(contender: str, setup: str) -> None:
+    """Be a contender: train once for each seed that is asked for."""
+    given = json.loads(setup)
+    recipe = Recipe(**given["recipe"])
+    net = given["net"]
+    trained = CONTENDERS[contender](net, recipe, data(net, given["folder"], given["images"]))
+    harness.serve(trained.train)
+
+
+def measure(
+    net: str,
+    folder: str,
+    peer_python: str | None,
+    *,
+    images: int | None = None,
+    epochs: int | None = None,
+    seeds: tuple[int, ...] | None = None,
+) -> harness.Result:
+    """Measure one row; without `peer_python` our side alone.
+
+    The losses of the first epoch are compared: the same recipe on both sides.
+    """
+    recipe = RECIPES[net]
+    fields = {**vars(recipe), "epochs": epochs or recipe.epochs}
+    setup = json.dumps({"net": net, "folder": folder, "images": images, "recipe": fields})
+    found: dict[str, list[dict[str, Any]]] = {"dnn": [], "torch": []}
+    with (
+        harness.Worker(__file__, "dnn", sys.executable, THREADS, setup) as ours,
+        harness.Worker(__file__, "torch", peer_python or sys.executable, THREADS, setup)
+        if peer_python
+        else ours as theirs,
+    ):
+        for seed in seeds or recipe.seeds:
+            found["dnn"].append(ours.ask(seed=seed))
+            if theirs is not ours:
+                found["torch"].append(theirs.ask(seed=seed))
+            for name, runs in found.items():
+                if runs:
+                    shown = [
+                        [round(value, 4) for value in runs[-1][key]] for key in ("losses", "scores")
+                    ]
+                    print(
+                        net, name, "seed", seed, f"{runs[-1]['seconds']:.2f} s", *shown, flush=True
+                    )
+    for one, other in zip(found["dnn"], found["torch"], strict=False):
+        a, b = one["losses"][0], other["losses"][0]
+        if not abs(a - b) <= 0.05 * abs(b):
+            raise RuntimeError(f"{net}: losses of the first epoch differ: {a} and {b}")
+    if images is None and epochs is None:
+        for name, runs in found.items():
+            missed = [run["scores"][-1] for run in runs if run["scores"][-1] < recipe.accuracy]
+            if missed:
+                raise RuntimeError(f"{net}: {name} ends at {missed}, below {recipe.accuracy}")
+    ours_s, peer_s = ([run["seconds"] for run in runs] for runs in found.values())
+    mean = [[statistics.mean(seconds)] if seconds else None for seconds in (ours_s, peer_s)]
+    return harness.compare(net, mean[0] or [], mean[1], "PyTorch", "s")
+
+
+def main() -> None:
+    options = harness.parser(__doc__)
+    options.add_argument("folder", nargs="?", default=os.environ.get("DIEL_DATA", "."))
+    options.add_argument("--net", choices=RECIPES, action="append")
+    options.add_argument("--images", type=int)
+    options.add_argument("--epochs", type=int)
+    options.add_argument("--seeds", type=int, nargs="+")
+    given = options.parse_args()
+    if given.worker:
+        work(given.worker, given.setup)
+        return
+    peer = given.peer_python if harness.version_of("torch", given.peer_python) else None
+    rows = [
+        measure(
+            net,
+            given.folder,
+            peer,
+            images=given.images,
+            epochs=given.epochs,
+            seeds=given.seeds and tuple(given.seeds),
+        )
+        for net in given.net or ["mnist_99_s"]
+    ]
+    harness.report(rows, given.json)
+
+
+if __name__ == "__main__":
+    main()
