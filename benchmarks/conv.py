@@ -151,14 +151,14 @@ def measure_steps(
     """Let the contenders train in turn; return milliseconds a step of each block."""
     times: Times = {}
     for _ in range(restarts):
-        for net in nets:
-            with contextlib.ExitStack() as stack:
-                contenders = [
-                    stack.enter_context(
-                        harness.Worker(__file__, f"train {name}", python, THREADS, setup)
-                    )
-                    for name, python in pythons.items()
-                ]
+        with contextlib.ExitStack() as stack:
+            contenders = [
+                stack.enter_context(
+                    harness.Worker(__file__, f"train {name}", python, THREADS, setup)
+                )
+                for name, python in pythons.items()
+            ]
+            for net in nets:
                 first: dict[tuple[str, str], dict[str, float]] = {}
                 for contender in contenders:  # which warms up, and says which format is faster
                     name = contender.name.split()[1]
@@ -177,15 +177,18 @@ def measure_steps(
     return times
 
 
-def measure_once(setup: str, pythons: dict[str, str], restarts: int) -> Times:
-    """Start processes that train VGG-16, in turn; return seconds to the first step, and MiB."""
+def measure_once(setup: str, pythons: dict[str, str], restarts: int, warm: bool) -> Times:
+    """Start processes that train VGG-16, in turn; return seconds to the first step, and MiB.
+
+    Unless `warm`, which says that others have, the first processes compile what is stored.
+    """
     times: Times = {}
     environment = {
         **os.environ,
         **dict.fromkeys(harness.THREAD_VARIABLES, str(THREADS)),
         "PYTHONPATH": str(harness.REPOSITORY),
     }
-    for restart in range(1 + restarts):  # the first compiles what is stored, and reads files
+    for restart in range(0 if warm else -1, restarts):
         for name, python in pythons.items():
             began = time.perf_counter()
             line = [python, __file__, "--worker", f"once {name}", "--setup", setup]
@@ -197,7 +200,7 @@ def measure_once(setup: str, pythons: dict[str, str], restarts: int) -> Times:
                     raise RuntimeError(f"{line} ended: {worker.wait()}")
                 passed_s = time.perf_counter() - began
                 grown = int(worker.stdout.readline())
-            if restart:
+            if restart >= 0:
                 times.setdefault(("first", name), []).append(passed_s)
                 times.setdefault(("memory", name), []).append(grown / 2**20)
     return times
@@ -240,7 +243,7 @@ def main() -> None:
         single = {"first": ("vgg16_first_step_s", "s"),
                   "memory": ("peak_memory_vgg16_vs_pytorch", "MiB")}  # fmt: skip
         if any(wanted(name) for name, _ in single.values()):
-            times = measure_once(setup, pythons, restarts)
+            times = measure_once(setup, pythons, restarts, VGG in nets)
             rows += [
                 harness.compare(name, times[what, "dnn"], times.get((what, "torch")), title, unit)
                 for what, (name, unit) in single.items()
