@@ -271,15 +271,17 @@ class Ensemble(Networks):
         ----------
         k : int
         model : NeuralNetwork
-            Of the same layers, loss and kind of optimizer; it takes over parameters, running
-            statistics, seed, history and what the optimizer remembers.
+            Of the same layers, loss and kind of optimizer, with averages of the parameters if
+            the ensemble has them; it takes over parameters, running statistics, seed, history
+            and what the optimizer remembers.
 
         Raises
         ------
         ConfigurationError
             If its layers are others.
         ShapeError
-            If its optimizer is another.
+            If its optimizer is another, or keeps averages where the ensemble's does not or does
+            not where it does. A `state_dict` of a model with averages is how to leave them.
         """
         network, other = self._network, model._network
         if other.precision != network.precision:

@@ -134,9 +134,8 @@ class _Writer:
         self.tensors: list[Any] = []
         to_host = model._network.ops.to_host
         self.arrays: dict[str, Array] = {
-            name.partition("/")[2]: np.asarray(to_host(array))
-            for name, array in model.trained_arrays().items()
-            if not name.startswith("optimizer/")
+            name: np.asarray(to_host(array))
+            for name, array in model._network.prediction_arrays.items()
         }
 
     def node(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:

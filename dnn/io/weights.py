@@ -41,11 +41,15 @@ _COUNTER = "num_batches_tracked"  # of PyTorch's batch norm, whose running mean 
 
 @dataclass(frozen=True)
 class Weight:
-    """A parameter or a running statistic: how it is called in both, and the network's array."""
+    """A parameter or a running statistic: how it is called in both, and the network's array.
+
+    Predictions are made with another array where averages of the parameters are kept.
+    """
 
     name: str
     torch_name: str
     array: Array
+    of_prediction: Array
     is_transposed: bool
     layer: Layer
 
@@ -53,7 +57,7 @@ class Weight:
 def weights_of(model: NeuralNetwork) -> list[Weight]:
     """Return all that a prediction needs, in the order in which PyTorch lists it."""
     network = model._network
-    arrays = model.trained_arrays()
+    arrays, of_prediction = model.trained_arrays(), network.prediction_arrays
 
     def of_layers(layers: Sequence[Layer], prefix: str) -> Iterator[Weight]:
         for i, layer in enumerate(layers):
@@ -69,8 +73,9 @@ def weights_of(model: NeuralNetwork) -> list[Weight]:
                 own = each.node.name.rpartition(".")[2]
                 turned = isinstance(layer, FullyConnected) and own == "weight"
                 torch_name = f"{prefix}{i}.{names.get(own, own)}"
-                array = arrays[f"{kind}/{each.node.name}"]
-                yield Weight(each.node.name, torch_name, array, turned, layer)
+                name = each.node.name
+                array, predicts = arrays[f"{kind}/{name}"], of_prediction[name]
+                yield Weight(name, torch_name, array, predicts, turned, layer)
 
     first, *others = network.layers
     assert isinstance(first, Input)
@@ -88,14 +93,13 @@ def state_dict(model: NeuralNetwork) -> dict[str, Array]:
     -------
     dict of str to array
         Copies on the host, by the names that ``torch.nn.Sequential`` of the same layers gives.
+        Where predictions are made with averages of the parameters, these.
     """
-    to_host = model._network.ops.to_host
-    return {
-        each.torch_name: np.array(
-            to_host(each.array).T if each.is_transposed else to_host(each.array), order="C"
-        )
-        for each in weights_of(model)
-    }
+    found = {}
+    for each in weights_of(model):
+        array = model._network.ops.to_host(each.of_prediction)
+        found[each.torch_name] = np.array(array.T if each.is_transposed else array, order="C")
+    return found
 
 
 def load_state_dict(
@@ -107,7 +111,7 @@ def load_state_dict(
     ----------
     model : NeuralNetwork
     state : mapping of str to array or tensor of the host
-        Of the names that `state_dict` gives.
+        Of the names that `state_dict` gives. Averages of the parameters become the same.
     in_order : bool
         Names are of another module: take arrays in the order in which `state` has them, as
         ``module.state_dict()`` does. Shapes have to agree all the same.
@@ -145,6 +149,7 @@ def load_arrays(
     values = [_checked(source, each, *found[each.torch_name]) for each in wanted]
     for each, value in zip(wanted, values, strict=True):
         model._network.ops.load(value, each.array)
+    model._network.reset_averages()
 
 
 def _hint(wanted: set[str], given: Mapping[str, Any]) -> str:

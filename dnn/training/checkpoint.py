@@ -111,8 +111,8 @@ def load_checkpoint(
     path : path
     parameters_only : bool
         Take parameters and running statistics, and leave optimizer, seed and history as they are:
-        to predict, or to train on in another way. Of a network that keeps averages of its
-        parameters, take those: it predicts with them.
+        to predict, or to train on in another way. Of a network that predicts with averages of
+        its parameters, take those; averages of the model become the same.
 
     Raises
     ------
@@ -143,11 +143,12 @@ def load_checkpoint(
         raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
     if parameters_only:
         left = ("optimizer/", "state/noise.")
-        found |= {
-            name.replace("optimizer/average/", "parameter/"): array
-            for name, array in found.items()
-            if name.startswith("optimizer/average/")
-        }
+        if found.get("optimizer/averaging/steps_done"):  # before the first step they are zeros
+            found |= {
+                name.replace("optimizer/average/", "parameter/"): array
+                for name, array in found.items()
+                if name.startswith("optimizer/average/")
+            }
         wanted = {name: array for name, array in wanted.items() if not name.startswith(left)}
     for name, array in wanted.items():
         there = found.get(name)
@@ -157,7 +158,9 @@ def load_checkpoint(
             raise CheckpointError(f"{path}: a checkpoint of another model: {message}")
     for name, array in wanted.items():
         model._network.ops.load(found[name], array)
-    if not parameters_only:
+    if parameters_only:
+        model._network.reset_averages()
+    else:
         model.resume(about["seed"], about["steps"], History(**about["history"]))
 
 

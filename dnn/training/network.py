@@ -286,9 +286,23 @@ class Network:
         """Whether predictions are made with averages of the parameters: after the first step."""
         return self._averaging is not None and bool(self._averaging["steps_done"])
 
+    @property
+    def prediction_arrays(self) -> dict[str, Array]:
+        """By name, what predictions are made with: parameters or their averages, and states."""
+        held = self.parameters
+        if self.predicts_by_average:
+            assert self._averages is not None
+            held = self._averages
+        return {**self.states, **{each.name: held[each.name] for each in held.segments}}
+
     def begin_averages(self) -> None:
         """Let averages that have not begun be the parameters: a first step may be left out."""
-        if self._averages is not None and not self.predicts_by_average:
+        if not self.predicts_by_average:
+            self.reset_averages()
+
+    def reset_averages(self) -> None:
+        """Let averages, where there are some, be the parameters."""
+        if self._averages is not None:
             self.ops.copy(self.parameters.flat, self._averages.flat)
 
     def checking_plan(self, batch: int) -> BatchPlan:

@@ -91,6 +91,56 @@ def test_a_checkpoint_keeps_them(tmp_path):
     np.testing.assert_array_equal(plain(x), half(x))
 
 
+def averaged():
+    """A model that predicts with averages, which are far from its parameters, and samples."""
+    x, y = data()
+    trained = model(SGD(0.5, average=0.95))
+    trained.fit(x, y, epochs=3, batch_size=16)
+    return trained, x
+
+
+def test_weights_that_leave_are_those_that_predict(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    trained, x = averaged()
+    other = model(SGD(0.1))
+    other.load_state_dict(trained.state_dict())
+    np.testing.assert_array_equal(other(x), trained(x))
+    trained.save_safetensors(tmp_path / "w")
+    other = model(SGD(0.1))
+    other.load_safetensors(tmp_path / "w")
+    np.testing.assert_array_equal(other(x), trained(x))
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    trained.export_onnx(tmp_path / "w.onnx")
+    other = NeuralNetwork.from_onnx(tmp_path / "w.onnx")
+    np.testing.assert_array_equal(other(x), trained(x))
+
+
+def test_a_model_predicts_with_the_weights_that_it_takes_not_with_old_averages(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    from dnn import load_checkpoint
+
+    fresh = NeuralNetwork(mlp(4, [5], 3, "tanh"), seed=2)
+    trained, x = averaged()
+    trained.load_state_dict(fresh.state_dict())
+    np.testing.assert_array_equal(trained(x), fresh(x))
+    fresh.save(tmp_path / "c")
+    trained, x = averaged()
+    load_checkpoint(trained, tmp_path / "c", parameters_only=True)
+    np.testing.assert_array_equal(trained(x), fresh(x))
+
+
+def test_a_checkpoint_before_the_first_step_has_no_averages_to_take(tmp_path):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    from dnn import load_checkpoint
+
+    x, _ = data()
+    untrained, plain = model(SGD(0.1, average=0.9)), NeuralNetwork(mlp(4, [5], 3, "tanh"), seed=2)
+    untrained.save(tmp_path / "c")
+    load_checkpoint(plain, tmp_path / "c", parameters_only=True)
+    np.testing.assert_array_equal(plain(x), untrained(x))
+    assert plain(x).any()
+
+
 def test_the_best_epoch_comes_back_with_its_averages():
     x, y = data()
     network = model(SGD(3.0, 0.9, average=0.5))
