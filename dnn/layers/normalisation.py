@@ -74,7 +74,12 @@ class BatchNorm(Layer):
         self.shift = self.parameter("shift", channels, "zeros")
         self.mean = self.state("mean", channels, "zeros")
         self.variance = self.state("variance", channels, "ones")
-        self.axis = axis + 1  # behind that of the batch
+        self._axis = axis + 1  # behind that of the batch; it follows from the shape of the samples
+
+    @property
+    def axis(self) -> int:
+        """The axis of the channels in a batch."""
+        return self._axis
 
     def forward(self, x: Node) -> Node:
         """Return `x` normalised, scaled and shifted."""

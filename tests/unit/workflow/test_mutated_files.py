@@ -125,7 +125,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     data = folder / "heart" / "processed.cleveland.data"
     data.parent.mkdir()
     data.touch()  # nobody reads this here
-    (folder / "mnist").mkdir()
+    for name in ("mnist", "cifar10"):
+        (folder / name).mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIEL_DATA", str(folder))
         yield folder
