@@ -320,7 +320,9 @@ class Images:
                 scale, offset = scale / each.deviation, (offset - each.mean) / each.deviation
         self._scale, self._offset = scale.astype(np.float32), offset.astype(np.float32)
         self._take: Any = ops_for("cpu").take_images
-        self.shape = (len(self._pixels), channels, *self._placed(1, None).size)
+        self._size: tuple[int, int] | None = None
+        self._size = self._placed(1, None).size
+        self.shape = (len(self._pixels), channels, *self._size)
 
     def __len__(self) -> int:
         return len(self._pixels)
@@ -403,6 +405,10 @@ class Images:
 
     def _batch(self, rows: Array, keys: Array, epoch: int) -> Array:
         flat = rows.reshape(-1)
+        if flat.size and not (flat.min() >= 0 and flat.max() < len(self)):
+            raise DataError(
+                f"there are images 0 .. {len(self) - 1}, not {flat.min()}, {flat.max()}"
+            )
         random = _random(np.repeat(keys, rows.shape[-1]), epoch, flat, len(self.augment))
         out = np.empty((len(flat), *self.shape[1:]), np.float32)
         self._gather(flat, self._placed(len(flat), random), out)
@@ -419,6 +425,10 @@ class Images:
         places = enumerate(self.augment)
         for place, each in sorted(places, key=lambda pair: isinstance(pair[1], Cutout)):
             each.place(pixels, None if random is None else random[place])
+            _check_map(each, pixels, count, (height, width))
+        if self._size not in (None, pixels.size):
+            message = f"images become {pixels.size} at random, and {self._size} otherwise"
+            raise ShapeError("Images", message, pixels.size)
         return pixels
 
     def _gather(self, numbers: Array, pixels: PixelMap, out: Array) -> None:
@@ -426,6 +436,38 @@ class Images:
         lines = (numbers, pixels.rows, pixels.columns, boxes)
         places = (np.ascontiguousarray(line, np.int64) for line in lines)
         self._take(self._pixels, *places, self._scale, self._offset, out)
+
+
+def _check_map(
+    augmentation: Augmentation, pixels: PixelMap, count: int, image_size: tuple[int, int]
+) -> None:
+    """Check what an augmentation made: compiled code reads and writes there without a look."""
+    for what, lines, length in zip(
+        ("rows", "columns"), (pixels.rows, pixels.columns), image_size, strict=True
+    ):
+        shape = np.shape(lines)
+        if len(shape) != 2 or shape[0] != count or not shape[1]:
+            message = f"{what} of {count} images have the shape {shape}, not ({count}, size)"
+            raise ShapeError(repr(augmentation), message, shape)
+        _check_integers(augmentation, what, lines)
+        if np.max(lines) >= length:
+            message = f"{what} are 0 .. {length - 1}, or negative, not {np.max(lines)}"
+            raise DataError(f"{augmentation!r}: {message}")
+    height, width = pixels.size
+    for box in pixels.boxes:
+        if np.shape(box) != (count, 4):
+            message = f"boxes of {count} images have the shape {np.shape(box)}, not ({count}, 4)"
+            raise ShapeError(repr(augmentation), message, np.shape(box))
+        _check_integers(augmentation, "boxes", box)
+        if np.min(box) < 0 or np.max(box[:, :2]) > height or np.max(box[:, 2:]) > width:
+            message = f"boxes must lie inside of the image, {height} x {width}"
+            raise DataError(f"{augmentation!r}: {message}")
+
+
+def _check_integers(augmentation: Augmentation, what: str, numbers: Array) -> None:
+    if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "iu":
+        found = getattr(numbers, "dtype", type(numbers).__name__)
+        raise DataError(f"{augmentation!r}: {what} must be an array of integers, not {found}")
 
 
 def _checked(pixels: npt.ArrayLike) -> Array:

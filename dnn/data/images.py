@@ -46,6 +46,8 @@ _CIFAR10: Final = (
 )
 _TRAINING: Final = {10: [f"data_batch_{number}.bin" for number in range(1, 6)], 100: ["train.bin"]}
 _TEST: Final = {10: ["test_batch.bin"], 100: ["test.bin"]}
+_RECORDS: Final = {10: 10_000, 100: 50_000}
+"""The most in one file."""
 _ARCHIVES: Final = {10: "cifar-10-binary.tar.gz", 100: "cifar-100-binary.tar.gz"}
 _FOLDERS: Final = {10: "cifar-10-batches-bin", 100: "cifar-100-binary"}
 
@@ -123,11 +125,11 @@ def _cifar(
     if labels not in ("fine", "coarse"):
         raise unknown_name("labels", labels, ("fine", "coarse"))
     label_bytes = 1 if kind == 10 else 2
-    width = label_bytes + 3072
+    width = _record_bytes(kind)
     parts = []
     for name, raw in zip(names, _members(Path(path), kind, names), strict=True):
         if not len(raw) or len(raw) % width:
-            raise DataError(f"{path}: {name} is truncated: {len(raw)} bytes, records have {width}")
+            raise _truncated(path, name, len(raw), width)
         parts.append(raw.reshape(-1, width))
     records = parts[0] if len(parts) == 1 else np.concatenate(parts)
     coarse = kind == 100 and labels == "coarse"
@@ -143,17 +145,25 @@ def _cifar(
     )
 
 
+def _record_bytes(kind: Literal[10, 100]) -> int:
+    return 3073 if kind == 10 else 3074
+
+
+def _truncated(path: str | PathLike[str], name: str, size: int, record: int) -> DataError:
+    return DataError(f"{path}: {name} is truncated: {size} bytes, records have {record}")
+
+
 def _members(path: Path, kind: Literal[10, 100], names: Sequence[str]) -> list[Array]:
     """Return the bytes of some files, which lie in a folder or in an archive."""
     if not path.exists():
         raise DataError(f"{path}: there is no such file or folder")
     if path.is_file():
-        return _from_archive(path, names)
+        return _from_archive(path, kind, names)
     for folder in (path, path / _FOLDERS[kind]):
         if (folder / names[0]).exists():
             return [_mapped(folder / name) for name in names]
     if (path / _ARCHIVES[kind]).exists():
-        return _from_archive(path / _ARCHIVES[kind], names)
+        return _from_archive(path / _ARCHIVES[kind], kind, names)
     raise DataError(
         f"{path}: neither {names[0]} nor {_ARCHIVES[kind]} is there "
         f'(dnn.download("cifar{kind}", folder) gets it)'
@@ -167,13 +177,19 @@ def _mapped(path: Path) -> Array:
         raise DataError(f"{path}: cannot be read: {error}") from error
 
 
-def _from_archive(path: Path, names: Sequence[str]) -> list[Array]:
+def _from_archive(path: Path, kind: Literal[10, 100], names: Sequence[str]) -> list[Array]:
     found: dict[str, Array] = {}
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 name = member.name.rsplit("/", 1)[-1]
                 if name in names and name not in found and member.isfile():
+                    # What is stated may be any number, and more than there are bytes.
+                    if member.issparse() or member.size > _RECORDS[kind] * _record_bytes(kind):
+                        what = "sparse" if member.issparse() else f"of {member.size} bytes"
+                        raise DataError(f"{path}: {name} is {what}, and no file of the set is")
+                    if member.size % _record_bytes(kind):
+                        raise _truncated(path, name, member.size, _record_bytes(kind))
                     file = archive.extractfile(member)
                     assert file is not None
                     raw = file.read()

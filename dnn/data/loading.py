@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Collection
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -203,6 +203,7 @@ def load_csv(
 
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_PART_BYTES: Final = 1 << 20
 
 
 def load_idx(path: str | PathLike[str]) -> Array:
@@ -226,32 +227,43 @@ def load_idx(path: str | PathLike[str]) -> Array:
     ----------
     .. [1] LeCun, Cortes, Burges, The MNIST database of handwritten digits, "the IDX file format".
     """
-    raw = _read(Path(path))
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in TYPES:
-        raise DataError(f"{path}: no IDX file: it begins with {raw[:4]!r}")
-    dtype, axes = np.dtype(TYPES[raw[2]]), raw[3]
-    header = 4 + 4 * axes
-    if len(raw) < header:
-        raise DataError(f"{path}: truncated in its header, {len(raw)} of {header} bytes")
-    shape = struct.unpack(f">{axes}I", raw[4:header])
-    expected = header + math.prod(shape) * dtype.itemsize
-    if len(raw) != expected:
-        what = "truncated" if len(raw) < expected else "too long"
-        raise DataError(f"{path}: {what}, {len(raw)} bytes where {expected} are stated")
-    return np.frombuffer(raw, dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="))
-
-
-def _read(path: Path) -> bytes:
+    is_compressed = False
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
-    if raw[:2] != b"\x1f\x8b":
-        return raw
-    try:
-        return gzip.decompress(raw)
+        with open(path, "rb") as raw:
+            is_compressed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            return _idx(path, gzip.GzipFile(fileobj=raw) if is_compressed else raw)
     except (EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{path}: truncated or damaged gzip: {error}") from error
+        what = "truncated or damaged gzip" if is_compressed else "cannot be read"
+        raise DataError(f"{path}: {what}: {error}") from error
+
+
+def _idx(path: str | PathLike[str], file: IO[bytes] | gzip.GzipFile) -> Array:
+    """Read an array, and no more than its header states: a small file may unpack to a huge one."""
+    begin = file.read(4)
+    if len(begin) < 4 or begin[:2] != b"\0\0" or begin[2] not in TYPES:
+        raise DataError(f"{path}: no IDX file: it begins with {begin!r}")
+    dtype, axes = np.dtype(TYPES[begin[2]]), begin[3]
+    lengths = file.read(4 * axes)
+    header = 4 + 4 * axes
+    if len(lengths) < 4 * axes:
+        raise DataError(f"{path}: truncated in its header, {4 + len(lengths)} of {header} bytes")
+    shape = struct.unpack(f">{axes}I", lengths)
+    expected = math.prod(shape) * dtype.itemsize
+    elements = bytearray()
+    # In parts: a single call would take what is stated, whether or not it is there.
+    while part := file.read(min(_PART_BYTES, expected - len(elements))):
+        elements += part
+    stated = f"bytes where {header + expected} are stated"
+    if len(elements) < expected:
+        raise DataError(f"{path}: truncated, {header + len(elements)} {stated}")
+    if file.read(1):
+        raise DataError(f"{path}: too long, more {stated}")
+    try:
+        array = np.frombuffer(elements, dtype).reshape(shape)
+    except ValueError as error:  # too many axes
+        raise DataError(f"{path}: {axes} axes: {error}") from error
+    return array.astype(dtype.newbyteorder("="))
 
 
 def load_mnist(folder: str | PathLike[str]) -> tuple[Dataset, Dataset]:

@@ -271,3 +271,56 @@ def test_what_is_wrong_with_images():
 
     with pytest.raises(RuntimeError, match="on purpose"):
         network(1).fit(Images(pixels, [Broken()]), np.zeros(24, int), progress=False)
+
+
+def _rows(pixels):
+    pixels.rows = pixels.rows + 6
+
+
+def _negative_and_large(pixels):
+    pixels.columns = np.full(pixels.columns.shape, 2**62)
+
+
+def _fractions(pixels):
+    pixels.columns = pixels.columns * 0.5
+
+
+def _fewer(pixels):
+    pixels.rows = pixels.rows[:3]
+
+
+def _box(*edges):
+    def place(pixels):
+        pixels.boxes.append(np.tile(edges, (len(pixels.rows), 1)))
+
+    return place
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        (_rows, DataError, r"Mine\(\): rows are 0 .. 5, or negative, not 11"),
+        (_negative_and_large, DataError, "columns are 0 .. 4"),
+        (_fractions, DataError, "columns must be an array of integers, not float64"),
+        (_fewer, ShapeError, "rows of 24 images"),
+        (_box(0, 7, 0, 5), DataError, "boxes must lie inside of the image, 6 x 5"),
+        (_box(-1, 6, 0, 5), DataError, "boxes must lie inside"),
+        (_box(0, 6, 0), ShapeError, "boxes of 24 images"),
+        (lambda pixels: setattr(pixels, "rows", pixels.rows[:, 1:]), ShapeError, "at random"),
+    ],
+)
+def test_an_augmentation_of_ones_own_stays_inside_of_the_image(change, kind, message):
+    class Mine(dnn.Augmentation):
+        def place(self, pixels, random):
+            if random is not None:
+                change(pixels)
+
+    with pytest.raises(kind, match=message):
+        augmented(Images(made(), [Mine()]))
+
+
+def test_batches_of_images_that_are_not_there():
+    images = Images(made())
+    for order in ([0, 24], [-1, 0]):
+        with pytest.raises(DataError, match=r"images 0 \.\. 23"):
+            next(images.batches(np.array(order), 2, [1], 0))

@@ -3,6 +3,7 @@
 import gzip
 import struct
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -141,6 +142,24 @@ def test_damaged_idx(tmp_path):
             data.load_idx(path)
     with pytest.raises(DataError, match="nowhere"):
         data.load_idx(tmp_path / "nowhere")
+
+
+def test_no_more_is_unpacked_than_an_idx_header_states(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(gzip.compress(idx_bytes(np.zeros((4, 6), "u1"), 8) + bytes(1 << 24), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="too long, more bytes where 36"):
+            data.load_idx(path)
+        path.write_bytes(struct.pack(">2x2B2I", 8, 2, 2**31, 2**31))
+        with pytest.raises(DataError, match="truncated, 12 bytes where"):
+            data.load_idx(path)
+        path.write_bytes(struct.pack(">2x2B", 8, 255) + bytes(4 * 255))
+        with pytest.raises(DataError, match="255 axes"):
+            data.load_idx(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
 
 
 def test_mnist_folder(tmp_path):

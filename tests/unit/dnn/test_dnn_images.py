@@ -124,6 +124,32 @@ def test_damaged_cifar(tmp_path):
         data.load_cifar10(folder)
 
 
+def stated(name, size, sparse_size=None):
+    """The head of an archive's member."""
+    member = tarfile.TarInfo(name)
+    member.size = size
+    head = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    if sparse_size is not None:
+        head[156:157] = tarfile.GNUTYPE_SPARSE
+        head[386:482] = b"%011o\0%011o\0" % (sparse_size, 0) + bytes(72)
+        head[483:495] = b"%011o\0" % sparse_size
+        head[148:156] = b"        "
+        head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head)
+
+
+def test_what_an_archive_states_is_not_taken_unseen(tmp_path):
+    path, size = tmp_path / "a.tar", 20_000 * 3073
+    for head, message in [
+        (stated(CIFAR10[0], 0, size), r"data_batch_1\.bin is sparse"),
+        (stated(CIFAR10[0], size), "is of 61460000 bytes, and no file of the set is"),
+        (stated(CIFAR10[0], 3074), "is truncated: 3074 bytes, records have 3073"),
+    ]:
+        path.write_bytes(head + bytes(1024))
+        with pytest.raises(DataError, match=message):
+            data.load_cifar10(path)
+
+
 def write_images(folder, shapes):
     library = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     generator = np.random.default_rng(0)
