@@ -364,7 +364,7 @@ def _weights(
     dy = image_view(_with_models(inputs[1], problem, problem.stacked[1]), problem.layout)
     dw = _with_models(out, problem, True)
     dw = dw.reshape(len(dw), problem.groups, problem.filters // problem.groups, -1)
-    steps: list[Step] = []
+    steps: list[Step] = [] if problem.images else [(ops.fill, (0.0, dw))]
     for part, number in _chunks(problem, space):
         filled, columns = _fill_columns(ops, problem, space, x, part, number)
         maps = _maps(space, number)

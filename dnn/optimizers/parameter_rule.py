@@ -214,8 +214,9 @@ class Muon(ParameterRule):
         self.others = AdamW(0.001, weight_decay=0.0) if others is None else others
         if not isinstance(self.others, Optimizer):
             raise ConfigurationError(f"Muon: others must be an Optimizer, not {others!r}")
-        if "average" in self.others.hyperparameters:
-            raise ConfigurationError("Muon: average is of all parameters: say it to Muon")
+        for name, what in (("average", "parameters"), ("clip_norm", "gradients")):
+            if name in self.others.hyperparameters:
+                raise ConfigurationError(f"Muon: {name} is of all {what}: say it to Muon")
         self.leave_out = tuple(leave_out)
 
     def for_networks(self, indices: Sequence[int]) -> Optimizer:

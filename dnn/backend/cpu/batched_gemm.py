@@ -108,7 +108,7 @@ class _Grid:
 
 def routine(problem: Convolution) -> Routine | None:
     """Return the routine; None for other layouts than NHWC and other types than float32."""
-    if problem.layout != "NHWC" or problem.dtype != "f4":
+    if problem.layout != "NHWC" or problem.dtype != "f4" or problem.is_empty:
         return None
     grid = _Grid(problem)
     run = {"forward": _forward, "data": _data, "weights": _weights}[problem.kind]

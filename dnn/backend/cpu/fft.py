@@ -119,7 +119,7 @@ class _Tiles:
 
 def routine(problem: Convolution) -> Routine | None:
     """Return the routine; None for strides, other types than float32, and what is too large."""
-    if problem.stride != (1, 1) or problem.dtype != "f4":
+    if problem.stride != (1, 1) or problem.dtype != "f4" or problem.is_empty:
         return None
     tiles = _Tiles(problem)
     if not tiles.size or tiles.workspace_bytes > LARGEST_BYTES:

@@ -57,8 +57,8 @@ class Sizes:
 
 
 def routine(problem: Convolution) -> Routine | None:
-    """Return the routine; it takes every problem in float32."""
-    if problem.dtype != "f4":
+    """Return the routine; it takes every problem in float32 that has elements."""
+    if problem.dtype != "f4" or problem.is_empty:
         return None
     sizes = Sizes(problem)
     kind = problem.kind

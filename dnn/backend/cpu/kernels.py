@@ -132,7 +132,8 @@ def _array_source(
 
 def cuts(length: int, parts: int, unit: int = 1) -> list[slice]:
     """Cut a length into parts of about the same size, at multiples of a unit."""
-    at = [round(length * part / parts / unit) * unit for part in range(parts)] + [length]
+    starts = (round(length * part / parts / unit) * unit for part in range(parts))
+    at = [*(min(start, length) for start in starts), length]
     return [slice(a, b) for a, b in pairwise(at) if a < b]
 
 

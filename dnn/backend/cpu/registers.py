@@ -45,7 +45,9 @@ def vector_registers() -> tuple[int, int]:
 def registers() -> Registers:
     """Return the sizes for the processor that this process runs on."""
     count, size_bytes = vector_registers()
-    return Registers(size_bytes // 4, size_bytes // 2, count // 4)
+    lanes = size_bytes // 4
+    # Channels are padded to whole vectors, so no block may have more rows than that.
+    return Registers(lanes, 2 * lanes, min(count // 4, lanes))
 
 
 def lanes_of(code: str) -> int:

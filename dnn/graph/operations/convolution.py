@@ -38,13 +38,13 @@ class OneConvolution(Operation):
             models = () if problem.models is None or len(of_bias) == 1 else (problem.models,)
             shapes.append((*models, problem.filters))
         given = [x.shape for x in inputs]
+        if min(problem.out_size) < 1:
+            message = does_not_fit(problem.window, problem.size, problem.dilation, problem.padding)
+            raise ShapeError(self.name, message, given[0], given[1])
         if given != shapes:
             found = " and ".join(describe(x) for x in inputs)
             wanted = " and ".join(str(shape) for shape in shapes)
             raise ShapeError(self.name, f"{found} are not {wanted}", *given)
-        if min(problem.out_size) < 1:
-            message = does_not_fit(problem.window, problem.size, problem.dilation, problem.padding)
-            raise ShapeError(self.name, message, given[0], given[1])
         return out, dtype
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
@@ -251,9 +251,10 @@ def conv2d_data_gradient(
     check_nodes(name, dy, w)
     images, *_ = image_shape(name, dy, layout)
     filters, per_group, *window = _weight_shape(name, w)
+    count = _integer(name, "groups", groups, 1)
     problem = _problem(
-        *(name, dy.dtype, layout, "data", stride, dilation, padding, groups),
-        *(images, per_group * groups, size, filters, window),
+        *(name, dy.dtype, layout, "data", stride, dilation, padding, count),
+        *(images, per_group * count, size, filters, window),
     )
     return apply(name, dy, w, problem=problem)
 

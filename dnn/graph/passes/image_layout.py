@@ -61,8 +61,8 @@ def image_layout(graph: Graph) -> Graph:
     def rule(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         operation = node.operation
         if isinstance(operation, OneConvolution | OnePooling):
-            layout = layouts.get(node, PLAIN)
             problem = node.attributes["problem"]
+            layout = layouts.get(node, problem.layout)
             if layout == problem.layout:
                 return None
             images = [
@@ -172,15 +172,14 @@ def _layouts(graph: Graph) -> dict[Node, str]:
     return {
         node: chosen[root(node)]
         for node in group
-        if isinstance(node.operation, OneConvolution | OnePooling)
-        and node.attributes["problem"].layout == PLAIN
-        and chosen[root(node)] != PLAIN
+        if isinstance(node.operation, OneConvolution | OnePooling) and chosen[root(node)] != PLAIN
     }
 
 
 def _carries_images(node: Node) -> bool:
     if isinstance(node.operation, OneConvolution | OnePooling):
-        return True
+        # In another order its caller has chosen, and there it stays.
+        return bool(node.attributes["problem"].layout == PLAIN)
     is_elementwise = isinstance(node.operation, Elementwise | Normalise)
     return node.ndim >= 4 and (is_elementwise or node.kind in JOINING)
 

@@ -245,6 +245,31 @@ def test_what_does_not_fit_is_named(shapes, how, error, says):
     assert says in str(caught.value)
 
 
+def test_a_gradient_says_which_window_does_not_fit():
+    x, w = nodes(w=(8, 4, 9, 9))
+    dy = graph.placeholder((2, 8, 1, 1), np.float32)
+    says = "a window of 9 x 9 is larger than an image of 6 x 6"
+    with pytest.raises(ShapeError, match=says):
+        graph.conv2d_data_gradient(dy, w, size=(6, 6))
+    with pytest.raises(ShapeError, match=says):
+        graph.conv2d_weight_gradient(x, dy, window=(9, 9))
+    with pytest.raises(ConfigurationError, match="groups must be an integer"):
+        graph.conv2d_data_gradient(dy, w, size=(12, 12), groups=None)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_without_images_no_routine_fails_and_the_gradient_of_weights_is_zero(layout):
+    for kind, groups in ((kind, groups) for kind in KINDS for groups in (1, 4)):
+        problem = Convolution(
+            *(kind, layout, "f4", None, (False, False), 0, 4, (5, 6), 4),
+            *((3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), groups),
+        )
+        for ops in DEVICES:
+            for routine in ops.convolutions(problem):
+                found = run(routine, problem, inputs_of(problem, np.random.default_rng(0)))
+                np.testing.assert_array_equal(found, np.zeros(problem.shapes[2]))
+
+
 def test_a_bias_that_does_not_fit_is_named():
     bias = graph.placeholder((4,), np.float32, "bias")
     with pytest.raises(ShapeError, match=r"bias \(4,\).*\(8,\)"):

@@ -66,6 +66,23 @@ def test_a_layout_changes_no_value(layout, models):
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "CHWN"])
+def test_what_its_caller_wrote_in_another_order_stays_in_it(layout):
+    generator = np.random.default_rng(0)
+    x, w = (graph.placeholder(shape, F8) for shape in ((4, 4, 4, 4), (4, 4, 1, 1)))
+    plain, other = graph.conv2d(x, w), graph.conv2d(x, w, layout=layout)
+    y = graph.relu(plain + other) + graph.max_pool2d(other, 3, stride=1, padding=1, layout=layout)
+    wanted = [y, *graph.gradients(graph.sum(y * y), [x, w])]
+    feeds = {node: generator.normal(size=node.shape) for node in (x, w)}
+    expected = graph.evaluate(wanted, feeds, passes=())
+    for ops in (Prefers("NHWC"), Prefers("CHWN")):
+        for found, value in zip(graph.evaluate(wanted, feeds, ops), expected, strict=True):
+            np.testing.assert_allclose(found, value, rtol=1e-9, atol=1e-12)
+    known = optimise([plain, other], None, Prefers("NHWC")).order
+    problems = [node.attributes["problem"] for node in known if "problem" in node.attributes]
+    assert sorted(problem.layout for problem in problems) == sorted(["NHWC", layout])
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "CHWN"])
 @pytest.mark.parametrize(
     ("layers", "expected"),
     [

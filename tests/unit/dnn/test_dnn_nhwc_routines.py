@@ -9,7 +9,8 @@ from dnn.backend import Convolution, Ops, empty
 
 pytest.importorskip("numba")
 
-from dnn.backend.cpu import convolution_work, indirect, winograd
+from dnn.backend.cpu import convolution_work, indirect, registers, winograd
+from dnn.backend.cpu.kernels import cuts
 from dnn.backend.cpu.program import Program
 
 ROUTINES = {
@@ -74,6 +75,21 @@ def assert_right(name, problem, generator):
     expected = run(oracle, exact, [x.astype("f8") for x in inputs])
     error = np.abs(run(routine, problem, inputs) - expected).max()
     assert error <= TOLERANCE[name] * np.abs(expected).max(), problem
+
+
+def test_pieces_end_where_the_whole_ends():
+    for length, parts, unit in ((135, 46, 8), (7, 3, 8), (64, 4, 16), (1, 5, 1)):
+        pieces = cuts(length, parts, unit)
+        covered = [i for piece in pieces for i in range(piece.start, piece.stop)]
+        assert covered == list(range(length))
+        assert all(piece.start % unit == 0 for piece in pieces)
+
+
+@pytest.mark.parametrize("found", [(32, 64), (16, 32), (32, 16), (16, 16)])
+def test_no_block_has_more_rows_than_a_vector_has_lanes(found, monkeypatch):
+    monkeypatch.setattr(registers, "vector_registers", lambda: found)
+    lanes, panel, rows = registers.registers.__wrapped__()
+    assert rows <= lanes == found[1] // 4 == panel // 2
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -214,6 +214,10 @@ def test_others_follow_the_schedule():
         (lambda: LARS(momentum=1), "momentum must be at least 0 and below 1"),
         (lambda: Muon(-1), "learning_rate must be above 0"),
         (lambda: Muon(others="adam"), "others must be an Optimizer"),
+        (
+            lambda: Muon(others=AdamW(clip_norm=1.0)),
+            "clip_norm is of all gradients: say it to Muon",
+        ),
         (lambda: Muon(leave_out=["c"]), r"no parameter begins with 'c' \(there are: a.weight"),
     ],
 )
