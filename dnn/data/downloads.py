@@ -121,6 +121,7 @@ SOURCES: Final = {
 }
 
 _CHUNK_BYTES: Final = 1 << 16
+_OVER: Final = "time_limit_s is over"
 
 
 def download(
@@ -252,13 +253,18 @@ def _receive(
     headers = {"User-Agent": "dnn", "Accept-Encoding": "identity"}
     if there:
         headers["Range"] = f"bytes={there}-"
+    left_s = deadline_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError(_OVER)
     try:
-        with urlopen(Request(url, headers=headers), timeout=timeout_s) as response:
+        request = Request(url, headers=headers)
+        with urlopen(request, timeout=min(timeout_s, left_s)) as response:
             if there and not _goes_on(response, there):  # the server sends the whole file
                 out.seek(0)
                 out.truncate()
                 there = 0
-            while chunk := response.read(min(_CHUNK_BYTES, file.size_bytes + 1 - there)):
+            # What has come, without a wait for the rest of a chunk.
+            while chunk := response.read1(min(_CHUNK_BYTES, file.size_bytes + 1 - there)):
                 out.write(chunk)
                 there += len(chunk)
                 if progress is not None:
@@ -266,12 +272,16 @@ def _receive(
                 if there > file.size_bytes:
                     break  # another file: its checksum will say so
                 if time.monotonic() > deadline_s:
-                    raise TimeoutError("time_limit_s is over")
+                    raise TimeoutError(_OVER)
     except HTTPError as error:
         error.close()
         raise OSError(f"the server answers {error.code} {error.reason}") from None
     except HTTPException as error:  # a connection that ends in the middle of a chunk
         raise OSError(f"the connection was lost: {type(error).__name__}") from error
+    except OSError as error:
+        if time.monotonic() >= deadline_s:  # no longer waited for because of that
+            raise TimeoutError(_OVER) from error
+        raise
     if there < file.size_bytes:
         out.flush()
         raise OSError(f"the connection was lost after {there} of {file.size_bytes} bytes")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import lzma
+import math
 import tarfile
 import tempfile
 import zipfile
@@ -27,6 +28,7 @@ import numpy as np
 
 from dnn.backend import Array
 from dnn.data.dataset import Dataset
+from dnn.data.labels import classes_of
 from dnn.errors import DataError, LabelError, MissingDependencyError, ShapeError, unknown_name
 
 __all__ = ["load_cifar10", "load_cifar100", "load_image_folder", "load_npz"]
@@ -357,13 +359,13 @@ def load_npz(path: str | PathLike[str], x: str = "x", y: str = "y") -> Dataset:
             file = np.load(raw, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise DataError(f"{path}: no .npz file, but a single array")
-            arrays = [_array_of(file, path, name) for name in (x, y)]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            samples = _array_of(file, path, x, "biuf", "numbers")
+            labels = _array_of(file, path, y, "iu", "integers")
+    except _DAMAGED as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: cannot be read: {error}") from error
-    samples, labels = arrays
-    if labels.dtype.kind not in "iu" or labels.size != len(labels):
+    if labels.size != len(labels):
         raise LabelError(f"{path}: {y} must be integers (n,), not {labels.dtype} {labels.shape}")
     if not labels.size or len(labels) != len(samples):
         message = f"{x} {samples.shape} and {y} {labels.shape} do not fit"
@@ -373,19 +375,59 @@ def load_npz(path: str | PathLike[str], x: str = "x", y: str = "y") -> Dataset:
     return Dataset(
         samples.reshape(len(samples), -1),
         labels,
-        int(labels.max()) + 1,
+        classes_of(labels, f"{path}: {y}: "),
         Path(path).stem,
         standardise_by="columns" if shape is None else "one scale",
         image_shape=shape,
     )
 
 
-def _array_of(file: Any, path: str | PathLike[str], name: str) -> Array:
+_DAMAGED: Final = (
+    *(OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    RuntimeError,  # an encrypted member, or a compression that is not known
+)
+_MOST_PACKED: Final = 1100
+"""Bytes that one of a compressed file can stand for, about."""
+
+
+def _array_of(file: Any, path: str | PathLike[str], name: str, kinds: str, what: str) -> Array:
+    """Read one array, once its header fits to what is there."""
     for known in (name, f"{name}_train"):
-        if known in file:
-            array: Array = file[known]
-            return array
-    raise DataError(f"{path}: there is no array {name!r} (there are: {', '.join(file)})")
+        if f"{known}.npy" in file.zip.namelist():
+            return _checked_array(file.zip, f"{known}.npy", f"{path}: {known}", kinds, what)
+    there = [each[:-4] for each in file.zip.namelist() if each.endswith(".npy")]
+    raise DataError(f"{path}: there is no array {name!r} (there are: {', '.join(there)})")
+
+
+def _checked_array(
+    archive: zipfile.ZipFile, member: str, where: str, kinds: str, what: str
+) -> Array:
+    info = archive.getinfo(member)
+    form = np.lib.format
+    with archive.open(info) as stream:
+        # Version 3.0 differs in names of fields alone, and there are none here.
+        version = form.read_magic(stream)
+        read_header = (
+            form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
+        )
+        shape, _, dtype = read_header(stream)
+        there = info.file_size - stream.tell()
+    if dtype.hasobject:
+        message = "holds Python objects, which are never loaded (allow_pickle is False)"
+        raise DataError(f"{where}: {message}")
+    if dtype.kind not in kinds:
+        kind = LabelError if kinds == "iu" else DataError
+        raise kind(f"{where} must be {what}, not {dtype}")
+    if not shape:
+        raise DataError(f"{where} is a single number, not one for each sample")
+    stated = math.prod(shape) * dtype.itemsize
+    if min(shape) < 0 or stated != there or stated > _MOST_PACKED * info.compress_size + 1000:
+        message = f"truncated or damaged: {shape} of {dtype} are {stated} bytes, not {there}"
+        raise DataError(f"{where}: {message}")
+    with archive.open(info) as stream:
+        array: Array = form.read_array(stream, allow_pickle=False)
+    return array
 
 
 def _with_channels(samples: Array, where: str) -> tuple[Array, tuple[int, int, int] | None]:

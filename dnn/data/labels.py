@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,37 @@ def from_one_hot(rows: npt.ArrayLike) -> Array:
         raise LabelError(f"row {row} of the labels is not one-hot: {given[row]}", row)
     labels: Array = ones.argmax(axis=1).astype(np.intp, copy=False)
     return labels
+
+
+_MOST_CLASSES: Final = 1 << 24
+"""Each is a column of the last layer, so that more are a mistake: numbers that are no labels."""
+
+
+def classes_of(labels: Array, where: str) -> int:
+    """Return how many classes labels of 0, 1, ... state.
+
+    Parameters
+    ----------
+    labels : array of int or float, shape (n,)
+    where : str
+        What messages begin with.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    LabelError
+        If a label is so large that it can be none.
+    """
+    row = int(labels.argmax())
+    if labels[row] >= _MOST_CLASSES:
+        message = (
+            f"label {labels[row]} in row {row} is too large: there are {_MOST_CLASSES} at most"
+        )
+        raise LabelError(f"{where}{message}", row)
+    return int(labels[row]) + 1
 
 
 def class_weights(

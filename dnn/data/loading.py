@@ -27,6 +27,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.data.dataset import Dataset
 from dnn.data.images import load_cifar_training, load_image_folder, load_npz
+from dnn.data.labels import classes_of
 from dnn.errors import (
     ConfigurationError,
     DataError,
@@ -197,9 +198,10 @@ def load_csv(
         column = table.columns[at]
         message = f"{labels[row]:g} in row {row} of column {column!r} is no integer from 0"
         raise LabelError(f"{path}: label {message}", row)
+    classes = classes_of(labels, f"{path}: ")
     y = labels.astype(np.intp)
     x = np.delete(table.values, at, axis=1)
-    return Dataset(x, y, int(y.max()) + 1, Path(path).stem)
+    return Dataset(x, y, classes, Path(path).stem)
 
 
 TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

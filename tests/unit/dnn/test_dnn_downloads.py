@@ -32,6 +32,7 @@ class Server(ThreadingHTTPServer):
         self.takes_ranges = True
         self.cut = None
         self.silent_after = None
+        self.piece = 10_000
         self.pause_s = 0.0
         self.log = []
         self.stopping = threading.Event()
@@ -65,11 +66,11 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         cut, server.cut = server.cut, None
         end = len(body) if cut is None else cut
-        for start in range(0, end, 10_000):
+        for start in range(0, end, server.piece):
             if server.silent_after is not None and start >= server.silent_after:
                 server.stopping.wait(5)
                 return
-            self.wfile.write(body[start : min(start + 10_000, end)])
+            self.wfile.write(body[start : min(start + server.piece, end)])
             if server.pause_s:
                 time.sleep(server.pause_s)
 
@@ -156,6 +157,18 @@ def test_time_limits(server, tmp_path):
     server.pause_s = 0.0
     data.download("made", tmp_path, mirror=server.url)
     assert files_in(tmp_path) == dict.fromkeys(NAMES, CONTENT)
+
+
+def test_the_time_limit_is_kept_where_bytes_come_one_by_one(server, tmp_path):
+    server.piece, server.pause_s = 100, 0.01  # a whole chunk takes more than 6 s
+    begin_s = time.monotonic()
+    with pytest.raises(DataError, match="time_limit_s is over"):
+        data.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
+    assert time.monotonic() - begin_s < 3
+    server.silent_after = 0
+    with pytest.raises(DataError, match="time_limit_s is over"):
+        data.download("made", tmp_path, mirror=server.url, time_limit_s=0.2)
+    assert time.monotonic() - begin_s < 6
 
 
 def test_a_server_that_is_not_there_or_has_no_such_file(server, tmp_path, monkeypatch):

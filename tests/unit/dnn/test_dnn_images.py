@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -262,6 +263,46 @@ def test_npz_files_that_are_wrong(tmp_path):
     with path.open("wb") as file:
         np.save(file, np.zeros(2))
     with pytest.raises(DataError, match="a single array"):
+        data.load_npz(path)
+
+
+def npy(header):
+    """An array of which there is the header alone."""
+    raw = io.BytesIO()
+    np.lib.format.write_array_header_1_0(raw, {"descr": "<f8", "fortran_order": False, **header})
+    return raw.getvalue()
+
+
+def test_npz_files_that_state_anything(tmp_path):
+    path, rows, labels = tmp_path / "made.npz", np.zeros((2, 3)), np.arange(2)
+    for x, y, message in [
+        (np.float64(3), labels, "x is a single number"),
+        (rows, np.int64(1), "y is a single number"),
+        (rows.astype("U3"), labels, "x must be numbers, not <U3"),
+        (rows + 1j, labels, "x must be numbers, not complex128"),
+        (np.zeros(2, [("a", "f4")]), labels, "x must be numbers"),
+        (rows, np.array([0, 2**64 - 1], np.uint64), "label 18446744073709551615 in row 1"),
+        (rows, np.array([2**62, 0]), "label 4611686018427387904 in row 0 is too large"),
+    ]:
+        np.savez(path, x=x, y=y)
+        with pytest.raises(DataError, match=message):
+            data.load_npz(path)
+    for name, raw, message in [
+        ("x", b"no array", "no array 'x'"),
+        ("x.npy", b"no array at all", "cannot be read"),
+        ("x.npy", npy({"shape": (10**13, 2)}), "x: truncated or damaged"),
+        ("x.npy", npy({"shape": (-1, -2)}) + bytes(16), "x: truncated or damaged"),
+    ]:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(name, raw)
+        with pytest.raises(DataError, match=message):
+            data.load_npz(path)
+    np.savez(path, x=rows, y=labels)
+    raw = bytearray(path.read_bytes())
+    raw[6] |= 1  # encrypted, as the member's own head and the table at the end say
+    raw[raw.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match="encrypted"):
         data.load_npz(path)
 
 
