@@ -475,6 +475,8 @@ class NeuralNetwork(Networks):
         ------
         CheckpointError
             If the file cannot be read, or has what layers cannot express; it names the node.
+        ShapeError
+            If its shapes do not fit each other; it names the layer.
         MissingDependencyError
             If onnx is not installed.
         """

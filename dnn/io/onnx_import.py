@@ -53,7 +53,13 @@ __all__ = ["ImportedLayers", "import_onnx"]
 
 LARGEST_BYTES = 2**31
 """Of a file: what the format allows."""
+MOST_NODES = 10_000
+"""Of a model; ResNet-152 has some 500."""
+DEEPEST = 20
+"""Of branches inside of branches; most networks have 1 or 2."""
+OLDEST_OPSET = 13  # before which Softmax and others did something else
 
+_DOMAINS = ("", "ai.onnx")  # two names of ONNX's own operators
 _OPERATORS = {kind: (name, needed) for name, (kind, needed) in ACTIVATIONS.items()}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "Elu": {"alpha": 1.0},
@@ -79,6 +85,8 @@ def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
     CheckpointError
         If the file cannot be read, is no valid model, or has what layers cannot express; it names
         the node.
+    ShapeError
+        If its shapes do not fit each other; it names the layer.
     MissingDependencyError
         If onnx is not installed.
     """
@@ -95,7 +103,7 @@ def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
     except Exception as error:  # protobuf and onnx have their own kinds
         raise CheckpointError(f"{path}: no valid ONNX model: {error}") from error
-    return _Reader(onnx, str(path), made.graph).read()
+    return _Reader(onnx, str(path), made).read()
 
 
 class ImportedLayers:
@@ -124,10 +132,13 @@ class ImportedLayers:
 class _Reader:
     """A graph while it is read."""
 
-    def __init__(self, onnx: Any, path: str, graph: Any) -> None:
+    def __init__(self, onnx: Any, path: str, made: Any) -> None:
         self.onnx = onnx
         self.path = path
-        self.graph = graph
+        self.graph = graph = made.graph
+        self.check_model(made)
+        self.depth = 0
+        self.done: set[str] = set()
         self.arrays: dict[int, dict[str, Array]] = {}
         self.constants: dict[str, Any] = {each.name: each for each in graph.initializer}
         self.producer: dict[str, Any] = {}
@@ -139,6 +150,19 @@ class _Reader:
                 self.constants[node.output[0]] = attribute.t
                 continue
             self.producer |= {name: node for name in node.output if name}
+
+    def check_model(self, made: Any) -> None:
+        """Refuse operators of other sets, older ones, and more nodes than networks have."""
+        if len(self.graph.node) > MOST_NODES:
+            message = f"{len(self.graph.node)} nodes, and no more than {MOST_NODES} are read"
+            raise CheckpointError(f"{self.path}: {message}")
+        for each in made.opset_import:
+            if each.domain in _DOMAINS and each.version < OLDEST_OPSET:
+                message = f"operators of opset {each.version}, and those since {OLDEST_OPSET} are"
+                raise CheckpointError(f"{self.path}: {message} read; onnx.version_converter helps")
+        for node in self.graph.node:
+            if node.domain not in _DOMAINS:
+                self.refuse(node, f"an operator of {node.domain!r}; those of ONNX are read")
 
     def refuse(self, node: Any, message: str) -> NoReturn:
         name = node.name or next(iter(node.output), "")
@@ -179,6 +203,7 @@ class _Reader:
         kinds = self.onnx.TensorProto
         tensor = given.type.tensor_type
         shape = [each.dim_value for each in tensor.shape.dim]
+        self.batch = next(iter(shape), 0)  # 0 where it may be any
         if len(shape) < 2 or min(shape[1:]) < 1:
             message = f"the shape of its input {given.name!r} must be (batch, ...) in numbers"
             raise CheckpointError(f"{self.path}: {message}")
@@ -197,22 +222,30 @@ class _Reader:
         if node.op_type == "Constant":
             return
         if len(data) == 2 and node.op_type in ("Add", "Concat"):
-            first, second = map(self.path_to, data)
-            parts = next((value for value in first if value in set(second)), None)
+            first, second = self.path_to(data[0]), set(self.path_to(data[1]))
+            parts = next((value for value in first if value in second), None)
             if parts is None:
                 self.refuse(node, "its inputs have nothing in common")
             data = [parts]
         if len(data) != 1 or (data[0] != start and data[0] not in self.before):
             return  # refused if it is needed
-        self.before |= {name: data[0] for name in node.output if name}
+        read = 2 if node.op_type in GATES else 1  # all states, and the last one
+        self.before |= {name: data[0] for name in node.output[:read] if name}
 
     def path_to(self, value: str) -> list[str]:
         """Return a value and all those that it comes from."""
         path = [value]
         while path[-1] in self.before:
             path.append(self.before[path[-1]])
-        if path[-1] in self.producer:
-            node = self.producer[path[-1]]
+        end = path[-1]
+        while end in self.producer:
+            node = self.producer[end]
+            unread = (x for x in node.input if x in self.producer and x not in self.before)
+            if further := next(unread, ""):
+                end = further
+                continue
+            if end != node.output[0]:
+                self.refuse(node, f"its output {end!r} is nothing that layers put out")
             self.refuse(node, f"a node of {len(node.input)} inputs that layers cannot express")
         return path
 
@@ -231,6 +264,9 @@ class _Reader:
             if kind == "Transpose" and self.attributes(node).get("perm") == [1, 0, 2]:
                 time_first = not time_first
                 continue
+            if value in self.done:
+                self.refuse(node, "what it puts out goes into several branches, not from one place")
+            self.done |= set(node.output)
             if kind in GATES:
                 if not time_first:
                     self.refuse(node, "its input must be transposed to (steps, batch, features)")
@@ -247,6 +283,10 @@ class _Reader:
                 i += bias is not None
                 continue
             found += self.layer(node, value, found)
+            if self.keeps_axes(node) and (
+                not following or following[0].op_type not in ("Flatten", "Reshape", "Squeeze")
+            ):
+                self.refuse(node, "layers drop the axes of an image with its means: flatten them")
         if time_first:
             self.refuse(self.producer[path[-1]], "states are not transposed back")
         return found
@@ -259,9 +299,10 @@ class _Reader:
         if kind in ("Add", "Concat"):
             return [self.join(node, value)]
         if kind == "Reshape":
-            shape = self.integers(node, 1, "shape") or []
-            if len(shape) > 2 and shape[0] in (0, -1) and min(shape[1:]) > 0:
-                return [Reshape(*shape[1:])]
+            self.check(node, allowzero=0)
+            first, *others = self.integers(node, 1, "shape") or [1]
+            if others and first in (0, -1, self.batch) and min(others) > 0:
+                return [Reshape(*others)]
         if kind in ("Identity", "Flatten", "Reshape", "Squeeze"):
             self.check_flattens(node)
             is_flat = bool(found) and isinstance(found[-1], GlobalAvgPool2D)
@@ -273,7 +314,7 @@ class _Reader:
             return [read(node)]
         except CheckpointError:
             raise
-        except (ConfigurationError, LookupError, TypeError, ValueError) as error:
+        except (ArithmeticError, ConfigurationError, LookupError, TypeError, ValueError) as error:
             self.refuse(node, f"its attributes cannot be read: {error}")  # such as a stride of 0
 
     def join(self, node: Any, value: str) -> Layer:
@@ -281,11 +322,15 @@ class _Reader:
         data = [name for name in node.input if name not in self.constants]
         if len(data) != 2 or len(node.input) != 2:
             self.refuse(node, "layers put two branches together, and no constants")
+        if self.depth == DEEPEST:
+            self.refuse(node, f"branches inside of branches, more than {DEEPEST} deep")
         start = self.before[value]
         branches = []
+        self.depth += 1
         for name in data:
             path = self.path_to(name)
             branches.append(self.layers(path[: path.index(start) + 1][::-1]))
+        self.depth -= 1
         if node.op_type == "Concat":
             if self.attributes(node).get("axis") != 1 or branches[0] or not branches[1]:
                 self.refuse(node, "layers put a branch behind what it starts from, along axis 1")
@@ -369,7 +414,7 @@ class _Reader:
                 self.refuse(node, "layers drop the axes 2 and 3 of a pooled image alone")
         elif node.op_type == "Reshape":
             shape = self.integers(node, 1, "shape") or []
-            if len(shape) != 2 or not (shape[1] == -1 or (shape[0] in (0, -1) and shape[1] > 0)):
+            if len(shape) != 2 or shape[0] not in (0, self.batch) or shape[1] != -1:
                 self.refuse(node, f"to {shape}: layers make vectors of samples, (0, -1)")
 
     def read_Gemm(self, node: Any) -> Layer:
@@ -386,7 +431,7 @@ class _Reader:
     def fully_connected(self, node: Any, weight: Array, bias: Array | None) -> Layer:
         units = len(weight)
         if bias is not None:
-            if bias.size != units:
+            if bias.size != units or bias.shape[-1:] != (units,):
                 self.refuse(node, f"a bias of shape {bias.shape} for {units} units")
             bias = bias.reshape(units)
         layer = FullyConnected(units, bias=bias is not None, initializer="zeros")
@@ -424,6 +469,7 @@ class _Reader:
         self.check_image(node, 0 if weight is None else weight.ndim - 2)
         weight = self.weight(node, 1, 4)
         filters, _, rows, columns = weight.shape
+        self.check(node, kernel_shape=[rows, columns])
         layer = Conv2D(
             filters,
             (rows, columns),
@@ -437,7 +483,7 @@ class _Reader:
 
     def conv1d(self, node: Any, weight: Array, bias: Array | None) -> Layer:
         attributes = self.attributes(node)
-        self.check(node, auto_pad="NOTSET")
+        self.check(node, auto_pad="NOTSET", kernel_shape=[weight.shape[2]])
         layer = Conv1D(
             weight.shape[0],
             weight.shape[2],
@@ -473,8 +519,14 @@ class _Reader:
             self.refuse(node, f"over the axes {axes}: layers take means of channels, (2, 3)")
         return GlobalAvgPool2D()
 
+    def keeps_axes(self, node: Any) -> bool:
+        """Whether a node leaves axes of length 1 of an image."""
+        kind = node.op_type
+        keeps = kind == "ReduceMean" and self.attributes(node).get("keepdims", 1)
+        return bool(kind == "GlobalAveragePool" or keeps)
+
     def read_Resize(self, node: Any) -> Layer:
-        self.check(node, mode="nearest")
+        self.check(node, mode="nearest", antialias=0, axes=[0, 1, 2, 3])
         attributes = self.attributes(node)
         how = attributes.get("coordinate_transformation_mode"), attributes.get("nearest_mode")
         scales = self.tensor(node, 2)
@@ -487,6 +539,8 @@ class _Reader:
 
     def read_BatchNormalization(self, node: Any) -> Layer:
         self.check(node, training_mode=0)
+        if len(node.output) > 1:
+            self.refuse(node, "more than one output is that of a training")
         attributes = self.attributes(node)
         momentum, epsilon = attributes.get("momentum", 0.9), attributes.get("epsilon", 1e-5)
         names = ("weight", "bias", "running_mean", "running_var")
@@ -518,7 +572,7 @@ class _Reader:
     def recurrent(self, node: Any, whole: bool) -> Layer:
         """Return a recurrent layer; `whole` if all of its states are read."""
         kind, attributes = node.op_type, self.attributes(node)
-        self.check(node, layout=0)
+        self.check(node, layout=0, input_forget=0)
         if kind == "GRU" and not attributes.get("linear_before_reset", 0):
             self.refuse(node, "linear_before_reset = 0, and layers have 1")
         direction = attributes.get("direction", "forward")
@@ -540,6 +594,7 @@ class _Reader:
         inputs, states = self.weight(node, 1, 3), self.weight(node, 2, 3)
         biases = None if self.tensor(node, 3) is None else self.weight(node, 3, 2)
         units = states.shape[-1]
+        self.check(node, hidden_size=units)
         order = np.argsort(GATES[kind])
         wide = len(order) * units
         shapes = [(1 + both, wide, inputs.shape[-1]), (1 + both, wide, units), (1 + both, 2 * wide)]

@@ -137,7 +137,7 @@ def test_float64_and_any_number_of_samples(tmp_path):
         np.testing.assert_allclose(found, model(rows), rtol=1e-12)
 
 
-def written(path, nodes, shape, tensors=(), inputs=("x",), output="y"):
+def written(path, nodes, shape, tensors=(), inputs=("x",), output="y", opsets=(("", 20),)):
     """A model of nodes of our own."""
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
@@ -147,7 +147,8 @@ def written(path, nodes, shape, tensors=(), inputs=("x",), output="y"):
         [info(output, FLOAT, ["n"])],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(tensors).items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    opset_imports = [helper.make_opsetid(*each) for each in opsets]
+    made = helper.make_model(graph, opset_imports=opset_imports, ir_version=9)
     onnx.save_model(made, str(path))
     return path
 
@@ -222,6 +223,121 @@ def test_what_layers_cannot_express_names_its_node(nodes, tensors, says, tmp_pat
     path = written(tmp_path / "made.onnx", nodes, (3,), tensors)
     with pytest.raises(CheckpointError, match=f"made.onnx: .*{says}"):
         NeuralNetwork.from_onnx(path)
+
+
+def lstm(outputs, **how):
+    """Nodes of an LSTM of two units, of which the last output is read, and its tensors."""
+    nodes = [
+        node("Transpose", "x", "steps", perm=[1, 0, 2]),
+        helper.make_node("LSTM", ["steps", "w", "r"], outputs, "LSTM_1", hidden_size=2, **how),
+        node("Squeeze", f"{outputs[-1]} first"),
+    ]
+    w, r = np.ones((1, 8, 3), "f4"), np.ones((1, 8, 2), "f4")
+    return nodes, {"w": w, "r": r, "first": np.array([0])}
+
+
+IMAGE = (1, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "nodes", "tensors", "says"),
+    [
+        ((5, 3), *lstm(["", "", "cells"]), "LSTM.*its output 'cells' is nothing that"),
+        ((5, 3), *lstm(["", "last"], input_forget=1), "input_forget = 1, and layers have 0"),
+        (
+            IMAGE,
+            [node("MaxPool", "x", "1 indices", kernel_shape=[2, 2]), node("Flatten", "indices")],
+            {},
+            "MaxPool.*its output 'indices' is nothing that",
+        ),
+        (
+            (3,),
+            [node("Dropout", "x", "1 mask"), node("Relu", "mask")],
+            {},
+            "Dropout.*its output 'mask' is nothing that",
+        ),
+        (IMAGE, [node("Reshape", "x s")], {"s": np.array([2, -1])}, "layers make vectors"),
+        (IMAGE, [node("Reshape", "x s")], {"s": np.array([-1, -1])}, "layers make vectors"),
+        (
+            IMAGE,
+            [node("Reshape", "x s", allowzero=1)],
+            {"s": np.array([0, -1])},
+            "allowzero = 1, and layers have 0",
+        ),
+        (
+            IMAGE,
+            [node("GlobalAveragePool", "x", "1"), node("Softmax", "1")],
+            {},
+            "drop the axes of an image",
+        ),
+        (
+            (3,),
+            [node("Gemm", "x w b")],
+            {**ONES, "b": np.ones((2, 1), "f4")},  # one for each sample
+            "a bias of shape .* for 2 units",
+        ),
+        (
+            IMAGE,
+            [node("Resize", "x  s", mode="nearest", nearest_mode="floor")],
+            {"s": np.array([1, 1, np.inf, 1], "f4")},
+            "Resize",
+        ),
+    ],
+)
+def test_other_outputs_attributes_and_shapes_than_those_of_layers(
+    shape, nodes, tensors, says, tmp_path
+):
+    for each in nodes:
+        if each.op_type == "Resize":  # its second input is left out
+            each.input[:] = ["x", "", "s"]
+            mode = "coordinate_transformation_mode"
+            each.attribute.append(helper.make_attribute(mode, "asymmetric"))
+    path = written(tmp_path / "made.onnx", nodes, shape, tensors)
+    with pytest.raises(CheckpointError, match=says):
+        NeuralNetwork.from_onnx(path)
+
+
+def test_a_shape_of_vectors_must_be_that_of_the_samples(tmp_path):
+    path = tmp_path / "made.onnx"
+    written(path, [node("Reshape", "x s")], IMAGE, {"s": np.array([-1, 8])})
+    with pytest.raises(dnn.ShapeError, match=r"reshape_1: .*\(1, 4, 4\)"):
+        NeuralNetwork.from_onnx(path)
+    written(path, [node("Reshape", "x s")], IMAGE, {"s": np.array([-1, 16])})
+    x = np.arange(32, dtype="f4").reshape(2, 1, 4, 4)
+    np.testing.assert_array_equal(NeuralNetwork.from_onnx(path)(x), run_elsewhere(path, x))
+
+
+def test_operators_of_others_and_older_ones(tmp_path):
+    path = tmp_path / "made.onnx"
+    own = node("Relu", "x", domain="own")
+    written(path, [own], (3,), opsets=[("", 20), ("own", 1)])
+    with pytest.raises(CheckpointError, match=r"'Relu_1' \(Relu\): an operator of 'own'"):
+        NeuralNetwork.from_onnx(path)
+    written(path, [node("Softmax", "x")], (3,), opsets=[("", 11)])
+    with pytest.raises(CheckpointError, match="operators of opset 11, and those since 13"):
+        NeuralNetwork.from_onnx(path)
+
+
+def test_branches_that_are_read_again_or_deep_and_too_many_nodes_are_refused_at_once(tmp_path):
+    """Each of the first kind would double the layers; each of the second nests them."""
+    path = tmp_path / "made.onnx"
+
+    def refused(nodes, says):
+        made = [helper.make_node(kind, ends.split(), [name], name) for kind, ends, name in nodes]
+        made.append(node("Identity", nodes[-1][2]))
+        written(path, made, (3,))
+        with pytest.raises(CheckpointError, match=says):
+            NeuralNetwork.from_onnx(path)
+
+    doubling = [("Relu", "x", "s0"), ("Tanh", "x", "s1")]
+    doubling += [("Add", f"s{i} s{i + 1}", f"s{i + 2}") for i in range(16)]
+    refused(doubling, "goes into several branches")
+    deep = [("Relu", "x", "s0")]
+    for i in range(450):
+        deep += [("Relu", f"s{i}", f"r{i}"), ("Add", f"r{i} x", f"s{i + 1}")]
+    refused(deep, "branches inside of branches, more than 20 deep")
+    many = [("Relu", f"s{i - 1}" if i else "x", f"s{i}") for i in range(10_000)]
+    refused(many, "10001 nodes, and no more than 10000")
 
 
 def test_shapes_that_do_not_fit_name_the_layer(tmp_path):
