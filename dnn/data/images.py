@@ -29,7 +29,15 @@ import numpy as np
 from dnn.backend import Array
 from dnn.data.dataset import Dataset
 from dnn.data.labels import classes_of
-from dnn.errors import DataError, LabelError, MissingDependencyError, ShapeError, unknown_name
+from dnn.errors import (
+    ConfigurationError,
+    DataError,
+    LabelError,
+    MissingDependencyError,
+    ShapeError,
+    check_count,
+    unknown_name,
+)
 
 __all__ = ["load_cifar10", "load_cifar100", "load_image_folder", "load_npz"]
 
@@ -218,7 +226,7 @@ _SUFFIXES: Final = frozenset(
 
 def load_image_folder(
     folder: str | PathLike[str],
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     *,
     grey: bool = False,
 ) -> Dataset:
@@ -229,7 +237,7 @@ def load_image_folder(
     folder : path
         With ``cat/1.jpg``, ``cat/2.png``, ``dog/...``; classes are numbered in the order of their
         names.
-    size : (int, int), optional
+    size : int or (int, int), optional
         Rows and columns to which images are scaled. By default all are of one size.
     grey : bool
         One channel of brightness instead of red, green and blue.
@@ -242,6 +250,8 @@ def load_image_folder(
 
     Raises
     ------
+    ConfigurationError
+        If `size` is not above 0.
     DataError
         If there is no image, one cannot be read, lies outside of the folder (a link), or is of
         another size; the message names it.
@@ -255,14 +265,14 @@ def load_image_folder(
             "folders of images are read by Pillow, which is not installed: "
             'pip install "diel[images]"'
         ) from error
+    sides = _sides(size)
     files = _image_files(Path(folder))
-    first = _decoded(library, files[0][0], None, grey) if size is None else None
-    rows, columns = first.shape[1:] if size is None and first is not None else size or (0, 0)
+    rows, columns = sides or _decoded(library, files[0][0], None, grey).shape[1:]
     shape = (1 if grey else 3, rows, columns)
 
     def read(place: int) -> None:
         path = files[place][0]
-        image = _decoded(library, path, size, grey)
+        image = _decoded(library, path, sides, grey)
         if image.shape != shape:
             text = f"{image.shape[1]} x {image.shape[2]}, and the others are {rows} x {columns}"
             raise DataError(f"{path}: the image is {text} (size = (rows, columns) scales them)")
@@ -273,7 +283,7 @@ def load_image_folder(
         try:
             for _ in pool.map(read, range(len(files))):
                 pass
-        except DataError:
+        except BaseException:  # an interrupt too: what waits is not read first
             pool.shutdown(cancel_futures=True)
             raise
     names = tuple(dict.fromkeys(path.parent.name for path, _ in files))
@@ -288,23 +298,42 @@ def load_image_folder(
     )
 
 
+def _sides(size: object) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    sides = (size, size) if isinstance(size, int) else size
+    if not isinstance(sides, (tuple, list)) or len(sides) != 2:
+        raise ConfigurationError(f"size must be rows and columns, not {size!r}")
+    rows, columns = (check_count("size: rows and columns", side) for side in sides)
+    return rows, columns
+
+
 def _image_files(folder: Path) -> list[tuple[Path, int]]:
     """Return every image of a folder, with the number of its class."""
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder")
-    classes = sorted(each for each in folder.iterdir() if each.is_dir())
-    if not classes:
-        raise DataError(f"{folder}: there is no folder of a class in it")
-    found, top = [], folder.resolve()
-    for label, place in enumerate(classes):
-        files = sorted(file for file in place.iterdir() if file.suffix.lower() in _SUFFIXES)
-        if not files:
-            raise DataError(f"{place}: no images of this class")
-        for file in files:
-            if not file.resolve().is_relative_to(top):
-                raise DataError(f"{file}: a link to {file.resolve()}, outside of {folder}")
-            found.append((file, label))
-    return found
+    try:
+        classes = sorted(each for each in folder.iterdir() if each.is_dir())
+        if not classes:
+            raise DataError(f"{folder}: there is no folder of a class in it")
+        top = folder.resolve()
+        return [(file, n) for n, each in enumerate(classes) for file in _files_of(each, top)]
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: cannot be read: {error.strerror}") from error
+
+
+def _files_of(folder: Path, top: Path) -> list[Path]:
+    """Return the images of a class, none of which lies outside of the top folder."""
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES)
+    if not files:
+        raise DataError(f"{folder}: no images of this class")
+    for file in files:
+        if not file.resolve().is_relative_to(top):
+            raise DataError(f"{file}: a link to {file.resolve()}, outside of {top}")
+        # To open anything else, as a pipe, may wait for ever.
+        if file.exists() and not file.is_file():
+            raise DataError(f"{file}: is no file")
+    return files
 
 
 def _decoded(library: Any, path: Path, size: tuple[int, int] | None, grey: bool) -> Array:

@@ -1,8 +1,11 @@
 """Sets of images: CIFAR's binary form, folders of classes, .npz files."""
 
 import io
+import os
 import tarfile
+import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -217,6 +220,50 @@ def test_folders_that_are_wrong(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "diel\[images\]"'):
         data.load_image_folder(written)
+
+
+def test_sizes_of_images_that_are_wrong(tmp_path):
+    write_images(tmp_path, [("cat", (4, 6, 3)), ("dog", (5, 6, 3))])
+    assert data.load_image_folder(tmp_path, 3).image_shape == (3, 3, 3)
+    for size in ((0, 0), [-1, 4], 0, (4,), "44", (4.5, 4), True):
+        with pytest.raises(ConfigurationError, match="size"):
+            data.load_image_folder(tmp_path, size)
+
+
+def test_what_is_no_file_of_an_image(tmp_path, monkeypatch):
+    write_images(tmp_path, [("cat", (4, 6, 3))])
+    os.mkfifo(tmp_path / "cat" / "a.png")
+    with pytest.raises(DataError, match=r"a\.png: is no file"):
+        data.load_image_folder(tmp_path)
+    (tmp_path / "cat" / "a.png").unlink()
+    listed = Path.iterdir
+
+    def refuse(folder):  # as for a user who is not root
+        if folder.name == "cat":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(DataError, match="cat: cannot be read: Permission denied"):
+        data.load_image_folder(tmp_path)
+
+
+def test_an_interrupt_ends_the_reading_of_images(tmp_path, monkeypatch):
+    write_images(tmp_path, [("cat", (4, 6, 3))] * 100)
+    decoded, read = images._decoded, []
+
+    def interrupted(library, path, size, grey):
+        read.append(path)
+        if len(read) > 1:
+            time.sleep(0.005)
+        if len(read) == 2:
+            raise KeyboardInterrupt
+        return decoded(library, path, size, grey)
+
+    monkeypatch.setattr(images, "_decoded", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        data.load_image_folder(tmp_path)
+    assert len(read) < 90
 
 
 def test_npz(tmp_path):

@@ -212,6 +212,24 @@ def test_an_error_of_the_source_comes_after_its_items():
         next(items)
 
 
+def test_leaving_does_not_wait_for_a_source_that_waits():
+    goes_on = threading.Event()
+
+    def source():
+        yield 1
+        goes_on.wait(10)
+
+    items = data.prefetch(source())
+    assert next(items) == 1
+    (thread,) = (each for each in threading.enumerate() if each.name == "dnn-prefetch")
+    begin_s = time.monotonic()
+    items.close()
+    assert time.monotonic() - begin_s < 6
+    goes_on.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 def test_leaving_early_ends_the_thread():
     closed = []
 
