@@ -18,6 +18,7 @@ so that the ranks of a run agree whoever meets a shape first, and the next run m
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -26,7 +27,7 @@ import tempfile
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ from dnn.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dnn.backend.convolution import Convolution, Routine
-    from dnn.backend.ops import Ops
+    from dnn.backend.ops import Ops, Step
 
 __all__ = [
     "CANDIDATES",
@@ -59,6 +60,12 @@ MEASURED_S = 0.02
 
 HOPELESS = 3.0
 """A routine that has taken so many times what the fastest takes is not tried any longer."""
+
+SPACIOUS, MODERATE_BYTES = 8, 256 << 20
+"""A routine is not tried that takes so many times the least memory, and more than so much."""
+
+LONGEST_WAIT_S = 30.0
+"""For other processes that measure."""
 
 CANDIDATES = {
     # Sums over rows: a compiled loop, NumPy's reduction, a product with a row of ones. By elements.
@@ -84,13 +91,15 @@ class ConvolutionChoices:
     ----------
     folder : Path, optional
         Where each choice is kept in a file of its own. The first process that writes it decides,
-        and all others read it. If left out, or where nothing can be written, they are kept in
-        `names` alone.
+        and all others read it. If left out, they are kept in `names` alone.
     names : mapping of str to str, optional
         From what `convolution_key` returns to the name of a routine; these come before those of
         the folder.
     about : str
         Where they were measured, for people who read the files.
+    is_cache : bool
+        What the folder holds may be lost: files that cannot be read are replaced, and where nothing
+        can be written the choices are kept in `names` alone. If not, both are errors.
     """
 
     def __init__(
@@ -98,31 +107,75 @@ class ConvolutionChoices:
         folder: Path | None = None,
         names: Mapping[str, str] | None = None,
         about: str = "",
+        is_cache: bool = False,
     ) -> None:
         self.folder = folder
         self.about = about
+        self.is_cache = is_cache
         self.names = dict(names or {})
 
-    def find(self, key: str) -> str | None:
-        """Return the routine for a convolution, None where nobody has chosen yet."""
+    def find(self, key: str, offered: Container[str] | None = None) -> str | None:
+        """Return the routine for a convolution, None where nobody has chosen yet.
+
+        Of a cache, a choice that is not among those `offered` is none.
+        """
         if key not in self.names and self.folder is not None:
-            record = _read(self._file(key))
+            record = self._read(self._file(key))
             if record is not None:
                 self.names[key] = record["routine"]
-        return self.names.get(key)
+        name = self.names.get(key)
+        return None if self.is_cache and offered is not None and name not in offered else name
 
-    def keep(self, key: str, record: Mapping[str, Any]) -> str:
-        """Record a choice, ``record["routine"]``, unless there is one; return the one there is."""
-        found = self.find(key)
-        if found is None and self.folder is not None:
-            try:
+    def keep(
+        self, key: str, record: Mapping[str, Any], offered: Container[str] | None = None
+    ) -> str:
+        """Record a choice, ``record["routine"]``, unless there is one; return the one there is.
+
+        Raises
+        ------
+        ConfigurationError
+            If it cannot be written, and this is no cache: others would choose for themselves.
+        """
+        found = self.find(key, offered)
+        if found is None:
+            self.names.pop(key, None)
+            if self.folder is not None:
                 about = {"machine": self.about} if self.about else {}
                 text = json.dumps({_CONVOLUTION: key, **record, **about}, indent=1)
-                _write_once(self._file(key), text)
-                found = self.find(key)
-            except OSError:  # a folder that nobody may write to
-                pass
+                try:
+                    # What cannot be read, or names nothing that is offered, is of no use.
+                    self._write(self._file(key), text)
+                except OSError as error:
+                    if not self.is_cache:
+                        raise ConfigurationError(
+                            f"routines: {self._file(key)} cannot be written: {error}; "
+                            "the processes of a run have to share the choice of a routine"
+                        ) from error
+                else:
+                    found = self.find(key, offered)
         return self.names.setdefault(key, found or record["routine"])
+
+    @contextlib.contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Keep other processes from measuring at the same time, for half a minute at most.
+
+        Where the folder, the file system or the operating system has no locks, nothing is kept.
+        """
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(ImportError, OSError):
+                import fcntl
+
+                if self.folder is not None:
+                    self.folder.mkdir(parents=True, exist_ok=True)
+                    file = stack.enter_context((self.folder / ".measuring").open("a"))
+                    until = time.monotonic() + LONGEST_WAIT_S
+                    while time.monotonic() < until:
+                        try:
+                            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                            break
+                        except BlockingIOError:
+                            time.sleep(0.01)
+            yield
 
     def records(self) -> list[dict[str, Any]]:
         """Return what the folder holds, sorted: ``"convolution"``, ``"routine"``, and measurements.
@@ -131,39 +184,51 @@ class ConvolutionChoices:
         ``"machine"``.
         """
         files = sorted(self.folder.glob("*.json")) if self.folder is not None else []
-        return [record for file in files if (record := _read(file)) is not None]
+        return [record for file in files if (record := self._read(file)) is not None]
 
     def _file(self, key: str) -> Path:
         assert self.folder is not None
         return self.folder / f"{key}.json"
 
+    def _read(self, file: Path) -> dict[str, Any] | None:
+        """Return a record of a choice; None where there is none, or a cache has a broken one."""
+        for wait_s in (0.01, 0.05, 0.1, None):
+            try:
+                record = json.loads(file.read_text(encoding="utf-8"))
+                if isinstance(record, dict) and isinstance(record.get("routine"), str):
+                    return record
+                problem = 'it names no "routine"'
+            except FileNotFoundError:
+                return None
+            except (OSError, ValueError) as error:
+                problem = str(error)
+            if self.is_cache:
+                return None
+            if wait_s is not None:  # another process may be writing it
+                time.sleep(wait_s)
+        raise ConfigurationError(f"routines: {file} cannot be read: {problem}; remove it")
 
-def _read(file: Path) -> dict[str, Any] | None:
-    """Return a record of a choice, None where there is none or the folder is not to be read."""
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except OSError:
-        return None
-    except ValueError as error:
-        raise ConfigurationError(f"routines: {file} cannot be read: {error}; remove it") from error
-    if not isinstance(record, dict) or not isinstance(record.get("routine"), str):
-        raise ConfigurationError(f'routines: {file} names no "routine"; remove it')
-    return record
-
-
-def _write_once(file: Path, text: str) -> None:
-    """Write a file in one step, unless it is there."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=file.parent, prefix=".")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        os.chmod(draft, 0o644)
-        os.link(draft, file)  # unlike a rename it leaves the choice of another process alone
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(draft)
+    def _write(self, file: Path, text: str) -> None:
+        """Write a file in one step; it is left alone if it is there, unless it is of no use."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=file.parent, prefix=".")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as opened:
+                opened.write(text)
+            os.chmod(draft, 0o644)
+            if self.is_cache and file.exists():
+                os.replace(draft, file)
+                return
+            try:
+                os.link(draft, file)  # unlike a rename it leaves another process's choice alone
+            except FileExistsError:
+                pass
+            except OSError:  # no hard links here
+                with contextlib.suppress(FileExistsError), file.open("x", encoding="utf-8") as new:
+                    new.write(text)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
 
 
 def convolution_key(problem: Convolution) -> str:
@@ -207,8 +272,12 @@ def choose_convolution(ops: Ops, problem: Convolution, machine: ConvolutionChoic
     Raises
     ------
     ConfigurationError
-        If the table names a routine that does not compute this convolution here.
+        If the table names a routine that does not compute this convolution here, or
+        ``DNN_ROUTINES`` is anything else.
     """
+    mode = os.environ.get(ROUTINES_VARIABLE, "")
+    if mode not in ("", "fixed"):
+        raise ConfigurationError(f"{ROUTINES_VARIABLE} must be 'fixed' or not set, not {mode!r}")
     offered = {routine.name: routine for routine in ops.convolutions(problem)}
     first = next(iter(offered))
     key = convolution_key(problem)
@@ -217,15 +286,10 @@ def choose_convolution(ops: Ops, problem: Convolution, machine: ConvolutionChoic
         name = table.find(key) if table is not None else None
         if name is None:
             work = math.prod((*problem.y_shape, *problem.w_shape[1:]))
-            fixed = os.environ.get(ROUTINES_VARIABLE) == "fixed"
-            if len(offered) == 1 or work < MEASURED_FROM or fixed:
-                return offered[first]
-            name = machine.find(key)
-            if name not in offered:
-                alone = dataclasses.replace(
-                    problem, models=None, stacked=(False, False), bias=False, relu=False
-                )
-                name = machine.keep(key, measure_convolution(ops, alone))
+            if len(offered) == 1 or work < MEASURED_FROM or mode == "fixed":
+                name = first
+            else:
+                name = machine.find(key, offered) or _measured(ops, problem, machine, offered)
             if table is not None:
                 name = table.keep(key, {"routine": name})
     if name not in offered:
@@ -237,13 +301,30 @@ def choose_convolution(ops: Ops, problem: Convolution, machine: ConvolutionChoic
     return offered[name]
 
 
+def _measured(
+    ops: Ops, problem: Convolution, machine: ConvolutionChoices, offered: Container[str]
+) -> str:
+    """Measure a convolution of one model, unless another process does it meanwhile."""
+    key = convolution_key(problem)
+    with machine.measuring():
+        machine.names.pop(key, None)
+        found = machine.find(key, offered)
+        if found is not None:
+            return found
+        alone = dataclasses.replace(
+            problem, models=None, stacked=(False, False), bias=False, relu=False
+        )
+        return machine.keep(key, measure_convolution(ops, alone), offered)
+
+
 def measure_convolution(
     ops: Ops, problem: Convolution, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, Any]:
     """Time each routine; return the fastest as ``"routine"``, and ``"ms"`` of each.
 
     The least of some calls counts: what else runs on the machine can only add to it. They work on
-    arrays of their own, which are gone afterwards.
+    arrays of their own, which are gone afterwards. What takes far more memory than another routine
+    is not tried, and what finds too little is not taken.
     """
     *shapes, out_shape = problem.shapes
     generator = np.random.default_rng(0)
@@ -254,26 +335,40 @@ def measure_convolution(
         ops.load(generator.standard_normal(shape, dtype.type), array)
         inputs.append(array)
     out = ops.memory(math.prod(out_shape) * dtype.itemsize).view(dtype).reshape(out_shape)
+    routines = ops.convolutions(problem)
+    most_bytes = max(MODERATE_BYTES, SPACIOUS * min(each.workspace_bytes for each in routines))
     seconds: dict[str, float] = {}
-    for routine in ops.convolutions(problem):
-        scratch = ops.memory(routine.workspace_bytes) if routine.workspace_bytes else None
-        calls = ops.link(routine.steps(inputs, out, scratch))
+    for routine in routines:
+        if routine.workspace_bytes > most_bytes:
+            continue
         hopeless_s = HOPELESS * min(seconds.values(), default=math.inf)
-        best = math.inf
-        spent, times = 0.0, 0
-        while times < 4 or spent < MEASURED_S:
-            began = clock()
-            for function, arguments in calls:
-                function(*arguments)
-                if times == 0 and clock() - began > hopeless_s:
-                    break
-            taken = clock() - began
-            best, spent, times = min(best, taken), spent + taken, times + 1
-            if best > hopeless_s:
-                break
-        seconds[routine.name] = best
+        try:
+            scratch = ops.memory(routine.workspace_bytes) if routine.workspace_bytes else None
+            calls = ops.link(routine.steps(inputs, out, scratch))
+            seconds[routine.name] = _least_seconds(calls, hopeless_s, clock)
+        except MemoryError:
+            continue
+    if not seconds:
+        raise MemoryError(f"no routine has enough memory for {convolution_key(problem)}")
     fastest = min(seconds, key=lambda name: seconds[name])
     return {"routine": fastest, "ms": {name: round(1e3 * s, 4) for name, s in seconds.items()}}
+
+
+def _least_seconds(calls: Sequence[Step], hopeless_s: float, clock: Callable[[], float]) -> float:
+    """Return the least time of some calls; of one, where that is hopeless already."""
+    best = math.inf
+    spent, times = 0.0, 0
+    while times < 4 or spent < MEASURED_S:
+        began = clock()
+        for function, arguments in calls:
+            function(*arguments)
+            if times == 0 and clock() - began > hopeless_s:
+                break
+        taken = clock() - began
+        best, spent, times = min(best, taken), spent + taken, times + 1
+        if best > hopeless_s:
+            break
+    return best
 
 
 class RoutineTable:

@@ -80,15 +80,17 @@ def cache_folder() -> Path:
 
 
 @cache
-def machine_choices(folder: Path, threads: int) -> ConvolutionChoices:
+def machine_choices(folder: Path | None, threads: int) -> ConvolutionChoices:
     """Return what was measured on this processor, with as many threads and these very kernels.
 
-    It is kept in a folder beside the kernels: other kernels are measured anew.
+    It is kept in a folder beside the kernels: other kernels are measured anew. Without a folder it
+    is kept in this process alone.
     """
     foundations = _foundations() + f"NumPy {np.__version__}, {threads} threads".encode()
     name = f"routines-{hashlib.sha256(foundations).hexdigest()[:16]}"
     about = f"{llvm.get_host_cpu_name()}, {threads} threads, dnn {dnn.__version__}"
-    return ConvolutionChoices(folder / name, about=about)
+    place = None if folder is None else folder / name
+    return ConvolutionChoices(place, about=about, is_cache=True)
 
 
 def entry_of(source: str) -> int:

@@ -19,7 +19,7 @@ References
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -158,25 +158,35 @@ class _Task(NamedTuple):
         return size + most * row + (self.panel_bytes if self.few else 0)
 
 
-@cache
-def _lists(problem: Convolution) -> tuple[Array, Array, Array]:
-    """Return the table, which position is which pixel, and where groups of positions begin."""
+@lru_cache(maxsize=256)
+def _lists(
+    of_data: bool,
+    size: tuple[int, int],
+    out_size: tuple[int, int],
+    window: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    before: tuple[int, int],
+) -> tuple[Array, Array, Array]:
+    """Return the table, which position is which pixel, and where groups of positions begin.
+
+    `of_data` is the gradient of x; `before` is the padding above and to the left.
+    """
     along = []
     for axis in range(2):
-        tap = np.arange(problem.window[axis])[:, None] * problem.dilation[axis]
-        before, step = problem.padding[axis][0], problem.stride[axis]
-        if problem.kind == "data":
-            length = problem.out_size[axis]
-            reached = np.arange(problem.size[axis]) + before - tap
-            met = np.where(reached % step, -1, reached // step)
+        tap = np.arange(window[axis])[:, None] * dilation[axis]
+        if of_data:
+            length = out_size[axis]
+            reached = np.arange(size[axis]) + before[axis] - tap
+            met = np.where(reached % stride[axis], -1, reached // stride[axis])
         else:
-            length = problem.size[axis]
-            met = np.arange(problem.out_size[axis]) * step - before + tap
+            length = size[axis]
+            met = np.arange(out_size[axis]) * stride[axis] - before[axis] + tap
         along.append(np.where((met < 0) | (met >= length), -1, met))
     down, right = along[0][:, None, :, None], along[1][None, :, None, :]
-    width = problem.out_size[1] if problem.kind == "data" else problem.size[1]
+    width = out_size[1] if of_data else size[1]
     table = np.where((down < 0) | (right < 0), -1, down * width + right)
-    table = table.reshape(prod(problem.window), -1)
+    table = table.reshape(prod(window), -1)
     _, group = np.unique(table < 0, axis=1, return_inverse=True)
     order = np.argsort(group.reshape(-1), kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(group.reshape(-1)))])
@@ -233,8 +243,13 @@ def routine(problem: Convolution) -> Routine | None:
     filters, out_pixels = problem.filters, prod(problem.out_size)
     if problem.kind == "data":
         channels, filters, pixels, out_pixels = filters, channels, out_pixels, pixels
+    (top, _), (left, _) = problem.padding
+    lists = _lists(
+        *(problem.kind == "data", problem.size, problem.out_size, problem.window),
+        *(problem.stride, problem.dilation, (top, left)),
+    )
     task = _Task(
         *(problem.kind, problem.images, channels, filters, pixels, out_pixels),
-        *(prod(problem.window), problem.relu, *_lists(problem)),
+        *(prod(problem.window), problem.relu, *lists),
     )
     return _KERNELS.routine("indirect", task, problem)

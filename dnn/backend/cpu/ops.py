@@ -106,7 +106,11 @@ class CpuOps(Ops):
     @property
     def choices(self) -> ConvolutionChoices:
         """The measured routines of convolutions, on this processor with as many threads."""
-        return machine_choices(cache_folder(), blas_threads())
+        try:
+            folder = cache_folder()
+        except RuntimeError:  # no home
+            folder = None
+        return machine_choices(folder, blas_threads())
 
     def convolution(self, problem: Convolution) -> Routine:
         """Return the routine that the table of this network names, or which is fastest here."""

@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
 
 from dnn.backend import Convolution, Ops, empty, ops_for, routines
-from dnn.backend.cpu import batched_gemm, fft, im2col
+from dnn.backend.cpu import batched_gemm, fft, im2col, indirect
+from dnn.backend.cpu import ops as cpu_ops
+from dnn.backend.cpu.cache import machine_choices
 from dnn.backend.routines import ConvolutionChoices, RoutineTable, convolution_key
 from dnn.errors import ConfigurationError
 
@@ -187,9 +189,124 @@ def test_the_first_rank_that_writes_decides_for_all(measured, tmp_path):
 
 def test_where_nothing_can_be_written_the_process_remembers(tmp_path):
     (tmp_path / "file").write_text("")
-    choices = ConvolutionChoices(tmp_path / "file" / "folder")
+    choices = ConvolutionChoices(tmp_path / "file" / "folder", is_cache=True)
     assert choices.keep(KEY, {"routine": "a"}) == "a"
     assert choices.keep(KEY, {"routine": "b"}) == "a"
+    of_a_run = ConvolutionChoices(tmp_path / "file" / "folder")
+    with pytest.raises(ConfigurationError, match=f"{KEY}.json cannot be"):
+        of_a_run.keep(KEY, {"routine": "a"})
+
+
+def test_without_hard_links_the_first_still_decides(tmp_path, monkeypatch):
+    def refuse(source, target):
+        raise OSError("no hard links")
+
+    monkeypatch.setattr(routines.os, "link", refuse)
+    ranks = [ConvolutionChoices(tmp_path) for _ in range(2)]
+    assert [rank.find(KEY) for rank in ranks] == [None, None]
+    assert [rank.keep(KEY, {"routine": name}) for rank, name in zip(ranks, "ab", strict=True)] == [
+        "a",
+        "a",
+    ]
+
+
+def test_without_a_home_the_process_remembers(measured, monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(cpu_ops, "cache_folder", no_home)
+    machine_choices.cache_clear()
+    assert OPS.convolution(LARGE).name == OPS.convolution(LARGE).name == "direct"
+    assert measured == [LARGE]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"routine": "abacus"}'])
+def test_a_broken_or_stale_file_of_the_machine_is_replaced(measured, text):
+    folder = OPS.choices.folder
+    folder.mkdir(parents=True)
+    (folder / f"{KEY}.json").write_text(text)
+    assert OPS.convolution(LARGE).name == "direct"
+    (record,) = ConvolutionChoices(folder).records()
+    assert record["routine"] == "direct"
+    assert measured == [LARGE]
+
+
+def test_one_process_measures_at_a_time(measured):
+    fcntl = pytest.importorskip("fcntl", reason="no locks of files here")
+    choices = OPS.choices
+    with (
+        choices.measuring(),
+        (choices.folder / ".measuring").open() as file,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (choices.folder / ".measuring").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_what_another_process_has_measured_meanwhile_is_taken(measured, monkeypatch):
+    choices = OPS.choices
+    waited = choices.measuring
+
+    def while_waiting():
+        ConvolutionChoices(choices.folder).keep(KEY, {"routine": "im2col"})
+        return waited()
+
+    monkeypatch.setattr(choices, "measuring", while_waiting)
+    assert OPS.convolution(LARGE).name == "im2col"
+    assert measured == []
+
+
+def test_a_run_keeps_what_was_not_measured_too(measured, monkeypatch, tmp_path):
+    table = RoutineTable({}).kept_in(tmp_path / "run")
+    small = replace(LARGE, size=(4, 4))
+    first = OPS.convolutions(LARGE)[0].name
+    assert ops_for("cpu", table).convolution(small).name == first
+    monkeypatch.setenv("DNN_ROUTINES", "fixed")
+    assert ops_for("cpu", table).convolution(LARGE).name == first
+    monkeypatch.delenv("DNN_ROUTINES")
+    resumed = RoutineTable({}).kept_in(tmp_path / "run")
+    assert ops_for("cpu", resumed).convolution(LARGE).name == first
+    assert measured == []
+    names = {record["convolution"]: record["routine"] for record in resumed.convolutions.records()}
+    assert names == {KEY: first, convolution_key(small): first}
+
+
+def test_an_unknown_way_to_choose_is_refused(measured, monkeypatch):
+    monkeypatch.setenv("DNN_ROUTINES", "fastest")
+    with pytest.raises(ConfigurationError, match="DNN_ROUTINES must be 'fixed' or not set"):
+        OPS.convolution(LARGE)
+
+
+def test_too_much_memory_is_not_tried_and_too_little_is_not_taken():
+    asked = []
+
+    def steps(inputs, out, workspace):
+        return [(lambda: None, ())]
+
+    class Known(Ops):
+        def convolutions(self, problem):
+            sizes = {"failing": 1 << 28, "small": 1 << 10, "huge": 3 << 30}
+            return [im2col.Routine(name, size, steps) for name, size in sizes.items()]
+
+        @staticmethod
+        def memory(size_bytes):
+            asked.append(size_bytes)
+            if size_bytes == 1 << 28:
+                raise MemoryError
+            return Ops.memory(size_bytes)
+
+    found = routines.measure_convolution(Known(), LARGE)
+    assert list(found["ms"]) == [found["routine"]] == ["small"]
+    assert 3 << 30 not in asked
+
+
+def test_lists_of_addresses_are_kept_once_for_a_geometry():
+    indirect._lists.cache_clear()
+    for images, channels in ((1, 32), (2, 64), (3, 32)):
+        indirect.routine(replace(LARGE, images=images, channels=channels))
+    assert indirect._lists.cache_info().currsize == 1
+    assert indirect._lists.cache_info().maxsize is not None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"routine": 3}'])
