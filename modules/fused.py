@@ -5,7 +5,7 @@ trials and of different folds, go through `dnn.Ensemble` together where layers, 
 optimizer, schedule and numbers of rows agree; what else differs between them is an input. Each
 result is that of the network trained alone, bit for bit, so however trials are grouped. How long it
 takes does depend on that, so its training time is what it would take alone: an epoch of one such
-network is timed once, by itself.
+network is timed once, by itself. Where batches grow, epochs differ: those train alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -51,13 +51,23 @@ def curve_epochs(epochs: int) -> frozenset[int]:
     return frozenset((*(epoch for epoch in early if epoch <= epochs), *range(16, epochs + 1, 16)))
 
 
-def undisturbed_s(history: History, epoch_s: float | None = None) -> float:
+def undisturbed_s(
+    history: History,
+    epoch_s: float | None = None,
+    batch_size: Callable[[int], int] | None = None,
+) -> float:
     """Return what a training takes where nothing else goes on: its epochs times the shortest, in s.
 
     So it does not matter whether others trained at the same time, on this rank or beside it.
-    `epoch_s` is what an epoch of its kind takes, where that was timed.
+    `epoch_s` is what an epoch of its kind takes, where that was timed. Where `batch_size`, of the
+    number of epochs done, changes, so does the number of steps: only epochs of one size are alike.
     """
-    return len(history) * (min(history.epoch_times_s) if epoch_s is None else epoch_s)
+    if epoch_s is not None:
+        return len(history) * epoch_s
+    times_s: dict[int, list[float]] = {}
+    for epoch, time_s in enumerate(history.epoch_times_s):
+        times_s.setdefault(0 if batch_size is None else batch_size(epoch), []).append(time_s)
+    return sum(len(alike) * min(alike) for alike in times_s.values())
 
 
 @dataclass(frozen=True)
@@ -230,6 +240,8 @@ class FusedTrainings:
 
     def _most_networks(self, wanted: Hyperparameters) -> int:
         """Return how many networks of a kind to train in one plan; the same in every call."""
+        if wanted.batch_growth > 1:
+            return 1  # its epochs differ, and of a training in a plan a single one is timed
         if not self._compute.is_gpu:
             return self._compute.most_networks(wanted, self._rounds[0].features)
         key = wanted.plan_key()

@@ -206,7 +206,7 @@ def train(
     model = _model(wanted, seed, data, table, compute)
     callbacks = []
     if report is not None:
-        callbacks.append(_epoch_reports(report, wanted.epochs, data, epoch_s))
+        callbacks.append(_epoch_reports(report, wanted, data, epoch_s))
     with compute.without_warnings():
         history = model.fit(
             data.training,
@@ -218,7 +218,7 @@ def train(
     if compute.is_too_narrow(history):
         _raise_overflow(model, history.loss[0])
     metrics: dict[str, Any] = model.evaluate(data.validation)
-    metrics["training_time_s"] = undisturbed_s(history, epoch_s)
+    metrics["training_time_s"] = undisturbed_s(history, epoch_s, batch_size_of(wanted))
     metrics = {name: metrics[name] for name in METRICS}
     if report is not None:
         report.curve.add(len(history), metrics)
@@ -256,11 +256,13 @@ def _model(
     )
 
 
-def _epoch_reports(report: Report, epochs: int, data: SplitData, epoch_s: float | None) -> Callback:
+def _epoch_reports(
+    report: Report, wanted: Hyperparameters, data: SplitData, epoch_s: float | None
+) -> Callback:
     """Return what tells `report` how a training stands after each epoch, or some of them."""
     from dnn import Callback
 
-    report.total = epochs
+    report.total = epochs = wanted.epochs
     chosen = range(1, epochs + 1) if report.may_be_stopped else curve_epochs(epochs)
 
     class EpochReports(Callback):
@@ -270,7 +272,9 @@ def _epoch_reports(report: Report, epochs: int, data: SplitData, epoch_s: float 
                 report.show(done)
                 return None
             metrics: dict[str, Any] = epoch.model.evaluate(data.validation)
-            metrics["training_time_s"] = undisturbed_s(epoch.history, epoch_s)
+            metrics["training_time_s"] = undisturbed_s(
+                epoch.history, epoch_s, batch_size_of(wanted)
+            )
             goes_on = report(done, **{name: metrics[name] for name in METRICS})
             return None if goes_on else "stopped by the sweep"
 

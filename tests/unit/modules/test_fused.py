@@ -100,8 +100,8 @@ def test_whatever_the_hyperparameters_are_nobody_can_tell_from_a_result() -> Non
         {"optimizer": "adagrad", "learning_rate": 0.1, "schedule": "cosine"},
         {"label_smoothing": 0.1, "l2": 1e-3, "schedule": "one_cycle", "decoupled": True},
         {"label_smoothing": 0.2, "l2": 1e-2, "schedule": "one_cycle", "decoupled": True},
-        {"optimizer": "lars", "warm_up": 1, "batch_growth": 2.0, "growth_every": 1, "epochs": 3},
-        {"optimizer": "lars", "trust": 0.01, "warm_up": 1, "batch_growth": 2.0, "growth_every": 1},
+        {"optimizer": "lars", "warm_up": 1, "epochs": 3},
+        {"optimizer": "lars", "trust": 0.01, "warm_up": 1},
         {"optimizer": "muon", "learning_rate": 0.1, "average": 0.5},
         {"optimizer": "muon", "weight_decay": 0.1, "average": 0.9},
         {"nesterov": True, "schedule": "step", "decay_every": 1, "warm_up": 1, "epochs": 3},
@@ -150,6 +150,19 @@ def test_a_training_time_does_not_depend_on_the_neighbours() -> None:
 def test_a_training_time_is_that_of_a_training_that_nothing_disturbs() -> None:
     history = History(loss=[3.0, 2.0, 1.0], epoch_times_s=[9.0, 0.5, 1.0])
     assert undisturbed_s(history) == 1.5
+    sizes = {0: 8, 1: 16, 2: 16}
+    assert undisturbed_s(history, batch_size=sizes.__getitem__) == 9.0 + 2 * 0.5
+
+
+def test_networks_whose_batches_grow_are_trained_alone() -> None:
+    """Of their epochs each takes another time."""
+    train = trainer.prepare({"dataset": "breast_cancer"}, Path())
+    grows = {"hidden": [6], "epochs": 2, "batch_size": 64, "batch_growth": 2.0, "growth_every": 1}
+    same = {"hidden": [6], "epochs": 2, "batch_size": 64}
+    found, _ = all_of(train, [(grows, 1), (grows, 2), (same, 1), (same, 2)])
+    assert [one is None for one in found] == [True, True, False, False]
+    times_s = alone(train, {**grows, "optimizer": "lars"}, 1)["training_time_s"]
+    assert times_s > 0
 
 
 @pytest.mark.parametrize("evaluation", [{}, {"evaluation": FOLDS}])
