@@ -425,7 +425,8 @@ class Images:
         places = enumerate(self.augment)
         for place, each in sorted(places, key=lambda pair: isinstance(pair[1], Cutout)):
             each.place(pixels, None if random is None else random[place])
-            _check_map(each, pixels, count, (height, width))
+            if type(each).place not in _INSIDE:
+                _check_map(each, pixels, count, (height, width))
         if self._size not in (None, pixels.size):
             message = f"images become {pixels.size} at random, and {self._size} otherwise"
             raise ShapeError("Images", message, pixels.size)
@@ -436,6 +437,10 @@ class Images:
         lines = (numbers, pixels.rows, pixels.columns, boxes)
         places = (np.ascontiguousarray(line, np.int64) for line in lines)
         self._take(self._pixels, *places, self._scale, self._offset, out)
+
+
+_INSIDE: Final = (Crop.place, Cutout.place, Flip.place, Normalise.place)
+"""Those of this file never leave the image: they need no check."""
 
 
 def _check_map(
