@@ -16,10 +16,13 @@ import numpy as np
 from dnn.backend.formula import ADD, RELU, Step
 from dnn.backend.rounding import Array
 
-__all__ = ["LAYOUTS", "Convolution", "Routine", "direct", "image_view"]
+__all__ = ["ALIGNMENT_BYTES", "LAYOUTS", "Convolution", "Routine", "direct", "image_view"]
 
 LAYOUTS = ("NCHW", "NHWC", "CHWN")
 """Orders of the axes of images: number of the image, channel, height, width."""
+
+ALIGNMENT_BYTES = 64
+"""Of memory: a cache line, and the widest vector registers."""
 
 COLUMNS_BYTES = 8 << 20
 """The direct routine takes so many images at once that their columns take about this much."""
@@ -175,7 +178,7 @@ class _Carver:
     def __call__(self, *shape: int) -> Any:
         begin = self.size_bytes
         size = math.prod(shape) * self.dtype.itemsize
-        self.size_bytes += -(-size // 64) * 64
+        self.size_bytes += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if self.block is None:
             return None
         return self.block[begin : begin + size].view(self.dtype).reshape(shape)

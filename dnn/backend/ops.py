@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dnn.backend.convolution import Convolution, Routine, direct
+from dnn.backend.convolution import ALIGNMENT_BYTES, Convolution, Routine, direct
 from dnn.backend.formula import ADD, RELU, Formula, Step, UpdateFormula
 from dnn.backend.philox import uniform_noise
 from dnn.backend.pooling import Pooling, pool_by_taps
@@ -29,9 +29,6 @@ __all__ = ["ALIGNMENT_BYTES", "Array", "Chain", "Ops", "Step", "empty"]
 
 Array = npt.NDArray[Any]
 """What the functions of a device work on."""
-
-ALIGNMENT_BYTES = 64
-"""A cache line, and the widest vector registers."""
 
 Chain = tuple[tuple[Any, ...], ...]
 """Elementwise operations in a row: for each its formula and the places of its operands, which are

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dnn.backend.convolution import Routine, image_view, in_layout
+from dnn.backend.convolution import ALIGNMENT_BYTES, Routine, image_view, in_layout
 from dnn.backend.formula import ADD, Formula, Step
 from dnn.backend.rounding import Array
 
@@ -139,7 +139,7 @@ def pool_by_taps(ops: Any, problem: Pooling) -> Routine:
         wanted = [dtype] * 3 + _FIRST.workspace(dtype) + _ADD_WHERE.workspace(dtype)
     elif problem.kind == "average_gradient":
         wanted = [dtype]
-    sizes = [-(-y_size * kind.itemsize // 64) * 64 for kind in wanted]
+    sizes = [-(-y_size * kind.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for kind in wanted]
 
     def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
         spaces = []

@@ -12,17 +12,14 @@ from typing import Any, Protocol
 
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu.blas import blas_threads
-from dnn.backend.cpu.kernels import cuts
+from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts
 from dnn.backend.cpu.program import Native, Record
 from dnn.backend.cpu.registers import registers
-from dnn.backend.ops import Array, Step
+from dnn.backend.ops import ALIGNMENT_BYTES, Array, Step
 
 __all__ = ["FLOAT_BYTES", "Kernels", "Piece", "Task", "round_up", "row_bytes"]
 
 FLOAT_BYTES = 4
-ALIGNMENT_BYTES = 64
-SPLIT_OPERATIONS = 2_000_000
-"""Below this a convolution is done before a helper has begun."""
 
 Piece = tuple[slice, slice]
 """Rows and panels of the result, or channels and panels of the weights' gradient."""
@@ -81,9 +78,9 @@ class Kernels:
         maps: Callable[..., Record],
         gradient: Callable[..., Record],
     ) -> None:
-        self._pack = Native(pack, _unreachable, _split_panels)
-        self._maps = Native(maps, _unreachable, _split)
-        self._gradient = Native(gradient, _unreachable, _split)
+        self._pack = Native(pack, None, _split_panels)
+        self._maps = Native(maps, None, _split)
+        self._gradient = Native(gradient, None, _split)
 
     def routine(self, name: str, task: Task, problem: Convolution) -> Routine:
         """Return the routine that does a task."""
@@ -151,7 +148,3 @@ def _split_panels(arguments: Arguments, number: int) -> list[Arguments]:
     if arguments[0].operations < SPLIT_OPERATIONS:
         return []
     return [(*rest, cut) for cut in cuts(panels.stop, number)]
-
-
-def _unreachable(*arguments: Any) -> None:
-    raise AssertionError("every array of a routine has a record")

@@ -15,8 +15,8 @@ import numpy as np
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu.cache import HEADER, entry_of
 from dnn.backend.cpu.chains import copy
-from dnn.backend.cpu.direct_rows import SPLIT_OPERATIONS, Line, lines_of_x, lines_of_y
-from dnn.backend.cpu.kernels import cuts
+from dnn.backend.cpu.direct_rows import Line, lines_of_x, lines_of_y
+from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of
 from dnn.backend.cpu.registers import lanes_of
 from dnn.backend.ops import Array, Step
@@ -78,7 +78,7 @@ class _Depthwise(Native):
     """A convolution as a kernel of a program; its arguments are the arrays, and maybe a part."""
 
     def __init__(self, problem: Convolution) -> None:
-        super().__init__(self._record, self._in_numpy, self._in_parts)
+        super().__init__(self._record, None, self._in_parts)
         self.problem = problem
         item, channels = np.dtype(problem.dtype).itemsize, problem.channels
         self.zeros = np.zeros(channels, problem.dtype)  # where sums begin without a bias
@@ -124,9 +124,6 @@ class _Depthwise(Native):
 
     def __repr__(self) -> str:
         return "depthwise"
-
-    def _in_numpy(self, *arguments: Any) -> None:
-        raise AssertionError(f"{self.problem} was compiled for arrays that it does not take")
 
     def _in_parts(self, arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         problem = self.problem

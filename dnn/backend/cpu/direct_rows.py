@@ -24,14 +24,13 @@ import numpy as np
 
 from dnn.backend.convolution import Convolution, Routine
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.kernels import cuts
+from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of
 from dnn.backend.cpu.registers import vector_registers
 from dnn.backend.ops import Array, Step
 
 __all__ = [
     "ROWS_AT_ONCE",
-    "SPLIT_OPERATIONS",
     "Line",
     "Lines",
     "lines_of_x",
@@ -41,9 +40,6 @@ __all__ = [
 
 ROWS_AT_ONCE = 8
 """Rows of the window whose sums the kernel of weights holds at once."""
-
-SPLIT_OPERATIONS = 2_000_000
-"""Below this a convolution is done before a helper has begun."""
 
 MOST_FILTERS, MOST_VECTORS = 8, 12
 """Of a tile."""
@@ -108,7 +104,7 @@ class _Kernel(Native):
     """A convolution as a kernel of a program; its arguments are the arrays, and maybe a part."""
 
     def __init__(self, problem: Convolution) -> None:
-        super().__init__(self._record, self._in_numpy, self._in_parts)
+        super().__init__(self._record, None, self._in_parts)
         self.problem = problem
         self.inner = problem.images if problem.layout == "CHWN" else 1
         self.images = 1 if problem.layout == "CHWN" else problem.images
@@ -127,9 +123,6 @@ class _Kernel(Native):
 
     def __repr__(self) -> str:
         return "direct_rows"
-
-    def _in_numpy(self, *arguments: Any) -> None:
-        raise AssertionError(f"{self.problem} was compiled for arrays that it does not take")
 
     def _in_parts(self, arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         if self.operations < SPLIT_OPERATIONS:

@@ -31,7 +31,7 @@ from dnn.backend.cpu.columns import (
 )
 from dnn.backend.cpu.products import gemm, gemm_add
 from dnn.backend.formula import ADD, RELU
-from dnn.backend.ops import Array, Chain, Step
+from dnn.backend.ops import ALIGNMENT_BYTES, Array, Chain, Step
 
 __all__ = ["Sizes", "bias_and_relu", "by_model", "routine"]
 
@@ -80,7 +80,7 @@ def routine(problem: Convolution) -> Routine | None:
         return found + bias_and_relu(problem, inputs, out)
 
     size_bytes = sizes.item * (weights + columns)
-    return Routine("im2col", -(-size_bytes // 64) * 64, steps)
+    return Routine("im2col", -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES, steps)
 
 
 def by_model(

@@ -21,6 +21,7 @@ __all__ = [
     "LINE_ELEMENTS",
     "LOOPS",
     "SPLIT_ELEMENTS",
+    "SPLIT_OPERATIONS",
     "Flags",
     "array_kernel",
     "cuts",
@@ -33,6 +34,9 @@ Flags = Mapping[str, object]
 
 SPLIT_ELEMENTS = 16384
 """Below this a kernel is done before a helper has begun."""
+
+SPLIT_OPERATIONS = 2_000_000
+"""The same for products and convolutions."""
 
 LINE_ELEMENTS = 16
 """Of a cache line, of float32."""
@@ -166,10 +170,7 @@ def range_kernel(body: Callable[..., None]) -> Native:
         pieces = cuts(end - begin, parts)
         return [(x, out, begin + cut.start, begin + cut.stop, *rest) for cut in pieces]
 
-    def in_python(x: Array, out: Array, *numbers: int) -> None:
-        raise AssertionError("it takes arrays of every type that is compiled")
-
-    return Native(record, in_python, split)
+    return Native(record, None, split)
 
 
 @cache

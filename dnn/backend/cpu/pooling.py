@@ -61,7 +61,7 @@ class _Lines(Native):
     """A pooling as a kernel of a program; its arguments are the arrays, and maybe a part."""
 
     def __init__(self, problem: Pooling) -> None:
-        super().__init__(self._record, self._in_numpy, self._in_parts)
+        super().__init__(self._record, None, self._in_parts)
         self.problem = problem
         inner = {"CHWN": problem.images, "NHWC": problem.channels, "NCHW": 1}[problem.layout]
         self.maps = problem.images * problem.channels // inner
@@ -79,9 +79,6 @@ class _Lines(Native):
 
     def __repr__(self) -> str:
         return f"pooling: {self.problem.kind}"
-
-    def _in_numpy(self, *arguments: Any) -> None:
-        raise AssertionError(f"{self.problem} was compiled for arrays that it does not take")
 
     def _in_parts(self, arguments: tuple[Any, ...], parts: int) -> list[tuple[Any, ...]]:
         if prod(self.problem.x_shape) < SPLIT_ELEMENTS:

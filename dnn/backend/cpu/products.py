@@ -9,7 +9,7 @@ import numpy as np
 
 from dnn.backend.cpu.blas import TRANSPOSED, UNCHANGED, find_gemm
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.kernels import LINE_ELEMENTS, cuts
+from dnn.backend.cpu.kernels import LINE_ELEMENTS, SPLIT_OPERATIONS, cuts
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
 from dnn.backend.ops import Array, Ops
 
@@ -38,9 +38,6 @@ _TRANSPOSED_BODY = """\
 """
 TRANSPOSED_ELEMENTS = 96 * 96
 """A matrix of up to so many elements is transposed; with larger ones BLAS is as fast."""
-
-SPLIT_OPERATIONS = 2_000_000
-"""Below this a product is done before a helper has begun."""
 
 
 @cache

@@ -87,8 +87,8 @@ class Native:
     ----------
     record : callable
         From the arguments to a record, or None for arrays that the kernel does not take.
-    oracle : callable
-        The same function in NumPy; called for those arrays.
+    oracle : callable, optional
+        The same function in NumPy; called for those arrays. If left out, there are none.
     split : callable, optional
         From the arguments and a number of parts to the arguments of each part, where that pays;
         else to nothing.
@@ -97,12 +97,15 @@ class Native:
     def __init__(
         self,
         record: Callable[..., Record | None],
-        oracle: Callable[..., object],
+        oracle: Callable[..., object] | None = None,
         split: Callable[[tuple[Any, ...], int], Sequence[tuple[Any, ...]]] | None = None,
     ) -> None:
         self.record = record
-        self.oracle = oracle
+        self.oracle = oracle or self._refuse
         self._split = split
+
+    def _refuse(self, *arguments: Any) -> None:
+        raise AssertionError(f"{self!r} was compiled for arrays that it does not take")
 
     def parts(self, arguments: tuple[Any, ...], number: int) -> list[Record]:
         """Return the records of its parts, or none where it is not to be split."""

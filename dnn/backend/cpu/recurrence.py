@@ -14,16 +14,13 @@ import numpy as np
 
 from dnn.backend.cpu.blas import UNCHANGED, Gemm, find_gemm
 from dnn.backend.cpu.cache import HEADER, entry_of
-from dnn.backend.cpu.kernels import cuts, loop
+from dnn.backend.cpu.kernels import SPLIT_OPERATIONS, cuts, loop
 from dnn.backend.cpu.program import Native, Record, address_of, type_code
 from dnn.backend.cpu.registers import registers
 from dnn.backend.ops import Array, Step
 from dnn.backend.recurrence import Cell, GradientArrays, Recurrence
 
 __all__ = ["gradient_steps", "steps"]
-
-SPLIT_OPERATIONS = 2_000_000
-"""Below this a helper would begin when all is done."""
 
 
 # Each loop runs over one-dimensional parts of arrays from 0 on, since LLVM has to see that no index
@@ -508,11 +505,7 @@ def _arranged(tiles: bool, transposed: bool) -> Native:
         source += body.format(code=code, panel=registers().panel)
         return entry_of(source), [address_of(x), *x.shape, address_of(out)]
 
-    return Native(record, _no_oracle)
-
-
-def _no_oracle(*arguments: Any) -> None:
-    raise AssertionError("a recurrence was compiled for arrays that it does not take")
+    return Native(record)
 
 
 @cache
@@ -541,7 +534,7 @@ def _forward_kernel(cell: Cell, reverse: bool, tiles: bool) -> Native:
         operations = 2 * arguments[0].size * arguments[-1].shape[-1]
         return _batch_parts(arguments, parts, (1, None, None, None, 0, 1, 1, 1), operations)
 
-    return Native(record, _no_oracle, split)
+    return Native(record, None, split)
 
 
 def steps(
@@ -590,7 +583,7 @@ def _gradient_kernel(
         axes = (None, 0, 1, 0, 0, 0, 0, 1, 1, 1, 1)
         return _batch_parts(arguments, parts, axes, operations)
 
-    return Native(record, _no_oracle, split)
+    return Native(record, None, split)
 
 
 def gradient_steps(of: Recurrence, gradients: GradientArrays) -> list[Step] | None:

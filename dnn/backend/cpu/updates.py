@@ -35,12 +35,9 @@ class UpdateKernel(Native):
     """
 
     def __init__(self, formula: UpdateFormula) -> None:
-        super().__init__(self._record, self._in_numpy, self._in_parts)
+        super().__init__(self._record, None, self._in_parts)
         self.formula = formula
         self._rows = len(formula.rows)
-
-    def _in_numpy(self, *arguments: Array) -> None:
-        raise AssertionError(f"{self.formula!r} was compiled for arrays that it does not take")
 
     def rows(self, arguments: Sequence[Array]) -> Sequence[Array]:
         """Return the arguments that are rows."""

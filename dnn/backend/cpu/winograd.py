@@ -8,7 +8,7 @@ A tile of ``m x m`` results comes from ``(m + 2) x (m + 2)`` points. With the ma
 
 where ``*`` is elementwise: so for each of the points there is one product of matrices, tiles by
 channels by filters. F(4 x 4, 3 x 3) multiplies 36 times for 16 results instead of 144 times; its
-error is some 10 times that of F(2 x 2, 3 x 3), see ``docs/convolution.md``.
+error was 6 to 26 times that of F(2 x 2, 3 x 3) where it was measured, ``docs/convolution.md``.
 
 A thread does all of its part, tile by tile or filter by filter, so that what is transformed stays
 in its cache. Sums are cut nowhere, so results do not depend on the number of threads.

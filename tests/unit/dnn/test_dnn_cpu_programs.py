@@ -281,3 +281,9 @@ print(os.waitpid(child, 0)[1], train() == first)
         env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "0 True\n"), done.stderr
+
+
+def test_a_kernel_without_numpy_refuses_what_it_was_not_compiled_for():
+    kernel = program.Native(lambda x: None)
+    with pytest.raises(AssertionError, match="was compiled for arrays that it does not take"):
+        kernel(np.zeros(3))
