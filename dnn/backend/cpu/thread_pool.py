@@ -6,10 +6,14 @@ begun: so nothing depends on whether a helper is there, least of all a bit, and 
 that the system has put aside. During a program BLAS has one thread: two halves of a product, each
 by one thread, take three quarters of the time that OpenBLAS takes for the whole with two.
 
-    slot:  | state | job |     state: empty -> filling -> offered -> taken -> done -> empty
+    slot:  | state | job | asleep | calls |
+    state: empty -> filling -> offered -> taken -> done -> empty
 
-A helper looks into its slot for some hundred microseconds, longer than from one step of training to
-the next, and then sleeps until a program wakes it.
+A helper looks into its slot while a program runs, which may do much by one thread in between, and
+for some hundred microseconds more, longer than from one step of training to the next. Then it
+sleeps until a program calls it. It says so first and then looks whether it was called meanwhile;
+whoever calls counts first and then looks whether it sleeps. Both without Python's lock, for which
+the helper might wait while the program begins.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ __all__ = ["LIMIT_OF_HELPERS", "ThreadPool", "thread_pool"]
 
 LIMIT_OF_HELPERS = 63
 EMPTY, FILLING, OFFERED, TAKEN, DONE = range(5)
+JOB, ASLEEP, CALLS = 8, 16, 24  # bytes from the beginning of a slot
 SLOT_BYTES = 128  # two cache lines: processors fetch them in pairs
 
 
@@ -68,10 +73,9 @@ class ThreadPool:
         """See that so many helpers look into their slots."""
         while len(self._helpers) < helpers:
             slot = self.slots + SLOT_BYTES * len(self._helpers)
-            self._helpers.append(_Helper(self._help, slot))
+            self._helpers.append(_Helper(self._help, slot, self.blas_fields[0]))
         for helper in self._helpers[:helpers]:
-            if helper.asleep:
-                helper.wake()
+            helper.wake()
 
     def dismiss(self) -> None:
         """End all helpers."""
@@ -83,18 +87,22 @@ class ThreadPool:
 class _Helper:
     """A thread that does jobs, and sleeps where there are none."""
 
-    def __init__(self, serve: ctypes._FuncPointer, slot: int) -> None:
+    def __init__(self, serve: ctypes._FuncPointer, slot: int, programs: int) -> None:
         self._serve = serve
-        self._record = np.array([slot, _yield_address()], np.int64)
+        self._record = np.array([slot, _yield_address(), programs], np.int64)
+        self._asleep = ctypes.c_int64.from_address(slot + ASLEEP)
+        self._calls = ctypes.c_int64.from_address(slot + CALLS)
+        self._asleep.value = 1
         self._signal = threading.Semaphore(0)
         self._ends = False
-        self.asleep = True
         self._thread = threading.Thread(target=self._run, name="dnn helper", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        self.asleep = False
-        self._signal.release()
+        self._calls.value += 1
+        if self._asleep.value:
+            self._asleep.value = 0
+            self._signal.release()
 
     def dismiss(self) -> None:
         self._ends = True
@@ -108,7 +116,6 @@ class _Helper:
             if self._ends:
                 return
             self._serve(address)
-            self.asleep = True
 
 
 _thread_pool: ThreadPool | None = None

@@ -16,7 +16,17 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from dnn.backend.cpu.intrinsics import address_of_words, call_kernel
-from dnn.backend.cpu.thread_pool import DONE, EMPTY, FILLING, OFFERED, SLOT_BYTES, TAKEN
+from dnn.backend.cpu.thread_pool import (
+    ASLEEP,
+    CALLS,
+    DONE,
+    EMPTY,
+    FILLING,
+    JOB,
+    OFFERED,
+    SLOT_BYTES,
+    TAKEN,
+)
 
 __all__ = ["begin", "end", "serve", "share"]
 
@@ -147,7 +157,7 @@ def share(words):
     for helper in range(parts - 1):
         slot = slots + SLOT_BYTES * helper
         if _exchange(slot, EMPTY, FILLING):
-            _store(slot + 8, job)
+            _store(slot + JOB, job)
             _store(slot, OFFERED)
         job += 8 * _load(job + 8)
     _run_job(first)
@@ -155,9 +165,9 @@ def share(words):
     for helper in range(parts - 1):
         slot = slots + SLOT_BYTES * helper
         # Another program may have the slot: then it holds another job.
-        if _load(slot + 8) == job:
+        if _load(slot + JOB) == job:
             if _exchange(slot, OFFERED, FILLING):
-                _store(slot + 8, 0)
+                _store(slot + JOB, 0)
                 _store(slot, EMPTY)
                 _run_job(job)
             else:
@@ -165,7 +175,7 @@ def share(words):
                 while _load(slot) != DONE:
                     _relax(looks, give_way)
                     looks += 1
-                _store(slot + 8, 0)
+                _store(slot + JOB, 0)
                 _store(slot, EMPTY)
         else:
             _run_job(job)
@@ -174,17 +184,28 @@ def share(words):
 
 @njit
 def serve(words):
-    """Do jobs from a slot, until there has been none for a while; fields: slot, sched_yield."""
-    slot, give_way = words[0], words[1]
+    """Do jobs from a slot, until there has been none for a while and no program runs.
+
+    Fields: slot, sched_yield, address of the number of programs that run.
+    """
+    slot, give_way, programs = words[0], words[1], words[2]
+    calls = _load(slot + CALLS)
     idle = 0
-    while idle < IDLE_LOOKS:
+    while True:
         if _load(slot) == OFFERED and _exchange(slot, OFFERED, TAKEN):
-            _run_job(_load(slot + 8))
+            _run_job(_load(slot + JOB))
             _store(slot, DONE)
             idle = 0
-        else:
+        elif idle < IDLE_LOOKS or _load(programs) > 0:
             _relax(idle, give_way)
             idle += 1
+        elif _exchange(slot + ASLEEP, 0, 1):  # no other order than this, then the look
+            if _load(slot + CALLS) == calls or not _exchange(slot + ASLEEP, 1, 0):
+                return
+            calls = _load(slot + CALLS)
+            idle = 0
+        else:
+            return
 
 
 @njit

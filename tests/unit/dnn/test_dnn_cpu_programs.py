@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 import tracemalloc
 
 import numpy as np
@@ -25,6 +26,7 @@ from dnn.backend.cpu.cache import CACHE_VARIABLE, HEADER, entry_of
 from dnn.backend.cpu.fused_update import fuse_update
 from dnn.backend.cpu.ops import CpuOps
 from dnn.backend.cpu.program import Program
+from dnn.backend.cpu.thread_pool import ASLEEP, ThreadPool
 
 DESCENT = UpdateFormula("descent", ("w", "g"), ("rate",), (("w", "w - rate * g"),))
 
@@ -259,6 +261,31 @@ def test_without_numba_the_oracle_runs(monkeypatch):
     monkeypatch.setattr(dnn.backend, "has_numba", lambda: False)
     assert type(ops_for("cpu")) is Ops
     assert type(ops_for("numpy")) is Ops
+
+
+def test_a_helper_looks_for_work_as_long_as_a_program_runs():
+    pool = ThreadPool()
+    running = ctypes.c_int64.from_address(pool.blas_fields[0])
+    asleep = ctypes.c_int64.from_address(pool.slots + ASLEEP)
+
+    def sleeps(within_s):
+        until = time.monotonic() + within_s
+        while not asleep.value and time.monotonic() < until:
+            time.sleep(0.001)
+        return bool(asleep.value)
+
+    running.value = 1
+    pool.wake(1)
+    try:
+        assert not sleeps(0.1), "it sleeps while a program runs"
+        running.value = 0
+        assert sleeps(10)
+        running.value = 1
+        pool.wake(1)
+        assert not sleeps(0.1), "it was called and sleeps"
+    finally:
+        running.value = 0
+        pool.dismiss()
 
 
 def test_a_process_with_helpers_ends_and_forks(tmp_path):
