@@ -7,9 +7,10 @@ which.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 
-from dnn.errors import explains_arguments
+from dnn.errors import ConfigurationError, explains_arguments
 from dnn.graph.operations.activations import RECTIFIERS
 from dnn.layers import (
     Activation,
@@ -30,6 +31,16 @@ from dnn.layers import (
 __all__ = ["alexnet", "densenet121", "lenet5", "mlp", "resnet18", "resnet50", "vgg16"]
 
 Image = tuple[int, int, int]
+
+
+def _input(inputs: Image) -> Input:
+    """Return the layer for images, whose three numbers are checked here."""
+    try:
+        channels, height, width = inputs
+        return Input(operator.index(channels), operator.index(height), operator.index(width))
+    except (TypeError, ValueError):
+        message = f"inputs must be (channels, height, width), not {inputs!r}"
+        raise ConfigurationError(message) from None
 
 
 @explains_arguments
@@ -79,12 +90,17 @@ def lenet5(inputs: Image = (1, 28, 28), outputs: int = 10) -> list[Layer]:
     -------
     list of Layer
 
+    Raises
+    ------
+    ConfigurationError
+        If `inputs` are not three numbers of at least 1.
+
     References
     ----------
     .. [1] LeCun et al., Gradient-based learning applied to document recognition, 1998, section II.
     """
     return [
-        Input(*inputs),
+        _input(inputs),
         *(Conv2D(6, 5, padding=2, initializer="he_uniform"), Activation("relu"), MaxPool2D(2)),
         *(Conv2D(16, 5, initializer="he_uniform"), Activation("relu"), MaxPool2D(2)),
         Flatten(),
@@ -112,16 +128,22 @@ def alexnet(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
         Where images are small, one fully connected layer stands at the end; else two of 4,096
         units and one of the classes, with dropout, as in the paper.
 
+    Raises
+    ------
+    ConfigurationError
+        If `inputs` are not three numbers of at least 1.
+
     References
     ----------
     .. [1] Krizhevsky et al., ImageNet classification with deep convolutional neural networks, 2012.
     .. [2] Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014,
        section 3.
     """
+    layers: list[Layer] = [_input(inputs)]
     is_small = _is_small(inputs)
     window, stride, padding = (5, 1, 2) if is_small else (11, 4, 2)
     first = Conv2D(64, window, stride=stride, padding=padding, initializer="he_normal")
-    layers: list[Layer] = [Input(*inputs), first, Activation("relu"), _halving(is_small)]
+    layers += [first, Activation("relu"), _halving(is_small)]
     layers += [_convolution(192, 5, 1, bias=True), Activation("relu"), _halving(is_small)]
     for filters in (384, 256, 256):
         layers += [_convolution(filters, 3, 1, bias=True), Activation("relu")]
@@ -167,12 +189,17 @@ def vgg16(
         Where images are below 64 x 64, one fully connected layer stands at the end; else two of
         4,096 units and one of the classes, with dropout, as in the paper.
 
+    Raises
+    ------
+    ConfigurationError
+        If `inputs` are not three numbers of at least 1.
+
     References
     ----------
     .. [1] Simonyan and Zisserman, Very deep convolutional networks for large-scale image
        recognition, 2015, table 1, column D.
     """
-    layers: list[Layer] = [Input(*inputs)]
+    layers: list[Layer] = [_input(inputs)]
     for filters, number in VGG16:
         for _ in range(number):
             layers.append(_convolution(filters, 3, 1, bias=not batch_norm))
@@ -203,6 +230,11 @@ def resnet18(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     -------
     list of Layer
 
+    Raises
+    ------
+    ConfigurationError
+        If `inputs` are not three numbers of at least 1.
+
     References
     ----------
     .. [1] He et al., Deep residual learning for image recognition, 2016, table 1 and section 4.2.
@@ -225,6 +257,11 @@ def resnet50(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     -------
     list of Layer
         With the stride of a block in its convolution of 3 x 3, as in PyTorch ("version 1.5").
+
+    Raises
+    ------
+    ConfigurationError
+        If `inputs` are not three numbers of at least 1.
 
     References
     ----------
@@ -252,7 +289,7 @@ def _resnet(
 
 def _first(inputs: Image) -> list[Layer]:
     """Return the layers that residual and dense networks begin with, to 64 channels."""
-    layers: list[Layer] = [Input(*inputs)]
+    layers: list[Layer] = [_input(inputs)]
     if _is_small(inputs):
         return [*layers, _convolution(64, 3, 1), BatchNorm(), Activation("relu")]
     layers += [_convolution(64, 7, 2), BatchNorm(), Activation("relu")]
@@ -275,6 +312,11 @@ def densenet121(inputs: Image = (3, 32, 32), outputs: int = 10) -> list[Layer]:
     list of Layer
         Four blocks of `Concat` layers, each of which adds 32 channels, with half the channels and
         a quarter of the pixels between blocks.
+
+    Raises
+    ------
+    ConfigurationError
+        If `inputs` are not three numbers of at least 1.
 
     References
     ----------
