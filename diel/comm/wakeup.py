@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LINE: Final = 64
 """Bytes of a rank in the shared file: a cache line. The first is its flag."""
+_RUNS_MODULE: Final = 1  # the byte after it
 _PID: Final = struct.Struct("4xi")  # in the same line, once the rank's socket is there
 _FLAGS: Final = "asleep"
 _OWNER: Final = "pid"
@@ -126,11 +127,25 @@ class Wakeup:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more ranks of this host are awake than it has cores.
+        """Whether others of this host that run modules, and do not sleep, want all of its cores.
 
-        A rank that polls then holds up the others, perhaps the one that it waits for.
+        A rank that polls then holds them up, perhaps the one that it waits for; and once it has
+        given its core to one of them, it gets that back milliseconds later.
         """
-        return self._size > self._cores and self.flags[::LINE].count(0) > self._cores
+        if self._size <= self._cores:
+            return False
+        running = int.from_bytes(self.flags[_RUNS_MODULE::LINE], "little")
+        asleep = int.from_bytes(self.flags[::LINE], "little")
+        return (running & ~asleep).bit_count() - self.runs_module >= self._cores
+
+    @property
+    def runs_module(self) -> bool:
+        """Whether code of a user runs on this rank, or waits there."""
+        return bool(self.flags[self._at + _RUNS_MODULE])
+
+    @runs_module.setter
+    def runs_module(self, runs: bool) -> None:
+        self.flags[self._at + _RUNS_MODULE] = runs
 
     def wake(self, rank: int) -> None:
         """Wake a rank if it sleeps; to be called after the message to it has been started."""

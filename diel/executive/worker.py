@@ -318,7 +318,11 @@ class _Worker:
         run = self._run_function if spec.function is not None else self._run_executable
         with restored_process_state():
             os.chdir(self._folder)
-            returned, leftovers = run(order, comm)
+            self._parent.wakeup.runs_module = True
+            try:
+                returned, leftovers = run(order, comm)
+            finally:
+                self._parent.wakeup.runs_module = False
         # Its other ranks are the cores of a program: they work while it does.
         if comm is not None:
             leftovers += self._retire(comm, lends_core=spec.function is None)

@@ -200,7 +200,7 @@ def test_flags_of_ranks_are_a_cache_line_apart(pair: tuple[Wakeup, Wakeup]) -> N
     assert [at for at in range(2 * LINE) if pair[0].flags[at] == 1] == [LINE]
 
 
-def test_a_host_is_crowded_when_more_ranks_are_awake_than_it_has_cores(
+def test_a_host_is_crowded_when_modules_of_other_ranks_want_all_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
@@ -208,15 +208,20 @@ def test_a_host_is_crowded_when_more_ranks_are_awake_than_it_has_cores(
     for wakeup in ranks:
         wakeup.open("token", tmp_path)
     try:
-        ranks[3].announce()
-        assert ranks[0].is_crowded, "three are awake on two cores"
+        assert not ranks[0].is_crowded, "nobody runs a module"
+        for wakeup in ranks[:3]:
+            wakeup.runs_module = True
+        assert ranks[3].is_crowded
+        assert ranks[0].is_crowded, "two others run modules on two cores"
         ranks[2].announce()
-        assert not ranks[0].is_crowded
+        assert not ranks[0].is_crowded, "one of them sleeps"
         ranks[2].call_off()
         backoff = Backoff(wakeup=ranks[0])
         assert not backoff.pause()
         assert ranks[0].flags[0] == 1, "it polls although others want its core"
         backoff.end()
+        ranks[1].runs_module = False
+        assert not ranks[0].is_crowded
     finally:
         for wakeup in ranks:
             wakeup.close()
@@ -227,5 +232,7 @@ def test_a_rank_that_is_bound_to_a_core_of_its_own_is_not_crowded(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert not Wakeup(0, 64).is_crowded
-    assert Wakeup(0, 65).is_crowded
+    for ranks, crowded in ((64, False), (65, True)):
+        wakeup = Wakeup(0, ranks)
+        wakeup.flags[LINE + 1 :: LINE] = bytes([1]) * (ranks - 1)
+        assert wakeup.is_crowded is crowded
