@@ -52,9 +52,9 @@ _PUBLIC = {
     """,
     "ensemble": "Ensemble",
     "errors": """
-        CheckpointError ConfigurationError DataError DeviceError DnnError DtypeError LabelError
-        MissingDependencyError MixedPrecisionWarning NonFiniteError OutOfDeviceMemory
-        OutOfRangeError ShapeError
+        CheckpointError CommunicationError ConfigurationError DataError DeviceError
+        DisagreementError DnnError DtypeError LabelError MissingDependencyError
+        MixedPrecisionWarning NonFiniteError OutOfDeviceMemory OutOfRangeError PeerError ShapeError
     """,
     "layers": """
         GRU LSTM RNN Activation AvgPool2D BatchNorm Concat Conv1D Conv2D Dropout Embedding Flatten

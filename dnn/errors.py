@@ -13,6 +13,9 @@
     │   └── OutOfDeviceMemory   a GPU has no room for what was asked for (MemoryError)
     ├── OutOfRangeError         an index outside a tensor (IndexError)
     ├── CheckpointError         a network's file that cannot be written, read or used (ValueError)
+    ├── CommunicationError      ranks that do not answer, or do not fit together (RuntimeError)
+    │   ├── PeerError           another rank of the same training has failed
+    │   └── DisagreementError   ranks differ in what has to be the same (ValueError)
     └── MissingDependencyError  an optional package is not installed (ImportError)
 
 and one warning, `MixedPrecisionWarning`: a loss was no number in mixed precision (RuntimeWarning).
@@ -32,9 +35,11 @@ from dnn.names import suggestion
 
 __all__ = [
     "CheckpointError",
+    "CommunicationError",
     "ConfigurationError",
     "DataError",
     "DeviceError",
+    "DisagreementError",
     "DnnError",
     "DtypeError",
     "LabelError",
@@ -43,6 +48,7 @@ __all__ = [
     "NonFiniteError",
     "OutOfDeviceMemory",
     "OutOfRangeError",
+    "PeerError",
     "ShapeError",
 ]
 
@@ -163,6 +169,45 @@ class OutOfRangeError(DnnError, IndexError):
 
 class CheckpointError(DnnError, ValueError):
     """A checkpoint, or another file of a network, cannot be written, read or used."""
+
+
+class CommunicationError(DnnError, RuntimeError):
+    """A rank did not answer in time, or sent what was not expected."""
+
+
+class PeerError(CommunicationError):
+    """Another rank of the same training has failed.
+
+    Parameters
+    ----------
+    rank : int
+        The rank that failed first.
+    message : str
+        Its error: ``ValueError: ...``.
+    """
+
+    def __init__(self, rank: int, message: str) -> None:
+        self.rank = rank
+        super().__init__(f"rank {rank}: {message}")
+
+
+class DisagreementError(CommunicationError, ValueError):
+    """Ranks differ in what has to be the same on all of them.
+
+    Parameters
+    ----------
+    message : str
+        What differs, and between which ranks.
+    rank : int, optional
+        The first rank that differs from rank 0, for programs.
+    layer : str, optional
+        The layer in which they differ, if it is one.
+    """
+
+    def __init__(self, message: str, rank: int | None = None, layer: str = "") -> None:
+        self.rank = rank
+        self.layer = layer
+        super().__init__(message)
 
 
 class NonFiniteError(DnnError, ArithmeticError):

@@ -51,7 +51,7 @@ LAYERS = {
         optimizers
         nets
         training
-        callbacks io
+        callbacks distributed io
         model
         ensemble sklearn
     """,
@@ -89,6 +89,7 @@ MPI_FILES = {
     "diel/executive/rank0.py",
     "diel/tuples/server.py",
     "diel/tuples/mpi_transport.py",
+    "dnn/distributed/mpi.py",
 }
 
 # A string that may name a module, or something in one: "modules.trainer:run".
@@ -377,6 +378,7 @@ def test_the_public_names_of_dnn() -> None:
         "BinaryCrossEntropy",
         "Callback",
         "CheckpointError",
+        "CommunicationError",
         "Concat",
         "ConfigurationError",
         "Conv1D",
@@ -388,6 +390,7 @@ def test_the_public_names_of_dnn() -> None:
         "Dataset",
         "DeviceData",
         "DeviceError",
+        "DisagreementError",
         "DnnError",
         "Dropout",
         "DtypeError",
@@ -422,6 +425,7 @@ def test_the_public_names_of_dnn() -> None:
         "OutOfDeviceMemory",
         "OutOfRangeError",
         "Output",
+        "PeerError",
         "Penalty",
         "PixelMap",
         "ProgressBar",

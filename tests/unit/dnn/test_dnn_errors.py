@@ -20,6 +20,9 @@ EXAMPLES = [
     errors.OutOfDeviceMemory("cuda:0", 1288490189, 322122547, 150_000_000_000),
     errors.OutOfRangeError("index 3"),
     errors.MissingDependencyError("e"),
+    errors.CommunicationError("no answer"),
+    errors.PeerError(2, "ValueError: f"),
+    errors.DisagreementError("ranks 0 and 1 differ in g", 1, "g"),
     errors.NonFiniteError("log of x (2, 3)", "log"),
     errors.MixedPrecisionWarning("the loss is nan"),
 ]
@@ -52,6 +55,10 @@ def test_pickle_keeps_class_message_and_fields(error):
         (errors.OutOfDeviceMemory, MemoryError),
         (errors.OutOfRangeError, IndexError),
         (errors.MissingDependencyError, ImportError),
+        (errors.CommunicationError, RuntimeError),
+        (errors.PeerError, errors.CommunicationError),
+        (errors.DisagreementError, errors.CommunicationError),
+        (errors.DisagreementError, ValueError),
     ],
 )
 def test_each_is_a_dnn_error_and_a_fitting_builtin(kind, builtin):

@@ -1,0 +1,31 @@
+"""One network on many ranks.
+
+`communicator_of` makes a communicator of one of mpi4py's, and `run_on_threads` runs a function on
+ranks that are threads of one process.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dnn.distributed.communicator import Communicator as Communicator
+    from dnn.distributed.communicator import Request as Request
+    from dnn.distributed.mpi import communicator_of as communicator_of
+    from dnn.distributed.threads import run_on_threads as run_on_threads
+
+_PUBLIC = {
+    "communicator": "Communicator Request",
+    "mpi": "communicator_of",
+    "threads": "run_on_threads",
+}
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+
+__all__ = sorted(_MODULE_OF, key=lambda name: (name[0].islower(), name))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'dnn.distributed' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"dnn.distributed.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value

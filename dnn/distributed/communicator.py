@@ -1,0 +1,407 @@
+"""What ranks that train one network ask of each other: the protocol, and what is common to all.
+
+A communicator is made of messages between two ranks, which may be MPI's (`dnn.distributed.mpi`) or
+those of threads of one process (`dnn.distributed.threads`). Everything else is built on them here:
+broadcasts, sums, small values of all ranks, waits with a time limit, and the news that a rank has
+failed::
+
+    tags   0 ... 16,383        a caller's own messages
+           16,384 ... 32,766   sums, broadcasts and values under way, in turn
+           32,767              a rank has failed: looked for by whoever waits
+
+MPI guarantees that 32,767 is a tag and promises nothing above.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.distributed import allreduce
+from dnn.errors import CommunicationError, DtypeError, PeerError, ShapeError
+
+__all__ = ["Communicator", "MessageCommunicator", "Request"]
+
+DEFAULT_TIMEOUT_S: Final = 600.0
+_FIRST_OWN_TAG: Final = 1 << 14
+FAILURE_TAG: Final = (1 << 15) - 1
+_OWN_TAGS: Final = FAILURE_TAG - _FIRST_OWN_TAG
+
+# A wait polls for so long, giving its core to others, and sleeps afterwards: a tenth of the time
+# that it has lasted, within bounds. Failures of others are looked for while it sleeps.
+_SPIN_S: Final = 0.5e-3
+_SLEEP_SHARE: Final = 0.1
+_SLEEP_S: Final = (20e-6, 1e-3)
+_LOOK_FOR_FAILURES_EVERY_S: Final = 5e-3
+
+# Letters of an error that is told to others: MPI then sends it without a word from the receiver.
+_LONGEST_MESSAGE: Final = 900
+
+
+class Request(Protocol):
+    """A transfer that has been started."""
+
+    def test(self) -> bool:
+        """Return whether it is done; it moves on meanwhile."""
+
+    def wait(self) -> None:
+        """Wait until it is done: poll for half a millisecond, then sleep between polls.
+
+        Raises
+        ------
+        CommunicationError
+            After the communicator's ``timeout_s``; it says what was waited for.
+        PeerError
+            If another rank has failed meanwhile.
+        """
+
+
+class Communicator(Protocol):
+    """Ranks that exchange arrays.
+
+    Attributes
+    ----------
+    rank, size : int
+        Which of how many ranks this is.
+    nodes : sequence of int
+        On which host, 0 or 1 and so on, each rank is.
+    timeout_s : float, seconds
+        The longest that any wait takes.
+    """
+
+    rank: int
+    size: int
+    nodes: Sequence[int]
+    timeout_s: float
+
+    def sum(self, array: Array) -> None:
+        """Replace an array by its sum over all ranks, in place; all get the same bits."""
+
+    def start_sum(self, array: Array) -> Request:
+        """Begin `sum`; ranks start their sums in the same order, and may test them in any."""
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Replace an array by that of one rank."""
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> Request:
+        """Begin to send an array, which stays as it is until the request is done."""
+
+    def receive(self, array: Array, rank: int, tag: int = 0) -> Request:
+        """Begin to receive into an array of the size that is sent."""
+
+    def gather_values(self, value: Any) -> list[Any]:
+        """Return a value of JSON from each rank, on every rank: where networks begin and end."""
+
+    def split(self, color: int) -> Communicator:
+        """Return the communicator of all ranks that name the same color, in order of rank."""
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell all other ranks that this one has failed; their waits raise `PeerError`."""
+
+
+class Transfer:
+    """A message on its way, or anything else that is asked whether it is done.
+
+    Parameters
+    ----------
+    poll : callable
+        Returns whether it is done.
+    what : str
+        What a wait would wait for: ``"4,096 bytes from rank 1 (tag 3)"``.
+    communicator : MessageCommunicator
+    """
+
+    __slots__ = ("_communicator", "_done", "_poll", "what")
+
+    def __init__(
+        self, poll: Callable[[], bool], what: str, communicator: MessageCommunicator
+    ) -> None:
+        self._poll = poll
+        self._done = False
+        self.what = what
+        self._communicator = communicator
+
+    def test(self) -> bool:
+        """Return whether it is done; all sums under way move on meanwhile."""
+        if not self._done:
+            self._done = self._poll()
+        return self._done
+
+    def wait(self) -> None:
+        """Wait until it is done, as `Request.wait` says."""
+        communicator = self._communicator
+        if self.test():
+            return
+        began_s = time.perf_counter()
+        next_look_s = began_s + _LOOK_FOR_FAILURES_EVERY_S
+        shortest_s, longest_s = _SLEEP_S
+        while True:
+            waited_s = time.perf_counter() - began_s
+            if waited_s < _SPIN_S:
+                os.sched_yield()  # whoever is waited for may be on the same core
+            else:
+                time.sleep(min(max(_SLEEP_SHARE * waited_s, shortest_s), longest_s))
+            communicator.move_sums()
+            if self.test():
+                return
+            if began_s + waited_s >= next_look_s:
+                communicator.raise_failure()
+                next_look_s = began_s + waited_s + _LOOK_FOR_FAILURES_EVERY_S
+            if waited_s >= communicator.timeout_s:
+                raise CommunicationError(
+                    f"rank {communicator.rank} of {communicator.size} has waited "
+                    f"{communicator.timeout_s:g} s for {self.what}; the other rank may still "
+                    "compute, have left, or wait for something else: see what it has written"
+                )
+
+
+class MessageCommunicator(ABC):
+    """A communicator made of messages between two ranks; it implements `Communicator`.
+
+    Parameters
+    ----------
+    rank, size : int
+    nodes : sequence of int
+    timeout_s : float, seconds
+    """
+
+    def __init__(self, rank: int, size: int, nodes: Sequence[int], timeout_s: float) -> None:
+        self.rank = rank
+        self.size = size
+        self.nodes: Sequence[int] = tuple(nodes)
+        self.timeout_s = timeout_s
+        self._started = 0  # sums and the like, which all ranks start in the same order
+        self._sums: list[Transfer] = []
+
+    # What kinds of communicators differ in.
+
+    @abstractmethod
+    def _start_send(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
+        """Begin to send; return what asks whether that is done."""
+
+    @abstractmethod
+    def _start_receive(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
+        """Begin to receive; return what asks whether that is done, an error if sizes differ."""
+
+    @abstractmethod
+    def _part(self, ranks: Sequence[int], color: int) -> Communicator:
+        """Return the communicator of some ranks, this one among them; all of them call it."""
+
+    @abstractmethod
+    def report_failure(self, error: BaseException) -> None:
+        """Tell all other ranks that this one has failed; their waits raise `PeerError`."""
+
+    @abstractmethod
+    def raise_failure(self) -> None:
+        """Raise `PeerError` if another rank has reported that it failed."""
+
+    # Messages.
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> Request:
+        """Begin to send an array.
+
+        Parameters
+        ----------
+        array : array, C-contiguous
+            It stays as it is until the request is done.
+        rank : int
+        tag : int, 0 to 16,383
+            Messages between the same ranks with the same tag arrive in their order.
+
+        Returns
+        -------
+        Request
+        """
+        memory = self._memory(array, rank)
+        what = f"rank {rank} to take {memory.nbytes:,} bytes (tag {tag})"
+        return Transfer(self._start_send(memory, rank, tag), what, self)
+
+    def receive(self, array: Array, rank: int, tag: int = 0) -> Request:
+        """Begin to receive into an array; it is written when the request is done.
+
+        Parameters
+        ----------
+        array : array, C-contiguous
+            Of as many bytes as are sent.
+        rank : int
+        tag : int, 0 to 16,383
+
+        Returns
+        -------
+        Request
+            `CommunicationError` if a message of another size arrives.
+        """
+        memory = self._memory(array, rank)
+        what = f"{memory.nbytes:,} bytes from rank {rank} (tag {tag})"
+        return Transfer(self._start_receive(memory, rank, tag), what, self)
+
+    def _memory(self, array: Array, rank: int) -> memoryview:
+        if not array.flags.c_contiguous:
+            raise ShapeError("exchange", f"an array {array.shape} is not contiguous", array.shape)
+        if not 0 <= rank < self.size:
+            raise CommunicationError(f"there is no rank {rank}: ranks are 0 to {self.size - 1}")
+        return array.reshape(-1).view(np.uint8).data
+
+    # Sums.
+
+    def sum(self, array: Array) -> None:
+        """Replace an array by its sum over all ranks, in place.
+
+        Parameters
+        ----------
+        array : array of floating-point numbers or integers, C-contiguous
+            Of the same size and type on all ranks.
+
+        Notes
+        -----
+        All ranks get the same bits: the order of summing follows from ranks and size alone.
+        """
+        self.start_sum(array).wait()
+
+    def start_sum(self, array: Array) -> Request:
+        """Begin `sum`. Ranks start their sums in the same order, and may test them in any.
+
+        Parameters
+        ----------
+        array : array
+            Neither read nor written by the caller until the request is done.
+
+        Returns
+        -------
+        Request
+        """
+        if not array.flags.c_contiguous:
+            raise ShapeError("sum", f"an array {array.shape} is not contiguous", array.shape)
+        if array.dtype.kind not in "fiu":
+            raise DtypeError(f"sum: elements must be numbers, not {array.dtype}")
+        steps = allreduce.ring(self, array.reshape(-1), self._next_tag())
+        return self._sum_of(steps, f"the sum of {array.nbytes:,} bytes")
+
+    def _next_tag(self) -> int:
+        self._started += 1
+        return _FIRST_OWN_TAG + self._started % _OWN_TAGS
+
+    def _sum_of(self, steps: Iterator[Sequence[Request]], what: str) -> Transfer:
+        """Return the request of a routine that yields what it waits for."""
+        waiting: list[Request] = []
+
+        def poll() -> bool:
+            while True:
+                while waiting and waiting[-1].test():
+                    waiting.pop()
+                if waiting:
+                    return False
+                try:
+                    waiting.extend(next(steps))
+                except StopIteration:
+                    self._sums.remove(transfer)
+                    return True
+
+        transfer = Transfer(poll, f"{what} over {self.size} ranks", self)
+        self._sums.append(transfer)
+        transfer.test()
+        return transfer
+
+    def move_sums(self) -> None:
+        """Let all sums that were started move on."""
+        for each in tuple(self._sums):
+            each.test()
+
+    # Small things: where networks begin and end.
+
+    def broadcast(self, array: Array, root: int = 0) -> None:
+        """Replace an array by that of one rank.
+
+        Parameters
+        ----------
+        array : array, C-contiguous
+        root : int
+        """
+        tag = self._next_tag()
+        above, below = _tree(self.rank, self.size, root)
+        if above is not None:
+            self.receive(array, above, tag).wait()
+        for request in [self.send(array, rank, tag) for rank in below]:
+            request.wait()
+
+    def gather_values(self, value: Any) -> list[Any]:
+        """Return a value of each rank, on every rank.
+
+        Parameters
+        ----------
+        value : None, bool, int, float, str, or lists and dicts of them
+
+        Returns
+        -------
+        list
+            In order of rank.
+        """
+        tag = self._next_tag()
+        above, below = _tree(self.rank, self.size, 0)
+        known = {str(self.rank): value}
+        for rank in below:
+            known |= json.loads(self._receive_bytes(rank, tag))
+        if above is not None:
+            self._send_bytes(json.dumps(known).encode(), above, tag)
+            known = json.loads(self._receive_bytes(above, tag))
+        # Every rank reads what has been JSON, so that all see the same.
+        text = json.dumps(known).encode()
+        for rank in below:
+            self._send_bytes(text, rank, tag)
+        known = json.loads(text)
+        return [known[str(rank)] for rank in range(self.size)]
+
+    def _send_bytes(self, data: bytes, rank: int, tag: int) -> None:
+        started = [self.send(np.array([len(data)]), rank, tag)]
+        started.append(self.send(np.frombuffer(data, np.uint8), rank, tag))
+        for request in started:
+            request.wait()
+
+    def _receive_bytes(self, rank: int, tag: int) -> bytes:
+        size = np.empty(1, np.int64)
+        self.receive(size, rank, tag).wait()
+        data = np.empty(int(size[0]), np.uint8)
+        self.receive(data, rank, tag).wait()
+        return data.tobytes()
+
+    def split(self, color: int) -> Communicator:
+        """Return the communicator of all ranks that name the same color, in order of rank.
+
+        Parameters
+        ----------
+        color : int
+
+        Returns
+        -------
+        Communicator
+            A failure that is reported to it is told to all ranks of the one that was split.
+        """
+        colors = self.gather_values(color)
+        return self._part([rank for rank, each in enumerate(colors) if each == color], color)
+
+
+def _tree(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
+    """Return who is above a rank, and who is below, in a binomial tree from a root.
+
+    The farthest come first of those below: they have most to pass on.
+    """
+    place = (rank - root) % size
+    lowest_bit = place & -place if place else 1 << max(size - 1, 1).bit_length()
+    above = None if not place else (place - lowest_bit + root) % size
+    steps = [1 << bit for bit in reversed(range(lowest_bit.bit_length() - 1))]
+    return above, [(place + step + root) % size for step in steps if place + step < size]
+
+
+def failure_message(rank: int, error: BaseException) -> dict[str, Any] | None:
+    """Return what the others are told of an error; None of one that came from another rank."""
+    if isinstance(error, PeerError):
+        return None
+    text = f"{type(error).__name__}: {error}"
+    return {"rank": rank, "error": text[:_LONGEST_MESSAGE]}

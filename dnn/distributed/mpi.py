@@ -1,0 +1,183 @@
+"""Communicators of MPI: nonblocking calls, asked now and then whether they are done.
+
+MPI's blocking calls poll without a pause, and wait for ever for a rank that has failed. Neither
+happens here: whoever waits sleeps, looks for reports of failures, and has a time limit. MPI moves
+most messages only while it is called, so requests are to be tested while a rank computes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from dnn.distributed.communicator import (
+    DEFAULT_TIMEOUT_S,
+    FAILURE_TAG,
+    Communicator,
+    MessageCommunicator,
+    Transfer,
+    failure_message,
+)
+from dnn.errors import CommunicationError, ConfigurationError, PeerError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["MpiCommunicator", "communicator_of"]
+
+
+def communicator_of(comm: Any, timeout_s: float = DEFAULT_TIMEOUT_S) -> Communicator:
+    """Return the communicator that dnn uses over one of mpi4py.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm or Communicator
+        All its ranks call this. It is duplicated, so that no message of its own is met; one that
+        is a `Communicator` already is returned as it is.
+    timeout_s : float, seconds
+        Of each wait.
+
+    Returns
+    -------
+    Communicator
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither.
+    """
+    if hasattr(comm, "gather_values"):
+        own: Communicator = comm
+        return own
+    if not hasattr(comm, "Idup"):
+        raise ConfigurationError(
+            f"a communicator must be one of mpi4py, such as MPI.COMM_WORLD, not {comm!r}"
+        )
+    return MpiCommunicator.over(comm, timeout_s)
+
+
+class _Failures:
+    """Which rank has failed first, of a communicator and all that were split from it."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+        self.comm: MPI.Intracomm | None = None  # as soon as it can be used
+        self.first: dict[str, Any] | None = None
+        self.sent: list[Any] = []  # keeps the messages in memory
+
+    def report(self, error: BaseException) -> None:
+        message = failure_message(self.rank, error)
+        if message is None or self.first is not None or self.comm is None:
+            return
+        self.first = message
+        text = json.dumps(message, ensure_ascii=False).encode()
+        for rank in range(self.size):
+            if rank != self.rank:
+                self.sent.append((self.comm.Isend(text, rank, FAILURE_TAG), text))
+
+    def look(self) -> None:
+        from mpi4py import MPI
+
+        if self.first is None and self.comm is not None:
+            status = MPI.Status()
+            message = self.comm.Improbe(MPI.ANY_SOURCE, FAILURE_TAG, status)
+            if message is not None:
+                text = bytearray(status.Get_count(MPI.BYTE))
+                message.Recv(text)
+                self.first = json.loads(text)
+        if self.first is not None and self.first["rank"] != self.rank:
+            raise PeerError(self.first["rank"], self.first["error"])
+
+
+class MpiCommunicator(MessageCommunicator):
+    """A communicator over one of mpi4py that nobody else uses.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    rank, size : int
+    nodes : sequence of int
+    timeout_s : float, seconds
+    failures : object
+        By which ranks tell each other of failures.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        rank: int,
+        size: int,
+        nodes: Sequence[int],
+        timeout_s: float,
+        failures: _Failures,
+    ) -> None:
+        super().__init__(rank, size, nodes, timeout_s)
+        self._comm = comm
+        self._failures = failures
+
+    @classmethod
+    def over(cls, comm: MPI.Intracomm, timeout_s: float) -> MpiCommunicator:
+        """Return the communicator over a duplicate of one of mpi4py; all its ranks call it."""
+        from mpi4py import MPI
+
+        rank, size = comm.Get_rank(), comm.Get_size()
+        failures = _Failures(rank, size)
+        own, started = comm.Idup()
+        self = cls(own, rank, size, [0] * size, timeout_s, failures)
+        Transfer(started.Test, "all other ranks to make the same communicator", self).wait()
+        failures.comm = own
+        names = self.gather_values(MPI.Get_processor_name())
+        hosts = list(dict.fromkeys(names))
+        self.nodes = tuple(hosts.index(name) for name in names)
+        return self
+
+    def _start_send(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
+        return self._comm.Isend(memory, rank, tag).Test
+
+    def _start_receive(self, memory: memoryview, rank: int, tag: int) -> Callable[[], bool]:
+        from mpi4py import MPI
+
+        request = self._comm.Irecv(memory, rank, tag)
+        status = MPI.Status()
+
+        def poll() -> bool:
+            try:
+                if not request.Test(status):
+                    return False
+            except MPI.Exception as error:
+                raise CommunicationError(
+                    f"rank {self.rank} expects {memory.nbytes:,} bytes from rank {rank} "
+                    f"(tag {tag}): {error}"
+                ) from error
+            received = status.Get_count(MPI.BYTE)
+            if received != memory.nbytes:
+                raise CommunicationError(
+                    f"rank {rank} has sent {received:,} bytes (tag {tag}), and rank {self.rank} "
+                    f"expects {memory.nbytes:,}"
+                )
+            return True
+
+        return poll
+
+    def _part(self, ranks: Sequence[int], color: int) -> Communicator:
+        group = self._comm.Get_group().Incl(ranks)
+        comm = self._comm.Create_group(group, color)
+        nodes = [self.nodes[rank] for rank in ranks]
+        return MpiCommunicator(
+            comm, ranks.index(self.rank), len(ranks), nodes, self.timeout_s, self._failures
+        )
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell all other ranks that this one has failed, unless it has only heard of another.
+
+        Parameters
+        ----------
+        error : exception
+        """
+        self._failures.report(error)
+
+    def raise_failure(self) -> None:
+        """Raise `PeerError` if another rank has reported that it failed."""
+        self._failures.look()

@@ -1,0 +1,139 @@
+"""What any communicator has to do, as functions of one: on threads, and under MPI."""
+
+import numpy as np
+import pytest
+
+from dnn.distributed.communicator import Communicator
+from dnn.errors import CommunicationError, DtypeError, PeerError, ShapeError
+
+
+def numbers(rank: int, size: int, dtype="f4") -> np.ndarray:
+    """Return numbers of a rank whose sums over ranks depend on the order of summing."""
+    generator = np.random.default_rng(rank)
+    return (generator.standard_normal(size) * 10.0 ** generator.integers(-3, 4, size)).astype(dtype)
+
+
+def check_sum(comm: Communicator, array: np.ndarray, inputs: list) -> None:
+    """A sum is right to rounding, and all ranks have the same bits of it."""
+    exact = np.sum([each.astype("f8") for each in inputs], axis=0)
+    scale = np.sum([np.abs(each.astype("f8")) for each in inputs], axis=0)
+    error = np.abs(array - exact)
+    assert (error <= comm.size * np.finfo(array.dtype).eps * scale).all()
+    assert len(set(comm.gather_values(array.tobytes().hex()))) == 1
+
+
+def check_messages(comm: Communicator) -> None:
+    following, preceding = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for size in (0, 1, 1000, 100_000):
+        into = np.empty(size)
+        # Two tags, received in the other order; and two of one tag, in their order.
+        started = [
+            comm.send(np.full(size, 10.0 * comm.rank + value), following, tag)
+            for value, tag in ((0, 3), (1, 4), (2, 4))
+        ]
+        for value, tag in ((1, 4), (2, 4), (0, 3)):
+            comm.receive(into, preceding, tag).wait()
+            assert (into == 10 * preceding + value).all()
+        for request in started:
+            request.wait()
+            assert request.test()
+    with pytest.raises(CommunicationError, match="there is no rank"):
+        comm.send(np.zeros(1), comm.size)
+    with pytest.raises(ShapeError, match="not contiguous"):
+        comm.receive(np.zeros((3, 3))[:, 1], 0)
+
+
+def check_sums(comm: Communicator) -> None:
+    for size in (0, 1, 7, 5000):
+        for dtype in ("f4", "f8"):
+            inputs = [numbers(rank, size, dtype) for rank in range(comm.size)]
+            array = inputs[comm.rank].copy()
+            comm.sum(array)
+            check_sum(comm, array, inputs)
+            again = inputs[comm.rank].copy()
+            comm.sum(again)
+            assert again.tobytes() == array.tobytes()
+    counts = np.full((2, 3), comm.rank + 1)
+    comm.sum(counts)
+    assert (counts == comm.size * (comm.size + 1) // 2).all()
+    with pytest.raises(DtypeError, match="must be numbers"):
+        comm.sum(np.zeros(2, bool))
+    with pytest.raises(ShapeError, match="not contiguous"):
+        comm.sum(np.zeros((3, 3))[:, 1])
+
+
+def check_sums_under_way(comm: Communicator) -> None:
+    """Several sums are under way at once, and each rank waits for them in another order."""
+    arrays = [np.full(100 * (index + 1), 2.0**index * (comm.rank + 1)) for index in range(5)]
+    requests = [comm.start_sum(array) for array in arrays]
+    turn = comm.rank % len(requests)
+    for request in requests[turn:] + requests[:turn]:
+        request.wait()
+    total = comm.size * (comm.size + 1) // 2
+    assert all((array == 2**index * total).all() for index, array in enumerate(arrays))
+
+
+def check_small_things(comm: Communicator) -> None:
+    assert comm.gather_values({"rank": comm.rank, "name": "ä" * comm.rank}) == [
+        {"rank": rank, "name": "ä" * rank} for rank in range(comm.size)
+    ]
+    for root in range(comm.size):
+        array = np.full((3, 5), float(comm.rank))
+        comm.broadcast(array, root)
+        assert (array == root).all()
+    assert len(comm.nodes) == comm.size
+
+
+def check_split(comm: Communicator) -> None:
+    color = comm.rank % 2
+    half = comm.split(color)
+    members = list(range(color, comm.size, 2))
+    assert (half.rank, half.size) == (members.index(comm.rank), len(members))
+    assert half.gather_values(comm.rank) == members
+    array = np.full(10, float(comm.rank))
+    both = np.full(10, 1.0)
+    started = comm.start_sum(both)  # on another communicator at the same time
+    half.sum(array)
+    started.wait()
+    assert (array == sum(members)).all()
+    assert (both == comm.size).all()
+
+
+def check_failure(comm: Communicator) -> None:
+    """The last rank fails, and all others hear of it, in a wait of a communicator split off."""
+    part = comm.split(0)
+    if comm.rank == comm.size - 1:
+        part.report_failure(ValueError("no such thing"))
+        return
+    with pytest.raises(PeerError, match=f"^rank {comm.size - 1}: ValueError: no such thing$") as e:
+        part.receive(np.zeros(1), comm.size - 1, 5).wait()
+    comm.report_failure(e.value)  # which changes nothing
+    with pytest.raises(PeerError, match=f"rank {comm.size - 1}: "):
+        comm.receive(np.zeros(1), comm.size - 1).wait()
+
+
+def check_mistakes(comm: Communicator) -> None:
+    """A message of another size is an error of the receiver; waits that last too long end."""
+    if comm.rank == 1:
+        comm.send(np.zeros(2), 0, 7).wait()
+        comm.send(np.zeros(2), 0, 7).wait()
+    if comm.rank == 0:
+        for size in (1, 3):
+            with pytest.raises(CommunicationError, match="rank 1 "):
+                comm.receive(np.zeros(size), 1, 7).wait()
+    comm.timeout_s = 0.05
+    what = r"rank \d of \d has waited 0.05 s for 8 bytes from rank 0 \(tag 9\)"
+    with pytest.raises(CommunicationError, match=what):
+        comm.receive(np.zeros(1), 0, 9).wait()
+    comm.timeout_s = 60
+
+
+CASES = [
+    check_messages,
+    check_sums,
+    check_sums_under_way,
+    check_small_things,
+    check_split,
+    check_mistakes,
+    check_failure,  # the last one: what a communicator is good for ends with it
+]

@@ -1,0 +1,32 @@
+"""Communicators over MPI do what those of threads do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from communicator_cases import CASES
+
+from dnn.distributed import communicator_of
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture
+def comm():
+    from mpi4py import MPI
+
+    yield communicator_of(MPI.COMM_WORLD, timeout_s=30)
+    MPI.COMM_WORLD.Barrier()
+
+
+@pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
+def test_communicators(comm, check):
+    if comm.size > 1 or check.__name__ not in ("check_failure", "check_mistakes"):
+        check(comm)
+
+
+def test_ranks_speak_to_each_other(comm):
+    array = np.array([1.0])
+    comm.sum(array)
+    assert array[0] == comm.size
+    assert comm.nodes == (0,) * comm.size
