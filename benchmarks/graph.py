@@ -71,7 +71,7 @@ def arrays_in_a_step() -> float:
     from dnn import SGD, NeuralNetwork, mlp
     from dnn.seeds import epoch_order
     from dnn.training.data import Samples
-    from dnn.training.networks import Trainer
+    from dnn.training.epoch import Trainer
 
     generator = np.random.default_rng(SEED)
     x = generator.normal(size=(32 * STEPS, 13)).astype("f4")

@@ -28,7 +28,7 @@ UNIT = "s for an epoch"
 def epochs_s(way: str, data: Any, epochs: int) -> tuple[list[float], float]:
     """Train; return how long each epoch took but the first, and the last loss."""
     from dnn import SGD, NeuralNetwork, mlp
-    from dnn.training.networks import Trainer
+    from dnn.training.epoch import Trainer
 
     Trainer.ahead = 0 if way == "not_ahead" else 1
     layers = mlp(INPUTS, HIDDEN, CLASSES, "relu")

@@ -22,13 +22,13 @@ from dnn.model import NeuralNetwork
 from dnn.optimizers import SGD, Optimizer
 from dnn.precision import Dtype, precision_of
 from dnn.training.data import DeviceData, Versions, for_each
-from dnn.training.evaluation import evaluate
 from dnn.training.history import History
 from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
 from dnn.training.state import load_states, states_of
 
 if TYPE_CHECKING:
     from dnn.tensor import Tensor
+    from dnn.training.parallel import Scheme
 
 __all__ = ["Ensemble"]
 
@@ -51,6 +51,7 @@ class Ensemble(Networks):
         What untrained arrays of layers start from, by name: ``{"dropout_1.rate": [0.1, 0.3]}``.
     dtype, device : str
     routines : RoutineTable, optional
+    parallel : Scheme, optional
         As in `NeuralNetwork`.
 
     Raises
@@ -91,12 +92,14 @@ class Ensemble(Networks):
         dtype: Dtype = "float32",
         device: str = "cpu",
         routines: RoutineTable | None = None,
+        parallel: Scheme | None = None,
     ) -> None:
         if not len(seeds):
             raise ConfigurationError("an ensemble needs at least one seed")
         optimizer = optimizer if optimizer is not None else SGD()
         ops = ops_for(device, routines)
-        super().__init__(layers, loss, optimizer, tuple(seeds), precision_of(dtype), ops)
+        precision = precision_of(dtype)
+        super().__init__(layers, loss, optimizer, tuple(seeds), precision, ops, parallel=parallel)
         for name, value in (states or {}).items():
             self._set_state(name, value)
 
@@ -149,7 +152,7 @@ class Ensemble(Networks):
         network.load_loss(loss)
         for name, value in (states or {}).items():
             self._set_state(name, value)
-        present, update = self._update, self._bound(self.optimizer)
+        present, update = self._update, self._scheme.bind(network, self.optimizer)
         if same:
             present.restore(update.snapshot())
         else:
@@ -244,24 +247,26 @@ class Ensemble(Networks):
         A network that reaches its number of epochs, diverges or is ended leaves the plan, and the
         others go on in a smaller one.
         """
-        data = Versions.of(self._network, len(self), x, y, versions, resident)
-        training = data.given("rows", rows)
-        held_out = None
-        if validation_rows is not None:
-            held_out = data.given("validation_rows", validation_rows)
-        each = for_each("epochs", epochs, len(self)).tolist()
-        wanted = [check_count("epochs", n) for n in each]
-        batch_size = checked_batch_size(batch_size)
-        if len({len(history) for history in self._histories}) > 1:
-            message = "the networks have been trained for different numbers of epochs"
-            raise ConfigurationError(f"{message}: none of them can be trained further")
-        fit = Fit(self, training, wanted, batch_size, held_out, validation_epochs)
-        for active in fit:
-            if on_epoch is not None:
-                histories = [fit.histories[k] for k in active]
-                for k in on_epoch(len(histories[0]) - 1, active, histories):
-                    if k in active:
-                        fit.stop(k, "on_epoch")
+        with self._scheme.preparing():
+            data = Versions.of(self._network, len(self), x, y, versions, resident)
+            training = data.given("rows", rows)
+            held_out = None
+            if validation_rows is not None:
+                held_out = data.given("validation_rows", validation_rows)
+            each = for_each("epochs", epochs, len(self)).tolist()
+            wanted = [check_count("epochs", n) for n in each]
+            batch_size = checked_batch_size(batch_size)
+            if len({len(history) for history in self._histories}) > 1:
+                message = "the networks have been trained for different numbers of epochs"
+                raise ConfigurationError(f"{message}: none of them can be trained further")
+        with self._scheme.training():
+            fit = Fit(self, training, wanted, batch_size, held_out, validation_epochs)
+            for active in fit:
+                if on_epoch is not None:
+                    histories = [fit.histories[k] for k in active]
+                    for k in on_epoch(len(histories[0]) - 1, active, histories):
+                        if k in active:
+                            fit.stop(k, "on_epoch")
         return fit.histories
 
     def copy_to(self, k: int, model: NeuralNetwork) -> None:
@@ -325,4 +330,4 @@ class Ensemble(Networks):
             As for `fit`.
         """
         data = Versions.of(self._network, len(self), x, y, versions)
-        return evaluate(self._network, data.given("rows", rows))
+        return self._scheme.evaluate(self._network, data.given("rows", rows))

@@ -28,7 +28,6 @@ from dnn.optimizers import Optimizer, optimizer_of
 from dnn.precision import Dtype, precision_of
 from dnn.summaries import table_of
 from dnn.training.data import DeviceData, checked_pair, fit_data
-from dnn.training.evaluation import evaluate
 from dnn.training.history import History
 from dnn.training.network import BatchPlan
 from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
@@ -36,6 +35,7 @@ from dnn.training.state import Snapshot, load_states, states_of, trained_arrays
 
 if TYPE_CHECKING:
     from dnn.callbacks import Callback
+    from dnn.training.parallel import Scheme
 
 __all__ = ["History", "NeuralNetwork", "TrainingParameters"]
 
@@ -126,6 +126,9 @@ class NeuralNetwork(Networks):
     params : TrainingParameters, optional
         Learning rate and decay of an optimizer that is given by name, and what `fit` takes for
         `epochs` and `batch_size`.
+    parallel : Scheme, optional
+        How several ranks train this network together, such as a `DataParallel`: each makes it
+        alike, and calls the same methods with the same arguments. A copy is of one process.
 
     Raises
     ------
@@ -159,6 +162,7 @@ class NeuralNetwork(Networks):
         recompute: bool = False,
         routines: RoutineTable | None = None,
         params: TrainingParameters | None = None,
+        parallel: Scheme | None = None,
     ) -> None:
         self._params = params = params or TrainingParameters()
         optimizer = params.optimizer(optimizer)
@@ -172,7 +176,7 @@ class NeuralNetwork(Networks):
         self._options = {"dtype": dtype, "device": device, "check_finite": check_finite}
         if recompute:
             self._options["recompute"] = True
-        super().__init__(layers, loss, optimizer, seed, precision, ops, passes)
+        super().__init__(layers, loss, optimizer, seed, precision, ops, passes, parallel)
 
     @property
     def seed(self) -> int:
@@ -259,13 +263,15 @@ class NeuralNetwork(Networks):
             message = "fit fills it with loss, accuracy and training_time_s"
             raise ConfigurationError(f"metrics must be a dict, not {metrics!r}: {message}")
         network = self._network
-        training, held_out = fit_data(
-            network, self.seed, x, y, validation, class_weight, sample_weight, resident
-        )
+        with self._scheme.preparing():
+            training, held_out = fit_data(
+                network, self.seed, x, y, validation, class_weight, sample_weight, resident
+            )
         inspect = BatchPlan.check_finite if self._options["check_finite"] else None
-        fit = Fit(self, training, [epochs], batch_size, held_out, inspect=inspect)
-        (history,) = fit.histories
         with ExitStack() as stack:
+            stack.enter_context(self._scheme.training())
+            fit = Fit(self, training, [epochs], batch_size, held_out, inspect=inspect)
+            (history,) = fit.histories
             stack.callback(setattr, self, "_trainer", None)  # which would hold the data
             watch = None
             # Imported here: most of a sweep's networks are trained without anybody watching.
@@ -585,7 +591,8 @@ class NeuralNetwork(Networks):
         ShapeError, LabelError, DataError
             If the data do not fit the network, or contain NaN or infinity.
         """
-        (result,) = evaluate(self._network, checked_pair(self._network, "x", x, y))
+        samples = checked_pair(self._network, "x", x, y)
+        (result,) = self._scheme.evaluate(self._network, samples)
         return result
 
     def summary(self) -> str:

@@ -17,7 +17,7 @@ from dnn.backend import Ops, ops_for
 from dnn.backend.formula import UpdateFormula
 from dnn.seeds import epoch_order
 from dnn.training.data import Samples
-from dnn.training.networks import Trainer
+from dnn.training.epoch import Trainer
 
 pytest.importorskip("numba", reason="Numba is not installed: there are no compiled loops")
 

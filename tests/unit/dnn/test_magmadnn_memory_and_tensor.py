@@ -22,7 +22,7 @@ import dnn
 from dnn import GradientDescent, MemoryManager, Tensor, graph, linalg
 from dnn.data import read_csv
 from dnn.initializers import CONSTANT, UNIFORM
-from dnn.training.networks import Stage, Trainer
+from dnn.training.epoch import Stage, Trainer
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
