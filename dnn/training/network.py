@@ -165,6 +165,7 @@ class Network:
         self._noise = NoiseSource(
             variable((), np.uint64, "noise.seed"), variable((), np.uint64, self.step_name)
         )
+        self._scale = variable((), self.dtype, "gradient_scale")
         self.resize(len(seed) if isinstance(seed, Sequence) else None)
         self.restart(tuple(seed) if isinstance(seed, Sequence) else (seed,))
         self.load_loss(loss)
@@ -319,70 +320,27 @@ class Network:
         by_average: bool = False,
     ) -> BatchPlan:
         x = placeholder((batch, *self.input_shape), self.input_dtype, "x")
-        trains = kind in ("training", "weighted training")
-        noise = self._noise if trains else None
-        for layer in self.layers:
-            layer.begin(noise)
+        trains = self._begin(kind)
         outputs = self.outputs(x)
-        if trains:
-            self._check_end(outputs)
-        target = self.loss.target(outputs)
-        weight = None
-        if kind == "weighted training":
-            weight = placeholder((batch,), self.dtype, "weight")
-            loss = self.loss.weighted_value(outputs, target, weight)
-        elif trains:
-            loss = self.loss.value(outputs, target)
-        else:
-            loss = self.loss.measured(outputs, target)
-        if trains:
-            loss = self.loss.penalised(loss, self._variables)
+        target, weight, loss = self._compared(kind, outputs)
         if kind == "probability":
             outputs = self.loss.probabilities(outputs)
         wanted = [x, target, loss]
         if weight is not None:
             wanted.append(weight)
         into = []
-        held = self.parameters
-        if by_average:
-            assert self._averages is not None
-            held = self._averages
-        arrays = {node: held[node.name] for node in self._variables}
-        arrays |= {node: self.states[node.name] for node in (*self._state_nodes, *self._noise)}
-        of_loss = {f"loss.{name}": array for name, array in self.loss_scalars.items()}
-        arrays |= {
-            node: of_loss[node.name]
-            for node in (topological_order([loss]) if of_loss else ())
-            if node.kind == VARIABLE and node.name in of_loss
-        }
         if trains:
-            scale = variable((), self.dtype, "gradient_scale")
-            arrays[scale] = self.gradient_scale
             # Where values are rounded, an output of the graph is not: the loss is of float32.
             if self.classes_to_tally is not None or self.precision.passes is not None:
                 wanted.append(outputs)
-            by_variable = zip(self._variables, gradients(loss, self._variables, scale), strict=True)
-            # From the last layer to the first, as they arise: each is computed while what it
-            # comes from is still in the cache.
-            into = [
-                (gradient, self.gradients[node.name])
-                for node, gradient in reversed(list(by_variable))
-            ]
-            wanted += [node for layer in self.layers for node in layer.assignments]
+            into = self._gradients_into(gradients(loss, self._variables, self._scale))
+            wanted += self._assignments()
             if self._noise.step in topological_order([loss]):
                 next_step = self._noise.step + np.array(1, np.uint64)
                 wanted.append(operations.assign(self._noise.step, next_step))
         else:
             wanted.append(outputs)
-        now = self._for_models([*wanted, *(node for node, _ in into)])
-        plan = Plan(
-            [now[node] for node in wanted],
-            self.ops,
-            {now[node]: array for node, array in arrays.items() if node in now},
-            [(now[node], array) for node, array in into],
-            arena or self._arena,
-            passes or self.passes,
-        )
+        plan, now = self._planned(wanted, into, arena or self._arena, passes, by_average)
 
         def at(node: Node) -> Array:
             return plan[now[node]]
@@ -390,6 +348,74 @@ class Network:
         shown = None if trains and self.classes_to_tally is None else at(outputs)
         weights = None if weight is None else at(weight)
         return BatchPlan(plan, self.ops, at(x), at(target), at(loss), shown, weights)
+
+    def _begin(self, kind: PlanKind) -> bool:
+        """Make layers ready for composing a plan; return whether it trains."""
+        trains = kind in ("training", "weighted training")
+        for layer in self.layers:
+            layer.begin(self._noise if trains else None)
+        return trains
+
+    def _compared(self, kind: PlanKind, outputs: Node) -> tuple[Node, Node | None, Node]:
+        """Compose target, weights of samples if there are any, and the loss of `outputs`."""
+        target = self.loss.target(outputs)
+        weight = None
+        if kind in ("evaluation", "probability"):
+            return target, weight, self.loss.measured(outputs, target)
+        self._check_end(outputs)
+        if kind == "weighted training":
+            weight = placeholder(outputs.shape[:1], self.dtype, "weight")
+            loss = self.loss.weighted_value(outputs, target, weight)
+        else:
+            loss = self.loss.value(outputs, target)
+        return target, weight, self.loss.penalised(loss, self._variables)
+
+    def _gradients_into(self, by_variable: Sequence[Node]) -> list[tuple[Node, Array]]:
+        """Return the gradient of each variable with its segment.
+
+        From the last layer to the first, as they arise: each is computed while what it comes from
+        is still in the cache.
+        """
+        pairs = zip(by_variable, self._variables, strict=True)
+        return [(dw, self.gradients[node.name]) for dw, node in reversed([*pairs])]
+
+    def _assignments(self) -> list[Node]:
+        """Return what layers assign to their states."""
+        return [node for layer in self.layers for node in layer.assignments]
+
+    def _planned(
+        self,
+        wanted: Sequence[Node],
+        into: Sequence[tuple[Node, Array]],
+        arena: Arena,
+        passes: Sequence[str] | None = None,
+        by_average: bool = False,
+    ) -> tuple[Plan, dict[Node, Node]]:
+        """Compile nodes on this network's arrays; return what became of each of their graph."""
+        held = self.parameters
+        if by_average:
+            assert self._averages is not None
+            held = self._averages
+        arrays = {node: held[node.name] for node in self._variables}
+        arrays |= {node: self.states[node.name] for node in (*self._state_nodes, *self._noise)}
+        arrays[self._scale] = self.gradient_scale
+        nodes = [*wanted, *(node for node, _ in into)]
+        of_loss = {f"loss.{name}": array for name, array in self.loss_scalars.items()}
+        arrays |= {
+            node: of_loss[node.name]
+            for node in (topological_order(nodes) if of_loss else ())
+            if node.kind == VARIABLE and node.name in of_loss
+        }
+        now = self._for_models(nodes)
+        plan = Plan(
+            [now[node] for node in wanted],
+            self.ops,
+            {now[node]: array for node, array in arrays.items() if node in now},
+            [(now[node], array) for node, array in into],
+            arena,
+            passes or self.passes,
+        )
+        return plan, now
 
     def _check_end(self, outputs: Node) -> None:
         """Refuse to train a network that ends in what the loss does once more."""
