@@ -137,7 +137,7 @@ def test_of_equal_cuts_the_one_with_less_to_exchange_is_taken() -> None:
 
 
 def test_more_stages_than_layers_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="4 stages need as many layers .* there are 3"):
+    with pytest.raises(ConfigurationError, match=r"4 stages need as many layers .* there are 3"):
         stage_bounds([1, 1, 1], 4)
 
 
