@@ -233,8 +233,8 @@ def simulate(
     for stage in stages:
         if next_action[stage] < len(schedule[stage]):
             action = schedule[stage][next_action[stage]]
-            message = f"stage {stage} waits for ever to {action.kind} {action.micro_batch}"
-            raise ConfigurationError(f"schedule: {message}")
+            waits = f"stage {stage} waits for ever to {action.kind} {action.micro_batch}"
+            raise ConfigurationError(f"schedule: {waits}")
     duration = max(now, default=0.0)
     busy = sum(end - begin for stage in spans for _, begin, end in stage)
     bubble = 1 - busy / (duration * len(schedule)) if duration else 0.0
