@@ -12,14 +12,17 @@ import math
 import numbers
 import operator
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from diel import describe_error
+
+if TYPE_CHECKING:
+    from dnn.distributed import Communicator
 
 Metrics: TypeAlias = "dict[str, Any]"
 Train: TypeAlias = "Callable[[dict[str, Any], Report], Mapping[str, Any]]"
@@ -146,6 +149,9 @@ class Report:
         Of the workflow file.
     comm : MPI.Intracomm or None
         The communicator of the trainer's copy; None in a process of the trial's own.
+    communicator : dnn.distributed.Communicator or None
+        The same ranks for the schemes of dnn, such as `dnn.DataParallel`; None of one rank alone.
+        A trial that fails on one rank while others wait in it fails on all of them.
     metrics : dict
         What was reported last.
     curve : LearningCurve
@@ -156,8 +162,8 @@ class Report:
         How many steps there will be, where the function says so: for those who watch.
     """
 
-    __slots__ = ("_is_stopped", "_on_report", "attempt", "comm", "curve", "folder", "metrics",
-                 "options", "progress", "seed", "total", "trial")  # fmt: skip
+    __slots__ = ("_is_stopped", "_on_report", "attempt", "comm", "communicator", "curve", "folder",
+                 "metrics", "options", "progress", "seed", "total", "trial")  # fmt: skip
 
     def __init__(
         self,
@@ -168,6 +174,7 @@ class Report:
         options: Mapping[str, Any],
         folder: Path,
         comm: Any = None,
+        communicator: Communicator | None = None,
         on_report: OnReport | None = None,
         progress: ShowProgress | None = None,
     ) -> None:
@@ -177,6 +184,7 @@ class Report:
         self.options = options
         self.folder = folder
         self.comm = comm
+        self.communicator = communicator
         self.metrics: Metrics = {}
         self.curve = LearningCurve()
         self.progress: ShowProgress = progress or _show_nothing
@@ -243,6 +251,8 @@ class TrialResult:
     """Whether it was stopped early."""
     has_died: bool = False
     """Whether the process that tried it is no more."""
+    is_consequence: bool = False
+    """Whether it failed here since another rank of its trainer has failed."""
     reports: Reports = field(default_factory=list)
     """Its learning curve."""
 
@@ -260,18 +270,37 @@ def run_trial(train: Train, parameters: dict[str, Any], report: Report) -> Trial
     from diel.errors import RunStopped
 
     try:
-        given = train(_copy_of(parameters), report)
-        metrics = check_metrics(given)
+        with telling_failures(report.communicator):
+            metrics = check_metrics(train(_copy_of(parameters), report))
         return TrialResult(metrics, is_stopped=report.is_stopped, reports=report.curve.points)
     except RunStopped:
         raise
     except (Exception, SystemExit) as error:
-        return TrialResult(
-            _sound_metrics(report.metrics),
-            describe_error(error),
-            "".join(traceback.format_exception(type(error), error, error.__traceback__)),
-            reports=report.curve.points,
-        )
+        failed = failed_result(error)
+        failed.metrics, failed.reports = _sound_metrics(report.metrics), report.curve.points
+        return failed
+
+
+def failed_result(error: BaseException) -> TrialResult:
+    """Return the result of a trial that has raised."""
+    from dnn import PeerError
+
+    return TrialResult(
+        reason=describe_error(error),
+        detail="".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        is_consequence=isinstance(error, PeerError),
+    )
+
+
+@contextlib.contextmanager
+def telling_failures(communicator: Communicator | None) -> Iterator[None]:
+    """Tell the other ranks of a trainer what is raised meanwhile, so that none waits in vain."""
+    try:
+        yield
+    except BaseException as error:
+        if communicator is not None:
+            communicator.report_failure(error)
+        raise
 
 
 def _show_nothing(done: float, total: float | None, text: str) -> None:

@@ -52,11 +52,15 @@ class Tags:
         return (self.group, self.trainer, "verdict", copy_index)
 
     def point(self, copy_index: int, session: str, rank: int) -> Tag:
-        """Return the tag of points for one rank of a trainer with several.
+        """Return the tag of what one rank of a trainer with several is to do next.
 
         With a session, since a copy that failed may have left points for nobody.
         """
         return (self.group, self.trainer, "point", copy_index, session, rank)
+
+    def ended(self, copy_index: int, session: str, rank: int) -> Tag:
+        """Return the tag by which that rank says how a trial has ended there."""
+        return (self.group, self.trainer, "ended", copy_index, session, rank)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
-"""Where a trial runs: in this process or on all ranks of a copy; `subprocess_runner`: beside it."""
+"""What a trainer runs for each trial, and a runner in this process.
+
+Those of `rank_group` run on all ranks of a copy, those of `subprocess_runner` in another process.
+"""
 
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,11 @@ from ..trial import (
     TrialResult,
     check_metrics,
     run_trial,
+    telling_failures,
 )
-from .messages import Tags
 
 if TYPE_CHECKING:
-    from diel import Context
+    from dnn.distributed import Communicator
 
 TRAINERS: Final = "trainers"
 """The kind of plugins among which a function for trials is looked for by its name."""
@@ -115,7 +117,8 @@ class InProcessRunner:
     """Runs trials in this process.
 
     `note` is called as `InFlightTrials.note`, since a trial may be the last thing that this process
-    does; `comm` is the communicator that the function finds in its report.
+    does; `comm` and `communicator`, which may be replaced between trials, are what the function
+    finds in its report.
     """
 
     def __init__(
@@ -133,6 +136,9 @@ class InProcessRunner:
         self.facts = facts_of(self._train)
         """What computes, as far as the task says it."""
         self._task, self._comm = task, comm
+        self.communicator: Communicator | None = None
+        self.trains_networks = not isinstance(task.function, str)
+        """Whether the task is ours, and its ranks wait in the communicator alone."""
 
     @property
     def at_once(self) -> int:
@@ -149,13 +155,18 @@ class InProcessRunner:
 
     def _report(self, trial: Trial, on_report: OnReport | None = None) -> Report:
         return self._task.report(
-            trial, comm=self._comm, on_report=on_report, progress=self._progress
+            trial,
+            comm=self._comm,
+            communicator=self.communicator,
+            on_report=on_report,
+            progress=self._progress,
         )
 
     def save_model(self, trial: Trial, path: Path) -> Path:
         """Write the model of a trial; return its file."""
         report = self._report(trial)
-        file: Path = self._train.save_model(trial.parameters, report, path)  # type: ignore[attr-defined]
+        with telling_failures(self.communicator):
+            file: Path = self._train.save_model(trial.parameters, report, path)  # type: ignore[attr-defined]
         return file
 
     def run_together(self, trials: Sequence[Trial]) -> list[TrialResult | None]:
@@ -183,68 +194,3 @@ class InProcessRunner:
             else TrialResult(check_metrics(metrics), reports=report.curve.points)
             for metrics, report in zip(found, reports, strict=True)
         ]
-
-
-# -- on all ranks of a copy -----------------------------------------------------------------------
-
-
-class SeveralRanksFailed(RuntimeError):
-    """A trial failed on a trainer with several ranks, which may be out of step now."""
-
-
-class RankGroupRunner:
-    """Runs trials on all ranks of the copy; for its rank 0, which takes the leases.
-
-    The other ranks wait for their trials in the tuple space, and not in a collective call of MPI,
-    which would take a core from those who work, and where nobody could tell them that the run ends.
-    `runner` runs a trial on this rank.
-    """
-
-    def __init__(self, ctx: Context, tags: Tags, runner: TrialRunner) -> None:
-        self._ctx = ctx
-        session = ctx.comm.bcast(uuid.uuid4().hex)
-        self._tags = [tags.point(ctx.copy_index, session, rank) for rank in range(1, ctx.comm.size)]
-        self._runner = runner
-        self.facts: dict[str, str] = getattr(runner, "facts", {})
-
-    def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
-        """Run a trial on every rank."""
-        for tag in self._tags:
-            self._ctx.tuples.tput(tag, trial)
-        result = self._runner(trial, _verdict_of_rank0(self._ctx, on_report))
-        _raise_if_failed(result, trial)
-        return result
-
-    def dismiss(self) -> None:
-        """Let the other ranks go."""
-        for tag in self._tags:
-            self._ctx.tuples.tput(tag, None)
-
-
-def follow_rank0(ctx: Context, tags: Tags, runner: TrialRunner) -> int:
-    """Run the trials that rank 0 of the copy runs; return how many it was."""
-    trials, session = 0, ctx.comm.bcast(None)
-    while True:
-        trial = ctx.tuples.tget(tags.point(ctx.copy_index, session, ctx.comm.rank))
-        if trial is None:
-            return trials
-        result = runner(trial, _verdict_of_rank0(ctx, None))
-        _raise_if_failed(result, trial)
-        trials += 1
-
-
-def _verdict_of_rank0(ctx: Context, on_report: OnReport | None) -> OnReport:
-    """Return an `on_report` by which all ranks go on or stop as the master has told rank 0."""
-
-    def report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
-        verdict = on_report(trial, step, metrics) if on_report is not None else True
-        goes_on: bool = ctx.comm.bcast(verdict)
-        return goes_on
-
-    return report
-
-
-def _raise_if_failed(result: TrialResult, trial: Trial) -> None:
-    # The other ranks may wait for this rank in a collective call: only a new start helps.
-    if result.reason:
-        raise SeveralRanksFailed(f"trial {trial.number} failed: {result.reason}\n{result.detail}")

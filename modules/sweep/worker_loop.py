@@ -24,7 +24,8 @@ from .messages import (
     SweepOrder,
     Tags,
 )
-from .runners import InProcessRunner, Limits, RankGroupRunner, Task, TrialRunner, follow_rank0
+from .rank_group import RankGroupRunner, follow_rank0
+from .runners import InProcessRunner, Limits, Task, TrialRunner
 
 if TYPE_CHECKING:
     from diel import Context

@@ -1,0 +1,229 @@
+"""Trials on all ranks of a trainer's copy: rank 0 takes them from the master, the others follow.
+
+::
+
+    rank 0   ── RunTrial, SaveModel, Renew, None ──>  each other rank    "point", rank
+             <── Ended, of the first two ───────────                     "ended", rank
+
+They speak through the tuple space, where a rank sleeps while it waits, and is told that the run
+ends. What a trial's function exchanges goes through communicators. A trial that fails on one rank
+fails on all: who waits in the `Communicator` hears of it there. When all have ended it they make a
+new one, in which no message of that trial can be, and go on with the next. A function that waits in
+MPI itself cannot be told: then the copy fails.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..trial import OnReport, Trial, TrialResult, failed_result
+from .messages import Tags
+from .runners import InProcessRunner
+
+if TYPE_CHECKING:
+    from diel import Context
+
+_SETTLING_S: Final = 2.0
+"""How long ranks wait for each other after a failure, where one may wait in MPI itself."""
+_SETTLING_NETWORKS_S: Final = 60.0
+"""The same for networks of ours: a rank may still compile, and hears of the failure afterwards."""
+
+
+class SeveralRanksFailed(RuntimeError):
+    """A trial failed on some ranks of a copy, and others have not ended it since."""
+
+
+@dataclass(frozen=True)
+class RunTrial:
+    """Run a trial; `may_be_stopped`: rank 0 says after each report whether it goes on."""
+
+    trial: Trial
+    may_be_stopped: bool
+
+
+@dataclass(frozen=True)
+class SaveModel:
+    """Write the model of a trial to a file whose name begins with `path`."""
+
+    trial: Trial
+    path: Path
+
+
+@dataclass(frozen=True)
+class Renew:
+    """Make a new communicator: the trial has failed, and all ranks have ended it."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a trial has ended on a rank; `reason` is empty unless it has failed there."""
+
+    reason: str
+    detail: str
+    is_consequence: bool
+
+
+class _RankOfGroup:
+    """What rank 0 and the others have in common."""
+
+    def __init__(self, ctx: Context, tags: Tags, runner: InProcessRunner) -> None:
+        self._ctx = ctx
+        self._runner = runner
+        self._renew()
+        mine = uuid.uuid4().hex if ctx.comm.rank == 0 else ""
+        session = self._communicator.gather_values(mine)[0]
+        ranks = range(1, ctx.comm.size)
+        self._points = {rank: tags.point(ctx.copy_index, session, rank) for rank in ranks}
+        self._ends = {rank: tags.ended(ctx.copy_index, session, rank) for rank in ranks}
+        self._settling_s = _SETTLING_NETWORKS_S if runner.trains_networks else _SETTLING_S
+
+    def _renew(self) -> None:
+        from dnn.distributed import communicator_of
+
+        self._communicator = self._runner.communicator = communicator_of(self._ctx.comm)
+
+    def _run(self, order: RunTrial, on_report: OnReport | None = None) -> TrialResult:
+        """Run a trial here; all ranks go on or stop as the master has told rank 0."""
+        import numpy as np
+
+        communicator = self._communicator
+
+        def report(trial: int, step: int, metrics: dict[str, Any]) -> bool:
+            goes_on = on_report is None or on_report(trial, step, metrics)
+            verdict = np.array([goes_on], np.int8)
+            communicator.broadcast(verdict)
+            return bool(verdict[0])
+
+        return self._runner(order.trial, report if order.may_be_stopped else None)
+
+    def _save(self, order: SaveModel) -> tuple[TrialResult, Path]:
+        """Train a trial's network once more; return its file too, which rank 0 has written."""
+        from diel.errors import RunStopped
+
+        try:
+            return TrialResult(), self._runner.save_model(order.trial, order.path)
+        except RunStopped:
+            raise
+        except Exception as error:
+            return failed_result(error), order.path
+
+
+class RankGroupRunner(_RankOfGroup):
+    """Runs trials on all ranks of the copy; for its rank 0, which takes the leases.
+
+    The other ranks call `follow_rank0`. `runner` runs a trial on this rank.
+    """
+
+    def __init__(self, ctx: Context, tags: Tags, runner: InProcessRunner) -> None:
+        super().__init__(ctx, tags, runner)
+        self.facts = runner.facts
+        self.saves_models = runner.saves_models
+
+    def __call__(self, trial: Trial, on_report: OnReport | None) -> TrialResult:
+        """Run a trial on every rank; its metrics are those of this one."""
+        order = RunTrial(trial, on_report is not None)
+        self._tell(order)
+        return self._settled(trial, self._run(order, on_report))
+
+    def save_model(self, trial: Trial, path: Path) -> Path:
+        """Write the model of a trial; return its file."""
+        order = SaveModel(trial, path)
+        self._tell(order)
+        result, file = self._save(order)
+        if reason := self._settled(trial, result).reason:
+            raise RuntimeError(reason)
+        return file
+
+    def dismiss(self) -> None:
+        """Let the other ranks go."""
+        self._tell(None)
+
+    def _tell(self, order: RunTrial | SaveModel | Renew | None) -> None:
+        for tag in self._points.values():
+            self._ctx.tuples.tput(tag, order)
+
+    def _settled(self, trial: Trial, mine: TrialResult) -> TrialResult:
+        """Return the result of all ranks when each has ended the trial: the first cause, if any."""
+        ends = {0: Ended(mine.reason, mine.detail, mine.is_consequence), **self._ends_of(mine)}
+        failed = {rank: end for rank, end in ends.items() if end.reason}
+        if not failed:
+            return mine
+        missing = [rank for rank in self._ends if rank not in ends]
+        causes = {rank: end for rank, end in failed.items() if not end.is_consequence} or failed
+        rank, cause = next(iter(causes.items()))
+        alike = len(causes) == len(self._ends) + 1 and len({e.reason for e in causes.values()}) == 1
+        reason = cause.reason if alike or cause.is_consequence else f"rank {rank}: {cause.reason}"
+        if missing:
+            raise SeveralRanksFailed(
+                f"trial {trial.number} failed: {reason}; rank {missing[0]} has not ended it "
+                f"{self._settling_s:g} s later: it may wait in MPI, where it cannot be told\n"
+                f"{cause.detail}"
+            )
+        self._tell(Renew())
+        self._renew()
+        return replace(mine, reason=reason, detail=cause.detail)
+
+    def _ends_of(self, mine: TrialResult) -> dict[int, Ended]:
+        """Return how the trial ended on the others; after a failure they have limited time."""
+        from diel.errors import TupleTimeout
+
+        ends: dict[int, Ended] = {}
+        deadline_s = time.monotonic() + self._settling_s if mine.reason else None
+        for rank, tag in self._ends.items():
+            left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+            try:
+                ends[rank] = self._ctx.tuples.tget(tag, timeout=left_s)
+            except TupleTimeout:
+                continue
+            if ends[rank].reason and deadline_s is None:
+                deadline_s = time.monotonic() + self._settling_s
+        return ends
+
+
+class _Follower(_RankOfGroup):
+    """A rank of the copy that does what rank 0 says."""
+
+    def follow(self) -> int:
+        """Run the trials that rank 0 runs, until it says that there are no more; return how many.
+
+        Raises
+        ------
+        SeveralRanksFailed
+            If a trial has failed here, and rank 0 does not end it.
+        """
+        from diel.errors import TupleTimeout
+
+        rank, trials = self._ctx.comm.rank, 0
+        ended = Ended("", "", False)
+        while True:
+            limit_s = self._settling_s if ended.reason else None
+            try:
+                order = self._ctx.tuples.tget(self._points[rank], timeout=limit_s)
+            except TupleTimeout:
+                raise SeveralRanksFailed(
+                    f"a trial failed on rank {rank}: {ended.reason}; rank 0 has not ended it "
+                    f"{limit_s:g} s later: it may wait in MPI, where it cannot be told\n"
+                    f"{ended.detail}"
+                ) from None
+            if order is None:
+                return trials
+            if isinstance(order, Renew):
+                ended = Ended("", "", False)
+                self._renew()
+                continue
+            if isinstance(order, SaveModel):
+                result, _ = self._save(order)
+            else:
+                result = self._run(order)
+                trials += 1
+            ended = Ended(result.reason, result.detail, result.is_consequence)
+            self._ctx.tuples.tput(self._ends[rank], ended)
+
+
+def follow_rank0(ctx: Context, tags: Tags, runner: InProcessRunner) -> int:
+    """Run the trials that rank 0 of the copy runs; return how many it was."""
+    return _Follower(ctx, tags, runner).follow()

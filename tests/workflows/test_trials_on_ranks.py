@@ -1,0 +1,97 @@
+"""Trials of trainers with several ranks: failures on one of them, and ranks that die."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from support import diel, journal, run_dir, workflow
+
+FUNCTIONS = """
+import os, signal
+import numpy as np
+
+def train(parameters, report):
+    rank, kind = report.comm.rank, parameters["kind"]
+    if kind == "both raise":
+        raise ValueError("on all ranks")
+    if kind in ("one raises", "one raises too") and rank == 1:
+        raise ValueError("in the middle")
+    if kind == "one dies" and rank == 1 and not os.path.exists(report.folder / "died"):
+        (report.folder / "died").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "one raises in MPI" and rank == 1:
+        raise ValueError("while rank 0 waits in MPI")
+    if kind == "one raises in MPI":
+        report.comm.Barrier()
+    ranks = np.ones(1)
+    report.communicator.sum(ranks)  # where the other rank waits
+    return {"score": float(ranks[0]), "rank": rank}
+"""
+SWEEP = """\
+[[module]]
+name = "master"
+function = "modules.master:run"
+[module.options]
+objective = "score"
+maximise = true
+space = {{ kind = {kinds} }}
+[[module]]
+name = "trainer"
+function = "modules.trainer:run"
+processes = 2
+options = {{ train = "./m.py:train" }}
+[[group]]
+name = "search"
+modules = ["master", "trainer"]
+"""
+
+
+def sweep(folder: Path, *kinds: str) -> Path:
+    return workflow(folder, SWEEP.format(kinds=json.dumps(kinds)), m=FUNCTIONS)
+
+
+def trials(folder: Path) -> list[dict[str, Any]]:
+    path = run_dir(folder) / "sweeps" / "search.master" / "trials.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return sorted(records, key=lambda one: one["trial"])
+
+
+def test_a_trial_that_fails_on_one_rank_fails_on_all_and_the_next_one_is_run(
+    tmp_path: Path,
+) -> None:
+    sweep(tmp_path, "fine", "one raises", "again", "both raise", "one raises too", "last")
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert finished.seconds < 30
+    found = trials(tmp_path)
+    failed, fine = [1, 3, 4], [0, 2, 5]
+    assert [one["trial"] for one in found if one["state"] == "failed"] == failed
+    assert [found[k]["metrics"] for k in fine] == [{"score": 2.0, "rank": 0}] * 3
+    assert found[1]["reason"] == found[4]["reason"] == "rank 1: ValueError: in the middle"
+    assert found[3]["reason"] == "ValueError: on all ranks"
+    log = (run_dir(tmp_path) / "logs" / "trainer.0.0.log").read_text()
+    assert 'raise ValueError("in the middle")' in log  # the traceback of rank 1
+    assert journal(tmp_path)[-1]["tuples_left"] == 0
+
+
+def test_a_copy_fails_whose_rank_cannot_be_told(tmp_path: Path) -> None:
+    """A function that waits in MPI itself: the run names the cause, and ends."""
+    sweep(tmp_path, "fine", "one raises in MPI", "last")
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "ValueError: while rank 0 waits in MPI" in finished.output
+    assert "m.py" in finished.output
+    assert finished.seconds < 30
+
+
+def test_a_sweep_goes_on_after_the_death_of_a_rank(tmp_path: Path) -> None:
+    sweep(tmp_path, "fine", "one dies", "last")
+    finished = diel("run", "w.toml", cwd=tmp_path)
+    assert finished.status == 1
+    assert "trial 1 was under way on trainer.0" in finished.stderr
+    assert f"diel run --resume {run_dir(tmp_path)} goes on" in finished.stderr
+    finished = diel("run", "--resume", str(run_dir(tmp_path)), cwd=tmp_path)
+    assert finished.status == 0, finished.output
+    assert [one["metrics"]["score"] for one in trials(tmp_path)] == [2.0] * 3
