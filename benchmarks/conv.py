@@ -231,7 +231,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         setup = str(Path(folder) / "setup.npz")
         nets = [name for name in conv_nets.NETS if wanted(name)]
-        conv_nets.write_setup(setup, 0, sorted({*nets, VGG}))
+        conv_nets.write_setup(setup, 0, {net: conv_nets.NETS[net] for net in sorted({*nets, VGG})})
         if nets:
             times = measure_steps(setup, pythons, nets, restarts, blocks)
             rows += [

@@ -1,15 +1,15 @@
-"""The networks of `conv`: what both contenders build, and from where they start.
+"""Networks of `conv` and `distributed`: what both contenders build, and from where they start.
 
 A network is a list of items: ``("conv", filters, window, stride, padding, bias)``, ``("norm",)``,
-``("relu",)``, ``("pool", window)``, ``("mean",)`` over the image, ``("flatten",)``,
-``("dense", units)``, ``("lstm", units)``, of which the last state goes on, and
+``("relu",)``, ``("sigmoid",)``, ``("pool", window)``, ``("mean",)`` over the image,
+``("flatten",)``, ``("dense", units)``, ``("lstm", units)``, of which the last state goes on, and
 ``("residual", items, items of the shortcut)``. Parameters stand in the order of the items, those of
 a body before those of its shortcut, as in PyTorch's state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,12 +111,16 @@ def shapes_of(net: Net) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield from walk(net.items, net.shape)
 
 
-def write_setup(path: Any, samples: int, names: list[str]) -> None:
+def bytes_of(net: Net) -> int:
+    """Return how many bytes all parameters of a network have, in float32."""
+    return 4 * sum(int(np.prod(shape)) for _, shape in shapes_of(net))
+
+
+def write_setup(path: Any, samples: int, nets: Mapping[str, Net]) -> None:
     """Write data and first parameters of some networks."""
     generator = np.random.default_rng(SEED)
     arrays: dict[str, Any] = {}
-    for name in names:
-        net = NETS[name]
+    for name, net in nets.items():
         rows = samples or net.batch * net.steps
         y = generator.integers(0, 10, rows)
         centres = generator.normal(size=(10, *net.shape))
@@ -161,6 +165,8 @@ def torch_layers(net: Net) -> Any:
                 layers.append(nn.BatchNorm2d(shape[0]))
             elif kind == "relu":
                 layers.append(nn.ReLU(inplace=True))
+            elif kind == "sigmoid":
+                layers.append(nn.Sigmoid())
             elif kind == "pool":
                 layers.append(nn.MaxPool2d(rest[0]))
                 shape = (shape[0], *(side // rest[0] for side in shape[1:]))
@@ -192,12 +198,13 @@ def torch_module(net: Net, given: Any, name: str) -> Any:
     import torch
 
     module = torch_layers(net)
+    # Dense layers of dnn have weights (inputs, units); recurrent ones are as PyTorch's.
+    dense = {id(one.weight) for one in module.modules() if isinstance(one, torch.nn.Linear)}
     with torch.no_grad():
         for i, parameter in enumerate(module.parameters()):
             value = given[f"{name}.{i}"]
-            # Dense layers of dnn have weights (inputs, units); recurrent ones are as PyTorch's.
-            of_dense = value.ndim == 2 and value.shape != tuple(parameter.shape)
-            parameter.copy_(torch.from_numpy(value.T.copy() if of_dense else value))
+            turned = value.T.copy() if id(parameter) in dense else value
+            parameter.copy_(torch.from_numpy(turned))
     return module
 
 
@@ -215,8 +222,8 @@ def dnn_layers(net: Net) -> list[Any]:
                 )
             elif kind == "norm":
                 layers.append(dnn.BatchNorm())
-            elif kind == "relu":
-                layers.append(dnn.Activation("relu"))
+            elif kind in ("relu", "sigmoid"):
+                layers.append(dnn.Activation(kind))
             elif kind == "pool":
                 layers.append(dnn.MaxPool2D(rest[0]))
             elif kind == "mean":
@@ -234,7 +241,7 @@ def dnn_layers(net: Net) -> list[Any]:
     return [dnn.Input(*net.shape), *build(net.items)]
 
 
-def dnn_model(net: Net, given: Any, name: str) -> Any:
+def dnn_model(net: Net, given: Any, name: str, **options: Any) -> Any:
     """Return the network as dnn's, with its first parameters."""
     import dnn
 
@@ -242,6 +249,7 @@ def dnn_model(net: Net, given: Any, name: str) -> Any:
         dnn_layers(net),
         optimizer=dnn.SGD(net.rate, momentum=0.9),
         seed=SEED,
+        **options,
     )
     for i, parameter in enumerate(model.parameters.values()):
         parameter[...] = given[f"{name}.{i}"]

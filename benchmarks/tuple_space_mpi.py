@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import harness
-import tuple_space_relay as relay
+import relay
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-import tuple_space_relay as relay
+import relay
 
 SERVER_RANK = 1
 RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")  # Open MPI, MPICH

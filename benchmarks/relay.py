@@ -1,16 +1,18 @@
-"""Between the referee and a contender of `tuple_space.py` that mpiexec starts.
+"""Between the referee of a benchmark and a contender that consists of ranks, or is a run of diel.
 
 ::
 
-    referee ── stdin ──> relay ── socket ──> one of the ranks
+    referee ── stdin ──> relay ── socket ──> a rank, or each of them
             <─ stdout ──       <────────────
 
 mpiexec gives no rank the end of its standard input reliably, and ``diel run`` gives its ranks none.
+Ranks that wait for their next task sleep on their socket, whatever started them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import subprocess
@@ -25,13 +27,16 @@ import harness
 SOCKET = "socket"
 
 
-def relay(command: Callable[[Path], Sequence[str | Path]]) -> None:
+def relay(command: Callable[[Path], Sequence[str | Path]], ranks: int = 1) -> None:
     """Start a contender, and pass on the referee's tasks and its answers.
 
     Parameters
     ----------
     command : callable
-        Receives a folder that lives as long as the contender, in which its rank finds `SOCKET`.
+        Receives a folder that lives as long as the contender, in which its ranks find `SOCKET`.
+    ranks : int
+        How many of them answer. The answer of one is passed on as it is, those of several as
+        ``{"ranks": [...]}``, in the order in which they have connected.
 
     Raises
     ------
@@ -42,7 +47,7 @@ def relay(command: Callable[[Path], Sequence[str | Path]]) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(folder / SOCKET))
-        listener.listen()
+        listener.listen(ranks)
         log = folder / "log"
         process = subprocess.Popen(
             command(folder),
@@ -52,20 +57,24 @@ def relay(command: Callable[[Path], Sequence[str | Path]]) -> None:
             stderr=subprocess.STDOUT,
         )
         stack.callback(process.wait)
-        rank = stack.enter_context(_accept(listener, process, log))
-        lines = stack.enter_context(rank.makefile("rw"))
+        lines = []
+        for _ in range(ranks):
+            rank = stack.enter_context(_accept(listener, process, log))
+            lines.append(stack.enter_context(rank.makefile("rw")))
         for task in sys.stdin:
-            lines.write(task)
-            lines.flush()
-            answer = lines.readline()
-            if not answer:
+            for line in lines:
+                line.write(task)
+                line.flush()
+            answers = [line.readline() for line in lines]
+            if not all(answers):
                 process.wait()
                 raise RuntimeError(log.read_text())
-            print(answer, end="", flush=True)
+            together = {"ranks": [json.loads(answer) for answer in answers]}
+            print(json.dumps(together) if ranks > 1 else answers[0].rstrip("\n"), flush=True)
 
 
 def answer(path: str, work: Callable[..., dict[str, Any]]) -> None:
-    """Be the rank at the other end: answer each task until there are no more."""
+    """Be a rank at the other end: answer each task until there are no more."""
     with socket.socket(socket.AF_UNIX) as relay_socket:
         relay_socket.connect(path)
         with relay_socket.makefile("r") as tasks, relay_socket.makefile("w") as answers:
@@ -79,7 +88,7 @@ def environment() -> dict[str, str]:
 
 
 def _accept(listener: socket.socket, process: subprocess.Popen[bytes], log: Path) -> socket.socket:
-    """Wait for the rank to connect, as long as its process lives."""
+    """Wait for a rank to connect, as long as its process lives."""
     listener.settimeout(0.2)
     while True:
         try:

@@ -1,0 +1,203 @@
+"""What a rank of each contender of `distributed` does, and how its ranks are started.
+
+``dnn``
+    `dnn.NeuralNetwork` with ``parallel=DataParallel(...)`` under mpiexec.
+``torch``
+    ``DistributedDataParallel`` with gloo under torchrun.
+``mpi``
+    ``Allreduce`` of mpi4py under mpiexec, and nothing else.
+
+Each is there with two ranks, and ``dnn`` and ``torch`` with one, which trains alone. A rank waits
+for its next task on a socket, so whoever does not have its turn takes no processor time. All
+arrays are of float32, and a rank has one thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import conv_nets
+import launching
+import numpy as np
+import relay
+
+BATCH = 100
+"""Rows of a rank in a step."""
+_MLP: list[conv_nets.Item] = [*(("dense", 528), ("sigmoid",)) * 4, ("dense", 10)]
+NETS: Mapping[str, conv_nets.Net] = {
+    "mlp": conv_nets.Net((784,), BATCH, _MLP, 0.005, 40),
+    "lenet": conv_nets.NETS["lenet5_step"],
+}
+
+
+def command(name: str, ranks: int, setup: str, folder: Path) -> list[str | Path]:
+    """Return the line that starts the ranks of a contender, as its users start them."""
+    script = Path(__file__).with_name("distributed.py")
+    line = [sys.executable]
+    if ranks > 1 and name == "torch":
+        run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        line = [*line, *run]
+    elif ranks > 1:
+        line = [*launching.mpiexec(ranks), *line]
+    given = f"{setup}:{folder / relay.SOCKET}"
+    return [*line, script, "--worker", f"rank {name} {ranks}", "--setup", given]
+
+
+def be_rank(name: str, ranks: int, setup: str, socket: str) -> None:
+    """Be a rank of a contender until there are no more tasks."""
+    rank = {"dnn": DnnRank, "torch": TorchRank, "mpi": MpiRank}[name](ranks, setup)
+    relay.answer(socket, lambda task, **given: getattr(rank, task)(**given))
+    rank.close()
+
+
+def timed_exchange(exchange: Callable[[Any], object], size: int, times: int) -> dict[str, Any]:
+    """Time an exchange that adds up an array of so many bytes in place; check it first.
+
+    The arrays are zeros: sums of anything else would grow from one time to the next.
+    """
+    array = np.ones(size // 4, "f4")
+    exchange(array)  # it also lets the ranks begin together
+    if not (array == array[0]).all() or array[0] < 2:
+        raise RuntimeError(f"the sum over the ranks of ones is {array}")
+    array[...] = 0
+    exchange(array)
+    began = time.perf_counter()
+    for _ in range(times):
+        exchange(array)
+    return {"seconds": (time.perf_counter() - began) / times}
+
+
+class DnnRank:
+    """Trains with dnn."""
+
+    def __init__(self, ranks: int, setup: str) -> None:
+        self.ranks = ranks
+        self.given = np.load(setup)
+        self.models: dict[tuple[str, bool], Any] = {}
+        self.communicator = None
+        if ranks > 1:
+            from dnn.distributed import communicator_of
+            from mpi4py import MPI
+
+            self.communicator = communicator_of(MPI.COMM_WORLD)
+
+    def train(self, net: str, together: bool = True) -> dict[str, Any]:
+        """Train an epoch; alone, on rows of its own, unless all ranks train together."""
+        known, together = NETS[net], together and self.ranks > 1
+        if (net, together) not in self.models:
+            options = {}
+            if together:
+                from dnn import DataParallel
+
+                options["parallel"] = DataParallel(self.communicator)
+            self.models[net, together] = conv_nets.dnn_model(known, self.given, net, **options)
+        ranks = self.ranks if together else 1
+        rows = slice(None, ranks * BATCH * known.steps)
+        x, y = self.given[f"{net}.x"][rows], self.given[f"{net}.y"][rows]
+        history = self.models[net, together].fit(
+            x, y, epochs=1, batch_size=ranks * BATCH, progress=False
+        )
+        seconds = history.training_time_s / history.steps
+        return {"seconds": seconds, "loss": history.loss[-1]}
+
+    def exchange(self, size: int, times: int) -> dict[str, Any]:
+        assert self.communicator is not None
+        return timed_exchange(self.communicator.sum, size, times)
+
+    def traffic(self, scheme: str) -> dict[str, Any]:
+        """Train the digits; return what this rank has sent, and the accuracy."""
+        raise NotImplementedError(scheme)
+
+    def close(self) -> None:
+        pass
+
+
+class TorchRank:
+    """Trains with PyTorch."""
+
+    def __init__(self, ranks: int, setup: str) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self.ranks, self.rank = ranks, 0
+        self.given = np.load(setup)
+        self.modules: dict[str, tuple[Any, Any]] = {}
+        self.epochs: dict[str, int] = {}
+        if ranks > 1:
+            torch.distributed.init_process_group("gloo")
+            self.rank = torch.distributed.get_rank()
+
+    def train(self, net: str, together: bool = True) -> dict[str, Any]:
+        """Train an epoch; without an exchange of gradients unless all ranks train together."""
+        import contextlib
+
+        import torch
+
+        from dnn import batches
+
+        known = NETS[net]
+        if net not in self.modules:
+            module = conv_nets.torch_module(known, self.given, net)
+            if self.ranks > 1:
+                module = torch.nn.parallel.DistributedDataParallel(module)
+            optimizer = torch.optim.SGD(module.parameters(), known.rate, momentum=0.9, fused=True)
+            self.modules[net] = module, optimizer
+        module, optimizer = self.modules[net]
+        epoch = self.epochs.get(net, 0)
+        self.epochs[net] = epoch + 1
+        x = torch.from_numpy(self.given[f"{net}.x"])
+        y = torch.from_numpy(self.given[f"{net}.y"])
+        mine = slice(self.rank * BATCH, (self.rank + 1) * BATCH)
+        samples, size = known.steps * self.ranks * BATCH, self.ranks * BATCH
+        orders = [
+            torch.from_numpy(rows[mine]) for rows in batches(samples, size, conv_nets.SEED, epoch)
+        ]
+        criterion = torch.nn.CrossEntropyLoss()
+        total = torch.zeros(())
+        exchanging = contextlib.nullcontext
+        if self.ranks > 1 and not together:
+            exchanging = module.no_sync
+        began = time.perf_counter()
+        for rows in orders:
+            optimizer.zero_grad(set_to_none=True)
+            with exchanging():
+                loss = criterion(module(x[rows]), y[rows])
+                loss.backward()
+            optimizer.step()
+            total += loss.detach()
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds / len(orders), "loss": total.item() / len(orders)}
+
+    def exchange(self, size: int, times: int) -> dict[str, Any]:
+        import torch
+
+        def sum_up(array: Any) -> None:
+            torch.distributed.all_reduce(torch.from_numpy(array))
+
+        return timed_exchange(sum_up, size, times)
+
+    def close(self) -> None:
+        import torch
+
+        if self.ranks > 1:
+            torch.distributed.destroy_process_group()
+
+
+class MpiRank:
+    """Adds up arrays with MPI's own routine."""
+
+    def __init__(self, ranks: int, setup: str) -> None:
+        del ranks, setup
+        from mpi4py import MPI
+
+        self.comm, self.in_place = MPI.COMM_WORLD, MPI.IN_PLACE
+
+    def exchange(self, size: int, times: int) -> dict[str, Any]:
+        return timed_exchange(lambda array: self.comm.Allreduce(self.in_place, array), size, times)
+
+    def close(self) -> None:
+        pass
