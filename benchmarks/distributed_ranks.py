@@ -80,8 +80,9 @@ class DnnRank:
         self.models: dict[tuple[str, bool], Any] = {}
         self.communicator = None
         if ranks > 1:
-            from dnn.distributed import communicator_of
             from mpi4py import MPI
+
+            from dnn.distributed import communicator_of
 
             self.communicator = communicator_of(MPI.COMM_WORLD)
 

@@ -1,9 +1,9 @@
 """How well training on many ranks scales: computed from what was measured on few.
 
-The pure half of `scaling`. A step of N ranks, each with as many rows as one alone, takes as long as
-the slowest of N computes, and what of the exchange does not go on behind that. Costs of an exchange
-are those of the usual model of messages, in which one of n bytes takes ``latency + n / bandwidth``;
-ranks of one node share one link to the others.
+`scaling` measures the costs and draws what follows from them. A step of N ranks, each with as many
+rows as one alone, takes as long as the slowest of N computes, and what of the exchange does not go
+on behind that. Costs of an exchange are those of the usual model of messages, in which one of n
+bytes takes ``latency + n / bandwidth``; ranks of one node share one link to the others.
 
 References
 ----------
@@ -76,9 +76,9 @@ class Training:
 
 
 def slowest(ranks: int, spread: float) -> float:
-    """Return the median-based expectation of the largest of N step times, in medians.
+    """Return how many times the median the largest of N step times is to be expected.
 
-    For a log-normal distribution, by Blom's approximation of normal order statistics.
+    Of a log-normal distribution, with Blom's approximation of the largest of N normal values.
     """
     return math.exp(spread * _largest_normal(ranks))
 
@@ -146,7 +146,9 @@ def hierarchical(size: float, machine: Machine, ranks: int) -> float:
     """Seconds of a sum in two levels: rings within nodes, and what is fastest between them."""
     together, nodes = _levels(machine, ranks)
     node = 2 * (together - 1) * machine.inside.seconds(size / together)
-    flat = replace(machine, inside=machine.between, node_ranks=1)
+    # All ranks of a node at once, each on its part: they share the link, and the additions.
+    added = together * machine.added_bytes_per_s
+    flat = Machine(machine.between, machine.between, 1, added)
     between = fastest(size, flat, nodes) if nodes > 1 else 0.0
     return node + _added_once(size, machine, together) + between
 
