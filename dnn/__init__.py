@@ -67,8 +67,8 @@ _PUBLIC = {
     "model": "History NeuralNetwork TrainingParameters",
     "nets": "alexnet densenet121 lenet5 mlp resnet18 resnet50 vgg16",
     "optimizers": """
-        LARS SGD AdaGrad Adam AdamW Cosine GradientDescent GrowingBatch Muon OneCycle Optimizer
-        RMSProp StepDecay WarmUp
+        LARS SGD AdaGrad Adam AdamW Cosine GradientDescent GrowingBatch Muon NAdam OneCycle
+        Optimizer RMSProp StepDecay WarmUp
     """,
     "optimizers.minimization": "minimize",
     "penalties": "L1 L2 Penalty",

@@ -45,14 +45,17 @@ def _input(inputs: Image) -> Input:
 
 @explains_arguments
 def mlp(
-    inputs: int, hidden: Sequence[int], outputs: int, activation: str = "sigmoid"
+    inputs: int | Sequence[int],
+    hidden: Sequence[int],
+    outputs: int,
+    activation: str = "sigmoid",
 ) -> list[Layer]:
     """Return the layers of a multilayer perceptron.
 
     Parameters
     ----------
-    inputs : int
-        Attributes of a sample.
+    inputs : int or sequence of int
+        Attributes of a sample, or its shape: then it is flattened first.
     hidden : sequence of int
         Units of each hidden layer; empty for a linear model.
     outputs : int
@@ -67,10 +70,18 @@ def mlp(
     Raises
     ------
     ConfigurationError
-        If the activation is unknown or a number of units is less than 1.
+        If the activation is unknown, a number of units is less than 1, or `inputs` is no shape.
     """
     initializer = "he_uniform" if activation in RECTIFIERS else "glorot_uniform"
-    layers: list[Layer] = [Input(inputs)]
+    lengths = inputs if isinstance(inputs, Sequence) else [inputs]
+    try:
+        shape = [operator.index(length) for length in lengths]
+    except (TypeError, ValueError):
+        message = f"inputs must be a number of attributes or a shape, not {inputs!r}"
+        raise ConfigurationError(f"mlp: {message}") from None
+    layers: list[Layer] = [Input(*shape)]
+    if len(shape) > 1:
+        layers.append(Flatten())
     for units in hidden:
         layers += [FullyConnected(units, initializer=initializer), Activation(activation)]
     return [*layers, FullyConnected(outputs)]

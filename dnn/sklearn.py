@@ -27,13 +27,12 @@ from dnn.errors import (
     ConfigurationError,
     MissingDependencyError,
     explains_arguments,
-    unknown_name,
 )
 from dnn.layers import Layer
 from dnn.losses import Loss
 from dnn.model import NeuralNetwork
 from dnn.nets import mlp
-from dnn.optimizers import SGD, AdaGrad, Adam, AdamW, Optimizer, RMSProp
+from dnn.optimizers import Optimizer, optimizer_of
 from dnn.training.history import History
 
 try:
@@ -46,14 +45,6 @@ except ImportError as error:
     ) from error
 
 __all__ = ["DNNClassifier", "DNNRegressor"]
-
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "adagrad": AdaGrad,
-    "adam": Adam,
-    "adamw": AdamW,
-    "rmsprop": RMSProp,
-    "sgd": SGD,
-}
 
 
 @dataclass(eq=False, repr=False)
@@ -105,12 +96,8 @@ class _DNN(BaseEstimator):  # type: ignore[misc]
         return model
 
     def _optimizer(self) -> Optimizer:
-        if isinstance(self.optimizer, Optimizer):
-            return self.optimizer
-        if self.optimizer not in OPTIMIZERS:
-            raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
-        make: Callable[..., Optimizer] = OPTIMIZERS[self.optimizer]
-        return make(self.learning_rate, weight_decay=self.weight_decay)
+        settings = {"learning_rate": self.learning_rate, "weight_decay": self.weight_decay}
+        return optimizer_of(self.optimizer, **settings)
 
     def _samples(self, x: npt.ArrayLike) -> Array:
         check_is_fitted(self, "model_")
@@ -131,7 +118,7 @@ class DNNClassifier(ClassifierMixin, _DNN):  # type: ignore[misc]
     layers : callable (inputs: int, outputs: int) -> sequence of Layer, optional
         Makes another network; then `hidden` and `activation` say nothing.
     optimizer : str or Optimizer
-        ``"adagrad"``, ``"adam"``, ``"adamw"``, ``"rmsprop"`` or ``"sgd"``, with `learning_rate` and
+        A name of `dnn.optimizers.OPTIMIZERS`, such as ``"adam"``, with `learning_rate` and
         `weight_decay`; an `Optimizer` has its own.
     learning_rate, weight_decay : float
     batch_size, epochs : int

@@ -14,8 +14,15 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "sgd": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": False, "decoupled": False},
     "adam": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
     "adamw": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
-    "rmsprop": {"learning_rate": 0.01, "momentum": 0.0, "smoothing": 0.99, "epsilon": 1e-8},
-    "adagrad": {"learning_rate": 0.01, "epsilon": 1e-10},
+    "nadam": {
+        **{"learning_rate": 0.002, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+        **{"momentum_decay": 0.004, "decoupled": False},
+    },
+    "rmsprop": {
+        **{"learning_rate": 0.01, "momentum": 0.0, "smoothing": 0.99, "epsilon": 1e-8},
+        "decoupled": False,
+    },
+    "adagrad": {"learning_rate": 0.01, "epsilon": 1e-10, "decoupled": False},
     "lars": {"learning_rate": 1.0, "momentum": 0.9, "trust": 0.001},
     "muon": {"learning_rate": 0.02, "momentum": 0.95, "nesterov": True},
 }
@@ -29,6 +36,7 @@ _GOES_WITH: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         "decoupled",
         "beta1",
         "beta2",
+        "momentum_decay",
         "smoothing",
         "epsilon",
         "trust",
@@ -48,17 +56,24 @@ class Hyperparameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "lars", "muon"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lars", "muon"] = (
+        "sgd"
+    )
     learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False)
     weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     momentum: float | None = Field(None, ge=0, lt=1, description="of sgd, rmsprop, lars, muon")
     nesterov: bool | None = Field(None, description="of sgd and muon")
-    decoupled: bool | None = Field(None, description="weight decay that velocities do not see; sgd")
-    beta1: float | None = Field(None, ge=0, lt=1, description="of adam and adamw")
-    beta2: float | None = Field(None, ge=0, lt=1, description="of adam and adamw")
+    decoupled: bool | None = Field(
+        None, description="weight decay apart; of sgd, nadam, rmsprop, adagrad"
+    )
+    beta1: float | None = Field(None, ge=0, lt=1, description="of adam, adamw and nadam")
+    beta2: float | None = Field(None, ge=0, lt=1, description="of adam, adamw and nadam")
+    momentum_decay: float | None = Field(
+        None, ge=0, allow_inf_nan=False, description="of nadam, how fast its momentum grows"
+    )
     smoothing: float | None = Field(None, ge=0, lt=1, description="of rmsprop")
     epsilon: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="of adam, adamw, rmsprop, adagrad"
+        None, gt=0, allow_inf_nan=False, description="of adam, adamw, nadam, rmsprop, adagrad"
     )
     trust: float | None = Field(None, gt=0, allow_inf_nan=False, description="of lars")
     schedule: Literal["constant", "cosine", "one_cycle", "step"] = "constant"
@@ -243,17 +258,19 @@ def optimizer_of(wanted: Hyperparameters | Sequence[Hyperparameters], rows: int)
 
     `rows` are those of an epoch: schedules count steps.
     """
-    from dnn import LARS, SGD, AdaGrad, Adam, AdamW, Muon, RMSProp
+    from dnn import LARS, SGD, AdaGrad, Adam, AdamW, Muon, NAdam, RMSProp
 
     kinds: dict[str, Callable[..., Optimizer]] = {
         "sgd": SGD,
         "adam": Adam,
         "adamw": AdamW,
+        "nadam": NAdam,
         "rmsprop": RMSProp,
         "adagrad": AdaGrad,
         "lars": LARS,
         "muon": Muon,
     }
+
     first = wanted if isinstance(wanted, Hyperparameters) else wanted[0]
     settings: dict[str, Any] = {}
     average = ("average",) if first.average else ()

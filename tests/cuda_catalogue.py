@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from operation_cases import FORMULAS
 
-from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp
+from dnn import SGD, AdaGrad, Adam, AdamW, NAdam, RMSProp
 from dnn.backend.cuda import classification, formulas, gathers, noise
 from dnn.backend.cuda.formulas import (
     ADAM_COEFFICIENTS,
@@ -42,6 +42,7 @@ OPTIMIZERS = [
     *(RMSProp(momentum=x, weight_decay=y) for x in (0.0, 0.9) for y in (0.0, 0.1)),
     *(Adam(weight_decay=x) for x in (0.0, 0.1)),
     AdamW(),
+    NAdam(weight_decay=0.1, decoupled=True),
 ]
 FLOATS = ("f2", "f4", "f8")
 BFLOAT16 = (("f4", "u2"), ("u2", "f4"))

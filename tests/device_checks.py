@@ -20,6 +20,7 @@ OPTIMIZERS = [
     dnn.RMSProp(0.01, momentum=0.5),
     dnn.Adam(0.01, weight_decay=0.01),
     dnn.AdamW(0.01, weight_decay=0.1),
+    dnn.NAdam(0.01),
 ]
 
 

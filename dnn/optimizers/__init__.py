@@ -1,14 +1,15 @@
 """Optimizers: from gradients to the next parameters, from simple to hard.
 
-`descent` has SGD (plain, with momentum, Nesterov's), AdaGrad, RMSProp, Adam and AdamW,
-`parameter_rule` LARS and Muon. These and `optimizer` and `rule` say how to write another one;
-clipping and `schedules` go with any.
+`descent` has SGD (plain, with momentum, Nesterov's), AdaGrad and RMSProp, `adam` Adam, AdamW and
+NAdam, `parameter_rule` LARS and Muon. These and `optimizer` and `rule` say how to write another
+one; clipping and `schedules` go with any.
 """
 
 from typing import Any
 
 from dnn.errors import ConfigurationError, unknown_name
-from dnn.optimizers.descent import SGD, AdaGrad, Adam, AdamW, GradientDescent, RMSProp
+from dnn.optimizers.adam import Adam, AdamW, NAdam
+from dnn.optimizers.descent import SGD, AdaGrad, GradientDescent, RMSProp
 from dnn.optimizers.optimizer import BLOCK, Block, Optimizer
 from dnn.optimizers.parameter_rule import LARS, Muon, ParameterRule
 from dnn.optimizers.rule import Rule
@@ -40,6 +41,7 @@ __all__ = [
     "GradientDescent",
     "GrowingBatch",
     "Muon",
+    "NAdam",
     "OneCycle",
     "Optimizer",
     "ParameterRule",
@@ -59,6 +61,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "adamw": AdamW,
     "lars": LARS,
     "muon": Muon,
+    "nadam": NAdam,
     "rmsprop": RMSProp,
     "sgd": SGD,
 }

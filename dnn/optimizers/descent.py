@@ -1,4 +1,4 @@
-"""The optimizers that come with dnn, each a formula, from simple to hard."""
+"""SGD, AdaGrad and RMSProp, each a formula, from simple to hard."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from dnn.backend import Array, Ops, Step
 from dnn.errors import ConfigurationError
 from dnn.graph.node import Node
-from dnn.graph.operations.arithmetic import Multiply, Subtract, sqrt
+from dnn.graph.operations.arithmetic import Subtract, sqrt
 from dnn.optimizers.optimizer import Hyperparameter
 from dnn.optimizers.rule import Rule
-from dnn.parameters import FlatBuffer, Segment
+from dnn.parameters import FlatBuffer
 
-__all__ = ["SGD", "AdaGrad", "Adam", "AdamW", "GradientDescent", "RMSProp"]
+__all__ = ["SGD", "AdaGrad", "GradientDescent", "RMSProp"]
 
 
 class SGD(Rule):
@@ -28,9 +28,8 @@ class SGD(Rule):
         w <- w - learning_rate v                        or, Nesterov's,
         w <- w - learning_rate (d + momentum v)
 
-    Decoupled weight decay [2]_ passes by the velocity: then ``d`` is ``g``, and before the step::
-
-        w <- (1 - learning_rate weight_decay) w
+    Decoupled weight decay [2]_ passes by the velocity: then ``d`` is ``g``, and ``w`` becomes
+    smaller before the step, as in `Rule`.
 
     Parameters
     ----------
@@ -53,8 +52,7 @@ class SGD(Rule):
     .. [1] Sutskever et al., On the importance of initialization and momentum in deep learning,
        2013, equations 1 to 4, with the learning rate outside the velocity and Nesterov's
        parameters counted from where the gradient is taken.
-    .. [2] Loshchilov and Hutter, Decoupled weight decay regularization, 2019, algorithm 1, with
-       the learning rate as a factor of the decay.
+    .. [2] Loshchilov and Hutter, Decoupled weight decay regularization, 2019, algorithm 1.
     """
 
     def __init__(
@@ -73,20 +71,6 @@ class SGD(Rule):
         if self.nesterov and not self.is_on("momentum"):
             raise ConfigurationError("SGD: nesterov needs a momentum above 0")
         self.state_names = ("velocity",) if self.is_on("momentum") else ()
-
-    def prepare(
-        self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
-    ) -> list[Step]:
-        """Compute ``1 - learning_rate weight_decay``, where weight decay is decoupled."""
-        if not self.decoupled:
-            return []
-        rate, decay = scalars["learning_rate"], scalars["weight_decay"]
-        one, keep = (ops.asarray(np.ones(x, rate.dtype)) for x in ((), rate.shape))
-        scalars["keep"] = keep
-        return [
-            ops.elementwise(Multiply.formula, (rate, decay), keep),
-            ops.elementwise(Subtract.formula, (one, keep), keep),
-        ]
 
     def rule(
         self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
@@ -136,6 +120,8 @@ class AdaGrad(Rule):
     learning_rate : float, positive
     epsilon : float, positive
     weight_decay : float, not negative
+    decoupled : bool
+        Whether weight decay is decoupled, as in `Rule`: then ``d`` is ``g``.
     **options
         As in `Optimizer`.
 
@@ -152,9 +138,11 @@ class AdaGrad(Rule):
         learning_rate: Hyperparameter = 0.01,
         epsilon: Hyperparameter = 1e-10,
         weight_decay: Hyperparameter = 0.0,
+        decoupled: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, **options)
+        self.decoupled = bool(decoupled)
         self.hyperparameter("epsilon", epsilon, above=0.0)
 
     def rule(
@@ -183,6 +171,8 @@ class RMSProp(Rule):
     epsilon : float, positive
     momentum : float, in 0 .. 1 without 1
     weight_decay : float, not negative
+    decoupled : bool
+        Whether weight decay is decoupled, as in `Rule`: then ``d`` is ``g``.
     **options
         As in `Optimizer`.
 
@@ -198,9 +188,11 @@ class RMSProp(Rule):
         epsilon: Hyperparameter = 1e-8,
         momentum: Hyperparameter = 0.0,
         weight_decay: Hyperparameter = 0.0,
+        decoupled: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, **options)
+        self.decoupled = bool(decoupled)
         self.hyperparameter("smoothing", smoothing, 0.0, below=1.0)
         self.hyperparameter("epsilon", epsilon, above=0.0)
         self.hyperparameter("momentum", momentum, 0.0, below=1.0)
@@ -212,8 +204,10 @@ class RMSProp(Rule):
         """Compute ``1 - smoothing``."""
         smoothing = scalars["smoothing"]
         one = ops.asarray(np.ones((), smoothing.dtype))
-        scalars["complement"] = ops.asarray(np.ones(smoothing.shape, smoothing.dtype))
-        return [ops.elementwise(Subtract.formula, (one, smoothing), scalars["complement"])]
+        complement = ops.asarray(np.ones(smoothing.shape, smoothing.dtype))
+        scalars["complement"] = complement
+        steps = super().prepare(ops, scalars, state)
+        return [*steps, ops.elementwise(Subtract.formula, (one, smoothing), complement)]
 
     def rule(
         self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
@@ -225,108 +219,3 @@ class RMSProp(Rule):
             return {"w": w - scalars["learning_rate"] * moved, "squares": s}
         v = scalars["momentum"] * state["velocity"] + moved
         return {"w": w - scalars["learning_rate"] * v, "squares": s, "velocity": v}
-
-
-class Adam(Rule):
-    """Adam with weight decay.
-
-    ::
-
-        d <- g + weight_decay w
-        m <- beta1 m + (1 - beta1) d
-        s <- beta2 s + (1 - beta2) d^2
-        w <- w - learning_rate m / (1 - beta1^t) / (sqrt(s / (1 - beta2^t)) + epsilon)
-
-    in the t-th step.
-
-    Parameters
-    ----------
-    learning_rate : float, positive
-    beta1, beta2 : float, in 0 .. 1 without 1
-    epsilon : float, positive
-    weight_decay : float, not negative
-    **options
-        As in `Optimizer`.
-
-    References
-    ----------
-    .. [1] Kingma and Ba, Adam: a method for stochastic optimization, 2015, algorithm 1.
-    """
-
-    state_names = ("mean", "squares")
-
-    def __init__(
-        self,
-        learning_rate: Hyperparameter = 0.001,
-        beta1: Hyperparameter = 0.9,
-        beta2: Hyperparameter = 0.999,
-        epsilon: Hyperparameter = 1e-8,
-        weight_decay: Hyperparameter = 0.0,
-        **options: Any,
-    ) -> None:
-        super().__init__(learning_rate, weight_decay, **options)
-        self.hyperparameter("beta1", beta1, 0.0, below=1.0)
-        self.hyperparameter("beta2", beta2, 0.0, below=1.0)
-        self.hyperparameter("epsilon", epsilon, above=0.0)
-
-    def prepare(
-        self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
-    ) -> list[Step]:
-        """Count the step, and compute what all blocks need from its number."""
-        like = scalars["beta1"]
-        made = {
-            name: ops.asarray(np.ones(like.shape, like.dtype))
-            for name in ("complement1", "complement2", "step_size", "correction", "keep")
-        }
-        # The powers in float64: 1 - 0.999^t has lost four of float32's seven digits.
-        power = ops.asarray(np.ones(like.shape, np.float64))
-        count = state["count"] = FlatBuffer([Segment("count", (), 0)], np.int64, ops)
-        given = (scalars[name] for name in ("learning_rate", "beta1", "beta2", "weight_decay"))
-        arguments = (count["count"], *given, power, *made.values())
-        scalars.update(made)
-        return [(ops.adam_coefficients, arguments)]
-
-    def rule(
-        self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]
-    ) -> Mapping[str, Node]:
-        """Return the formula, with what `prepare` has computed from the number of the step."""
-        s = scalars["beta2"] * state["squares"] + scalars["complement2"] * (g * g)
-        m = scalars["beta1"] * state["mean"] + scalars["complement1"] * g
-        root = sqrt(s) / scalars["correction"] + scalars["epsilon"]
-        return {"squares": s, "mean": m, "w": w - scalars["step_size"] * (m / root)}
-
-
-class AdamW(Adam):
-    """Adam whose weight decay passes by its averages.
-
-    ::
-
-        w <- (1 - learning_rate weight_decay) w
-
-    comes before the step of `Adam` without weight decay.
-
-    Parameters
-    ----------
-    learning_rate, beta1, beta2, epsilon, weight_decay
-        As in `Adam`.
-    **options
-        As in `Optimizer`.
-
-    References
-    ----------
-    .. [1] Loshchilov and Hutter, Decoupled weight decay regularization, 2019, algorithm 2, with
-       the learning rate as a factor of the decay.
-    """
-
-    decoupled = True
-
-    def __init__(
-        self,
-        learning_rate: Hyperparameter = 0.001,
-        beta1: Hyperparameter = 0.9,
-        beta2: Hyperparameter = 0.999,
-        epsilon: Hyperparameter = 1e-8,
-        weight_decay: Hyperparameter = 0.01,
-        **options: Any,
-    ) -> None:
-        super().__init__(learning_rate, beta1, beta2, epsilon, weight_decay, **options)

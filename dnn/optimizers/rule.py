@@ -36,6 +36,7 @@ from dnn.backend.formula_numpy import is_condition, number_text
 from dnn.errors import ConfigurationError
 from dnn.graph.gradients import topological_order
 from dnn.graph.node import CONSTANT, Node, variable
+from dnn.graph.operations.arithmetic import Multiply, Subtract
 from dnn.graph.operations.elementwise import Elementwise
 from dnn.graph.plan import Arena
 from dnn.optimizers.optimizer import Block, Optimizer
@@ -56,13 +57,35 @@ class Rule(Optimizer):
     Attributes
     ----------
     decoupled : bool
-        Weight decay makes the parameters smaller instead, by ``scalars["keep"]``, which `prepare`
-        then has to add.
+        Weight decay [1]_ makes the parameters smaller instead, before the step::
+
+            w <- (1 - learning_rate weight_decay) w
+
+        by ``scalars["keep"]``, which `prepare` adds.
+
+    References
+    ----------
+    .. [1] Loshchilov and Hutter, Decoupled weight decay regularization, 2019, algorithm 1, with
+       the learning rate as a factor of the decay.
     """
 
     decoupled = False
     _arena: Arena
     _formulas: dict[bool, UpdateFormula]
+
+    def prepare(
+        self, ops: Ops, scalars: dict[str, Array], state: dict[str, FlatBuffer]
+    ) -> list[Step]:
+        """Compute ``1 - learning_rate weight_decay``, where weight decay is decoupled."""
+        if not self.decoupled:
+            return []
+        rate, decay = scalars["learning_rate"], scalars["weight_decay"]
+        one, keep = (ops.asarray(np.ones(x, rate.dtype)) for x in ((), rate.shape))
+        scalars["keep"] = keep
+        return [
+            ops.elementwise(Multiply.formula, (rate, decay), keep),
+            ops.elementwise(Subtract.formula, (one, keep), keep),
+        ]
 
     def rule(
         self, w: Node, g: Node, state: Mapping[str, Node], scalars: Mapping[str, Node]

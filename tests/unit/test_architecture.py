@@ -422,6 +422,7 @@ def test_the_public_names_of_dnn() -> None:
         "MissingDependencyError",
         "MixedPrecisionWarning",
         "Muon",
+        "NAdam",
         "NeuralNetwork",
         "NonFiniteError",
         "Normalise",

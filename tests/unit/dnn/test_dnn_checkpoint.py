@@ -32,6 +32,7 @@ OPTIMIZERS = {
     "RMSProp": lambda: dnn.RMSProp(0.01),
     "Adam": lambda: dnn.Adam(0.01),
     "AdamW": lambda: dnn.AdamW(0.01),
+    "NAdam": lambda: dnn.NAdam(0.01),
     "clipped": lambda: SGD(0.1, 0.9, clip_norm=0.5),
     "scheduled": lambda: SGD(0.1, 0.9, schedule=Cosine(30)),
 }

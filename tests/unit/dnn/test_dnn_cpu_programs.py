@@ -65,6 +65,7 @@ OPTIMIZERS = [
     dnn.RMSProp(0.01, momentum=0.5, weight_decay=0.01),
     dnn.Adam(0.01, weight_decay=0.01),
     dnn.AdamW(0.01),
+    dnn.NAdam(0.01),
 ]
 
 

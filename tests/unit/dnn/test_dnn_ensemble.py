@@ -55,6 +55,7 @@ OPTIMIZERS = {
     "rmsprop": lambda rate: dnn.RMSProp(rate, momentum=0.5),
     "adam": lambda rate: dnn.Adam(rate, weight_decay=0.01),
     "adamw": lambda rate: dnn.AdamW(rate),
+    "nadam": lambda rate: dnn.NAdam(rate),
 }
 RATES = [0.01, 0.1, 0.03, 0.2]
 SEEDS = [0, 1, 1, 7]
@@ -422,7 +423,7 @@ def test_a_restart_needs_seeds():
         networks.restart([])
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "rmsprop", "adagrad"])
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw", "rmsprop", "adagrad", "nadam"])
 def test_one_without_decay_beside_one_that_decays(kind):
     def optimizer(rate, decay):
         return dnn.optimizers.optimizer_of(kind, learning_rate=rate, weight_decay=decay)

@@ -37,6 +37,15 @@ def test_parameters_and_multiply_adds_are_those_published(name):
     assert round(multiply_adds / 1e9, 2) == PUBLISHED[name][1]
 
 
+def test_a_multilayer_perceptron_takes_samples_of_any_shape():
+    x = np.random.default_rng(0).normal(size=(5, 1, 2, 3)).astype("f4")
+    of_images = dnn.NeuralNetwork(nets.mlp((1, 2, 3), [4], 2), seed=1)
+    flat = dnn.NeuralNetwork(nets.mlp(6, [4], 2), seed=1)
+    np.testing.assert_array_equal(of_images.predict(x), flat.predict(x.reshape(5, 6)))
+    with pytest.raises(dnn.ConfigurationError, match=r"mlp: inputs must be .* not 2\.5"):
+        nets.mlp(2.5, [4], 2)
+
+
 def test_lenet5_has_the_parameters_of_its_common_form():
     convolutions = 28 * 28 * 6 * 25 + 10 * 10 * 16 * 6 * 25
     assert totals(dnn.lenet5()) == (61_706, convolutions + 400 * 120 + 120 * 84 + 84 * 10)

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from dnn import SGD, AdaGrad, Adam, AdamW, RMSProp, graph
+from dnn import SGD, AdaGrad, Adam, AdamW, NAdam, RMSProp, graph
 from dnn.backend import Ops
 from dnn.errors import ConfigurationError, ShapeError
 from dnn.optimizers import BLOCK
@@ -37,11 +37,17 @@ SETTINGS = {
         "Adagrad",
         {"lr": 0.1, "weight_decay": 0.01},
     ),
+    "adagrad_decoupled": (AdaGrad(0.1, weight_decay=0.2, decoupled=True), None, {}),
     "rmsprop": (RMSProp(0.01), "RMSprop", {"lr": 0.01}),
     "rmsprop_momentum": (
         RMSProp(0.01, 0.9, momentum=0.5, weight_decay=0.01),
         "RMSprop",
         {"lr": 0.01, "alpha": 0.9, "momentum": 0.5, "weight_decay": 0.01},
+    ),
+    "rmsprop_decoupled": (
+        RMSProp(0.01, momentum=0.5, weight_decay=0.2, decoupled=True),
+        None,
+        {},
     ),
     "adam": (Adam(), "Adam", {}),
     "adam_decay": (
@@ -50,6 +56,17 @@ SETTINGS = {
         {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.1},
     ),
     "adamw": (AdamW(0.01, weight_decay=0.1), "AdamW", {"lr": 0.01, "weight_decay": 0.1}),
+    "nadam": (NAdam(), "NAdam", {}),
+    "nadam_decay": (
+        NAdam(0.01, 0.8, 0.99, weight_decay=0.1, momentum_decay=0.01),
+        "NAdam",
+        {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.1, "momentum_decay": 0.01},
+    ),
+    "nadam_decoupled": (
+        NAdam(0.01, weight_decay=0.1, decoupled=True),
+        "NAdam",
+        {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True},
+    ),
 }
 
 
@@ -100,11 +117,12 @@ def test_against_torch(setting):
     tensor = torch.nn.Parameter(torch.tensor(parameters["w"].copy()))
     theirs = getattr(torch.optim, name)([tensor], **options)
     update = optimizer.bind(Ops(), parameters, gradients)
+    rtol = 1e-8 if name == "NAdam" else 1e-11  # whose product of momenta torch has in float32
     for seed in range(6):
         train(update, gradients, 1, seed)
         tensor.grad = torch.tensor(gradients["w"])
         theirs.step()
-        np.testing.assert_allclose(parameters["w"], tensor.detach().numpy(), rtol=1e-11)
+        np.testing.assert_allclose(parameters["w"], tensor.detach().numpy(), rtol=rtol)
 
 
 def formula(setting):
@@ -113,10 +131,10 @@ def formula(setting):
     h = dict(optimizer.hyperparameters)
     rate, decay = h["learning_rate"], h["weight_decay"]
     m = v = s = 0.0
-    t = 0
+    t, product = 0, 1.0
 
     def step(w, g):
-        nonlocal m, v, s, t
+        nonlocal m, v, s, t, product
         t += 1
         if optimizer.decoupled:
             w, d = w * (1 - rate * decay), g
@@ -134,6 +152,13 @@ def formula(setting):
             return w - rate * v
         m = h["beta1"] * m + (1 - h["beta1"]) * d
         s = h["beta2"] * s + (1 - h["beta2"]) * d**2
+        if setting.startswith("nadam"):
+            of_now, after = (
+                h["beta1"] * (1 - 0.5 * 0.96 ** (n * h["momentum_decay"])) for n in (t, t + 1)
+            )
+            product *= of_now
+            moved = after * m / (1 - product * after) + (1 - of_now) * d / (1 - product)
+            return w - rate * moved / (np.sqrt(s / (1 - h["beta2"] ** t)) + h["epsilon"])
         m_hat, s_hat = m / (1 - h["beta1"] ** t), s / (1 - h["beta2"] ** t)
         return w - rate * m_hat / (np.sqrt(s_hat) + h["epsilon"])
 
@@ -232,7 +257,7 @@ def test_a_snapshot_of_another_optimizer_or_network_is_refused():
         assert array.tobytes() == before[name].tobytes()
 
 
-@pytest.mark.parametrize("kind", [SGD, AdaGrad, RMSProp, Adam, AdamW])
+@pytest.mark.parametrize("kind", [SGD, AdaGrad, RMSProp, Adam, AdamW, NAdam])
 def test_decay_leaves_out_what_it_is_told_to(kind):
     shapes = {"a.weight": (2, 2), "a.bias": (2,)}
     weights, gradients = buffers(shapes)

@@ -98,6 +98,7 @@ def test_whatever_the_hyperparameters_are_nobody_can_tell_from_a_result() -> Non
         {"optimizer": "rmsprop", "epsilon": 1e-6},
         {"optimizer": "adagrad", "schedule": "cosine"},
         {"optimizer": "adagrad", "learning_rate": 0.1, "schedule": "cosine"},
+        {"optimizer": "nadam", "beta1": 0.8, "decoupled": True, "weight_decay": 0.1},
         {"label_smoothing": 0.1, "l2": 1e-3, "schedule": "one_cycle", "decoupled": True},
         {"label_smoothing": 0.2, "l2": 1e-2, "schedule": "one_cycle", "decoupled": True},
         {"optimizer": "lars", "warm_up": 1, "epochs": 3},

@@ -111,7 +111,7 @@ def test_convolutions_stand_before_hidden_layers() -> None:
         ({"depth": 2, "channels": []}, "depth is of convolutions: give channels"),
         ({"channels": [0]}, "greater than or equal to 1"),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum goes with optimizer 'sgd' or 'rmsprop'"),
-        ({"beta1": 0.5}, "beta1 goes with optimizer 'adam' or 'adamw', not 'sgd'"),
+        ({"beta1": 0.5}, "beta1 goes with optimizer 'adam' or 'adamw' or 'nadam', not 'sgd'"),
         ({"optimizer": "adagrad", "smoothing": 0.5}, "smoothing goes with optimizer 'rmsprop'"),
         ({"decay_every": 3}, "decay_every goes with schedule 'step'"),
         ({"rise": 0.2}, "rise goes with schedule 'one_cycle'"),
@@ -136,7 +136,10 @@ def test_what_does_not_go_together_is_refused(given: dict[str, Any], words: str)
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"beta1": [0.8, 0.9]}, "beta1 goes with optimizer 'adam' or 'adamw', not 'sgd'"),
+        (
+            {"beta1": [0.8, 0.9]},
+            "beta1 goes with optimizer 'adam' or 'adamw' or 'nadam', not 'sgd'",
+        ),
         ({"beta1": {"choices": [0.8, 0.9], "if": {"optimizer": "adam"}}}, None),
         ({"beta1": [0.8, 1.0]}, "less than 1"),
         ({"beta3": 0.9}, "no such hyperparameter"),
