@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from dnn.distributed.communicator import Communicator as Communicator
     from dnn.distributed.communicator import Request as Request
     from dnn.distributed.mpi import communicator_of as communicator_of
+    from dnn.distributed.simulation import SimulatedWorkers as SimulatedWorkers
     from dnn.distributed.threads import run_on_threads as run_on_threads
 
 _PUBLIC = {
     "communicator": "Communicator Request",
     "mpi": "communicator_of",
+    "simulation": "SimulatedWorkers",
     "threads": "run_on_threads",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}

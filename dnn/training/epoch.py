@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from dnn.training.data import Samples, lies_on_host
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network, PlanKind
 
-__all__ = ["Stage", "Trainer"]
+__all__ = ["Stage", "Trainer", "is_view_of_same"]
 
 
 class Stage:
@@ -157,8 +158,8 @@ class Trainer:
         return (
             update is self._update
             and (self.count, self.batch_size) == (samples.count, min(batch_size, samples.count))
-            and _is_view_of_same(mine.x, samples.x)
-            and _is_view_of_same(mine.y, samples.y)
+            and is_view_of_same(mine.x, samples.x)
+            and is_view_of_same(mine.y, samples.y)
         )
 
     def _linked(self, plan: BatchPlan, stage: Stage | None) -> list[Step]:
@@ -204,6 +205,10 @@ class Trainer:
         tallies: Array = self._ops.to_host(self._tallies)
         by_model: list[list[int]] = tallies.reshape(-1, tallies.shape[-1]).tolist()
         return by_model
+
+    def exchange(self) -> dict[str, Any] | None:
+        """Return what the last epoch cost several ranks, as `History.exchange` has it."""
+        return None
 
     def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
         """Visit every sample once, in each of K networks.
@@ -269,7 +274,8 @@ class Trainer:
                 function(*arguments)
 
 
-def _is_view_of_same(a: Array | Images, b: Array | Images) -> bool:
+def is_view_of_same(a: Array | Images, b: Array | Images) -> bool:
+    """Whether two arrays are the same memory in the same shape, or two sets of images one."""
     if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
         return a is b
     return bool(

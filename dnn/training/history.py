@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +40,11 @@ class History:
         the number of right ones behind them. Empty unless it is a classification.
     skipped_steps : int
         Of those, left out since the scaled loss overflowed; in float16 only.
+    exchange : list of dict
+        What each epoch cost where several workers train the network, the same on all ranks; empty
+        in one process. ``"bytes_sent"`` by all ranks; with a parameter server ``"staleness"``, of
+        whose numbers the k-th says how many gradients were applied to parameters that had moved k
+        times meanwhile; of simulated workers ``"simulated_s"``.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -48,6 +55,7 @@ class History:
     stopped: str | None = None
     tallies: list[Sequence[Sequence[int]]] = field(default_factory=list)
     skipped_steps: int = 0
+    exchange: list[dict[str, Any]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.loss)
@@ -80,6 +88,26 @@ class History:
     def mcc(self) -> list[float]:
         """Matthews correlation in training over each epoch, likewise."""
         return [result["mcc"] for result in self.training]
+
+    @property
+    def staleness(self) -> list[int]:
+        """How many gradients were k versions old, at place k: of all epochs together.
+
+        Empty without a parameter server.
+        """
+        counts = [each["staleness"] for each in self.exchange if "staleness" in each]
+        return [sum(column) for column in zip_longest(*counts, fillvalue=0)]
+
+    @property
+    def mean_staleness(self) -> float:
+        """Of all gradients; 0 without a parameter server."""
+        counts = self.staleness
+        return sum(k * count for k, count in enumerate(counts)) / max(1, sum(counts))
+
+    @property
+    def largest_staleness(self) -> int:
+        """Of any gradients; 0 without a parameter server."""
+        return max((k for k, count in enumerate(self.staleness) if count), default=0)
 
     def last(self) -> dict[str, float]:
         """Return the training of the last epoch in numbers, and the time of all.
@@ -127,6 +155,7 @@ class History:
         steps: int,
         tally: Sequence[Sequence[int]] | None = None,
         validation: Mapping[str, float] | None = None,
+        exchange: Mapping[str, Any] | None = None,
     ) -> None:
         """Append an epoch; the training goes on, or has diverged.
 
@@ -139,12 +168,16 @@ class History:
         tally : (list of int, list of int), optional
             As in `tallies`.
         validation : mapping of str to float, optional
+        exchange : mapping of str to value, optional
+            As in `exchange`.
         """
         self.loss.append(loss)
         if tally is not None:
             self.tallies.append(tally)
         if validation is not None:
             self.validation.append(dict(validation))
+        if exchange is not None:
+            self.exchange.append(dict(exchange))
         self.epoch_times_s.append(took_s)
         self.steps += steps
         self.diverged = not math.isfinite(loss)

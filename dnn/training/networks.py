@@ -321,7 +321,7 @@ class Fit:
         for place, (k, loss) in enumerate(zip(active, losses, strict=True)):
             tally = None if tallies is None else [self._class_counts[k], tallies[place]]
             for history in (self.histories[k], self.networks._histories[k]):
-                history.add(loss, took_s, trainer.steps, tally)
+                history.add(loss, took_s, trainer.steps, tally, exchange=trainer.exchange())
         if skipped is not None:
             for k, count in zip(active, (self._skipped_steps() - skipped).tolist(), strict=True):
                 for history in (self.histories[k], self.networks._histories[k]):

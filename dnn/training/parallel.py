@@ -49,6 +49,10 @@ class TrainerLike(Protocol):
         """Return what each network predicted in the last epoch, None where it is not counted."""
         ...
 
+    def exchange(self) -> dict[str, Any] | None:
+        """Return what the last epoch cost, as `History.exchange` has it; None of one process."""
+        ...
+
 
 class Scheme:
     """Training in this process alone; what several ranks do otherwise, a subclass says.

@@ -1,0 +1,142 @@
+"""Which rows of each batch a rank computes, and what computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.errors import ConfigurationError
+from dnn.optimizers import Update
+from dnn.training.data import Samples
+from dnn.training.epoch import Trainer
+from dnn.training.network import BatchPlan, Network
+
+__all__ = ["BatchRunner", "Shards"]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The rows of each batch of an epoch, cut for some workers.
+
+    Parameters
+    ----------
+    count : int
+        Samples in an epoch.
+    batch_size : int
+        Of all workers together; the last batch of an epoch holds what remains.
+    workers : int
+
+    Raises
+    ------
+    ConfigurationError
+        If a batch has fewer samples than there are workers.
+    """
+
+    count: int
+    batch_size: int
+    workers: int
+
+    def __post_init__(self) -> None:
+        if self.batch_size < self.workers:
+            raise ConfigurationError(
+                f"a batch of {self.batch_size} samples cannot be shared by {self.workers} workers: "
+                "batch_size is that of all workers together, so take a larger one"
+            )
+
+    @property
+    def batches(self) -> int:
+        """How many batches an epoch has."""
+        return -(-self.count // self.batch_size)
+
+    def size(self, batch: int) -> int:
+        """Return how many samples a batch has."""
+        return min(self.batch_size, self.count - batch * self.batch_size)
+
+    def rows(self, worker: int, batch: int) -> range:
+        """Return which places in an epoch's order a worker computes of a batch.
+
+        Where workers cannot have as many rows, the first of them have one more.
+        """
+        each, more = divmod(self.size(batch), self.workers)
+        first = batch * self.batch_size + worker * each + min(worker, more)
+        return range(first, first + each + (worker < more))
+
+    def share(self, worker: int, batch: int) -> float:
+        """Return which part of a batch is a worker's: a number from 0 to 1."""
+        return len(self.rows(worker, batch)) / self.size(batch)
+
+    def steps(self, worker: int) -> int:
+        """Return how many batches have rows for a worker."""
+        return self.batches - (not self.rows(worker, self.batches - 1))
+
+
+class BatchRunner:
+    """Runs batches of any size on a network, and adds up losses and predictions.
+
+    Parameters
+    ----------
+    network : Network
+    update : Update
+        What each batch ends with.
+    samples : Samples
+    inspect : callable, optional
+        As for `Trainer`.
+
+    Attributes
+    ----------
+    losses : array of float, shape (K,)
+        Of each network, summed up over all rows since `begin`.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        update: Update,
+        samples: Samples,
+        inspect: Callable[[BatchPlan], None] | None = None,
+    ) -> None:
+        self._network = network
+        self._update = update
+        self._samples = samples
+        self._inspect = inspect
+        self._trainers: dict[tuple[int, int], Trainer] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the sums be zero."""
+        networks = self._network.models or 1
+        self.losses = np.zeros(networks)
+        classes = self._network.classes_to_tally
+        self._tallies = None if classes is None else np.zeros((networks, classes + 1), np.int64)
+
+    @property
+    def tallies(self) -> list[list[int]] | None:
+        """What was predicted since `begin`, as `Trainer.tallies` gives it."""
+        return None if self._tallies is None else self._tallies.tolist()
+
+    def run(self, rows: Array, batch_size: int, seeds: Sequence[int], number: int) -> None:
+        """Run some rows in batches.
+
+        Parameters
+        ----------
+        rows : array of intp, shape (K, m)
+            For each network, m at least 1.
+        batch_size : int
+        seeds, number
+            As for `Trainer.epoch`.
+        """
+        key = rows.shape[1], batch_size
+        if key not in self._trainers:
+            chosen = np.broadcast_to(np.intp(0), rows.shape)  # only the number of them matters
+            samples = replace(self._samples, rows=chosen)
+            self._trainers[key] = Trainer(
+                self._network, self._update, samples, batch_size, self._inspect
+            )
+        trainer = self._trainers[key]
+        means = trainer.epoch(np.ascontiguousarray(rows), seeds, number)
+        self.losses += np.multiply(means, rows.shape[1])
+        if self._tallies is not None:
+            self._tallies += np.array(trainer.tallies())

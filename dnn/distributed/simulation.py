@@ -1,0 +1,196 @@
+"""Asynchronous workers simulated on one rank: for a seed the same losses every time.
+
+The server and the gradients are real, and only time is simulated. Each worker computes a batch from
+the parameters that it was sent; when that is done, by a clock that the seed determines, the server
+receives its gradients. So staleness, slow workers and their effect on a training are studied, and
+tested, with any number of workers and without waiting for anybody.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.distributed.workers import ServedTrainer, ServerOptions
+from dnn.errors import ConfigurationError, check_count
+from dnn.optimizers import Optimizer, Update
+from dnn.seeds import stream
+from dnn.training.data import Samples
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import BatchPlan, Network
+from dnn.training.parallel import Scheme, TrainerLike
+
+__all__ = ["SimulatedWorkers"]
+
+
+class SimulatedWorkers(Scheme):
+    """Workers of a parameter server, simulated one after the other in this process.
+
+    Parameters
+    ----------
+    workers : int, at least 1
+        They share each batch: `batch_size` is that of all together.
+    staleness : int, optional
+        As for `ParameterServer`; without a bound if left out.
+    divide_by_staleness : bool
+        As for `ParameterServer`.
+    batch_s : float, seconds, positive
+        What a worker needs for a batch on average.
+    spread : float, not negative
+        Standard deviation of the logarithm of these times, which are log-normal.
+    slow : mapping of int to float
+        Workers, counted from 0, that need so many times as long.
+    exchange_s : float, seconds, not negative
+        From the end of a batch until the server has its gradients, and again until the worker has
+        the parameters.
+    seed : int
+        Of the times.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of its range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dnn import SGD, NeuralNetwork, mlp
+    >>> from dnn.distributed import SimulatedWorkers
+    >>> scheme = SimulatedWorkers(3, slow={2: 2.0})
+    >>> model = NeuralNetwork(mlp(2, [4], 2), optimizer=SGD(0.1), parallel=scheme)
+    >>> x = np.arange(36).reshape(18, 2) / 36
+    >>> history = model.fit(x, [0, 1] * 9, batch_size=6, progress=False)
+    >>> history.staleness, history.exchange[0]["simulated_s"]
+    ([2, 3, 3, 1], 6.0)
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        staleness: int | None = None,
+        *,
+        divide_by_staleness: bool = False,
+        batch_s: float = 1.0,
+        spread: float = 0.0,
+        slow: Mapping[int, float] | None = None,
+        exchange_s: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.workers = check_count("workers", workers)
+        self.options = ServerOptions(staleness, divide_by_staleness)
+        self.batch_s = batch_s
+        self.spread = spread
+        self.slow = dict(slow or {})
+        self.exchange_s = exchange_s
+        self.seed = seed
+        stream(seed)  # which checks it
+        for name, number in (("spread", spread), ("exchange_s", exchange_s)):
+            if not 0 <= number < math.inf:
+                raise ConfigurationError(f"{name} must be a number of at least 0, not {number!r}")
+        for name, number in (("batch_s", batch_s), *(("slow", x) for x in self.slow.values())):
+            if not 0 < number < math.inf:
+                raise ConfigurationError(f"{name} must be above 0, not {number!r}")
+        unknown = [worker for worker in self.slow if worker not in range(workers)]
+        if unknown:
+            message = f"slow: there is no worker {unknown[0]!r}, they are 0 to {workers - 1}"
+            raise ConfigurationError(message)
+
+    def batch_times_s(self, worker: int, epoch: int, batches: int) -> list[float]:
+        """Return the seconds of each batch of a worker in an epoch; they depend on nothing else."""
+        normal = stream(self.seed, "time of batches", worker, epoch).normal(size=batches)
+        # The mean of exp(spread * normal) is exp(spread^2 / 2).
+        factors = np.exp(self.spread * normal - self.spread**2 / 2)
+        times: list[float] = (factors * self.batch_s * self.slow.get(worker, 1.0)).tolist()
+        return times
+
+    def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
+        """Return what moves the parameters."""
+        self.options.check(network, optimizer)
+        return super().bind(network, optimizer)
+
+    def trainer(
+        self,
+        network: Network,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None = None,
+    ) -> TrainerLike:
+        """Return what trains a network for an epoch, `batch_size` being of all workers."""
+        assert isinstance(update, Update)
+        return _SimulatedTrainer(self, network, update, samples, batch_size, inspect)
+
+
+class _SimulatedTrainer(ServedTrainer):
+    """The server and all workers: events in the order of their simulated times."""
+
+    def __init__(
+        self,
+        scheme: SimulatedWorkers,
+        network: Network,
+        update: Update,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None,
+    ) -> None:
+        workers = scheme.workers
+        super().__init__(scheme.options, workers, network, update, samples, batch_size, inspect)
+        self._scheme = scheme
+        self._messages = [self._new_message() for _ in range(workers)]
+        self._simulated_s = 0.0
+
+    def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
+        """Visit every sample once; arguments and result as for `Trainer.epoch`."""
+        self._begin()
+        epoch = order.reshape(-1, self.count), seeds, number
+        scheme, core, messages = self._scheme, self._core, self._messages
+        times = [
+            scheme.batch_times_s(worker, number, steps)
+            for worker, steps in enumerate(self._steps_of)
+        ]
+        states = self._network.state_buffer.flat
+        states_of = [states.copy() for _ in messages]
+        arrivals: list[tuple[float, int]] = []  # of gradients: when, and whose
+
+        def start(worker: int, now_s: float) -> None:
+            """Let a worker go on that has just been sent the parameters."""
+            step = core.done[worker]
+            if step == self._steps_of[worker]:
+                return
+            messages[worker].number(step, core.version)
+            # Computed now, as long as the network has these parameters.
+            states[...] = states_of[worker]
+            self._compute(worker, epoch, messages[worker])
+            states_of[worker][...] = states
+            arrives_s = now_s + times[worker][step] + scheme.exchange_s
+            heapq.heappush(arrivals, (arrives_s, worker))
+
+        for worker in range(len(messages)):
+            start(worker, 0.0)
+        now_s = 0.0
+        while arrivals:
+            now_s, worker = heapq.heappop(arrivals)
+            for each in self._server.receive(worker, messages[worker]):
+                start(each, now_s + scheme.exchange_s)
+        self._simulated_s = now_s + scheme.exchange_s
+        states[...] = 0
+        for worker, own in enumerate(states_of):
+            states += own * own.dtype.type(self._share_of(worker))
+        means: list[float] = (self._runner.losses / self.count).tolist()
+        return means
+
+    def tallies(self) -> list[list[int]] | None:
+        """Return what each network predicted, as `Trainer.tallies` does."""
+        return self._runner.tallies
+
+    def exchange(self) -> dict[str, Any]:
+        """Return what the last epoch would have cost, as `History.exchange` has it."""
+        # An exchange is gradients to the server, and parameters back.
+        sent = 2 * sum(self._steps_of) * self._messages[0].memory.nbytes
+        staleness = list(self._core.histogram)
+        return {"bytes_sent": sent, "staleness": staleness, "simulated_s": self._simulated_s}

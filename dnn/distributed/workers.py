@@ -1,0 +1,138 @@
+"""Workers whose gradients a server applies: what is common to ranks and to simulated workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dnn.backend import Array
+from dnn.distributed.server import Message, Server, ServerCore
+from dnn.distributed.shards import BatchRunner, Shards
+from dnn.errors import ConfigurationError
+from dnn.optimizers import Optimizer, Update
+from dnn.training.data import Samples
+from dnn.training.epoch import is_view_of_same
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import BatchPlan, Network
+
+__all__ = ["EpochArguments", "ServedTrainer", "ServerOptions"]
+
+EpochArguments = tuple[Array, Sequence[int], int]
+"""Order of the samples, of shape (K, count), seeds and number: see `Trainer.epoch`."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """How a server applies gradients.
+
+    Parameters
+    ----------
+    staleness : int, not negative, optional
+        As for `ServerCore`.
+    divide_by_staleness : bool
+        As for `Server`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the staleness is something else.
+    """
+
+    staleness: int | None
+    divide_by_staleness: bool
+
+    def __post_init__(self) -> None:
+        given = self.staleness
+        if given is not None and (type(given) is not int or given < 0):
+            message = f"staleness must be an integer of at least 0, or None, not {given!r}"
+            raise ConfigurationError(message)
+
+    def check(self, network: Network, optimizer: Optimizer) -> None:
+        """Raise `ConfigurationError` if a server cannot train a network with an optimizer."""
+        if network.precision.scales_loss:
+            raise ConfigurationError(
+                "a parameter server takes gradients as they are, and those of float16 are scaled "
+                "by each worker on its own: take dtype='bfloat16' or 'float32'"
+            )
+        if self.divide_by_staleness and "learning_rate" not in optimizer.hyperparameters:
+            kind = type(optimizer).__name__
+            raise ConfigurationError(f"divide_by_staleness: {kind} has no learning_rate")
+
+
+class ServedTrainer:
+    """Workers that send gradients to a server; where they run, a subclass says.
+
+    Attributes
+    ----------
+    samples : Samples
+    count, batch_size : int
+        Of all workers together.
+    steps : int
+        How often the parameters are moved in an epoch.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        workers: int,
+        network: Network,
+        update: Update,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None,
+    ) -> None:
+        self.samples = samples
+        self.count = samples.count
+        self.batch_size = min(batch_size, self.count)
+        self._options = options
+        self._network = network
+        self._update = update
+        self._shards = shards = Shards(self.count, self.batch_size, workers)
+        self._steps_of = [shards.steps(worker) for worker in range(workers)]
+        self.steps = shards.batches if options.staleness == 0 else sum(self._steps_of)
+        gradients = network.gradients.flat
+        self._computed: Array = gradients.copy()
+        copying = [(network.ops.copy, (gradients, self._computed))]
+        into = Update(copying, {}, {}, network.ops, gradients)
+        self._runner = BatchRunner(network, into, samples, inspect)
+        self._begin()
+
+    def suits(self, update: Update | LossScaling, samples: Samples, batch_size: int) -> bool:
+        """Whether it moves the parameters by this update, on data that lie where its own do."""
+        return (
+            update is self._update
+            and (self.count, self.batch_size) == (samples.count, min(batch_size, samples.count))
+            and is_view_of_same(self.samples.x, samples.x)
+            and is_view_of_same(self.samples.y, samples.y)
+        )
+
+    def _begin(self) -> None:
+        """Let an epoch begin."""
+        self._runner.begin()
+        shards, steps_of = self._shards, self._steps_of
+        self._core = ServerCore(steps_of, self._options.staleness)
+        shares = [
+            [shards.share(worker, step) for step in range(steps)]
+            for worker, steps in enumerate(steps_of)
+        ]
+        divides = self._options.divide_by_staleness
+        self._server = Server(self._network, self._update, self._core, shares, divides)
+
+    def _share_of(self, worker: int) -> float:
+        """Return which part of the samples of an epoch is a worker's."""
+        shards = self._shards
+        return sum(len(shards.rows(worker, batch)) for batch in range(shards.batches)) / self.count
+
+    def _new_message(self) -> Message:
+        return Message(self._computed)
+
+    def _compute(self, worker: int, epoch: EpochArguments, message: Message) -> None:
+        """Compute the gradients of a worker's batch from the parameters of the network.
+
+        The message has the number of the batch, and the version of the parameters.
+        """
+        order, seeds, number = epoch
+        places = self._shards.rows(worker, message.step)
+        rows = order[:, places.start : places.stop]
+        self._runner.run(rows, rows.shape[1], seeds, number)
+        message.values[...] = self._network.ops.to_host(self._computed)
