@@ -9,7 +9,7 @@ from typing import ClassVar
 from operation_cases import FORMULAS
 
 from dnn import SGD, AdaGrad, Adam, AdamW, NAdam, RMSProp
-from dnn.backend.cuda import classification, formulas, gathers, noise
+from dnn.backend.cuda import classification, formulas, gathers, noise, pooling
 from dnn.backend.cuda.formulas import (
     ADAM_COEFFICIENTS,
     ADJUST_SCALE,
@@ -28,6 +28,7 @@ from dnn.backend.cuda.source import (
 )
 from dnn.backend.formula import COPY, UpdateFormula
 from dnn.backend.ops import Ops
+from dnn.backend.recurrence import BACKWARD, FORWARD
 from dnn.parameters import FlatBuffer, Segment
 
 _OWN = (ARGMAX, CLIP_FACTOR, COUNT, ADAM_COEFFICIENTS, ADJUST_SCALE, FINITE_FLAG)
@@ -137,6 +138,13 @@ def all_kernels() -> Iterator[Kernel]:
         yield gathers.end_batch_kernel(code, "f8")
         yield classification.tally_classes_kernel(code)
     yield gathers.end_batch_kernel("f4", "f4")
+    for formula, (code, axes) in itertools.product(
+        (*FORWARD.values(), *BACKWARD.values()), (("f4", 2), ("f4", 3), ("f8", 2))
+    ):
+        spec = formulas.of_update(formula)
+        yield elementwise_kernel(spec, codes_of(spec, code), axes)
+    for kind, code in itertools.product(pooling.KINDS, ("f4", "f8")):
+        yield pooling.pooling_kernel(kind, code)
     for code in (*FLOATS, "i8", "u1", "b1"):
         yield gathers.take_rows_kernel(code)
         yield gathers.take_batch_kernel(code)

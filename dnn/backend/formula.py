@@ -37,6 +37,7 @@ __all__ = [
     "MULTIPLY",
     "RELU",
     "SIGMOID",
+    "SIGMOID_OF",
     "TANH",
     "Formula",
     "Language",
@@ -241,7 +242,8 @@ COPY = Formula("copy", "x", "x")
 ADD = Formula("add", "a b", "a + b")
 MULTIPLY = Formula("multiply", "a b", "a * b")
 RELU = Formula("relu", "x", "max(x, 0)")
-SIGMOID = Formula("sigmoid", "x", "exp(min(x, 0)) / (1 + exp(-abs(x)))")
+SIGMOID_OF = "exp(min({z}, 0)) / (1 + exp(-abs({z})))"
+SIGMOID = Formula("sigmoid", "x", SIGMOID_OF.format(z="x"))
 TANH = Formula("tanh", "x", "tanh(x)")
 
 

@@ -21,19 +21,21 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dnn.backend.formula import ADD, MULTIPLY, SIGMOID, TANH, Formula, Step
+from dnn.backend.formula import ADD, SIGMOID_OF, Step, UpdateFormula
 
 if TYPE_CHECKING:
     from dnn.backend.ops import Array, Ops
 
 __all__ = [
+    "BACKWARD",
     "CELLS",
+    "FORWARD",
     "Cell",
     "GradientArrays",
     "Recurrence",
@@ -91,7 +93,7 @@ class Time(NamedTuple):
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The arrays of one recurrence, of one model.
+    """The arrays of one recurrence; of K models each has a leading axis of K.
 
     Attributes
     ----------
@@ -118,25 +120,26 @@ class Recurrence:
     @property
     def steps(self) -> int:
         """How many time steps there are."""
-        rows = len(self.packed) - 1 - self.cell.has_cell
+        rows = self.packed.shape[-3] - 1 - self.cell.has_cell
         return int(rows // (1 + self.cell.has_cell + self.cell.gates))
 
     @property
     def states(self) -> Array:
         """Shape (steps + 1, batch, units)."""
-        return self.packed[: self.steps + 1]
+        return self.packed[..., : self.steps + 1, :, :]
 
     @property
     def cells(self) -> Array:
         """Those of an LSTM, as the states."""
-        return self.packed[self.steps + 1 : 2 * (self.steps + 1)]
+        return self.packed[..., self.steps + 1 : 2 * (self.steps + 1), :, :]
 
     @property
     def gates(self) -> Array:
         """Shape (steps, batch, gates units); of a product's order, one step behind the other."""
         first = (self.steps + 1) * (1 + self.cell.has_cell)
-        batch, units = self.packed.shape[1:]
-        return self.packed[first:].reshape(self.steps, batch, self.cell.gates * units)
+        *models, _, batch, units = self.packed.shape
+        gates: Array = self.packed[..., first:, :, :]
+        return gates.reshape(*models, self.steps, batch, self.cell.gates * units)
 
     @property
     def before(self) -> slice:
@@ -148,6 +151,11 @@ class Recurrence:
         if self.reverse:
             return [Time(t, t + 1, t) for t in range(self.steps - 1, -1, -1)]
         return [Time(t, t, t + 1) for t in range(self.steps)]
+
+    def each(self) -> Iterator[Recurrence]:
+        """Return the recurrence of each model alone."""
+        for arrays in zip(self.weight, self.lengths, self.packed, strict=True):
+            yield Recurrence(self.cell, self.reverse, *arrays)
 
 
 class GradientArrays(NamedTuple):
@@ -164,68 +172,163 @@ class GradientArrays(NamedTuple):
     products: Array
     workspace: Any
 
+    def each(self) -> Iterator[GradientArrays]:
+        """Return the arrays of each model alone."""
+        for outputs, products, *workspace in zip(
+            self.outputs, self.products, *self.workspace, strict=True
+        ):
+            yield GradientArrays(outputs, self.of_cells, products, workspace)
 
-_SUM = Formula("sum_of_products", "y x b c", "(x + b) + (y + c)")
-_NEW = Formula("gru_new", "x b reset y", "tanh((x + b) + reset * y)")
-_CELL = Formula("lstm_cell", "i f g c length t", "f * c + i * g if length > t else c")
-_OUTPUT = Formula("lstm_output", "o c h length t", "o * tanh(c) if length > t else h")
-_BLEND = Formula("gru_state", "u n h length t", "(1 - u) * n + u * h if length > t else h")
-_IF = {
-    "tanh": Formula("tanh_state", "y h length t", "tanh(y) if length > t else h"),
-    "relu": Formula("relu_state", "y h length t", "max(y, 0) if length > t else h"),
-}
 
-_D_CELL = Formula(
-    "lstm_d_cell", "d dh o s length t", "d + dh * o * (1 - s * s) if length > t else d"
-)
-_D_SIGMOID = Formula("d_sigmoid", "d x y length t", "d * x * (y * (1 - y)) if length > t else 0")
-_D_TANH = Formula("d_tanh", "d x y length t", "d * x * (1 - y * y) if length > t else 0")
-_D_UPDATE = Formula(
-    "gru_d_update", "d h n u length t", "d * (h - n) * (u * (1 - u)) if length > t else 0"
-)
-_D_NEW = Formula("gru_d_new", "d u n length t", "d * (1 - u) * (1 - n * n) if length > t else 0")
-_SCALED = Formula("scaled_in_length", "d x length t", "d * x if length > t else d")
-_PAST_END = Formula("past_end", "d length t", "0 if length > t else d")
-_D_IF = {
-    "tanh": Formula("d_tanh_state", "d y length t", "d * (1 - y * y) if length > t else 0"),
-    "relu": Formula("d_relu_state", "d y length t", "d if length > t and y > 0 else 0"),
+def _update(name: str, rows: str, scalars: str, *statements: tuple[str, str]) -> UpdateFormula:
+    return UpdateFormula(name, tuple(rows.split()), tuple(scalars.split()), statements)
+
+
+def _sum(gate: str, product: str) -> tuple[str, str]:
+    """Return the statement that adds up both products and both biases of a gate."""
+    return gate, f"(x_{gate} + b_{gate}) + ({product} + c_{gate})"
+
+
+def _named(letters: str, *gates: str) -> str:
+    return " ".join(f"{letter}_{gate}" for letter in letters for gate in gates)
+
+
+_ENDS = "length t"
+"""Time steps of a sequence, and the number of this one: past its end nothing changes."""
+
+FORWARD = {
+    "lstm": _update(
+        "lstm_step",
+        "i f g o c y",
+        f"{_named('xbc', 'i', 'f', 'g', 'o')} before h {_ENDS}",
+        *(_sum(gate, gate) for gate in "ifgo"),
+        *((gate, SIGMOID_OF.format(z=gate)) for gate in "ifo"),
+        ("g", "tanh(g)"),
+        ("c", "f * before + i * g if length > t else before"),
+        ("y", "o * tanh(c) if length > t else h"),
+    ),
+    "gru": _update(
+        "gru_step",
+        "r u n scaled y",
+        f"{_named('xbc', 'r', 'u', 'n')} h {_ENDS}",
+        ("scaled", "n + c_n"),
+        *(_sum(gate, gate) for gate in "ru"),
+        *((gate, SIGMOID_OF.format(z=gate)) for gate in "ru"),
+        ("n", "tanh((x_n + b_n) + r * scaled)"),
+        ("y", "(1 - u) * n + u * h if length > t else h"),
+    ),
+} | {
+    name: _update(
+        f"{name}_step",
+        "y",
+        f"{_named('xbc', 'y')} h {_ENDS}",
+        _sum("y", "y"),
+        ("y", f"{function} if length > t else h"),
+    )
+    for name, function in (("tanh", "tanh(y)"), ("relu", "max(y, 0)"))
 }
+"""What a time step computes, element by element, once the gates hold the product of the states."""
+
+
+def _slope(of: str, slope: str) -> tuple[str, str]:
+    return f"d_{of}", f"{slope} if length > t else 0"
+
+
+_D_LSTM = (
+    ("s", "tanh(c)"),
+    ("dc", "dc + dh * o * (1 - s * s) if length > t else dc"),
+    _slope("i", "dc * g * (i * (1 - i))"),
+    _slope("f", "dc * before * (f * (1 - f))"),
+    _slope("g", "dc * i * (1 - g * g)"),
+    _slope("o", "dh * s * (o * (1 - o))"),
+    ("dc", "dc * f if length > t else dc"),
+    ("dh", "0 if length > t else dh"),
+)
+_D_GRU = (
+    _slope("n", "dh * (1 - u) * (1 - n * n)"),
+    _slope("u", "dh * (h - n) * (u * (1 - u))"),
+    _slope("r", "d_n * scaled * (r * (1 - r))"),
+    ("dh", "dh * u if length > t else dh"),
+    ("hr", "d_r"),
+    ("hu", "d_u"),
+    ("hn", "d_n * r"),
+)
+BACKWARD = {
+    ("lstm", arriving == "dc"): _update(
+        f"lstm_gradient_{arriving}",
+        "d_i d_f d_g d_o dc dh",
+        f"product dy i f g o c before {_ENDS}",
+        ("dh", "dh + product"),
+        (arriving, f"{arriving} + dy"),
+        *_D_LSTM,
+    )
+    for arriving in ("dh", "dc")
+} | {
+    (name, False): _update(
+        f"{name}_gradient",
+        rows,
+        f"product dy {scalars} {_ENDS}",
+        ("dh", "dh + product"),
+        ("dh", "dh + dy"),
+        *statements,
+    )
+    for name, rows, scalars, statements in (
+        ("gru", "d_r d_u d_n hr hu hn dh", "r u n scaled h", _D_GRU),
+        ("tanh", "d_x dh", "y", (_slope("x", "dh * (1 - y * y)"), _D_LSTM[-1])),
+        (
+            "relu",
+            "d_x dh",
+            "y",
+            (("d_x", "dh if length > t and y > 0 else 0"), _D_LSTM[-1]),
+        ),
+    )
+}
+"""By cell, and whether what arrives does so at its cells: the gradient of a time step.
+
+`product` is what the time step after has left to add to the gradient of the state.
+"""
 
 
 class _Writer:
     """Makes the calls of formulas, with workspace that they share."""
 
-    def __init__(self, ops: Ops, like: Array) -> None:
+    def __init__(self, ops: Ops) -> None:
         self._ops = ops
-        self._like = like
-        self._spaces: dict[tuple[int, ...], dict[Any, list[Array]]] = {}
+        self._spaces: dict[tuple[Any, ...], list[Array]] = {}
         self.steps: list[Step] = []
 
-    def __call__(self, formula: Formula, *inputs: Any, out: Array) -> None:
-        spaces = self._spaces.setdefault(out.shape, {})
-        taken: list[Array] = []
-        for dtype in formula.workspace(out.dtype):
-            of_type = spaces.setdefault(dtype, [])
-            used = sum(x.dtype == dtype for x in taken)
-            if used == len(of_type):
-                size = dtype.itemsize * int(out.size)
-                of_type.append(self._ops.memory(size).view(dtype).reshape(out.shape))
-            taken.append(of_type[used])
-        self.steps.append(self._ops.elementwise(formula, inputs, out, taken))
+    def __call__(
+        self, formula: UpdateFormula, rows: Sequence[Array], scalars: Sequence[Array]
+    ) -> None:
+        shape = rows[0].shape
+
+        def workspace(types: Sequence[np.dtype[Any]]) -> list[Array]:
+            taken: list[Array] = []
+            for dtype in types:
+                of_type = self._spaces.setdefault((shape, dtype), [])
+                used = sum(x.dtype == dtype for x in taken)
+                if used == len(of_type):
+                    size = dtype.itemsize * int(rows[0].size)
+                    of_type.append(self._ops.memory(size).view(dtype).reshape(shape))
+                taken.append(of_type[used])
+            return taken
+
+        self.steps.append(self._ops.update(formula, rows, scalars, workspace))
 
     def product(self, a: Array, b: Array, out: Array) -> None:
         self.steps.append((self._ops.gemm, (a, b, out)))
 
 
-def _cut(x: Array, parts: int) -> Iterator[Array]:
+def _cut(x: Array, parts: int) -> list[Array]:
     """Cut the last axis into parts of one length."""
     length = x.shape[-1] // parts
-    return (x[..., k * length : (k + 1) * length] for k in range(parts))
+    return [x[..., k * length : (k + 1) * length] for k in range(parts)]
 
 
-def _numbers(ops: Ops, of: Recurrence) -> list[Array]:
-    """Return the number of each time step as an array of shape (), of the type of all others."""
-    return [ops.asarray(np.array(t, of.packed.dtype)) for t in range(of.steps)]
+def _ends(ops: Ops, of: Recurrence) -> tuple[Array, list[Array]]:
+    """Return the lengths, one for each row, and the number of each time step, of shape ()."""
+    numbers = ops.asarray(np.arange(of.steps, dtype=of.packed.dtype))
+    return of.lengths[..., None], [numbers[t : t + 1].reshape(()) for t in range(of.steps)]
 
 
 def recurrence_steps(
@@ -233,41 +336,30 @@ def recurrence_steps(
 ) -> list[Step]:
     """Return the calls that compute a recurrence, one time step after the other.
 
-    `inputs`, of shape (steps, batch, products units), are the inputs' products with their weights;
-    the biases are of shape (products units,). What it starts from stands in its row already.
+    For each there is a product and one formula, of all models at once. `inputs`, of shape (steps,
+    batch, products units), are the inputs' products with their weights; the biases are of shape
+    (products units,). What it starts from stands in its row already.
     """
-    write = _Writer(ops, of.packed)
-    lengths, numbers = of.lengths.reshape(-1, 1), _numbers(ops, of)
-    units = of.units
+    write = _Writer(ops)
+    lengths, numbers = _ends(ops, of)
+    cell, transposed = of.cell, of.weight.swapaxes(-1, -2)
+    biases = [
+        x for vector in (bias, hidden_bias) for x in _cut(vector[..., None, :], cell.products)
+    ]
     for t, before, after in of.times():
-        h, y, x = of.states[before], of.states[after], inputs[t]
-        alive = (lengths, numbers[t])
-        if of.cell.name == "lstm":
-            gates = of.gates[t]
-            write.product(h, of.weight.swapaxes(0, 1), gates)
-            write(_SUM, gates, x, bias, hidden_bias, out=gates)
-            i, f, g, o = _cut(gates, 4)
-            for gate in (i, f, o):
-                write(SIGMOID, gate, out=gate)
-            write(TANH, g, out=g)
-            c = of.cells[before]
-            write(_CELL, i, f, g, c, *alive, out=of.cells[after])
-            write(_OUTPUT, o, of.cells[after], h, *alive, out=y)
-        elif of.cell.name == "gru":
-            reset, _, new, scaled = _cut(of.gates[t], 4)
-            both, product = of.gates[t][:, : 2 * units], of.gates[t][:, : 3 * units]
-            write.product(h, of.weight.swapaxes(0, 1), product)
-            write(ADD, new, hidden_bias[2 * units :], out=scaled)
-            write(
-                _SUM, both, x[:, : 2 * units], bias[: 2 * units], hidden_bias[: 2 * units], out=both
-            )
-            write(SIGMOID, both, out=both)
-            write(_NEW, x[:, 2 * units :], bias[2 * units :], reset, scaled, out=new)
-            write(_BLEND, both[:, units:], new, h, *alive, out=y)
+        h, y = of.states[..., before, :, :], of.states[..., after, :, :]
+        given = [*_cut(inputs[..., t, :, :], cell.products), *biases]
+        rows = [y]
+        if cell.gates:
+            gates = of.gates[..., t, :, :]
+            write.product(h, transposed, gates[..., : cell.products * of.units])
+            rows = [*_cut(gates, cell.gates), y]
         else:
-            write.product(h, of.weight.swapaxes(0, 1), y)
-            write(_SUM, y, x, bias, hidden_bias, out=y)
-            write(_IF[of.cell.name], y, h, *alive, out=y)
+            write.product(h, transposed, y)
+        if cell.has_cell:
+            rows.insert(-1, of.cells[..., after, :, :])
+            given.append(of.cells[..., before, :, :])
+        write(FORWARD[cell.name], rows, [*given, h, lengths, numbers[t]])
     return write.steps
 
 
@@ -282,46 +374,30 @@ def workspace_shapes(cell: Cell, batch: int, units: int) -> list[tuple[int, ...]
 
 def gradient_steps(ops: Ops, of: Recurrence, gradients: GradientArrays) -> list[Step]:
     """Return the calls of the gradient, one time step after the other from the end."""
-    write = _Writer(ops, of.packed)
-    lengths, numbers = of.lengths.reshape(-1, 1), _numbers(ops, of)
+    write = _Writer(ops)
+    lengths, numbers = _ends(ops, of)
     dh, dc, product, hidden, _ = gradients.workspace
-    write.steps += [(ops.fill, (0.0, dh)), (ops.fill, (0.0, dc))]
+    write.steps += [(ops.fill, (0.0, x)) for x in (dh, dc, product)]
+    formula = BACKWARD[of.cell.name, gradients.of_cells]
     for t, before, after in reversed(of.times()):
-        h, y, dx = of.states[before], of.states[after], gradients.products[t]
-        arriving = dc if gradients.of_cells else dh
-        write(ADD, arriving, gradients.outputs[t], out=arriving)
-        alive = (lengths, numbers[t])
-        through = dx
-        if of.cell.name == "lstm":
-            i, f, g, o = _cut(of.gates[t], 4)
-            di, df, dg, do = _cut(dx, 4)
-            write(TANH, of.cells[after], out=product)
-            write(_D_CELL, dc, dh, o, product, *alive, out=dc)
-            write(_D_SIGMOID, dc, g, i, *alive, out=di)
-            write(_D_SIGMOID, dc, of.cells[before], f, *alive, out=df)
-            write(_D_TANH, dc, i, g, *alive, out=dg)
-            write(_D_SIGMOID, dh, product, o, *alive, out=do)
-            write(_SCALED, dc, f, *alive, out=dc)
-            write(_PAST_END, dh, *alive, out=dh)
-        elif of.cell.name == "gru":
-            reset, update, new, scaled = _cut(of.gates[t], 4)
-            dr, du, dn = _cut(dx, 3)
+        h, y = of.states[..., before, :, :], of.states[..., after, :, :]
+        dx = through = gradients.products[..., t, :, :]
+        rows, given = _cut(dx, of.cell.products), [y]
+        if of.cell.gates:
+            given = _cut(of.gates[..., t, :, :], of.cell.gates)
+        if of.cell.has_cell:
+            rows.append(dc)
+            given += [of.cells[..., after, :, :], of.cells[..., before, :, :]]
+        elif of.cell.gates:
             through = hidden
-            write(_D_NEW, dh, update, new, *alive, out=dn)
-            write(_D_UPDATE, dh, h, new, update, *alive, out=du)
-            write(_D_SIGMOID, dn, scaled, reset, *alive, out=dr)
-            write(_SCALED, dh, update, *alive, out=dh)
-            units = of.units
-            write.steps.append((ops.copy, (dx[:, : 2 * units], hidden[:, : 2 * units])))
-            write(MULTIPLY, dn, reset, out=hidden[:, 2 * units :])
-        else:
-            write(_D_IF[of.cell.name], dh, y, *alive, out=dx)
-            write(_PAST_END, dh, *alive, out=dh)
+            rows += _cut(hidden, of.cell.products)
+            given.append(h)
+        arrived = gradients.outputs[..., t, :, :]
+        write(formula, [*rows, dh], [product, arrived, *given, lengths, numbers[t]])
         write.product(through, of.weight, product)
-        write(ADD, dh, product, out=dh)
-    if len(gradients.products) > of.steps:
-        first, *second = _cut(gradients.products[of.steps], of.cell.products)
-        write.steps.append((ops.copy, (dh, first)))
+    if gradients.products.shape[-3] > of.steps:
+        first, *second = _cut(gradients.products[..., of.steps, :, :], of.cell.products)
+        write.steps.append(ops.elementwise(ADD, (dh, product), first))
         if of.cell.has_cell:
             write.steps.append((ops.copy, (dc, second[0])))
     return write.steps

@@ -119,12 +119,18 @@ class CpuOps(Ops):
     def recurrence(
         self, of: Recurrence, inputs: Array, bias: Array, hidden_bias: Array, transposed: Array
     ) -> list[Step]:
-        """Return a recurrence as one kernel over all time steps."""
-        found = recurrence.steps(of, inputs, bias, hidden_bias, transposed)
-        return found or super().recurrence(of, inputs, bias, hidden_bias, transposed)
+        """Return a recurrence as one kernel over all time steps, for each model."""
+        arrays = (inputs, bias, hidden_bias, transposed)
+        if of.packed.ndim == 4:
+            each = zip(of.each(), *arrays, strict=True)
+            return [step for one in each for step in self.recurrence(*one)]
+        return recurrence.steps(of, *arrays) or super().recurrence(of, *arrays)
 
     def recurrence_gradient(self, of: Recurrence, arrays: GradientArrays) -> list[Step]:
-        """Return a recurrence's gradient as one kernel over all time steps."""
+        """Return a recurrence's gradient as one kernel over all time steps, for each model."""
+        if of.packed.ndim == 4:
+            each = zip(of.each(), arrays.each(), strict=True)
+            return [step for one in each for step in self.recurrence_gradient(*one)]
         found = recurrence.gradient_steps(of, arrays)
         return found or super().recurrence_gradient(of, arrays)
 

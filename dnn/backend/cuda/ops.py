@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from dnn.backend.convolution import Routine
 from dnn.backend.cuda import (
     classification,
     formulas,
     gathers,
     noise,
+    pooling,
     products,
     reductions,
 )
@@ -25,6 +27,7 @@ from dnn.backend.cuda.source import Elementwise
 from dnn.backend.device import Device, allocating, import_cupy
 from dnn.backend.formula import ADD, COPY, RELU, Formula, UpdateFormula
 from dnn.backend.ops import Array, Chain, Ops, Step, empty
+from dnn.backend.pooling import Pooling
 from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
 from dnn.backend.routines import CANDIDATES, RoutineTable
 
@@ -194,6 +197,10 @@ class CudaOps(Ops):
         """Launch the kernel of a formula, a chain or an update."""
         self.launcher.elementwise(spec, operands)
 
+    def run_kernels(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function that launches kernels, with the launcher before its arguments."""
+        function(self.launcher, *arguments)
+
     def _run_narrow(self, spec: Elementwise, *operands: Any) -> None:
         """Launch a kernel whose operands of uint16 are bfloat16."""
         self.launcher.elementwise(spec, operands, bfloat16=True)
@@ -330,6 +337,10 @@ class CudaOps(Ops):
     def _run_and_wait(self, run: Callable[..., object]) -> None:
         run()
         self.cupy.cuda.get_current_stream().synchronize()
+
+    def pooling(self, problem: Pooling) -> Routine:
+        """Return the routine of one kernel."""
+        return pooling.routine(self, problem)
 
     prod: Any = _launched(reductions.reduction("prod"))
     max: Any = _launched(reductions.reduction("max"))

@@ -45,11 +45,6 @@ def _cell(node: Node) -> Cell:
     return CELLS[node.attributes["cell"]]
 
 
-def _each(array: Array) -> Array:
-    """Return an array with an axis of models: of one that has none it is of length 1."""
-    return array if array.ndim == 4 else array[None]
-
-
 @register
 class RecurrenceOperation(_Packed):
     """All that a recurrence computes and keeps for its gradient.
@@ -72,21 +67,18 @@ class RecurrenceOperation(_Packed):
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
         weight = node.inputs[1]
-        return [(weight.shape[:-3:-1], node.dtype)]
+        *models, wide, units = weight.shape
+        return [((*models, units, wide), node.dtype)]
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        cell, reverse = _cell(node), node.attributes["reverse"]
-        several = node.ndim == 4
-        calls: list[Step] = []
-        for k, packed in enumerate(_each(arrays.out)):
-            given = [x[k] if several else x for x in arrays.inputs]
-            products, weight, bias, hidden_bias, lengths, *first = given
-            of = Recurrence(cell, reverse, weight, lengths, packed)
-            at = of.times()[0].before
-            rows = (of.states[at], of.cells[at]) if cell.has_cell else (of.states[at],)
-            calls += [(ops.copy, pair) for pair in zip(first, rows, strict=True)]
-            calls += ops.recurrence(of, products, bias, hidden_bias, arrays.workspace[0])
-        return calls
+        products, weight, bias, hidden_bias, lengths, *first = arrays.inputs
+        of = Recurrence(_cell(node), node.attributes["reverse"], weight, lengths, arrays.out)
+        at = of.times()[0].before
+        rows = (of.states, of.cells)[: len(first)]
+        calls: list[Step] = [
+            (ops.copy, (x, row[..., at, :, :])) for x, row in zip(first, rows, strict=True)
+        ]
+        return calls + ops.recurrence(of, products, bias, hidden_bias, arrays.workspace[0])
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         raise ConfigurationError("recurrence: its states have a gradient, and not what it keeps")
@@ -165,18 +157,16 @@ class RecurrenceGradient(_Packed):
         return (*dy.shape[:-3], steps, dy.shape[-2], attributes["width"]), dy.dtype
 
     def workspace(self, node: Node, ops: Ops) -> Sequence[tuple[Shape, np.dtype[Any]]]:
-        batch, units = node.inputs[3].shape[-2:]
-        return [(shape, node.dtype) for shape in workspace_shapes(_cell(node), batch, units)]
+        *models, _, batch, units = node.inputs[3].shape
+        shapes = workspace_shapes(_cell(node), batch, units)
+        return [((*models, *shape), node.dtype) for shape in shapes]
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        several = node.ndim == 4
-        calls: list[Step] = []
-        for k, out in enumerate(_each(arrays.out)):
-            packed, weight, lengths, dy = (x[k] if several else x for x in arrays.inputs)
-            of = Recurrence(_cell(node), node.attributes["reverse"], weight, lengths, packed)
-            gradients = GradientArrays(dy, node.attributes["of_cells"], out, arrays.workspace)
-            calls += ops.recurrence_gradient(of, gradients)
-        return calls
+        packed, weight, lengths, dy = arrays.inputs
+        of = Recurrence(_cell(node), node.attributes["reverse"], weight, lengths, packed)
+        of_cells = node.attributes["of_cells"]
+        gradients = GradientArrays(dy, of_cells, arrays.out, arrays.workspace)
+        return ops.recurrence_gradient(of, gradients)
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
         raise ConfigurationError("recurrence: there are no second derivatives of it")
@@ -203,26 +193,28 @@ class RecurrenceWeights(_Packed):
         return [(scaled, node.dtype)] if _cell(node).name == "gru" else []
 
     def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
-        cell, units = _cell(node), node.inputs[0].shape[-1]
-        several = node.ndim == (2 if node.attributes["of_bias"] else 3)
+        (packed, dx), out = arrays.inputs, arrays.out
+        cell, (*models, steps, batch, wide) = _cell(node), dx.shape
+        units = packed.shape[-1]
+        of = Recurrence(cell, node.attributes["reverse"], out, out, packed)
+        rows = dx.reshape(*models, steps * batch, wide)
+        if node.attributes["of_bias"]:
+            out = out[..., None]
         calls: list[Step] = []
-        for k in range(len(arrays.out) if several else 1):
-            packed, dx, out = (x[k] if several else x for x in (*arrays.inputs, arrays.out))
-            of = Recurrence(cell, node.attributes["reverse"], out, out, packed)
-            rows = dx.reshape(-1, dx.shape[-1])
-            parts = [(rows, out)]
-            if cell.name == "gru":
-                scaled = arrays.workspace[0][k] if several else arrays.workspace[0]
-                scaled = scaled.reshape(-1, units)
-                reset = of.gates.reshape(len(rows), -1)[:, :units]
-                calls.append(ops.elementwise(MULTIPLY, (rows[:, 2 * units :], reset), scaled))
-                parts = [(rows[:, : 2 * units], out[: 2 * units]), (scaled, out[2 * units :])]
-            for gradients, target in parts:
-                if node.attributes["of_bias"]:
-                    calls.append((ops.sum, (gradients, (0,), target.reshape(1, -1))))
-                else:
-                    h = of.states[of.before].reshape(-1, units)
-                    calls.append((ops.gemm, (gradients.swapaxes(0, 1), h, target)))
+        parts = [(rows, out)]
+        if cell.name == "gru":
+            cut = 2 * units
+            scaled = arrays.workspace[0].reshape(*models, steps * batch, units)
+            reset = of.gates.reshape(*models, steps * batch, -1)[..., :units]
+            calls.append(ops.elementwise(MULTIPLY, (rows[..., cut:], reset), scaled))
+            parts = [(rows[..., :cut], out[..., :cut, :]), (scaled, out[..., cut:, :])]
+        for gradients, target in parts:
+            if node.attributes["of_bias"]:
+                calls.append((ops.sum, (gradients, (-2,), target.swapaxes(-1, -2))))
+            else:
+                states = of.states[..., of.before, :, :]
+                h = states.reshape(*models, steps * batch, units)
+                calls.append((ops.gemm, (gradients.swapaxes(-1, -2), h, target)))
         return calls
 
     def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:

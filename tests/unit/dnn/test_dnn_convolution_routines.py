@@ -1,92 +1,38 @@
 """Routines of convolution: each against NumPy's in float64, K models, the table that chooses."""
 
 import json
-import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from image_problems import convolution_inputs, convolution_of, exact, run
 
 pytest.importorskip("numba", reason="Numba is not installed: there is no choice")
 
-from dnn.backend import Convolution, Ops, empty, ops_for, routines
+from dnn.backend import Ops, ops_for, routines
 from dnn.backend.cpu import batched_gemm, fft, im2col, indirect
 from dnn.backend.cpu import ops as cpu_ops
 from dnn.backend.cpu.cache import machine_choices
 from dnn.backend.routines import ConvolutionChoices, RoutineTable, convolution_key
 from dnn.errors import ConfigurationError
 
-OPS, ORACLE = ops_for("cpu"), Ops()
+OPS = ops_for("cpu")
 ROUTINES = {im2col: 10, batched_gemm: 10, fft: 10}
 """By how many units in the last place of the largest value each may be wrong, at these shapes."""
-
-
-def problem_of(seed, **given):
-    """Draw a problem: every kind and layout, any window, stride, dilation, padding and groups."""
-    draw = random.Random(seed)
-    groups = draw.choice([1, 1, 2, 3])
-    window = draw.randint(1, 5), draw.randint(1, 5)
-    dilation = draw.choice([(1, 1), (1, 1), (2, 1)])
-    padding = tuple((draw.randint(0, 3), draw.randint(0, 3)) for _ in range(2))
-    size = tuple(
-        max(1, (taps - 1) * apart + 1 - sum(pad)) + draw.randint(0, 20)
-        for taps, apart, pad in zip(window, dilation, padding, strict=True)
-    )
-    problem = Convolution(
-        kind=draw.choice(["forward", "data", "weights"]),
-        layout=draw.choice(["NCHW", "NHWC", "CHWN"]),
-        dtype="f4",
-        models=None,
-        stacked=(False, False),
-        images=draw.randint(1, 5),
-        channels=groups * draw.randint(1, 5),
-        size=size,
-        filters=groups * draw.randint(1, 5),
-        window=window,
-        stride=draw.choice([(1, 1), (1, 1), (2, 2), (1, 3)]),
-        dilation=dilation,
-        padding=padding,
-        groups=groups,
-    )
-    return replace(problem, **given)
-
-
-def inputs_of(problem, seed):
-    generator = np.random.default_rng(seed)
-    shapes = list(problem.shapes[:2])
-    if problem.bias:
-        shapes.append((problem.filters,) if problem.models is None else (3, problem.filters))
-    return [generator.normal(size=shape).astype(problem.dtype) for shape in shapes]
-
-
-def run(ops, routine, problem, inputs):
-    """Compute in memory that holds NaN at first."""
-    out = empty(ops, problem.shapes[2], problem.dtype)
-    out.fill(np.nan)
-    workspace = ops.memory(routine.workspace_bytes)
-    workspace.fill(255)
-    for function, arguments in ops.link(routine.steps(inputs, out, workspace)):
-        function(*arguments)
-    return out
-
-
-def exact(problem, inputs):
-    wide = replace(problem, dtype="f8")
-    return run(ORACLE, ORACLE.convolution(wide), wide, [x.astype("f8") for x in inputs])
 
 
 @pytest.mark.parametrize("module", ROUTINES, ids=lambda module: module.__name__.split(".")[-1])
 def test_each_routine_computes_what_numpy_does(module):
     taken = 0
     for seed in range(60):
-        problem = problem_of(seed)
+        problem = convolution_of(seed)
         if problem.kind == "forward":
             problem = replace(problem, bias=seed % 2 == 0, relu=seed % 3 == 0)
         routine = module.routine(problem)
         if routine is None:
             continue
         taken += 1
-        inputs = inputs_of(problem, seed)
+        inputs = convolution_inputs(problem, seed)
         expected = exact(problem, inputs)
         largest = np.finfo("f4").eps * max(np.abs(expected).max(), 1)
         wrong = np.abs(run(OPS, routine, problem, inputs) - expected).max() / largest
@@ -98,11 +44,11 @@ def test_each_routine_computes_what_numpy_does(module):
 @pytest.mark.parametrize("stacked", [(True, True), (True, False), (False, True)])
 def test_each_of_k_models_is_what_it_is_alone(module, stacked):
     for seed, kind in enumerate(("forward", "data", "weights")):
-        problem = problem_of(
+        problem = convolution_of(
             seed, kind=kind, models=3, stacked=stacked, layout="NHWC", stride=(1, 1),
             bias=kind == "forward", relu=kind == "forward",
         )  # fmt: skip
-        inputs = inputs_of(problem, seed)
+        inputs = convolution_inputs(problem, seed)
         together = run(OPS, module.routine(problem), problem, inputs)
         alone = replace(problem, models=None, stacked=(False, False))
         for k in range(3):
@@ -113,7 +59,7 @@ def test_each_of_k_models_is_what_it_is_alone(module, stacked):
 
 # -- the table ------------------------------------------------------------------------------------
 
-LARGE = problem_of(
+LARGE = convolution_of(
     0, kind="forward", layout="NHWC", images=8, channels=32, size=(16, 16), filters=64,
     window=(3, 3), stride=(1, 1), dilation=(1, 1), padding=((1, 1), (1, 1)), groups=1,
 )  # fmt: skip

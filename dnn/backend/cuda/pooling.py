@@ -1,0 +1,145 @@
+"""Pooling of images: a kernel for each kind, a thread for each element that is written.
+
+In each of the three layouts images are (outer, height, width, inner), whatever outer and inner
+consist of. No thread writes what another one writes: an element of x gathers its gradient from the
+windows that it is in, and looks in each for the largest element again. So nothing is kept from the
+forward pass, and sums have one order, that of `dnn.backend.pooling.pool_by_taps`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dnn.backend.convolution import Routine
+from dnn.backend.cuda.launch import Launcher
+from dnn.backend.cuda.source import C_TYPES, Kernel
+from dnn.backend.ops import Array, Step
+from dnn.backend.pooling import Pooling
+
+__all__ = ["KINDS", "pool", "pooling_kernel", "routine"]
+
+LENGTHS = (
+    *("inner", "height", "width", "out_height", "out_width", "rows", "across"),
+    *("down", "right", "top", "left", "counts_padding"),
+)
+"""Further parameters of a kernel: lengths, the window, its stride, the padding before."""
+
+WINDOW = """
+const int begin_y = row * down - top, begin_x = column * right - left;
+const int first_y = begin_y > 0 ? begin_y : 0, first_x = begin_x > 0 ? begin_x : 0;
+const int last_y = begin_y + rows < height ? begin_y + rows : height;
+const int last_x = begin_x + across < width ? begin_x + across : width;
+"""
+"""Which elements of x the window at (row, column) meets."""
+
+LARGEST = """
+A best = -A(1.0 / 0.0);
+long long found = 0;
+for (int y = first_y; y < last_y; ++y)
+    for (int x = first_x; x < last_x; ++x) {
+        const long long at = base + ((long long)y * width + x) * inner;
+        const A value = p_x[at];
+        if (value > best || (value != value && best == best) || (y == first_y && x == first_x)) {
+            best = value;
+            found = at;
+        }
+    }
+"""
+"""The first largest element of a window, NaN being larger than all."""
+
+COUNT = "const A count = counts_padding ? rows * across : (last_y - first_y) * (last_x - first_x);"
+
+KINDS = {
+    "max": (("x",), f"{LARGEST}out[i] = best;"),
+    "max_taken": (("v", "x"), f"{LARGEST}out[i] = p_v[found];"),
+    "max_gradient": (("dy", "x"), f"{LARGEST}if (found == i) total = total + p_dy[window];"),
+    "average": (
+        ("x",),
+        f"""
+A total = 0;
+for (int y = first_y; y < last_y; ++y)
+    for (int x = first_x; x < last_x; ++x)
+        total = total + p_x[base + ((long long)y * width + x) * inner];
+{COUNT}
+out[i] = total / count;
+""",
+    ),
+    "average_gradient": (("dy",), f"{COUNT}\ntotal = total + p_dy[window] / count;"),
+}
+"""By kind of `Pooling` the arrays that are read, and what is done with a window."""
+
+
+def pooling_kernel(kind: str, code: str) -> Kernel:
+    """Write the kernel of a kind of pooling, for a type of elements.
+
+    Its parameters: the arrays that are read, out, elements of out, and `LENGTHS`.
+    """
+    name = f"pool_{kind}__{code}"
+    read, body = KINDS[kind]
+    arrays = "".join(f"const {C_TYPES[code]}* p_{each}, " for each in read)
+    lengths = ", ".join(f"const long long {each}_" for each in LENGTHS)
+    numbers = "\n    ".join(f"const int {each} = (int){each}_;" for each in LENGTHS)
+    place = "const long long base = outer * height * width * inner + inside;"
+    if kind.endswith("_gradient"):
+        # The windows that x is in, the last one first: so x is in their first elements first.
+        high, wide = "height", "width"
+        each = f"""
+        {place}
+        const int at_y = place_y + top, at_x = place_x + left;
+        const int last_row = at_y / down < out_height - 1 ? at_y / down : out_height - 1;
+        const int last_column = at_x / right < out_width - 1 ? at_x / right : out_width - 1;
+        A total = 0;
+        for (int row = last_row; row >= 0 && row * down + rows > at_y; --row)
+            for (int column = last_column; column >= 0 && column * right + across > at_x;
+                 --column) {{
+                const long long window =
+                    ((outer * out_height + row) * out_width + column) * inner + inside;
+                {WINDOW}{body}
+            }}
+        out[i] = total;"""
+    else:
+        high, wide = "out_height", "out_width"
+        each = f"""
+        {place}
+        const int row = place_y, column = place_x;
+        {WINDOW}{body}"""
+    source = f"""extern "C" __global__ void {name}(
+    {arrays}{C_TYPES[code]}* out, const long long n, {lengths})
+{{
+    typedef {C_TYPES[code]} A;
+    {numbers}
+    const long long step = (long long)gridDim.x * blockDim.x;
+    for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {{
+        const long long inside = i % inner, pixel = i / inner;
+        const int place_x = (int)(pixel % {wide}), place_y = (int)(pixel / {wide} % {high});
+        const long long outer = pixel / {wide} / {high};
+        {each}
+    }}
+}}
+"""
+    return Kernel(name, source)
+
+
+def pool(launcher: Launcher, problem: Pooling, *arrays: Any) -> None:
+    """Launch a pooling of contiguous arrays; the last one is written."""
+    letters = problem.layout
+    of_letter = {"N": problem.images, "C": problem.channels}
+    inner = math.prod(of_letter[letter] for letter in letters[letters.index("W") + 1 :])
+    (top, _), (left, _) = problem.padding
+    lengths = (inner, *problem.size, *problem.out_size, *problem.window, *problem.stride)
+    numbers = (arrays[-1].size, *lengths, top, left, problem.counts_padding)
+    kernel = pooling_kernel(problem.kind, problem.dtype)
+    launcher.for_each(kernel, arrays[-1].size, [*arrays, *map(np.int64, numbers)])
+
+
+def routine(ops: Any, problem: Pooling) -> Routine:
+    """Return the routine of a pooling: one kernel, and no workspace."""
+
+    def steps(inputs: Sequence[Array], out: Array, workspace: Array | None) -> list[Step]:
+        return [(ops.run_kernels, (pool, problem, *inputs, out))]
+
+    return Routine("kernel", 0, steps)
