@@ -30,7 +30,8 @@ PAGES = [ROOT / "docs" / "coupling.md", ROOT / "docs" / "tuple-space.md"]
 DNN_PAGE = ROOT / "docs" / "dnn.md"
 GPU_PAGE = ROOT / "docs" / "gpu.md"
 STEP_PAGE = ROOT / "docs" / "training-step.md"
-DNN_PAGES = [DNN_PAGE, GPU_PAGE, STEP_PAGE]
+DISTRIBUTED_PAGE = ROOT / "docs" / "distributed.md"
+DNN_PAGES = [DNN_PAGE, GPU_PAGE, STEP_PAGE, DISTRIBUTED_PAGE]
 FENCE = re.compile(
     r"^```python(?: raises=(\w+))?(?: needs=(\w+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
