@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dnn.distributed.communicator import Communicator as Communicator
     from dnn.distributed.communicator import Request as Request
+    from dnn.distributed.mesh import Mesh as Mesh
     from dnn.distributed.mpi import communicator_of as communicator_of
     from dnn.distributed.simulation import SimulatedWorkers as SimulatedWorkers
     from dnn.distributed.threads import run_on_threads as run_on_threads
 
 _PUBLIC = {
     "communicator": "Communicator Request",
+    "mesh": "Mesh",
     "mpi": "communicator_of",
     "simulation": "SimulatedWorkers",
     "threads": "run_on_threads",

@@ -154,7 +154,9 @@ class Plan:
         self._arrays: dict[Node, Array] = {}
         self._steps: list[Step] = []
         self._kinds: list[str] = []
+        self._first_steps: dict[Node, int] = {}
         for node in layout.order:
+            self._first_steps[node] = len(self._steps)
             self._place(node, layout, arena, given)
             if node.operation is not None and node not in layout.views:
                 self._bind(node, layout, arena, ops)
@@ -218,6 +220,25 @@ class Plan:
         for kind, step in zip(self._kinds, self._steps, strict=True):
             parts[kind == "assign"].append(step)
         return parts
+
+    def steps_around(self, node: Node) -> tuple[list[Step], list[Step]]:
+        """Return `steps` in two parts, the second from the first one on that depends on a node.
+
+        Parameters
+        ----------
+        node : Node
+            A placeholder or a variable; where nothing depends on it, the second part is empty.
+
+        Returns
+        -------
+        tuple of two lists of (function, arguments)
+        """
+        later = {node}
+        for each in self.graph.order:
+            if any(x in later for x in each.inputs):
+                later.add(each)
+        cut = min((self._first_steps[each] for each in later - {node}), default=len(self))
+        return self._steps[:cut], self._steps[cut:]
 
     def __str__(self) -> str:
         lines = []

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from dnn.backend import Array
+from dnn.backend import Array, Ops
 from dnn.data.augmentation import Images
 from dnn.metrics import of_predictions
 from dnn.training.data import Rows, Samples, lies_on_host
 from dnn.training.network import Network, PlanKind
 
-__all__ = ["evaluate", "outputs_of"]
+__all__ = ["Replay", "evaluate", "load_part", "outputs_of"]
+
+Replay = Callable[..., Iterator[tuple[Array, Array]]]
+"""``(network, kind, x, y, rows) -> outputs and mean loss of pieces``, without targets if wanted."""
 
 # Rows that a prediction takes at a time.
 ROWS = 1024
 
 
-def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
-    """Measure each of K networks on its samples.
+def evaluate(
+    network: Network, samples: Samples, replay: Replay | None = None
+) -> list[dict[str, float]]:
+    """Measure each of K networks on its samples; `replay` computes outputs in another way.
 
     Returns
     -------
@@ -28,7 +33,8 @@ def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
     """
     parts, total = [], np.zeros(network.leading)
     with np.errstate(all="ignore"):
-        for part, loss in _replayed(network, "evaluation", samples.x, samples.y, samples.rows):
+        replayed = (replay or _replayed)(network, "evaluation", samples.x, samples.y, samples.rows)
+        for part, loss in replayed:
             parts.append(part)
             total += np.multiply(loss, part.shape[len(network.leading)], dtype=np.float64)
     losses = (total / samples.count).reshape(-1).tolist()
@@ -43,15 +49,23 @@ def evaluate(network: Network, samples: Samples) -> list[dict[str, float]]:
     return results
 
 
-def outputs_of(network: Network, samples: Array | Images, kind: PlanKind) -> Array:
+def outputs_of(
+    network: Network, samples: Array | Images, kind: PlanKind, replay: Replay | None = None
+) -> Array:
     """Return the outputs for checked samples, or their probabilities; of K networks (K, n, ...)."""
     with np.errstate(all="ignore"):
-        parts = [outputs for outputs, _ in _replayed(network, kind, samples)]
+        parts = [outputs for outputs, _ in (replay or _replayed)(network, kind, samples)]
     return _joined(network, parts)
 
 
 def _joined(network: Network, parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=len(network.leading))
+
+
+def load_part(ops: Ops, values: Array, place: Array) -> None:
+    """Copy samples or targets, of the host or of a device, to an edge of a plan."""
+    send = ops.load if lies_on_host(values) else ops.copy
+    send(values, place)
 
 
 def _replayed(
@@ -69,8 +83,7 @@ def _replayed(
         if rows is None:
             targets = np.zeros(()) if y is None else y[part]
             for values, place in ((x[part], step.x), (targets, step.target)):
-                send = step.ops.load if lies_on_host(values) else step.ops.copy
-                send(values, place)
+                load_part(step.ops, values, place)
         else:
             assert y is not None
             step.load(x, y, rows[:, part])

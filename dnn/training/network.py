@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dnn.optimizers import Update
     from dnn.training.loss_scaling import LossScaling
 
-__all__ = ["BatchPlan", "Network", "PlanKind"]
+__all__ = ["BatchPlan", "Network", "PlanKind", "load_rows"]
 
 PlanKind = Literal["training", "weighted training", "evaluation", "probability"]
 
@@ -101,13 +101,17 @@ class BatchPlan:
 
         `rows`, on the host, are of shape (batch,), for K networks (K, batch).
         """
-        edges: list[tuple[Any, Array]] = [(x, self.x), (target, self.target)]
-        for values, place in edges:
-            is_elsewhere = self.ops.device != "cpu" and isinstance(values, np.ndarray)
-            if is_elsewhere or isinstance(values, Images):
-                self.ops.load(values[rows], place)
-            else:
-                self.ops.take_rows(values, self.ops.asarray(rows), place)
+        load_rows(self.ops, x, rows, self.x)
+        load_rows(self.ops, target, rows, self.target)
+
+
+def load_rows(ops: Ops, values: Any, rows: Array, place: Array) -> None:
+    """Gather rows of images, or of an array of the host or of the device of `place`."""
+    is_elsewhere = ops.device != "cpu" and isinstance(values, np.ndarray)
+    if is_elsewhere or isinstance(values, Images):
+        ops.load(values[rows], place)
+    else:
+        ops.take_rows(values, ops.asarray(rows), place)
 
 
 class Network:
@@ -158,9 +162,9 @@ class Network:
         self.input_dtype = np.dtype(np.intp) if layers[0].integers else self.dtype
         self.summaries = self._build()
         self.output_shape = self.summaries[-1].shape
-        self._declared = [parameter for layer in self.layers for parameter in layer.parameters]
+        self._declared = [parameter for layer in self.own_layers for parameter in layer.parameters]
         self._variables = [parameter.node for parameter in self._declared]
-        self._declared_states = [state for layer in self.layers for state in layer.states]
+        self._declared_states = [state for layer in self.own_layers for state in layer.states]
         self._state_nodes = [state.node for state in self._declared_states]
         self._noise = NoiseSource(
             variable((), np.uint64, "noise.seed"), variable((), np.uint64, self.step_name)
@@ -242,12 +246,17 @@ class Network:
                 self.ops.load(parameter.initializer(generator, node.shape, self.dtype), part)
 
     def outputs(self, x: Node) -> Node:
-        """Compose all layers."""
-        for layer in self.layers:
+        """Compose the layers of this rank."""
+        for layer in self.own_layers:
             x = layer.forward(x)
             if x.operation is not None:  # for printing the graph
                 x.name = x.name or layer.name
         return x
+
+    @property
+    def own_layers(self) -> Sequence[Layer]:
+        """The layers whose parameters lie on this rank: all of them, but in a pipeline."""
+        return self.layers
 
     @property
     def leading(self) -> Shape:
@@ -381,7 +390,7 @@ class Network:
 
     def _assignments(self) -> list[Node]:
         """Return what layers assign to their states."""
-        return [node for layer in self.layers for node in layer.assignments]
+        return [node for layer in self.own_layers for node in layer.assignments]
 
     def _planned(
         self,

@@ -1,0 +1,319 @@
+"""Meshes of ranks: rows of a batch along one axis, layers along another, units along the third.
+
+::
+
+    rank = (replica * pipeline + stage) * model + shard
+
+    replica    0 .. data - 1        has a part of the rows of every batch
+    stage      0 .. pipeline - 1    has a part of the layers
+    shard      0 .. model - 1       has a part of the units of wide layers
+
+Shards exchange most, twice for each pair of layers, so they are neighbours: ranks of one host.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.backend.routines import ROUTINES_VARIABLE
+from dnn.data.augmentation import Images
+from dnn.distributed.communicator import Communicator
+from dnn.distributed.layer_costs import measured_costs, multiply_adds
+from dnn.distributed.mpi import communicator_of
+from dnn.distributed.partition import stage_bounds
+from dnn.distributed.pipeline import MeshTrainer, replayed
+from dnn.distributed.schedules import SCHEDULES
+from dnn.distributed.stage import StageNetwork
+from dnn.errors import ConfigurationError, check_count, unknown_name
+from dnn.layers import Activation, Input, Layer, Output
+from dnn.losses import Loss
+from dnn.optimizers import Optimizer, ParameterRule, Update
+from dnn.precision import Precision
+from dnn.training.data import Samples
+from dnn.training.evaluation import evaluate, outputs_of
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import BatchPlan, Network, PlanKind
+from dnn.training.parallel import Scheme, TrainerLike
+
+if TYPE_CHECKING:
+    from dnn.training.networks import Fit
+
+__all__ = ["Mesh"]
+
+MICRO_BATCHES_PER_STAGE = 4
+"""With as many, stages idle for a fifth of the time at most [1]_ (GPipe, section 2.3)."""
+
+
+class Mesh(Scheme):
+    """Train one network on a mesh of ranks: rows x layers x units.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm or Communicator
+        All its ranks make the mesh, with the same arguments.
+    data : int, optional
+        Parts of the rows of a batch; if left out, as many as the ranks make possible.
+    pipeline : int
+        Parts of the layers, called stages.
+    model : int
+        Parts of the units of wide layers, called shards.
+    micro_batches : int, optional
+        Pieces of the rows of a rank that go through a pipeline one behind the other; 4 for each
+        stage if left out, and 1 without a pipeline.
+    schedule : "1f1b" or "gpipe"
+        In which order stages compute; see `dnn.distributed.schedules`.
+    split : "measured", "multiply_adds" or sequence of int
+        How layers are cut into stages: by the time of each layer, which rank 0 measures when a
+        network is made; by the products of a prediction; or where stages after the first one
+        begin, as numbers of layers, the `Input` being 0. With ``DNN_ROUTINES=fixed`` nothing is
+        measured.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of its range or the mesh is not of as many ranks as there are.
+
+    Notes
+    -----
+    Results equal those of one process on the whole batch, to rounding, with these exceptions.
+    Batch norm takes the statistics of a micro-batch, and running statistics are those of replica
+    0. Random numbers, as of dropout, are drawn anew for each micro-batch: they depend on `data`
+    and `micro_batches`, and neither on `pipeline` nor on `model`.
+    """
+
+    def __init__(
+        self,
+        comm: Any,
+        *,
+        data: int | None = None,
+        pipeline: int = 1,
+        model: int = 1,
+        micro_batches: int | None = None,
+        schedule: str = "1f1b",
+        split: str | Sequence[int] = "measured",
+    ) -> None:
+        self.communicator: Communicator = communicator_of(comm)
+        problem = self.problem(
+            self.communicator.size, data=data, pipeline=pipeline, model=model, schedule=schedule
+        )
+        if problem is not None:
+            raise ConfigurationError(problem)
+        self.pipeline, self.model = pipeline, model
+        self.data = self.communicator.size // (pipeline * model)
+        default = MICRO_BATCHES_PER_STAGE * pipeline if pipeline > 1 else 1
+        self.micro_batches = check_count("micro_batches", micro_batches or default)
+        self.schedule = schedule
+        if isinstance(split, str) and split not in ("measured", "multiply_adds"):
+            raise unknown_name("split", split, ("measured", "multiply_adds"))
+        self.split = split if isinstance(split, str) else tuple(split)
+        at, self.shard = divmod(self.communicator.rank, model)
+        self.replica, self.stage = divmod(at, pipeline)
+        # Those with the same layers and units and other rows; the stages of the same rows; ...
+        self.replicas = self.communicator.split(self.stage * model + self.shard)
+        self.line = self.communicator.split(self.replica * model + self.shard)
+        self.shards = self.communicator.split(self.replica * pipeline + self.stage)
+
+    def __repr__(self) -> str:
+        sizes = f"data={self.data}, pipeline={self.pipeline}, model={self.model}"
+        return f"Mesh({sizes}, micro_batches={self.micro_batches}, schedule={self.schedule!r})"
+
+    @staticmethod
+    def problem(
+        ranks: int,
+        *,
+        data: int | None = None,
+        pipeline: int = 1,
+        model: int = 1,
+        schedule: str = "1f1b",
+        layers: Sequence[Layer] | None = None,
+    ) -> str | None:
+        """Say what is wrong with a mesh, without any communication.
+
+        Parameters
+        ----------
+        ranks : int
+            That there are.
+        data, pipeline, model, schedule
+            As of `Mesh`.
+        layers : sequence of Layer, optional
+            Of the network that is to be trained on it.
+
+        Returns
+        -------
+        str or None
+            What is wrong and what to do; None if nothing is.
+        """
+        sizes = {"data": data, "pipeline": pipeline, "model": model}
+        for name, size in sizes.items():
+            if size is not None and (isinstance(size, bool) or not isinstance(size, int)):
+                return f"mesh: {name} must be an integer of at least 1, not {size!r}"
+            if size is not None and size < 1:
+                return f"mesh: {name} must be at least 1, not {size}"
+        if schedule not in SCHEDULES:
+            return str(unknown_name("schedule", schedule, SCHEDULES))
+        line = pipeline * model
+        if data is None and ranks % line:
+            message = f"mesh: pipeline {pipeline} x model {model} = {line} ranks, and there are"
+            return f"{message} {ranks}: take a multiple of {line} ranks"
+        if data is not None and data * line != ranks:
+            message = f"mesh: data {data} x pipeline {pipeline} x model {model} = {data * line}"
+            return f"{message} ranks, and there are {ranks}: take as many, or change the mesh"
+        if layers is not None:
+            stages = len(_parts(layers, model))
+            if pipeline > stages:
+                message = f"mesh: {pipeline} pipeline stages, and layers make {stages} at most"
+                return f"{message}: take fewer stages"
+        return None
+
+    # What `Networks` and `Fit` ask.
+
+    def network(
+        self,
+        layers: Sequence[Layer],
+        loss: Loss,
+        seeds: int | Sequence[int],
+        precision: Precision,
+        ops: Ops,
+        passes: Sequence[str] | None,
+    ) -> Network:
+        """Build this rank's part of a network.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are more stages than layers, or a mesh cannot train it: an `Ensemble`,
+            float16, a loss with penalties.
+        """
+        if isinstance(seeds, Sequence):
+            raise ConfigurationError("mesh: an Ensemble has no stages: take DataParallel, or none")
+        if precision.scales_loss:
+            raise ConfigurationError("mesh: float16 scales the loss: take bfloat16 or float32")
+        if loss.penalties:
+            message = "mesh: a penalty is of all parameters, and a rank has a part of them"
+            raise ConfigurationError(f"{message}: take the optimizer's weight_decay")
+        problem = self.problem(
+            self.communicator.size, pipeline=self.pipeline, model=self.model, layers=layers
+        )
+        if problem is not None:
+            raise ConfigurationError(problem)
+        return StageNetwork(layers, loss, seeds, precision, ops, passes, self._bounds, self.stage)
+
+    def _bounds(self, network: Network) -> tuple[int, ...]:
+        """Cut built layers into stages, on all ranks alike."""
+        parts = _parts(network.layers, self.model)
+        if not isinstance(self.split, str):
+            bounds = (0, *self.split, len(network.layers))
+            if len(bounds) != self.pipeline + 1 or not set(bounds[1:-1]) <= set(parts):
+                firsts = ", ".join(map(str, parts[1:]))
+                message = f"{self.split} for {self.pipeline} stages: {self.pipeline - 1} numbers"
+                raise ConfigurationError(f"mesh: split is {message} of {firsts} are wanted")
+            return bounds
+        if self.pipeline == 1:
+            return (0, len(network.layers))
+        costs = np.array(multiply_adds(network))
+        if self.split == "measured" and os.environ.get(ROUTINES_VARIABLE) != "fixed":
+            if self.communicator.rank == 0:
+                costs = np.array(measured_costs(network))
+            self.communicator.broadcast(costs)
+        ends = [*parts[1:], len(costs)]
+        of_parts = [sum(costs[a:b].tolist()) for a, b in zip(parts, ends, strict=True)]
+        sizes = [int(np.prod(network.summaries[end - 1].shape)) for end in ends]
+        cuts = stage_bounds(of_parts, self.pipeline, sizes)
+        return tuple([*parts, len(costs)][cut] for cut in cuts)
+
+    def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
+        """Return what moves this rank's parameters.
+
+        Raises
+        ------
+        ConfigurationError
+            If the optimizer has to see what lies on other ranks: `clip_norm`, and with shards a
+            `ParameterRule`.
+        """
+        if self.pipeline * self.model > 1 and "clip_norm" in optimizer.hyperparameters:
+            message = "mesh: clip_norm needs all gradients, and a rank has a part of them"
+            raise ConfigurationError(f"{message}: take clip_value")
+        if self.model > 1 and isinstance(optimizer, ParameterRule):
+            name = type(optimizer).__name__
+            raise ConfigurationError(f"mesh: {name} needs whole parameters: take model=1")
+        return super().bind(network, optimizer)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Let other ranks end too if this one raises while epochs are trained."""
+        try:
+            yield
+        except BaseException as error:
+            self.communicator.report_failure(error)
+            raise
+
+    preparing = training
+
+    def begin(self, fit: Fit) -> None:
+        """Let replicas start from the same parameters and statistics."""
+        network = fit.networks._network
+        for array in (network.parameters.flat, *network.states.values()):
+            self.replicas.broadcast(array)
+
+    def trainer(
+        self,
+        network: Network,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None = None,
+    ) -> TrainerLike:
+        """Return what trains a network for an epoch; `batch_size` is that of all ranks together.
+
+        Raises
+        ------
+        ConfigurationError
+            With ``check_finite``, which looks at plans of one process.
+        """
+        if inspect is not None:
+            raise ConfigurationError("mesh: check_finite is for one process: leave it out")
+        assert isinstance(network, StageNetwork)
+        return MeshTrainer(self, network, update, samples, batch_size)
+
+    def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
+        """Let all replicas predict with the running statistics of the first one."""
+        self.replicas.broadcast(network.state_buffer.flat)
+
+    def agreed(self, reasons: Sequence[str | None]) -> list[str | None]:
+        """Return why the network ends now, if it does: the first rank's that says so."""
+        every = self.communicator.gather_values(list(reasons))
+        return [next((x for x in each if x is not None), None) for each in zip(*every, strict=True)]
+
+    def evaluate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
+        """Measure the network; every replica computes the same."""
+        return evaluate(network, samples, self._replayed)
+
+    def outputs(self, network: Network, samples: Array | Images, kind: PlanKind) -> Array:
+        """Return the outputs for checked samples, or their probabilities, on every rank."""
+        return outputs_of(network, samples, kind, self._replayed)
+
+    def _replayed(
+        self, network: Network, kind: PlanKind, x: Any, y: Any = None, rows: None = None
+    ) -> Iterator[tuple[Array, Array]]:
+        assert isinstance(network, StageNetwork)
+        return replayed(self, network, kind, x, y)
+
+
+def _parts(layers: Sequence[Layer], model: int) -> list[int]:
+    """Return where parts of a network begin that are not cut.
+
+    An `Input` belongs to what is behind it, and an `Output` or `Activation` to what is before.
+    """
+    firsts = [
+        i
+        for i, (before, layer) in enumerate(pairwise(layers), 1)
+        if not isinstance(before, Input) and not isinstance(layer, Output | Activation)
+    ]
+    return [0, *firsts]

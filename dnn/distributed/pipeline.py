@@ -1,0 +1,327 @@
+"""Training and prediction of a network whose layers, rows and units are cut over a mesh of ranks.
+
+A step of training, on each rank::
+
+    for each action of the schedule:        micro-batches of this rank's rows of the batch
+        receive, forward, send              activations go to the next stage
+        receive gradient, backward, send    gradients go back
+    sum of gradients                        over the ranks that have other rows
+    update                                  of this rank's parameters
+
+Gradients of micro-batches are added up in the order of the schedule, each weighted by its share of
+the rows, so that the result is that of the whole batch, to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnn.backend import Array, empty
+from dnn.backend.formula import ADD
+from dnn.data.augmentation import Images
+from dnn.distributed.communicator import Request
+from dnn.distributed.partition import shard_bounds
+from dnn.distributed.schedules import SCHEDULES, Action, most_kept
+from dnn.distributed.stage import StageNetwork, StagePlan
+from dnn.graph.operation import Step
+from dnn.optimizers import Update
+from dnn.training.data import Rows, Samples
+from dnn.training.epoch import is_view_of_same
+from dnn.training.evaluation import ROWS, load_part
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import PlanKind, load_rows
+
+if TYPE_CHECKING:
+    from dnn.distributed.mesh import Mesh
+
+__all__ = ["MeshTrainer", "replayed"]
+
+# Numbers of micro-batches in tags, of which there are two for each: activations and gradients.
+_MOST_TAGS = 4096
+
+
+def _tag(micro_batch: int, is_gradient: bool = False) -> int:
+    return 2 * (micro_batch % _MOST_TAGS) + is_gradient
+
+
+class MeshTrainer:
+    """What trains a network on a mesh; its methods are those of `dnn.training.epoch.Trainer`.
+
+    Parameters
+    ----------
+    mesh : Mesh
+    network : StageNetwork
+        This rank's part.
+    update : Update
+        Of its parameters.
+    samples : Samples
+        The same on all ranks.
+    batch_size : int
+        Of all ranks together.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        network: StageNetwork,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+    ) -> None:
+        self.samples = samples
+        self.count = samples.count
+        self.batch_size = min(batch_size, self.count)
+        self.steps = -(-self.count // self.batch_size)
+        self._mesh = mesh
+        self._network = network
+        self._update = update
+        self._ops = ops = network.ops
+        self._weighted = samples.weights is not None
+        slots = most_kept(SCHEDULES[mesh.schedule](mesh.pipeline, mesh.micro_batches)[mesh.stage])
+        self._free = [*range(slots)]
+        # What each slot has sent last, to be done before its memory is written again.
+        self._outputs_sent: list[Request | None] = [None] * slots
+        self._dx_sent: list[Request | None] = [None] * slots
+        self._add: list[Step] = []
+        total, partial = network.gradients.flat, network.partial.flat
+        if total.size:
+            self._add = ops.link([ops.elementwise(ADD, (total, partial), total)])
+        self._tallies: Array | None = None
+        if network.is_last and network.classes_to_tally is not None:
+            self._tallies = ops.asarray(np.zeros(network.classes_to_tally + 1, np.int64))
+        self._losses = empty(ops, (self.steps * mesh.micro_batches,), network.dtype)
+        self._shares: list[float] = []
+        self._scale: float | None = None
+        self._images: Array | None = None
+        self._all_tallies: list[list[int]] | None = None
+        self._begin_batch(self.batch_size)
+        rows = max(1, self._size(0))  # a rank may have no row of a small batch
+        self._draws = network.training_plan(rows, 0, self._weighted, False).draws
+
+    def suits(self, update: Update | LossScaling, samples: Samples, batch_size: int) -> bool:
+        """Whether it trains by this update, on data that lie where its own do."""
+        return (
+            update is self._update
+            and (self.count, self.batch_size) == (samples.count, min(batch_size, samples.count))
+            and is_view_of_same(self.samples.x, samples.x)
+            and is_view_of_same(self.samples.y, samples.y)
+        )
+
+    def tallies(self) -> list[list[int]] | None:
+        """Return what was predicted in the last epoch, of all ranks together."""
+        return self._all_tallies
+
+    def exchange(self) -> dict[str, Any] | None:
+        """Return nothing: bytes are not counted on a mesh."""
+        return None
+
+    def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
+        """Visit every sample once.
+
+        Parameters
+        ----------
+        order : array of intp, shape (1, count)
+            Which samples are visited, one after the other.
+        seeds : sequence of one int
+            What `Images` draw from.
+        number : int, from 0
+            Of the epoch, for the same.
+
+        Returns
+        -------
+        list of one float
+            The mean over samples of the loss, each batch before its step; the same on all ranks.
+        """
+        network, ops, rows = self._network, self._ops, order.reshape(-1)
+        if self._tallies is not None:
+            ops.fill(0, self._tallies)
+        self._shares = []
+        images: Iterator[Array] | None = None
+        if isinstance(self.samples.x, Images) and network.is_first:
+            images = self.samples.x.batches(rows, self.batch_size, seeds, number)
+        for start in range(0, self.count, self.batch_size):
+            self._images = None if images is None else next(images)
+            self._step(rows[start : start + self.batch_size])
+        for request in (*self._outputs_sent, *self._dx_sent):
+            if request is not None:
+                request.wait()
+        return [self._together()]
+
+    def _together(self) -> float:
+        """Return the mean loss of the epoch, and keep the tallies, of all ranks together."""
+        network, mesh = self._network, self._mesh
+        part: list[object] = [0.0, None]
+        if network.is_last and mesh.shard == 0:
+            losses = self._ops.to_host(self._losses)[: len(self._shares)].astype(np.float64)
+            part[0] = float(np.add.reduce(losses * np.array(self._shares)))
+            if self._tallies is not None:
+                part[1] = self._ops.to_host(self._tallies).tolist()
+        parts = mesh.communicator.gather_values(part)
+        counted = [tally for _, tally in parts if tally is not None]
+        self._all_tallies = [np.sum(counted, axis=0).tolist()] if counted else None
+        return float(np.add.reduce([loss for loss, _ in parts]))
+
+    def _begin_batch(self, rows: int) -> list[Action]:
+        """Cut a batch into micro-batches; return what is to be done for those of this rank."""
+        mesh = self._mesh
+        bounds = shard_bounds(rows, mesh.data)
+        self._first_row = bounds[mesh.replica]
+        own = bounds[mesh.replica + 1] - self._first_row
+        count = min(mesh.micro_batches, own)
+        self._bounds = shard_bounds(own, count) if count else (0, 0)
+        return SCHEDULES[mesh.schedule](mesh.pipeline, count)[mesh.stage] if count else []
+
+    def _size(self, m: int) -> int:
+        return self._bounds[m + 1] - self._bounds[m]
+
+    def _step(self, batch: Rows) -> None:
+        """Train on one batch, of which this rank has its rows."""
+        network, ops = self._network, self._ops
+        actions = self._begin_batch(len(batch))
+        self._batch = batch
+        self._coming = [action.micro_batch for action in actions if action.kind == "forward"]
+        # The first backward half writes the gradients, and others add theirs.
+        self._writes = next((a.micro_batch for a in actions if a.kind == "backward"), None)
+        self._open: dict[int, tuple[int, StagePlan]] = {}
+        self._awaited: dict[tuple[int, bool], Request] = {}
+        step = network.states[network.step_name]
+        self._number = ops.to_host(step).copy() if self._draws else None
+        if not actions:
+            ops.fill(0, network.gradients.flat)
+        self._open_micro_batches()
+        for action in actions:
+            self._perform(action)
+        if self._number is not None:
+            ops.load(self._number + np.uint64(1), step)
+        if self._mesh.data > 1:
+            self._mesh.replicas.sum(network.gradients.flat)
+        self._update.run()
+
+    def _open_micro_batches(self) -> None:
+        """Give free memory to the next micro-batches, and begin to receive into it."""
+        mesh, stage = self._mesh, self._mesh.stage
+        while self._free and self._coming:
+            m, slot = self._coming.pop(0), self._free.pop(0)
+            sent = self._outputs_sent[slot]
+            if sent is not None:
+                sent.wait()
+            adds = m != self._writes
+            plan = self._network.training_plan(self._size(m), slot, self._weighted, adds)
+            self._open[m] = slot, plan
+            if stage > 0:
+                self._awaited[m, False] = mesh.line.receive(plan.x, stage - 1, _tag(m))
+            if plan.dy is not None:
+                self._awaited[m, True] = mesh.line.receive(plan.dy, stage + 1, _tag(m, True))
+
+    def _perform(self, action: Action) -> None:
+        kind, m = action
+        slot, plan = self._open[m]
+        line, stage = self._mesh.line, self._mesh.stage
+        if kind == "receive":
+            self._awaited.pop((m, False)).wait()
+        elif kind == "forward":
+            self._forward(m, plan)
+        elif kind == "send":
+            self._outputs_sent[slot] = line.send(plan.outputs, stage + 1, _tag(m))
+        elif kind == "receive gradient":
+            self._awaited.pop((m, True)).wait()
+        elif kind == "backward":
+            self._backward(m, slot, plan)
+        else:
+            assert plan.dx is not None
+            self._dx_sent[slot] = line.send(plan.dx, stage - 1, _tag(m, True))
+        if kind == ("send gradient" if stage > 0 else "backward"):
+            del self._open[m]
+            self._free.append(slot)
+            self._open_micro_batches()
+
+    def _forward(self, m: int, plan: StagePlan) -> None:
+        network, ops, data = self._network, self._ops, self.samples
+        first = self._first_row + self._bounds[m]
+        part = slice(first, first + plan.rows)
+        rows = self._batch[part]
+        if network.is_first:
+            if self._images is not None:
+                ops.load(self._images[part], plan.x)
+            else:
+                load_rows(ops, data.x, rows, plan.x)
+        if plan.target is not None:
+            load_rows(ops, data.y, rows, plan.target)
+        if plan.weight is not None:
+            load_rows(ops, data.weights, rows, plan.weight)
+        if self._number is not None:
+            # Each micro-batch has noise of its own, the first one that of the whole batch.
+            micro_batch = np.uint64(self._mesh.replica * self._mesh.micro_batches + m)
+            number = self._number + (micro_batch << np.uint64(32))
+            ops.load(number, network.states[network.step_name])
+        for function, arguments in plan.forward:
+            function(*arguments)
+        if plan.loss is not None:
+            place = len(self._shares)
+            ops.copy(plan.loss, self._losses[place : place + 1].reshape(()))
+            self._shares.append(plan.rows / self.count)
+            if self._tallies is not None:
+                assert plan.target is not None
+                guesses = empty(ops, plan.target.shape, np.int64)
+                ops.tally_classes(plan.outputs, plan.target, guesses, self._tallies)
+
+    def _backward(self, m: int, slot: int, plan: StagePlan) -> None:
+        network, ops = self._network, self._ops
+        share = plan.rows / len(self._batch)
+        if network.is_last and share != self._scale:
+            ops.load(np.array(share, network.dtype), network.gradient_scale)
+            self._scale = share
+        sent = self._dx_sent[slot]
+        if sent is not None:
+            sent.wait()
+        for function, arguments in plan.backward:
+            function(*arguments)
+        if m != self._writes:
+            for function, arguments in self._add:
+                function(*arguments)
+
+
+def replayed(
+    mesh: Mesh,
+    network: StageNetwork,
+    kind: PlanKind,
+    x: Array | Images,
+    y: Array | None = None,
+) -> Iterator[tuple[Array, Array]]:
+    """Cut samples into pieces; yield the outputs and the mean loss of each, on every rank.
+
+    Pieces follow each other through the stages; what the last one puts out is sent to the others.
+    """
+    ops, line, stage = network.ops, mesh.line, mesh.stage
+    sent: Request | None = None
+    parts: list[tuple[Array, Array]] = []
+    for start in range(0, len(x), ROWS):
+        part = slice(start, min(start + ROWS, len(x)))
+        plan = network.prediction_plan(kind, part.stop - start)
+        if sent is not None:
+            sent.wait()
+        if network.is_first:
+            load_part(ops, x[part], plan.x)
+        else:
+            line.receive(plan.x, stage - 1).wait()
+        if plan.target is not None:
+            load_part(ops, np.zeros(()) if y is None else y[part], plan.target)
+        for function, arguments in plan.forward:
+            function(*arguments)
+        if plan.loss is None:
+            sent = line.send(plan.outputs, stage + 1)
+        else:
+            parts.append((ops.to_host(plan.outputs).copy(), ops.to_host(plan.loss).copy()))
+    if sent is not None:
+        sent.wait()
+    about = [[(array.shape, array.dtype.str) for array in part] for part in parts]
+    about = line.gather_values(about)[-1]
+    if not network.is_last:
+        parts = [(np.empty(*outputs), np.empty(*loss)) for outputs, loss in about]
+    for part_of_all in parts:
+        for array in part_of_all:
+            line.broadcast(array, line.size - 1)
+        yield part_of_all

@@ -1,0 +1,231 @@
+"""A stage: the part of a network's layers that one rank of a pipeline has.
+
+All layers are built on every rank, which takes no memory, so that names and shapes are those of
+the whole network; arrays are made for the stage's own. First values depend on seed and name, so a
+stage starts as its part of the whole network does.
+
+The plan of a micro-batch is cut in two. On the last stage the backward half begins where the first
+step reads the scale of gradients, and on others where one reads the gradient ``dy`` of what the
+stage puts out, which comes from the next stage::
+
+    samples or x -> forward half -> outputs        x, dx   exchanged with the stage before
+              dx <- backward half <- dy            outputs, dy   with the next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dnn.backend import Array, Ops, empty
+from dnn.graph.gradients import gradients, topological_order
+from dnn.graph.node import Node, placeholder
+from dnn.graph.operation import Step
+from dnn.graph.plan import Arena, Plan
+from dnn.layers import Layer
+from dnn.losses import Loss
+from dnn.optimizers import Update
+from dnn.parameters import FlatBuffer
+from dnn.precision import Precision
+from dnn.summaries import LayerSummary
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import Network, PlanKind
+
+__all__ = ["StageNetwork", "StagePlan"]
+
+Cut = Callable[[Network], Sequence[int]]
+"""From a network with built layers to where stages begin, and the last one ends."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage's plan for one size of micro-batch, with the arrays at its edges.
+
+    Attributes
+    ----------
+    forward, backward : list of (function, arguments)
+        Without gradients the second is empty.
+    x : array, shape (batch, ...)
+        Samples on the first stage, else what the one before puts out: to be filled.
+    outputs : array, shape (batch, ...)
+        Kept until the backward half is done.
+    target, weight, loss : array
+        As in a `BatchPlan`, on the last stage; `weight` only in one for weighted samples.
+    dy : array of the shape of `outputs`
+        The gradient of the outputs, to be filled before the backward half; None on the last stage.
+    dx : array of the shape of `x`
+        The gradient of `x`; None on the first stage.
+    draws : bool
+        Whether it needs random numbers.
+    """
+
+    forward: list[Step]
+    backward: list[Step]
+    x: Array
+    outputs: Array
+    target: Array | None
+    weight: Array | None
+    loss: Array | None
+    dy: Array | None
+    dx: Array | None
+    draws: bool
+
+    @property
+    def rows(self) -> int:
+        """Samples of the micro-batch."""
+        return int(self.x.shape[0])
+
+
+class StageNetwork(Network):
+    """The part of a network that one rank computes.
+
+    Parameters
+    ----------
+    layers, loss, seed, precision, ops, passes
+        As of `Network`: of the whole network.
+    cut : callable
+        Asked for the stages once layers are built.
+    stage : int
+        Which of them this is.
+
+    Attributes
+    ----------
+    bounds : tuple of int
+        Stage s has layers ``bounds[s] .. bounds[s + 1] - 1``.
+    stage : int
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        loss: Loss,
+        seed: int,
+        precision: Precision,
+        ops: Ops,
+        passes: Sequence[str] | None,
+        cut: Cut,
+        stage: int,
+    ) -> None:
+        self._cut = cut
+        self.stage = stage
+        self._stage_plans: dict[tuple[PlanKind, int, int, bool], StagePlan] = {}
+        self._arenas: dict[int, Arena] = {}
+        super().__init__(layers, loss, seed, precision, ops, passes)
+        # What one micro-batch adds to the gradients of those before it.
+        self.partial = FlatBuffer(self.gradients.segments, self.dtype, ops)
+
+    def _build(self) -> list[LayerSummary]:
+        self.summaries = summaries = super()._build()
+        self.bounds = tuple(self._cut(self))
+        first = self.bounds[self.stage]
+        self.is_first, self.is_last = self.stage == 0, self.stage == len(self.bounds) - 2
+        self.received_shape = self.input_shape if self.is_first else summaries[first - 1].shape
+        self.received_dtype = self.input_dtype if self.is_first else self.dtype
+        return summaries
+
+    @property
+    def own_layers(self) -> Sequence[Layer]:
+        """The layers of this stage."""
+        return self.layers[self.bounds[self.stage] : self.bounds[self.stage + 1]]
+
+    def average_by(self, update: Update | LossScaling | None) -> None:
+        """Let an update say which averages of the parameters there are, if any."""
+        super().average_by(update)
+        self._stage_plans.clear()
+
+    def training_plan(self, batch: int, slot: int, weighted: bool, adds: bool) -> StagePlan:
+        """Return the plan that trains on a micro-batch of a size.
+
+        Parameters
+        ----------
+        batch : int
+            Rows.
+        slot : int
+            Plans of different slots may be in flight at once: each has memory of its own.
+        weighted : bool
+            Whether samples have weights.
+        adds : bool
+            Whether gradients go to `partial`, to be added to those of other micro-batches, or
+            straight to `gradients`.
+        """
+        kind: PlanKind = "weighted training" if weighted else "training"
+        key = (kind, batch, slot, adds)
+        if key not in self._stage_plans:
+            arena = self._arenas.setdefault(slot, Arena(self.ops))
+            self._stage_plans[key] = self._compiled(kind, batch, arena, adds)
+        return self._stage_plans[key]
+
+    def prediction_plan(self, kind: PlanKind, batch: int) -> StagePlan:
+        """Return the plan of ``"evaluation"`` or ``"probability"`` for one size of batch."""
+        key = (kind, batch, -1, self.predicts_by_average)
+        if key not in self._stage_plans:
+            self._stage_plans[key] = self._compiled(kind, batch, self._arena, False, key[-1])
+        return self._stage_plans[key]
+
+    def _compiled(
+        self, kind: PlanKind, batch: int, arena: Arena, adds: bool, by_average: bool = False
+    ) -> StagePlan:
+        trains = self._begin(kind)
+        x = placeholder((batch, *self.received_shape), self.received_dtype, "x")
+        outputs = self.outputs(x)
+        target: Node | None = None
+        weight: Node | None = None
+        loss: Node | None = None
+        dy: Node | None = None
+        if self.is_last:
+            target, weight, loss = self._compared(kind, outputs)
+            if kind == "probability":
+                outputs = self.loss.probabilities(outputs)
+        elif trains:
+            dy = placeholder(outputs.shape, outputs.dtype, "dy")
+        edges = [x, outputs, target, weight, loss, dy]
+        wanted = [node for node in edges if node is not None]
+        into: list[tuple[Node, Array]] = []
+        dx_array: Array | None = None
+        if trains:
+            sought = [*self._variables, *([] if self.is_first else [x])]
+            end, seed = (outputs, dy) if loss is None else (loss, self._scale)
+            found = gradients(end, sought, seed)
+            into = self._gradients_into(found[: len(self._variables)], adds)
+            if not self.is_first:
+                # Not part of the arena, where it would be the next thing to be overwritten.
+                dx_array = empty(self.ops, x.shape, x.dtype)
+                into.append((found[-1], dx_array))
+            wanted += self._assignments()
+        # That pass would take outputs that nobody reads here for the gradient of a weight.
+        passes = [name for name in self.passes if name != "products_last"]
+        plan, now = self._planned(wanted, into, arena, passes, by_average)
+        first, second = self._halves(plan, now, self._scale if loss is not None else dy)
+
+        def at(node: Node | None) -> Array | None:
+            return None if node is None else plan[now[node]]
+
+        return StagePlan(
+            self.ops.link(first),
+            self.ops.link(second),
+            plan[x],
+            plan[now[outputs]],
+            at(target),
+            at(weight),
+            at(loss),
+            at(dy),
+            dx_array,
+            self._noise.step in topological_order([outputs]),
+        )
+
+    def _gradients_into(
+        self, by_variable: Sequence[Node], adds: bool = False
+    ) -> list[tuple[Node, Array]]:
+        pairs = super()._gradients_into(by_variable)
+        if not adds:
+            return pairs
+        names = [node.name for node in reversed(self._variables)]
+        return [(dw, self.partial[name]) for (dw, _), name in zip(pairs, names, strict=True)]
+
+    @staticmethod
+    def _halves(
+        plan: Plan, now: dict[Node, Node], boundary: Node | None
+    ) -> tuple[list[Step], list[Step]]:
+        if boundary is None or boundary not in now:
+            return list(plan.steps), []
+        return plan.steps_around(now[boundary])

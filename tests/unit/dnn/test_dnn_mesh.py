@@ -1,0 +1,276 @@
+"""One network on a mesh of ranks equals that of one process; ranks are threads here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnn import (
+    L2,
+    SGD,
+    Activation,
+    Adam,
+    BatchNorm,
+    Callback,
+    Conv2D,
+    Dropout,
+    Embedding,
+    Ensemble,
+    Flatten,
+    FullyConnected,
+    Images,
+    Input,
+    Muon,
+    NeuralNetwork,
+    Output,
+    Residual,
+    Shift,
+    SoftmaxCrossEntropy,
+    mlp,
+)
+from dnn.distributed import Mesh, run_on_threads
+from dnn.errors import ConfigurationError, PeerError
+from dnn.layers import Layer
+
+RANDOM = np.random.default_rng(0)
+X = RANDOM.standard_normal((50, 12)).astype(np.float32)
+Y = RANDOM.integers(0, 3, 50)
+
+Layers = Callable[[], list[Layer]]
+
+
+def tanh_layers() -> list[Layer]:
+    return mlp(12, [9, 7, 5], 3, "tanh")
+
+
+def of(layers: Layers, **options: Any) -> NeuralNetwork:
+    options = {"optimizer": SGD(0.3, momentum=0.9), "seed": 3, "device": "numpy", **options}
+    return NeuralNetwork(layers(), **options)
+
+
+def outcome(network: NeuralNetwork, x: Any = X, y: Any = Y, **fit: Any) -> dict[str, Any]:
+    """Train, and return all that can be seen of it on a rank."""
+    fit = {"epochs": 2, "batch_size": 16, "progress": False, **fit}
+    history = network.fit(x, y, **fit)
+    return {
+        "loss": history.loss,
+        "accuracy": history.accuracy,
+        "validation": history.validation,
+        "parameters": {name: np.array(p) for name, p in network.parameters.items()},
+        "outputs": network(x),
+        "evaluation": network.evaluate(x, y),
+    }
+
+
+def on_mesh(ranks: int, layers: Layers, mesh: dict[str, Any], **options: Any) -> list[Any]:
+    fit = {name: options.pop(name) for name in ("x", "y", "validation") if name in options}
+    return run_on_threads(
+        ranks, lambda comm: outcome(of(layers, parallel=Mesh(comm, **mesh), **options), **fit)
+    )
+
+
+def assert_equal_to(one: dict[str, Any], ranks: Sequence[dict[str, Any]], rtol: float) -> None:
+    held: set[str] = set()
+    for rank in ranks:
+        for name in ("loss", "accuracy", "outputs"):
+            np.testing.assert_allclose(rank[name], one[name], rtol, 1e-5, err_msg=name)
+        for mine, theirs in zip(rank["validation"], one["validation"], strict=True):
+            assert mine == pytest.approx(theirs, rtol)
+        assert rank["evaluation"] == pytest.approx(one["evaluation"], rtol)
+        for name, value in rank["parameters"].items():
+            np.testing.assert_allclose(value, one["parameters"][name], rtol, 1e-5, err_msg=name)
+        held |= set(rank["parameters"])
+    assert held == set(one["parameters"])
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    return outcome(of(tanh_layers), validation=(X[:20], Y[:20]))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mesh"),
+    [
+        (1, {}),
+        (2, {"pipeline": 2}),
+        (2, {"pipeline": 2, "schedule": "gpipe", "micro_batches": 3}),
+        (3, {"pipeline": 3, "split": (3, 5)}),
+        (3, {"data": 3}),
+        (4, {"data": 2, "pipeline": 2}),
+        (4, {"pipeline": 4, "split": "multiply_adds"}),
+    ],
+)
+def test_a_mesh_trains_as_one_process_does(
+    alone: dict[str, Any], ranks: int, mesh: dict[str, Any]
+) -> None:
+    results = on_mesh(ranks, tanh_layers, mesh, validation=(X[:20], Y[:20]))
+    assert_equal_to(alone, results, 1e-4)
+    again = on_mesh(ranks, tanh_layers, mesh, validation=(X[:20], Y[:20]))
+    for rank, other in zip(results, again, strict=True):
+        for name, value in rank["parameters"].items():
+            assert value.tobytes() == other["parameters"][name].tobytes()
+
+
+def test_each_stage_has_its_own_parameters_alone() -> None:
+    results = on_mesh(2, tanh_layers, {"pipeline": 2, "split": (3,)})
+    first, second = (list(rank["parameters"]) for rank in results)
+    assert first == ["fully_connected_1.weight", "fully_connected_1.bias"]
+    assert second[0] == "fully_connected_2.weight"
+    assert len(second) == 6
+
+
+def image_layers() -> list[Layer]:
+    inside: list[Layer] = [Conv2D(4, 3, padding=1), Activation("relu")]
+    chain: list[Layer] = [Input(1, 6, 6), Conv2D(4, 3, padding=1), Residual(inside), Flatten()]
+    return [*chain, FullyConnected(3, bias=False), Output(3)]
+
+
+def embedding_layers() -> list[Layer]:
+    return [Input(5, dtype=int), Embedding(11, 4), Flatten(), FullyConnected(3)]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_images_and_weights_of_samples_go_through_a_pipeline(weighted: bool) -> None:
+    x = RANDOM.random((30, 1, 6, 6)).astype(np.float32)
+    weight = {"sample_weight": RANDOM.random(30)} if weighted else {}
+
+    def run(parallel: Mesh | None) -> dict[str, Any]:
+        data = x if weighted else Images(x, [Shift(1)])
+        network = of(image_layers, optimizer=Adam(0.01, average=0.9), parallel=parallel)
+        return outcome(network, data, Y[:30], **weight)
+
+    split = {"pipeline": 2, "split": (2,), "micro_batches": 3}
+    assert_equal_to(run(None), run_on_threads(2, lambda comm: run(Mesh(comm, **split))), 2e-4)
+
+
+def test_integers_go_into_the_first_stage() -> None:
+    x = RANDOM.integers(0, 11, (30, 5))
+
+    def run(parallel: Mesh | None) -> dict[str, Any]:
+        return outcome(of(embedding_layers, parallel=parallel), x, Y[:30])
+
+    assert_equal_to(run(None), run_on_threads(2, lambda comm: run(Mesh(comm, pipeline=2))), 1e-4)
+
+
+def test_outputs_of_a_product_without_bias_leave_a_stage_before_the_backward_half() -> None:
+    def layers() -> list[Layer]:
+        return [Input(12), FullyConnected(8, bias=False), FullyConnected(3, bias=False)]
+
+    one = outcome(of(layers))
+    assert_equal_to(one, on_mesh(2, layers, {"pipeline": 2}), 1e-4)
+
+
+def test_noise_depends_on_rows_and_neither_on_stages_nor_on_their_order() -> None:
+    def layers() -> list[Layer]:
+        return [Input(12), FullyConnected(8), Dropout(0.4), FullyConnected(6), FullyConnected(3)]
+
+    one = on_mesh(1, layers, {"micro_batches": 4})
+    for ranks, mesh in (
+        (2, {"pipeline": 2, "split": (2,)}),
+        (3, {"pipeline": 3, "split": (2, 4), "schedule": "gpipe"}),
+    ):
+        assert_equal_to(one[0], on_mesh(ranks, layers, {**mesh, "micro_batches": 4}), 1e-4)
+    whole = outcome(of(layers))
+    assert_equal_to(whole, on_mesh(2, layers, {"pipeline": 2, "micro_batches": 1}), 1e-4)
+    assert one[0]["loss"] != pytest.approx(whole["loss"], 1e-3)
+
+
+def test_replicas_end_with_the_running_statistics_of_the_first() -> None:
+    def layers() -> list[Layer]:
+        return [Input(12), FullyConnected(8), BatchNorm(), FullyConnected(3)]
+
+    def statistics(comm: Any) -> Any:
+        network = of(layers, parallel=Mesh(comm, data=2))
+        result = outcome(network)
+        return np.array(network.trained_arrays()["state/batch_norm_1.mean"]), result["outputs"]
+
+    (mean, outputs), (other_mean, other_outputs) = run_on_threads(2, statistics)
+    assert mean.any()
+    assert mean.tobytes() == other_mean.tobytes()
+    assert outputs.tobytes() == other_outputs.tobytes()
+
+
+class Failing(Callback):
+    """It fails after the first epoch."""
+
+    def on_epoch_end(self, *_: Any) -> None:
+        raise ZeroDivisionError("in the callback")
+
+
+def test_a_failure_of_one_rank_ends_all() -> None:
+    seen = []
+
+    def run(comm: Any) -> None:
+        network = of(tanh_layers, parallel=Mesh(comm, pipeline=2))
+        try:
+            network.fit(X, Y, epochs=2, progress=False, callbacks=[Failing()] if comm.rank else ())
+        except PeerError as error:
+            seen.append(str(error))
+            raise
+
+    with pytest.raises(ZeroDivisionError, match="in the callback"):
+        run_on_threads(2, run)
+    assert seen == ["rank 1: ZeroDivisionError: in the callback"]
+
+
+PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"ranks": 4, "data": 3}, r"data 3 x pipeline 1 x model 1 = 3 ranks, and there are 4"),
+    ({"ranks": 3, "pipeline": 2}, r"pipeline 2 x model 1 = 2 ranks, and there are 3"),
+    ({"ranks": 1, "pipeline": 0}, "pipeline must be at least 1, not 0"),
+    ({"ranks": 1, "model": 1.5}, "model must be an integer of at least 1, not 1.5"),
+    ({"ranks": 1, "schedule": "1b1f"}, "unknown schedule '1b1f'.*1f1b"),
+    ({"ranks": 5, "pipeline": 5, "layers": tanh_layers()}, "5 pipeline stages, and .* 4 at most"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), PROBLEMS)
+def test_a_mesh_that_does_not_fit_is_explained_without_ranks(
+    arguments: dict[str, Any], message: str
+) -> None:
+    problem = Mesh.problem(**arguments)
+    assert problem is not None
+    with pytest.raises(ConfigurationError, match=message):
+        raise ConfigurationError(problem)
+    assert Mesh.problem(4, data=2, pipeline=2, layers=tanh_layers()) is None
+
+
+def refused(make: Callable[[Any], object], message: str) -> None:
+    def run(comm: Any) -> None:
+        with pytest.raises(ConfigurationError, match=message):
+            make(comm)
+
+    run_on_threads(2, run)
+
+
+def test_what_a_mesh_cannot_do_is_refused_with_what_to_do_instead() -> None:
+    def pipeline(comm: Any) -> Mesh:
+        return Mesh(comm, pipeline=2)
+
+    refused(lambda comm: Mesh(comm, data=1), "data 1 x pipeline 1 x model 1 = 1 ranks")
+    refused(lambda comm: Mesh(comm, split="evenly"), "unknown split 'evenly'")
+    refused(
+        lambda comm: of(tanh_layers, parallel=Mesh(comm, pipeline=2, split=(2,))),
+        r"split is \(2,\) for 2 stages: 1 numbers of 3, 5, 7 are wanted",
+    )
+    refused(lambda comm: of(lambda: [Input(3)], parallel=pipeline(comm)), "2 pipeline stages")
+    refused(lambda comm: of(tanh_layers, dtype="float16", parallel=pipeline(comm)), "float16")
+    refused(
+        lambda comm: of(tanh_layers, optimizer=SGD(0.1, clip_norm=1.0), parallel=pipeline(comm)),
+        "take clip_value",
+    )
+    refused(
+        lambda comm: of(tanh_layers, optimizer=Muon(), parallel=Mesh(comm, model=2)),
+        "Muon needs whole parameters",
+    )
+    refused(
+        lambda comm: of(tanh_layers, loss=SoftmaxCrossEntropy() + L2(0.1), parallel=pipeline(comm)),
+        "weight_decay",
+    )
+    refused(lambda comm: Ensemble(tanh_layers(), seeds=[1], parallel=pipeline(comm)), "Ensemble")
+    refused(
+        lambda comm: of(tanh_layers, check_finite=True, parallel=pipeline(comm)).fit(X, Y),
+        "check_finite",
+    )
