@@ -203,6 +203,7 @@ class Ensemble(Networks):
         validation_epochs: Collection[int] | None = None,
         on_epoch: OnEpoch | None = None,
         resident: bool | None = None,
+        accumulate: int = 1,
     ) -> list[History]:
         """Train all networks, each on rows of its own in an order of its own.
 
@@ -226,7 +227,8 @@ class Ensemble(Networks):
             Called after each epoch with its number from 0, the indices of the networks that were
             trained in it, and their histories in this call. The networks that it returns end.
         resident : bool, optional
-            As for `NeuralNetwork.fit`.
+        accumulate : int, at least 1
+            Both as for `NeuralNetwork.fit`.
 
         Returns
         -------
@@ -260,7 +262,15 @@ class Ensemble(Networks):
                 message = "the networks have been trained for different numbers of epochs"
                 raise ConfigurationError(f"{message}: none of them can be trained further")
         with self._scheme.training():
-            fit = Fit(self, training, wanted, batch_size, held_out, validation_epochs)
+            fit = Fit(
+                self,
+                training,
+                wanted,
+                batch_size,
+                held_out,
+                validation_epochs,
+                accumulate=accumulate,
+            )
             for active in fit:
                 if on_epoch is not None:
                     histories = [fit.histories[k] for k in active]

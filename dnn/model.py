@@ -203,6 +203,7 @@ class NeuralNetwork(Networks):
         progress: bool | None = None,
         resident: bool | None = None,
         metrics: dict[str, float] | None = None,
+        accumulate: int = 1,
     ) -> History:
         """Train from the present parameters on.
 
@@ -236,6 +237,11 @@ class NeuralNetwork(Networks):
         metrics : dict, optional
             Gets ``"loss"`` and, of a classification, ``"accuracy"`` of the training in the last
             epoch, and ``"training_time_s"`` of all.
+        accumulate : int, at least 1
+            Compute each batch in so many pieces, and add their gradients up before the parameters
+            move: memory for one piece, and to rounding the step of the whole batch. Only what
+            looks at a batch as a whole differs: batch norm normalises each piece by itself, and
+            dropout draws other numbers.
 
         Returns
         -------
@@ -270,7 +276,15 @@ class NeuralNetwork(Networks):
         inspect = BatchPlan.check_finite if self._options["check_finite"] else None
         with ExitStack() as stack:
             stack.enter_context(self._scheme.training())
-            fit = Fit(self, training, [epochs], batch_size, held_out, inspect=inspect)
+            fit = Fit(
+                self,
+                training,
+                [epochs],
+                batch_size,
+                held_out,
+                inspect=inspect,
+                accumulate=accumulate,
+            )
             (history,) = fit.histories
             stack.callback(setattr, self, "_trainer", None)  # which would hold the data
             watch = None

@@ -69,6 +69,8 @@ class SimulatedWorkers(Scheme):
     ([2, 3, 3, 1], 6.0)
     """
 
+    accumulates = False
+
     def __init__(
         self,
         workers: int,
@@ -120,6 +122,7 @@ class SimulatedWorkers(Scheme):
         samples: Samples,
         batch_size: int,
         inspect: Callable[[BatchPlan], None] | None = None,
+        accumulate: int = 1,
     ) -> TrainerLike:
         """Return what trains a network for an epoch, `batch_size` being of all workers."""
         assert isinstance(update, Update)

@@ -97,7 +97,13 @@ class ServedTrainer:
         self._runner = BatchRunner(network, into, samples, inspect)
         self._begin()
 
-    def suits(self, update: Update | LossScaling, samples: Samples, batch_size: int) -> bool:
+    def suits(
+        self,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        accumulate: int = 1,
+    ) -> bool:
         """Whether it moves the parameters by this update, on data that lie where its own do."""
         return (
             update is self._update

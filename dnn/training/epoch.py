@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dnn.backend import Array, empty
 from dnn.data.augmentation import Images
+from dnn.errors import ConfigurationError
 from dnn.graph.operation import Step
+from dnn.graph.operations.arithmetic import Add, Multiply
 from dnn.memory import MemoryManager
 from dnn.optimizers import Update
 from dnn.training.data import Samples, lies_on_host
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network, PlanKind
 
-__all__ = ["Stage", "Trainer", "is_view_of_same"]
+__all__ = ["Piece", "Run", "Stage", "Trainer", "is_view_of_same"]
 
 
 class Stage:
@@ -39,6 +43,7 @@ class Stage:
 
     def __init__(self, network: Network, samples: Samples, rows: int) -> None:
         device, leading = network.ops.device, network.leading
+        self._leading = leading
         self._sources: list[Array | Images] = [samples.x, samples.targets(network)]
         if samples.weights is not None:
             self._sources.append(samples.weights)
@@ -71,15 +76,55 @@ class Stage:
         for memory in self._memory:
             memory.read_device()
 
-    def steps_to(self, plan: BatchPlan) -> list[Step]:
-        """Return what copies the batch, on the GPU, to the inputs of a plan."""
+    def steps_to(self, plan: BatchPlan, rows: int, part: slice) -> list[Step]:
+        """Return what copies some of a batch's rows, on the GPU, to the inputs of a plan."""
         edges = [plan.x, plan.target]
         if plan.weight is not None:
             edges.append(plan.weight)
-        return [
-            (plan.ops.copy, (memory.read_device()[: edge.size].reshape(edge.shape), edge))
-            for memory, edge in zip(self._memory, edges, strict=True)
-        ]
+        steps: list[Step] = []
+        for memory, source, edge in zip(self._memory, self._sources, edges, strict=True):
+            shape = (*self._leading, rows, *source.shape[1:])
+            batch = memory.read_device()[: math.prod(shape)].reshape(shape)
+            chosen = batch[:, part] if self._leading else batch[part]
+            steps.append((plan.ops.copy, (chosen, edge)))
+        return steps
+
+
+@dataclass(frozen=True)
+class Run:
+    """Steps of an epoch that follow each other and are alike.
+
+    Attributes
+    ----------
+    rows : int
+        Of each batch, in this process.
+    total : int
+        Of each batch, in all processes that train the network together.
+    repeats : int
+        How many steps.
+    """
+
+    rows: int
+    total: int
+    repeats: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a step: what is done for some rows of its batch, and the last one's update too.
+
+    Attributes
+    ----------
+    part : slice
+        Which rows of the batch.
+    x : array, shape (rows, ...), optional
+        Where samples go that are prepared beside the training; None where there are no rows.
+    calls : list of (function, arguments)
+    """
+
+    part: slice
+    x: Array | None
+    calls: list[Step]
 
 
 class Trainer:
@@ -89,9 +134,18 @@ class Trainer:
     remains, on a plan of its own. `inspect` is called with the plan of each batch before the
     parameters move.
 
+    With `accumulate` each batch is computed in so many pieces of nearly equal size, whose gradients
+    are added up before the parameters move: the memory is that of a piece.
+
     A training set that lies on the host is sent to a GPU batch by batch: the next one travels,
     in a stream of its own, while this one is computed. Batches of `Images` are prepared in threads
     beside it.
+
+    Raises
+    ------
+    ConfigurationError
+        If running statistics are to wait for the end of a step, as in float16, and the step has
+        several pieces.
 
     Attributes
     ----------
@@ -113,76 +167,194 @@ class Trainer:
         samples: Samples,
         batch_size: int,
         inspect: Callable[[BatchPlan], None] | None = None,
+        accumulate: int = 1,
     ) -> None:
         self.count = samples.count
         self.batch_size = min(batch_size, self.count)
+        self.accumulate = accumulate
         self.samples = samples
+        self._network = network
         self._update = update
         self._inspect = inspect
         self._ops = ops = network.ops
-        weighted = samples.weights is not None
-        kind: PlanKind = "weighted training" if weighted else "training"
-        rest = self.count % self.batch_size
-        self.steps = -(-self.count // self.batch_size)
-        sizes = np.full(self.steps, float(self.batch_size))
-        if rest:
-            sizes[-1] = rest
-        self._shares = sizes / self.count
+        self._runs = [run for run in self._cut() if run.repeats]
+        self.steps = sum(run.repeats for run in self._runs)
+        # Of the samples of all processes, how many are in each batch of this one.
+        every = sum(run.total * run.repeats for run in self._runs)
+        sizes = [size for run in self._runs for size in [run.rows] * run.repeats]
+        self._shares = np.array(sizes, np.float64) / every
         # On the device: to fetch a loss would wait for its step.
         shape: tuple[int, ...] = (self.steps, *network.leading)
         self._losses = ops.memory(math.prod(shape) * 8).view(np.float64).reshape(shape)
         # Where the order of an epoch stands, and how far it has come: see `Ops.end_batch`.
-        self._shape = shape = (*network.leading, self.count)
+        self._shape = shape = (*network.leading, sum(sizes))
+        largest = max(sizes)
         self._stages: list[Stage] = []
         if ops.device != "cpu" and lies_on_host(samples.x):
-            self._stages = [Stage(network, samples, self.batch_size) for _ in range(2)]
+            self._stages = [Stage(network, samples, largest) for _ in range(2)]
         else:
             self._order = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
-        self._position = ops.asarray(np.array([0, 0, self.batch_size], np.int64))
+        self._position = ops.asarray(np.zeros(3, np.int64))
         self._tallies: Array | None = None
         if network.classes_to_tally is not None:
             shape = (*network.leading, network.classes_to_tally + 1)
             self._tallies = ops.memory(math.prod(shape) * 8).view(np.int64).reshape(shape)
             self._no_tallies = np.zeros(shape, np.int64)
-        # Both are compiled before either is linked.
-        plans = [network.plan(kind, batch) for batch in (self.batch_size, rest) if batch]
-        self._inputs = [plan.x for plan in plans]
+        self._sums: Array | None = None
+        if accumulate > 1 and largest > 1:
+            self._sums = empty(ops, network.gradients.flat.shape, network.dtype)
+        # All are compiled before any is linked.
+        for run in self._runs:
+            for part in self._parts(run):
+                self._plan(part)
         ways: Sequence[Stage | None] = self._stages or (None,)
-        self._whole_steps = [self._linked(plans[0], stage) for stage in ways]
-        last = ways[(self.steps - 1) % len(ways)]
-        self._last_step = self._linked(plans[1], last) if rest else []
+        self._pieces = [[self._linked(run, stage) for stage in ways] for run in self._runs]
 
-    def suits(self, update: Update | LossScaling, samples: Samples, batch_size: int) -> bool:
+    def _cut(self) -> list[Run]:
+        """Return how an epoch is cut into steps."""
+        size = self.batch_size
+        rest = self.count % size
+        return [Run(size, size, self.count // size), Run(rest, rest, 1 if rest else 0)]
+
+    def _own(self, order: Array) -> Array:
+        """Return which samples of an epoch are this process's: all."""
+        return order
+
+    def suits(
+        self,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        accumulate: int = 1,
+    ) -> bool:
         """Whether it moves the parameters by this update, on data that lie where its own do."""
         mine = self.samples
+        sizes = samples.count, min(batch_size, samples.count), accumulate
         return (
             update is self._update
-            and (self.count, self.batch_size) == (samples.count, min(batch_size, samples.count))
+            and (self.count, self.batch_size, self.accumulate) == sizes
             and is_view_of_same(mine.x, samples.x)
             and is_view_of_same(mine.y, samples.y)
         )
 
-    def _linked(self, plan: BatchPlan, stage: Stage | None) -> list[Step]:
-        """Return a whole step, from the gathering of its batch to its loss, in as few calls."""
-        gather = self._gather(plan) if stage is None else stage.steps_to(plan)
-        look: list[Step] = [] if self._inspect is None else [(self._inspect, (plan,))]
-        end: Step = (self._ops.end_batch, (plan.loss, self._losses, self._position))
-        compute, tally, update = plan.plan.steps, self._tally(plan), self._update
-        assign: list[Step] = []
-        if isinstance(update, LossScaling):
-            # Assigned is when it is known whether the step counts.
-            compute, assign = plan.plan.steps_apart()
-            assign = update.gated(assign)
-        steps = [*gather, *compute, *look, *tally, *update.steps, *assign, end]
-        # Linked, an update may come before the end of a plan, and gradients be nowhere.
-        return steps if look else self._ops.link(steps, scratch=self._update.gradients)
+    def _parts(self, run: Run) -> list[slice]:
+        """Return the pieces of a batch."""
+        pieces = min(self.accumulate, run.rows)
+        bounds = [run.rows * piece // pieces for piece in range(pieces + 1)] if pieces else []
+        return [slice(*pair) for pair in pairwise(bounds)]
 
-    def _gather(self, plan: BatchPlan) -> list[Step]:
+    def _plan(self, part: slice) -> BatchPlan:
+        kind: PlanKind = "training" if self.samples.weights is None else "weighted training"
+        return self._network.plan(kind, part.stop - part.start)
+
+    def _linked(self, run: Run, stage: Stage | None) -> list[Piece]:
+        """Return a whole step, from the gathering of its batch to its loss, in as few calls."""
+        parts, update, network = self._parts(run), self._update, self._network
+        plans = [self._plan(part) for part in parts]
+        pieces: list[Piece] = []
+        late: list[Step] = []
+        for part, plan in zip(parts, plans, strict=True):
+            gather = (
+                self._gather(plan, part) if stage is None else stage.steps_to(plan, run.rows, part)
+            )
+            look: list[Step] = [] if self._inspect is None else [(self._inspect, (plan,))]
+            compute = plan.plan.steps
+            if isinstance(update, LossScaling):
+                # Assigned is when it is known whether the step counts.
+                compute, assign = plan.plan.steps_apart()
+                late = self._late(assign, len(parts))
+                # The number of the step, which noise depends on, goes on in any case.
+                compute += [step for step in assign if step[1][-1].dtype != network.dtype]
+            calls = [
+                *self._weighed((part.stop - part.start) / run.total, compute),
+                *look,
+                *self._tally(plan),
+                *self._accumulated(len(pieces), len(parts)),
+            ]
+            pieces.append(Piece(part, plan.x, [*gather, *calls]))
+        if isinstance(update, LossScaling):
+            late = update.gated(late)
+        loss, of_pieces = self._loss(run, parts, plans)
+        for piece, calls in zip(pieces, of_pieces, strict=True):
+            piece.calls.extend(calls)
+        end: Step = (self._ops.end_batch, (loss, self._losses, self._position))
+        last = self._moved(run, late, end)
+        if not pieces:
+            return [Piece(slice(0, 0), None, self._ops.link(last))]
+        pieces[-1].calls.extend(last)
+        if not isinstance(self.samples.x, Images):
+            # Nobody loads anything in between.
+            pieces = [Piece(slice(0, run.rows), None, [x for each in pieces for x in each.calls])]
+        if self._inspect is not None:
+            return pieces
+        # Linked, an update may come before the end of a plan, and gradients be nowhere.
+        scratch = update.gradients if self._updates_at_once(run) else None
+        return [
+            replace(piece, calls=self._ops.link(piece.calls, scratch=scratch)) for piece in pieces
+        ]
+
+    def _updates_at_once(self, run: Run) -> bool:
+        """Whether nothing is done between the gradients of a batch and the update."""
+        return len(self._parts(run)) == 1
+
+    def _moved(self, run: Run, late: Sequence[Step], end: Step) -> list[Step]:
+        """Return how a step ends once all gradients are there."""
+        return [*self._update.steps, *late, end]
+
+    def _late(self, assign: Sequence[Step], pieces: int) -> list[Step]:
+        """Return what is assigned only if a step counts."""
+        late = [step for step in assign if step[1][-1].dtype == self._network.dtype]
+        if late and pieces > 1:
+            message = "float16 with running statistics takes each batch as a whole"
+            raise ConfigurationError(f"accumulate={self.accumulate}: {message}")
+        return late
+
+    def _weighed(self, weight: float, compute: Sequence[Step]) -> list[Step]:
+        """Return a computation whose gradients are multiplied by a number."""
+        if weight == 1.0:
+            return list(compute)
+        network, ops = self._network, self._ops
+        factor = ops.asarray(np.full(network.leading, weight, network.dtype))
+        if isinstance(self._update, LossScaling):  # which has a scale of its own
+            flat = network.gradients.flat
+            column = factor.reshape(factor.shape if flat.ndim == 1 else (-1, 1))
+            return [*compute, ops.elementwise(Multiply.formula, (flat, column), flat)]
+        return [(ops.copy, (factor, network.gradient_scale)), *compute]
+
+    def _accumulated(self, piece: int, pieces: int) -> list[Step]:
+        """Return what adds the gradients of a piece to those before; all are in the last one's."""
+        flat, sums, ops = self._network.gradients.flat, self._sums, self._ops
+        if sums is None or pieces == 1:
+            return []
+        if piece == 0:
+            return [(ops.copy, (flat, sums))]
+        into = flat if piece == pieces - 1 else sums
+        return [ops.elementwise(Add.formula, (flat, sums), into)]
+
+    def _loss(
+        self, run: Run, parts: Sequence[slice], plans: Sequence[BatchPlan]
+    ) -> tuple[Array, list[list[Step]]]:
+        """Return where the loss of a batch stands, and what takes it from each of its pieces."""
+        ops, network = self._ops, self._network
+        if len(plans) == 1:
+            return plans[0].loss, [[]]
+        loss, weighed = (ops.asarray(np.zeros(network.leading, network.dtype)) for _ in range(2))
+        steps: list[list[Step]] = []
+        for part, plan in zip(parts, plans, strict=True):
+            share = np.array((part.stop - part.start) / run.rows, network.dtype)
+            into = weighed if steps else loss
+            steps.append([ops.elementwise(Multiply.formula, (plan.loss, ops.asarray(share)), into)])
+            if into is weighed:
+                steps[-1].append(ops.elementwise(Add.formula, (loss, weighed), loss))
+        return loss, steps
+
+    def _gather(self, plan: BatchPlan, part: slice) -> list[Step]:
         data = self.samples
         x = None if isinstance(data.x, Images) else data.x  # those are loaded in each step
+        order = self._order[..., part.start :]
         edges = ((x, plan.x), (data.y, plan.target), (data.weights, plan.weight))
         return [
-            (self._ops.take_batch, (array, self._order, self._position, edge))
+            (self._ops.take_batch, (array, order, self._position, edge))
             for array, edge in edges
             if array is not None and edge is not None
         ]
@@ -227,51 +399,88 @@ class Trainer:
         list of K float
             The mean over samples of the loss, each batch before its step.
         """
+        ops, x = self._ops, self.samples.x
         if self._tallies is not None:
-            self._ops.load(self._no_tallies, self._tallies)
-        self._position[:2] = 0
-        order = order.reshape(self._shape)
-        x = self.samples.x
+            ops.load(self._no_tallies, self._tallies)
+        self._position[:] = 0
+        order = self._own(order).reshape(self._shape)
         images = None
         if isinstance(x, Images):
-            images = x.batches(order, self.batch_size, seeds, number)
+            images = self._prepared(x, order, seeds, number)
         if self._stages:
             self._streamed_epoch(order, images)
-        elif images is not None:
-            self._ops.load(order, self._order)
-            for step, batch in enumerate(images):
-                is_whole = (step + 1) * self.batch_size <= self.count
-                self._ops.load(batch, self._inputs[0 if is_whole else -1])
-                for function, arguments in self._whole_steps[0] if is_whole else self._last_step:
-                    function(*arguments)
         else:
-            self._ops.load(order, self._order)
-            (whole_step,) = self._whole_steps
-            for _ in range(self.count // self.batch_size):
-                for function, arguments in whole_step:
-                    function(*arguments)
-            for function, arguments in self._last_step:
-                function(*arguments)
+            ops.load(order, self._order)
+            for run, (pieces,) in zip(self._runs, self._pieces, strict=True):
+                self._position[2] = run.rows
+                if images is None:
+                    (piece,) = pieces
+                    calls = piece.calls
+                    for _ in range(run.repeats):
+                        for function, arguments in calls:
+                            function(*arguments)
+                else:
+                    self._repeat(run, pieces, images)
         self._update.steps_done += self.steps
+        if self._weighs():
+            ops.load(
+                np.ones(self._network.leading, self._network.dtype), self._network.gradient_scale
+            )
         # Contiguous rows, so that the losses of K networks are summed up as those of one are.
-        losses = np.ascontiguousarray(self._ops.to_host(self._losses).T * self._shares)
-        means: list[float] = np.add.reduce(losses, axis=-1).reshape(-1).tolist()
+        losses = np.ascontiguousarray(ops.to_host(self._losses).T * self._shares)
+        return self._means(np.add.reduce(losses, axis=-1).reshape(-1))
+
+    def _weighs(self) -> bool:
+        """Whether steps change the scale of gradients."""
+        if isinstance(self._update, LossScaling):
+            return False
+        return any(run.rows != run.total or len(self._parts(run)) > 1 for run in self._runs)
+
+    def _means(self, losses: Array) -> list[float]:
+        """Return the mean loss of each network, from this process's share in it."""
+        means: list[float] = losses.tolist()
         return means
+
+    def _prepared(
+        self, x: Images, order: Array, seeds: Sequence[int], number: int
+    ) -> Iterator[Array]:
+        start = 0
+        for run in self._runs:
+            stop = start + run.rows * run.repeats
+            if run.rows:
+                yield from x.batches(order[..., start:stop], run.rows, seeds, number)
+            start = stop
+
+    def _repeat(self, run: Run, pieces: Sequence[Piece], images: Iterator[Array]) -> None:
+        """Compute steps whose samples are prepared beside them."""
+        leading = self._network.leading
+        for _ in range(run.repeats):
+            batch = next(images) if run.rows else None
+            for piece in pieces:
+                if batch is not None:
+                    assert piece.x is not None
+                    chosen = batch[:, piece.part] if leading else batch[piece.part]
+                    self._ops.load(chosen, piece.x)
+                for function, arguments in piece.calls:
+                    function(*arguments)
 
     def _streamed_epoch(self, order: Array, images: Iterator[Array] | None) -> None:
         """Send and compute batch after batch, the next one being sent first."""
-        size, filled = self.batch_size, 0
-        for step in range(self.steps):
+        runs = [each for each, run in enumerate(self._runs) for _ in range(run.repeats)]
+        starts = np.cumsum([0, *(self._runs[each].rows for each in runs)])
+        filled = 0
+        for step, each in enumerate(runs):
             while filled < min(step + 1 + self.ahead, self.steps):
-                rows = order[..., filled * size : (filled + 1) * size]
-                prepared = None if images is None else next(images)
-                self._stages[filled % 2].fill(rows, self.ahead > 0, prepared)
+                rows = order[..., starts[filled] : starts[filled + 1]]
+                if rows.size:
+                    prepared = None if images is None else next(images)
+                    self._stages[filled % 2].fill(rows, self.ahead > 0, prepared)
                 filled += 1
-            self._stages[step % 2].arrive()
-            is_whole = (step + 1) * size <= self.count
-            steps = self._whole_steps[step % 2] if is_whole else self._last_step
-            for function, arguments in steps:
-                function(*arguments)
+            if self._runs[each].rows:
+                self._stages[step % 2].arrive()
+            for piece in self._pieces[each][step % 2]:
+                for function, arguments in piece.calls:
+                    function(*arguments)
 
 
 def is_view_of_same(a: Array | Images, b: Array | Images) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dnn.backend import Array, Ops
-from dnn.errors import check_count
+from dnn.errors import ConfigurationError, check_count
 from dnn.layers import Layer
 from dnn.losses import Loss, loss_of
 from dnn.optimizers import Optimizer, Update
@@ -89,13 +89,17 @@ class Networks:
         return self._overflowed_in.get(k, "")
 
     def _trainer_of(
-        self, samples: Samples, batch_size: int, inspect: Callable[[BatchPlan], None] | None
+        self,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None,
+        accumulate: int,
     ) -> TrainerLike:
         """Return what trains on samples: the one of the last call, if it suits."""
         trainer = self._trainer
-        if trainer is None or not trainer.suits(self._update, samples, batch_size):
+        if trainer is None or not trainer.suits(self._update, samples, batch_size, accumulate):
             trainer = self._scheme.trainer(
-                self._network, self._update, samples, batch_size, inspect
+                self._network, self._update, samples, batch_size, inspect, accumulate
             )
         self._trainer = trainer
         return trainer
@@ -199,11 +203,12 @@ class Fit:
     validation_epochs : collection of int, optional
         After which epochs of this call, counted from 1; after all if left out.
     inspect : callable, optional
-        As for `Trainer`.
+    accumulate : int
+        Both as for `Trainer`.
 
     Attributes
     ----------
-    networks, training, epochs, batch_size
+    networks, training, epochs, batch_size, accumulate
         As they were given.
     histories : list of K History
         Of this call.
@@ -218,6 +223,7 @@ class Fit:
         held_out: Samples | None = None,
         validation_epochs: Collection[int] | None = None,
         inspect: Callable[[BatchPlan], None] | None = None,
+        accumulate: int = 1,
     ) -> None:
         self.networks = networks
         self.training = training
@@ -226,9 +232,13 @@ class Fit:
         self._held_out = held_out
         self._validation_epochs = validation_epochs
         self._inspect = inspect
+        self.accumulate = check_count("accumulate", accumulate)
         self._class_counts = training.class_counts(networks._network)
         self.histories = [History() for _ in epochs]
         self._scheme = networks._scheme
+        if self.accumulate > 1 and not self._scheme.accumulates:
+            scheme = type(self._scheme).__name__
+            raise ConfigurationError(f"{scheme} computes no batch in pieces: leave out accumulate")
         self._scheme.begin(self)
         networks._network.begin_averages()
         self._trainer(training, range(len(epochs)))  # compiled before the first epoch
@@ -238,7 +248,7 @@ class Fit:
         networks, size = self.networks, self.batch_size
         if not isinstance(size, int):
             size = check_count("batch_size", size(len(networks._histories[active[0]])))
-        return networks._trainer_of(samples, size, self._inspect)
+        return networks._trainer_of(samples, size, self._inspect, self.accumulate)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         """Train until every network is done, has diverged or is stopped.

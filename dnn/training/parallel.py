@@ -37,7 +37,13 @@ class TrainerLike(Protocol):
     batch_size: int
     steps: int
 
-    def suits(self, update: Update | LossScaling, samples: Samples, batch_size: int) -> bool:
+    def suits(
+        self,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        accumulate: int = 1,
+    ) -> bool:
         """Whether it trains by this update, on data that lie where its own do."""
         ...
 
@@ -64,8 +70,11 @@ class Scheme:
     ----------
     communicator : Communicator, optional
         Of the ranks that train a network together; None in one process.
+    accumulates : bool
+        Whether a batch may be computed in pieces, as `accumulate` of `fit` asks for.
     """
 
+    accumulates: bool = True
     communicator: Any = None
 
     def network(
@@ -122,9 +131,14 @@ class Scheme:
         samples: Samples,
         batch_size: int,
         inspect: Callable[[BatchPlan], None] | None = None,
+        accumulate: int = 1,
     ) -> TrainerLike:
-        """Return what trains a network for an epoch; `batch_size` is that of all ranks together."""
-        return Trainer(network, update, samples, batch_size, inspect)
+        """Return what trains a network for an epoch.
+
+        `batch_size` is that of all ranks together, and each rank computes its part of a batch in
+        `accumulate` pieces.
+        """
+        return Trainer(network, update, samples, batch_size, inspect, accumulate)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
         """Let all ranks predict alike after an epoch, with averages and running statistics too."""

@@ -134,8 +134,8 @@ def test_a_replayed_step_allocates_no_array():
     network = model._network
     trainer = Trainer(network, model._update, Samples(x, y.astype(np.intp)), 32)
     trainer.epoch(epoch_order(len(x), 1, 0))
-    assert len(trainer._whole_steps[0]) == 1  # one call, all of it compiled
-    (call, arguments) = trainer._whole_steps[0][0]
+    ((piece,),) = trainer._pieces[0]
+    ((call, arguments),) = piece.calls  # one call, all of it compiled
     numpys = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
     trainer._position[:2] = 0
     tracemalloc.start()
