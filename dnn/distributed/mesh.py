@@ -88,6 +88,8 @@ class Mesh(Scheme):
     and `micro_batches`, and neither on `pipeline` nor on `model`.
     """
 
+    accumulates = False
+
     def __init__(
         self,
         comm: Any,
@@ -269,6 +271,7 @@ class Mesh(Scheme):
         samples: Samples,
         batch_size: int,
         inspect: Callable[[BatchPlan], None] | None = None,
+        accumulate: int = 1,
     ) -> TrainerLike:
         """Return what trains a network for an epoch; `batch_size` is that of all ranks together.
 

@@ -101,7 +101,13 @@ class MeshTrainer:
         rows = max(1, self._size(0))  # a rank may have no row of a small batch
         self._draws = network.training_plan(rows, 0, self._weighted, False).draws
 
-    def suits(self, update: Update | LossScaling, samples: Samples, batch_size: int) -> bool:
+    def suits(
+        self,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        accumulate: int = 1,
+    ) -> bool:
         """Whether it trains by this update, on data that lie where its own do."""
         return (
             update is self._update
