@@ -42,7 +42,7 @@ __version__ = "0.1.0.dev0"  # of the distribution, as in pyproject.toml
 _PUBLIC = {
     "backend": "RoutineTable device_facts ops_for",
     "backend.device": "cuda_problem free_bytes free_memory limit_memory",
-    "callbacks": "BestCheckpoint Callback EarlyStopping Epoch ProgressBar Pruning",
+    "callbacks": "BestCheckpoint Callback Checkpoint EarlyStopping Epoch ProgressBar Pruning",
     "data": """
         Augmentation Crop Cutout Dataset Flip Images Normalise PixelMap Shift batches
         class_weights download impute load_breast_cancer load_cifar10 load_cifar100

@@ -3,15 +3,18 @@
 It calls each in the order in which they are given::
 
     on_fit_begin(model, epochs)
+    on_steps(model)               after every `every_steps` steps of an epoch, but for its end
     on_epoch_end(epoch)           after each epoch; a string returned is a reason to stop
     on_fit_end(model, history)    after the last epoch, and when training was stopped or failed
 
-Nothing is called for a batch: on a small network that would cost more than the step itself.
+Nothing is called for a batch unless it is asked for: on a small network that would cost more than
+the step itself.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,12 +32,21 @@ from dnn.errors import (
 from dnn.metrics import is_better, more_is_better
 from dnn.training.checkpoint import require_safetensors
 from dnn.training.history import History
+from dnn.training.parts import Pauses
 from dnn.training.state import Snapshot
 
 if TYPE_CHECKING:
     from dnn.model import NeuralNetwork
 
-__all__ = ["BestCheckpoint", "Callback", "EarlyStopping", "Epoch", "ProgressBar", "Pruning"]
+__all__ = [
+    "BestCheckpoint",
+    "Callback",
+    "Checkpoint",
+    "EarlyStopping",
+    "Epoch",
+    "ProgressBar",
+    "Pruning",
+]
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,15 @@ class Epoch:
 
 
 class Callback:
-    """Something to be done round epochs; a subclass overrides what it needs."""
+    """Something to be done round epochs; a subclass overrides what it needs.
+
+    Attributes
+    ----------
+    every_steps : int, optional
+        After how many steps of an epoch `on_steps` is called; None, as here, for never.
+    """
+
+    every_steps: int | None = None
 
     def on_fit_begin(self, model: NeuralNetwork, epochs: int) -> None:
         """Begin a call of `fit`; state of an earlier one is dropped.
@@ -103,6 +123,14 @@ class Callback:
         model : NeuralNetwork
         epochs : int
             How many there will be at most.
+        """
+
+    def on_steps(self, model: NeuralNetwork) -> None:
+        """Look at a network within an epoch; what it saves goes on at this step.
+
+        Parameters
+        ----------
+        model : NeuralNetwork
         """
 
     def on_epoch_end(self, epoch: Epoch) -> str | None:
@@ -296,6 +324,45 @@ class BestCheckpoint(Callback):
         return None
 
 
+class Checkpoint(Callback):
+    """Write a checkpoint after each epoch, and within epochs too, for a training to go on.
+
+    Parameters
+    ----------
+    path : path
+        Of the one file, replaced each time as a whole.
+    every_steps : int, at least 1, optional
+        Steps of an epoch from one checkpoint to the next; only after epochs if left out.
+
+    Raises
+    ------
+    MissingDependencyError
+        If safetensors is not installed.
+
+    Notes
+    -----
+    A training goes on in another process, on any number of ranks, by ``model.load(path)`` and a
+    `fit` of as many epochs as are left, the one that was begun included: each of its samples is
+    visited once. `History` has such an epoch as a whole.
+    """
+
+    def __init__(self, path: str | PathLike[str], every_steps: int | None = None) -> None:
+        require_safetensors()  # now, and not after the first epoch
+        self.path = Path(path)
+        if every_steps is not None:
+            every_steps = check_count("Checkpoint: every_steps", every_steps)
+        self.every_steps = every_steps
+
+    def on_steps(self, model: NeuralNetwork) -> None:
+        """Write a checkpoint of this step."""
+        model.save(self.path)
+
+    def on_epoch_end(self, epoch: Epoch) -> str | None:
+        """Write a checkpoint of this epoch."""
+        epoch.model.save(self.path)
+        return None
+
+
 def at_a_terminal() -> bool:
     """Return whether standard error is a terminal."""
     return bool(sys.stderr is not None and sys.stderr.isatty())
@@ -354,6 +421,41 @@ class ProgressBar(Callback):
         self._progress.stop()
 
 
+def pauses_of(model: NeuralNetwork, callbacks: Sequence[Callback]) -> Pauses | None:
+    """Return when and how a `fit` calls `Callback.on_steps`; None if nobody asks for it.
+
+    Parameters
+    ----------
+    model : NeuralNetwork
+    callbacks : sequence of Callback
+
+    Returns
+    -------
+    Pauses or None
+
+    Raises
+    ------
+    ConfigurationError
+        If something else is among the callbacks.
+    """
+    if isinstance(callbacks, Callback):
+        raise ConfigurationError(f"callbacks are a sequence: [{type(callbacks).__name__}(...)]")
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ConfigurationError(f"callbacks: {callback!r} is no Callback")
+    asking = [(callback.every_steps, callback) for callback in callbacks]
+    known = [(every, callback) for every, callback in asking if every is not None]
+    if not known:
+        return None
+
+    def call(steps: int) -> None:
+        for every, callback in known:
+            if steps % every == 0:
+                callback.on_steps(model)
+
+    return Pauses(math.gcd(*(every for every, _ in known)), call)
+
+
 @contextmanager
 def watching(
     model: NeuralNetwork,
@@ -380,17 +482,7 @@ def watching(
     callable () -> str or None
         To be called after each epoch. It calls every callback, though one has asked to stop, and
         returns the first reason to.
-
-    Raises
-    ------
-    ConfigurationError
-        If something else is among the callbacks.
     """
-    if isinstance(callbacks, Callback):
-        raise ConfigurationError(f"callbacks are a sequence: [{type(callbacks).__name__}(...)]")
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise ConfigurationError(f"callbacks: {callback!r} is no Callback")
     if progress or (progress is None and at_a_terminal()):
         callbacks = [*callbacks, ProgressBar()]
 

@@ -31,6 +31,7 @@ from dnn.training.data import DeviceData, checked_pair, fit_data
 from dnn.training.history import History
 from dnn.training.network import BatchPlan
 from dnn.training.networks import BatchSizes, Fit, Networks, checked_batch_size
+from dnn.training.parts import EpochProgress
 from dnn.training.state import Snapshot, load_states, states_of, trained_arrays
 
 if TYPE_CHECKING:
@@ -276,6 +277,12 @@ class NeuralNetwork(Networks):
         inspect = BatchPlan.check_finite if self._options["check_finite"] else None
         with ExitStack() as stack:
             stack.enter_context(self._scheme.training())
+            pauses = None
+            # Imported here: most of a sweep's networks are trained without anybody watching.
+            if callbacks:
+                from dnn.callbacks import pauses_of
+
+                pauses = pauses_of(self, callbacks)
             fit = Fit(
                 self,
                 training,
@@ -284,11 +291,11 @@ class NeuralNetwork(Networks):
                 held_out,
                 inspect=inspect,
                 accumulate=accumulate,
+                pauses=pauses,
             )
             (history,) = fit.histories
             stack.callback(setattr, self, "_trainer", None)  # which would hold the data
             watch = None
-            # Imported here: most of a sweep's networks are trained without anybody watching.
             if callbacks or progress is not False:
                 from dnn.callbacks import watching
 
@@ -370,6 +377,7 @@ class NeuralNetwork(Networks):
             "options": {"seed": self.seed, "params": params, **self._options},
             "state": state,
             "history": self.history,
+            "progress": self._progress,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -377,8 +385,11 @@ class NeuralNetwork(Networks):
         NeuralNetwork.__init__(self, layers, state["loss"], state["optimizer"], **state["options"])
         load_states(self._network, self._update, [state["state"]])
         self._histories = [copy.deepcopy(state["history"])]
+        self._progress = copy.deepcopy(state["progress"])
 
-    def resume(self, seed: int, steps: int, history: History) -> None:
+    def resume(
+        self, seed: int, steps: int, history: History, progress: EpochProgress | None = None
+    ) -> None:
         """Take over the seed and the past of a checkpoint.
 
         Parameters
@@ -387,10 +398,13 @@ class NeuralNetwork(Networks):
         steps : int
             Done so far.
         history : History
+        progress : EpochProgress, optional
+            Of the epoch under way, if it was written within one.
         """
         self._seeds = [seed]
         self._update.steps_done = steps
         self._histories = [history]
+        self._progress = progress
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a checkpoint, as `dnn.save_checkpoint` does.

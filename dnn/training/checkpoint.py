@@ -5,7 +5,8 @@
     tensors     parameter/<name>              each parameter
                 state/<name>                  running statistics, seed and step of noise
                 optimizer/<buffer>/<name>     what the optimizer remembers of each parameter
-    metadata    dnn                           JSON: version, architecture, optimizer, seed, history
+    metadata    dnn                           JSON: version, architecture, optimizer, seed, history,
+                                              and how far the epoch is, if it is within one
 
 Random numbers need no more than the seed: each is a function of it and of the epoch or the step
 that it is drawn for. Nothing in such a file is ever executed, as it would be in a pickle.
@@ -28,6 +29,7 @@ import numpy as np
 from dnn.backend import Array
 from dnn.errors import CheckpointError, MissingDependencyError
 from dnn.training.history import History
+from dnn.training.parts import EpochProgress
 
 if TYPE_CHECKING:
     from dnn.layers import Layer
@@ -50,11 +52,12 @@ _NOT_ARCHITECTURE = frozenset(
 
 
 def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
-    """Write everything that training needs to go on.
+    """Write everything that training needs to go on, on any number of ranks.
 
     Parameters
     ----------
     model : NeuralNetwork
+        All ranks that train it call this; rank 0 writes.
     path : path
         Written whole under another name first, so that there is never half a checkpoint.
 
@@ -71,6 +74,7 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         name: np.asarray(to_host(array), order="C")
         for name, array in model.trained_arrays().items()
     }
+    progress = model._progress
     about = {
         "version": VERSION,
         "architecture": _architecture(model),
@@ -78,9 +82,12 @@ def save_checkpoint(model: NeuralNetwork, path: str | PathLike[str]) -> None:
         "seed": model.seed,
         "steps": model._update.steps_done,
         "history": dataclasses.asdict(model.history),
+        "progress": progress and dataclasses.asdict(progress),
         "checksum": _checksum(arrays),
     }
-    write_whole(path, library.save(arrays, metadata={"dnn": json.dumps(about)}))
+    communicator = model._scheme.communicator
+    if communicator is None or communicator.rank == 0:
+        write_whole(path, library.save(arrays, metadata={"dnn": json.dumps(about)}))
 
 
 def write_whole(path: str | PathLike[str], raw: bytes) -> None:
@@ -161,7 +168,9 @@ def load_checkpoint(
     if parameters_only:
         model._network.reset_averages()
     else:
-        model.resume(about["seed"], about["steps"], History(**about["history"]))
+        progress = about.get("progress")  # older ones are of the end of an epoch
+        within = None if progress is None else EpochProgress(**progress)
+        model.resume(about["seed"], about["steps"], History(**about["history"]), within)
 
 
 def _architecture(model: NeuralNetwork) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,7 @@ from dnn.training.history import History
 from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan
 from dnn.training.parallel import Scheme, TrainerLike
+from dnn.training.parts import EpochInParts, EpochProgress, Pauses
 from dnn.training.state import State, load_states, states_of
 
 if TYPE_CHECKING:
@@ -65,6 +67,8 @@ class Networks:
         self._use(self._scheme.bind(self._network, optimizer))
         self._histories = [History() for _ in self._seeds]
         self._overflowed_in: dict[int, str] = {}
+        # Of an epoch that has not come to its end.
+        self._progress: EpochProgress | None = None
         # Networks that have left a plan, or all as they were when the last of them did.
         self._ended: dict[int, State] = {}
 
@@ -205,6 +209,8 @@ class Fit:
     inspect : callable, optional
     accumulate : int
         Both as for `Trainer`.
+    pauses : Pauses, optional
+        What is done within epochs.
 
     Attributes
     ----------
@@ -224,6 +230,7 @@ class Fit:
         validation_epochs: Collection[int] | None = None,
         inspect: Callable[[BatchPlan], None] | None = None,
         accumulate: int = 1,
+        pauses: Pauses | None = None,
     ) -> None:
         self.networks = networks
         self.training = training
@@ -233,6 +240,7 @@ class Fit:
         self._validation_epochs = validation_epochs
         self._inspect = inspect
         self.accumulate = check_count("accumulate", accumulate)
+        self._pauses = pauses
         self._class_counts = training.class_counts(networks._network)
         self.histories = [History() for _ in epochs]
         self._scheme = networks._scheme
@@ -248,7 +256,20 @@ class Fit:
         networks, size = self.networks, self.batch_size
         if not isinstance(size, int):
             size = check_count("batch_size", size(len(networks._histories[active[0]])))
-        return networks._trainer_of(samples, size, self._inspect, self.accumulate)
+
+        def trainer_of(samples: Samples) -> TrainerLike:
+            return networks._trainer_of(samples, size, self._inspect, self.accumulate)
+
+        if self._pauses is None and networks._progress is None:
+            return trainer_of(samples)
+        networks._progress = networks._progress or EpochProgress(samples.count)
+        pauses = self._pauses and replace(self._pauses, function=self._pause)
+        return EpochInParts(trainer_of, samples, size, pauses, networks._progress)
+
+    def _pause(self, steps: int) -> None:
+        assert self._pauses is not None
+        self._scheme.end_epoch(self.networks._network, self.networks._update)
+        self._pauses.function(steps)
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         """Train until every network is done, has diverged or is stopped.
@@ -324,7 +345,10 @@ class Fit:
         with np.errstate(all="ignore"):
             seeds = [self.networks._seeds[k] for k in active]
             number = len(self.networks._histories[active[0]])
-            losses = trainer.epoch(order, seeds, number)
+            try:
+                losses = trainer.epoch(order, seeds, number)
+            finally:  # of an epoch that failed nothing is known
+                self.networks._progress = None
         self._scheme.end_epoch(self.networks._network, self.networks._update)
         took_s = (time.perf_counter() - began) / len(active)
         tallies = trainer.tallies()

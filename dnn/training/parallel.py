@@ -141,7 +141,10 @@ class Scheme:
         return Trainer(network, update, samples, batch_size, inspect, accumulate)
 
     def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
-        """Let all ranks predict alike after an epoch, with averages and running statistics too."""
+        """Let all ranks predict alike after an epoch, with averages and running statistics too.
+
+        Called in the pauses of an epoch too, before the network is saved, say.
+        """
 
     def validate(self, network: Network, samples: Samples) -> list[dict[str, float]]:
         """Measure each of K networks after an epoch: the same numbers on every rank."""

@@ -382,6 +382,7 @@ def test_the_public_names_of_dnn() -> None:
         "BestCheckpoint",
         "BinaryCrossEntropy",
         "Callback",
+        "Checkpoint",
         "CheckpointError",
         "CommunicationError",
         "Concat",

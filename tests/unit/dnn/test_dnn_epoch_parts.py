@@ -1,0 +1,142 @@
+"""Epochs in parts: checkpoints within an epoch, from which training goes on at that step."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import dnn
+from dnn import SGD, Callback, Checkpoint, NeuralNetwork, mlp
+from dnn.errors import ConfigurationError
+
+pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+
+
+class Stop(Exception):
+    """Ends a training in the middle."""
+
+
+class StopAt(Callback):
+    """Raises after so many steps of an epoch."""
+
+    def __init__(self, epoch, steps):
+        self.epoch, self.every_steps = epoch, steps
+
+    def on_steps(self, model):
+        if len(model.history) == self.epoch:
+            raise Stop
+
+
+class Seen(Callback):
+    """Notes the steps at which it is called."""
+
+    def __init__(self, every_steps):
+        self.every_steps, self.steps, self.epochs = every_steps, [], 0
+
+    def on_steps(self, model):
+        self.steps.append(model._update.steps_done)
+
+    def on_epoch_end(self, epoch):
+        self.epochs += 1
+
+
+def samples(n=90, d=5, classes=3, seed=0):
+    generator = np.random.default_rng(seed)
+    y = generator.integers(0, classes, n)
+    return (generator.normal(size=(n, d)) + 2 * np.eye(d)[y]).astype("f4"), y
+
+
+def network(seed=3, **options):
+    layers = mlp(5, [8], 3, "tanh")
+    layers.insert(2, dnn.Dropout(0.3))
+    return NeuralNetwork(layers, optimizer=SGD(0.1, 0.9), seed=seed, **options)
+
+
+def same(a, b):
+    return all(
+        array.tobytes() == b.parameters[name].tobytes() for name, array in a.parameters.items()
+    )
+
+
+@pytest.mark.parametrize("batch_size", [16, 45, 100])
+def test_pauses_change_no_bit(batch_size):
+    x, y = samples()
+    once, paused = network(), network()
+    once.fit(x, y, epochs=3, batch_size=batch_size)
+    seen = Seen(2)
+    paused.fit(x, y, epochs=3, batch_size=batch_size, callbacks=[seen])
+    assert same(once, paused)
+    np.testing.assert_allclose(paused.history.loss, once.history.loss, rtol=1e-12)
+    assert paused.history.tallies == once.history.tallies
+    assert paused.history.steps == once.history.steps
+    steps = -(-90 // batch_size)
+    within = range(2, steps, 2)  # 2 and 4 of the 6 steps of an epoch
+    assert seen.steps == [epoch * steps + step for epoch in range(3) for step in within]
+    assert seen.epochs == 3
+
+
+@pytest.mark.parametrize(("epoch", "steps"), [(0, 1), (1, 3), (2, 5)])
+def test_a_training_goes_on_in_the_middle_of_an_epoch(epoch, steps, tmp_path):
+    x, y = samples()
+    once = network()
+    once.fit(x, y, validation=(x, y), epochs=3, batch_size=16)
+    before, after = network(), network(seed=99)
+    writes = Checkpoint(tmp_path / "c", every_steps=steps)
+    with pytest.raises(Stop):
+        before.fit(
+            *(x, y),
+            validation=(x, y),
+            epochs=3,
+            batch_size=16,
+            callbacks=[writes, StopAt(epoch, steps)],
+        )
+    after.load(tmp_path / "c")
+    assert len(after.history) == epoch
+    assert after.history.steps == 6 * epoch
+    copied = copy.deepcopy(after)
+    for model in (after, copied):
+        history = model.fit(x, y, validation=(x, y), epochs=3 - epoch, batch_size=16)
+        assert same(once, model)
+        np.testing.assert_allclose(model.history.loss, once.history.loss, rtol=1e-12)
+        assert len(history) == 3 - epoch
+        # Every sample once in an epoch: so many predictions were counted.
+        assert [sum(counted[:-1]) for _, counted in model.history.tallies] == [90] * 3
+        assert model.history.tallies == once.history.tallies
+        assert model.history.validation == once.history.validation
+
+
+def test_batches_of_another_size_take_what_is_left_of_the_epoch(tmp_path):
+    x, y = samples()
+    before, after = network(), network()
+    callbacks = [Checkpoint(tmp_path / "c", 2), StopAt(0, 2)]
+    with pytest.raises(Stop):
+        before.fit(x, y, epochs=1, batch_size=16, callbacks=callbacks)
+    after.load(tmp_path / "c")
+    after.fit(x, y, epochs=1, batch_size=29)  # 90 - 32 = 2 * 29
+    assert after.history.steps == 4
+    assert [sum(counted[:-1]) for _, counted in after.history.tallies] == [90]
+
+
+def test_other_samples_than_those_of_the_epoch_are_refused(tmp_path):
+    x, y = samples()
+    before, after = network(), network()
+    callbacks = [Checkpoint(tmp_path / "c", 2), StopAt(0, 2)]
+    with pytest.raises(Stop):
+        before.fit(x, y, epochs=1, batch_size=16, callbacks=callbacks)
+    after.load(tmp_path / "c")
+    with pytest.raises(ConfigurationError, match=r"an epoch of 90 samples, and there are 60"):
+        after.fit(x[:60], y[:60], epochs=1, batch_size=16)
+    with pytest.raises(ConfigurationError, match="every_steps must be"):
+        Checkpoint(tmp_path / "c", 0)
+
+
+def test_an_epoch_that_failed_begins_anew():
+    x, y = samples()
+    once, failed = network(), network()
+    once.fit(x, y, epochs=1, batch_size=16)
+    start = failed.snapshot()
+    with pytest.raises(Stop):
+        failed.fit(x, y, epochs=1, batch_size=16, callbacks=[StopAt(0, 2)])
+    failed.restore(start)
+    failed.fit(x, y, epochs=1, batch_size=16)
+    assert [sum(counted[:-1]) for _, counted in failed.history.tallies] == [90]
