@@ -51,6 +51,21 @@ def target_of(x):
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
+class Alone:
+    """The only one of its ranks."""
+
+    def sum(self, array):
+        """Leave it as it is."""
+
+
+class Twice:
+    """One of two ranks, of which the other has the same arrays."""
+
+    def sum(self, array):
+        """Add the same."""
+        array *= 2
+
+
 @st.composite
 def one_shape(draw):
     return [draw(hnp.array_shapes(max_dims=3, max_side=4))]
@@ -375,6 +390,13 @@ CASES = {
         lambda x, t: np.log(1 + np.exp(x)) - x * t,
     ),
     "copy": (one_shape(), lambda x: apply("copy", x), None, np.copy),
+    "sum_over_ranks": (
+        one_shape(),
+        lambda x: graph.sum_over_ranks(x, Twice()),
+        None,
+        lambda x: 2 * x,
+    ),
+    "copy_to_ranks": (one_shape(), lambda x: graph.copy_to_ranks(x, Alone()), None, np.copy),
     "normalise": (
         one_shape(),
         lambda x: graph.normalise(x, 0, 1e-3).values,

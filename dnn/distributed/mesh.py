@@ -26,6 +26,7 @@ from dnn.backend.routines import ROUTINES_VARIABLE
 from dnn.data.augmentation import Images
 from dnn.distributed.communicator import Communicator
 from dnn.distributed.layer_costs import measured_costs, multiply_adds
+from dnn.distributed.model_parallel import pairs_of, sharded
 from dnn.distributed.mpi import communicator_of
 from dnn.distributed.partition import stage_bounds
 from dnn.distributed.pipeline import MeshTrainer, replayed
@@ -205,11 +206,16 @@ class Mesh(Scheme):
         )
         if problem is not None:
             raise ConfigurationError(problem)
-        return StageNetwork(layers, loss, seeds, precision, ops, passes, self._bounds, self.stage)
+        parts = _parts(layers, self.model)
+        own = sharded(layers, self.shards) if self.model > 1 else layers
 
-    def _bounds(self, network: Network) -> tuple[int, ...]:
+        def cut(network: Network) -> tuple[int, ...]:
+            return self._bounds(network, parts)
+
+        return StageNetwork(own, loss, seeds, precision, ops, passes, cut, self.stage)
+
+    def _bounds(self, network: Network, parts: Sequence[int]) -> tuple[int, ...]:
         """Cut built layers into stages, on all ranks alike."""
-        parts = _parts(network.layers, self.model)
         if not isinstance(self.split, str):
             bounds = (0, *self.split, len(network.layers))
             if len(bounds) != self.pipeline + 1 or not set(bounds[1:-1]) <= set(parts):
@@ -221,7 +227,7 @@ class Mesh(Scheme):
             return (0, len(network.layers))
         costs = np.array(multiply_adds(network))
         if self.split == "measured" and os.environ.get(ROUTINES_VARIABLE) != "fixed":
-            if self.communicator.rank == 0:
+            if self.communicator.rank == 0 or self.model > 1:  # whose layers sum over ranks
                 costs = np.array(measured_costs(network))
             self.communicator.broadcast(costs)
         ends = [*parts[1:], len(costs)]
@@ -312,11 +318,15 @@ class Mesh(Scheme):
 def _parts(layers: Sequence[Layer], model: int) -> list[int]:
     """Return where parts of a network begin that are not cut.
 
-    An `Input` belongs to what is behind it, and an `Output` or `Activation` to what is before.
+    An `Input` belongs to what is behind it, and an `Output` or `Activation` to what is before; and
+    both layers of a pair of which ranks have shards belong together.
     """
+    inside = {i for first, last in pairs_of(layers, model) for i in range(first + 1, last + 1)}
     firsts = [
         i
         for i, (before, layer) in enumerate(pairwise(layers), 1)
-        if not isinstance(before, Input) and not isinstance(layer, Output | Activation)
+        if i not in inside
+        and not isinstance(before, Input)
+        and not isinstance(layer, Output | Activation)
     ]
     return [0, *firsts]

@@ -21,6 +21,7 @@
 | | recurrence_weights (recurrent) |
 | `noise` | uniform_noise (dropout) |
 | `states` | copy, assign |
+| `ranks` | sum_over_ranks, copy_to_ranks |
 
 In brackets: functions that only compose operations. What the elementwise ones have in common
 stands in `elementwise`. The public functions are what each module lists in its `__all__`.
@@ -46,6 +47,7 @@ from dnn.graph.operations import (
     recurrence,
     noise,
     states,
+    ranks,
 )
 from dnn.graph.operations.arithmetic import *
 from dnn.graph.operations.comparisons import *
@@ -64,6 +66,7 @@ from dnn.graph.operations.normalisation import *
 from dnn.graph.operations.recurrence import *
 from dnn.graph.operations.noise import *
 from dnn.graph.operations.states import *
+from dnn.graph.operations.ranks import *
 
 __all__: list[str] = []
 __all__ += arithmetic.__all__
@@ -83,3 +86,4 @@ __all__ += normalisation.__all__
 __all__ += recurrence.__all__
 __all__ += noise.__all__
 __all__ += states.__all__
+__all__ += ranks.__all__

@@ -32,6 +32,7 @@ from dnn import (
     mlp,
 )
 from dnn.distributed import Mesh, run_on_threads
+from dnn.distributed.model_parallel import pairs_of
 from dnn.errors import ConfigurationError, PeerError
 from dnn.layers import Layer
 
@@ -191,6 +192,55 @@ def test_replicas_end_with_the_running_statistics_of_the_first() -> None:
     assert mean.any()
     assert mean.tobytes() == other_mean.tobytes()
     assert outputs.tobytes() == other_outputs.tobytes()
+
+
+def wide_layers() -> list[Layer]:
+    inside: list[Layer] = [FullyConnected(6), Activation("relu"), FullyConnected(5)]
+    ends: list[Layer] = [FullyConnected(4, bias=False), Activation("gelu"), FullyConnected(3)]
+    chain = [Input(12), FullyConnected(9), Activation("tanh"), Dropout(0.3), FullyConnected(5)]
+    return [*chain, Residual(inside), *ends]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_wide_layers_cut_over_ranks_train_as_whole_ones_do(dtype: str) -> None:
+    one = outcome(of(wide_layers, dtype=dtype))
+    tolerance = 1e-4 if dtype == "float32" else 0.05
+
+    def compare(ranks: int, **mesh: Any) -> list[dict[str, Any]]:
+        results = on_mesh(ranks, wide_layers, {"micro_batches": 1, **mesh}, dtype=dtype)
+        for rank in results:
+            for name in ("loss", "outputs"):
+                np.testing.assert_allclose(rank[name], one[name], tolerance, tolerance)
+        return results
+
+    uneven = [rank["parameters"] for rank in compare(2, model=2)]
+    assert [p["fully_connected_1.weight"].shape for p in uneven] == [(12, 5), (12, 4)]
+    assert [p["fully_connected_2.weight"].shape for p in uneven] == [(5, 5), (4, 5)]
+    assert [p["residual_1.fully_connected_1.bias"].shape for p in uneven] == [(3,), (3,)]
+    for name in ("fully_connected_2.bias", "residual_1.fully_connected_2.bias"):
+        assert uneven[0][name].tobytes() == uneven[1][name].tobytes()
+    compare(4, model=2, pipeline=2)
+
+
+def test_what_is_cut_are_pairs_of_layers_with_elementwise_ones_between() -> None:
+    softmax: list[Layer] = [FullyConnected(8), Activation("softmax"), FullyConnected(4)]
+    own: list[Layer] = [FullyConnected(8), Activation(lambda x: x), FullyConnected(4)]
+    assert pairs_of(wide_layers(), 2) == [(1, 4), (6, 8)]
+    assert pairs_of(wide_layers(), 5) == [(1, 4)]
+    assert pairs_of(wide_layers(), 1) == []
+    assert pairs_of(softmax, 2) == pairs_of(own, 2) == []
+    assert pairs_of([FullyConnected(8), FullyConnected(4), FullyConnected(4)], 2) == [(0, 1)]
+    problem = Mesh.problem(8, pipeline=4, model=2, layers=wide_layers())
+    assert problem is not None
+    assert "layers make 3 at most" in problem
+
+
+def test_shards_rows_and_stages_together() -> None:
+    mesh = {"data": 2, "pipeline": 2, "model": 2, "schedule": "gpipe"}
+    one = outcome(of(tanh_layers))
+    for rank in on_mesh(8, tanh_layers, mesh):
+        np.testing.assert_allclose(rank["loss"], one["loss"], 1e-4)
+        np.testing.assert_allclose(rank["outputs"], one["outputs"], 1e-4, 1e-5)
 
 
 class Failing(Callback):

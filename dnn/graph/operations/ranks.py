@@ -1,0 +1,124 @@
+"""Sums over ranks as nodes: what layers compute that are cut over several ranks.
+
+Every rank composes the same graph, so that sums meet in the same order. `Ranks` is what a
+communicator of `dnn.distributed` has; nothing else is asked of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from dnn.backend import Array, Ops
+from dnn.graph.node import Node, Shape
+from dnn.graph.operation import Arrays, Operation, Step, apply, register
+
+__all__ = ["Ranks", "copy_to_ranks", "sum_over_ranks"]
+
+
+class Ranks(Protocol):
+    """Ranks that sum arrays."""
+
+    def sum(self, array: Array) -> None:
+        """Replace an array by its sum over all ranks, in place; all get the same bits."""
+
+
+@register
+class SumOverRanks(Operation):
+    """The sum of `x` over ranks, the same on all of them.
+
+    Where each rank goes on to compute a loss of its own, of which the sum is meant, the gradient is
+    summed over ranks too. Where all ranks compute the same loss (`alike`), it is `dy` as it is.
+    """
+
+    name = "sum_over_ranks"
+    overwrites = (0,)
+    pure = False
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        return inputs[0].shape, inputs[0].dtype
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, *inputs, **node.attributes)
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        x, out = arrays.inputs[0], arrays.out
+        return [(ops.copy, (x, out)), (node.attributes["ranks"].sum, (out,))]
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (dy if node.attributes["alike"] else apply(self.name, dy, **node.attributes),)
+
+
+@register
+class CopyToRanks(Operation):
+    """`x`, which is the same on all ranks; each computes something else of it.
+
+    The gradient is the sum of what arrives on all ranks.
+    """
+
+    name = "copy_to_ranks"
+    view = True
+
+    def infer(self, *inputs: Node, **attributes: Any) -> tuple[Shape, np.dtype[Any]]:
+        return inputs[0].shape, inputs[0].dtype
+
+    def with_models(
+        self, node: Node, inputs: Sequence[Node], stacked: Sequence[bool], models: int
+    ) -> Node:
+        return apply(self.name, *inputs, **node.attributes)
+
+    def forward(self, ops: Ops, node: Node, arrays: Arrays) -> list[Step]:
+        return [(ops.copy, (arrays.inputs[0], arrays.out))]
+
+    def as_view(self, node: Node, array: Array) -> Array:
+        return array
+
+    def gradient(self, node: Node, dy: Node) -> Sequence[Node | None]:
+        return (apply("sum_over_ranks", dy, ranks=node.attributes["ranks"], alike=True),)
+
+
+def sum_over_ranks(x: Node, ranks: Ranks, *, alike: bool = False) -> Node:
+    """Return the sum of `x` over ranks.
+
+    Parameters
+    ----------
+    x : Node
+        Of the same shape on all ranks.
+    ranks : Ranks
+        Such as a `Communicator`.
+    alike : bool
+        Whether all ranks compute the same loss from it, or each has a loss of its own, and the sum
+        of these is meant.
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        The same bits on all ranks.
+    """
+    return apply("sum_over_ranks", x, ranks=ranks, alike=alike)
+
+
+def copy_to_ranks(x: Node, ranks: Ranks) -> Node:
+    """Return `x`, of which each rank computes something else; all know `x` already.
+
+    Parameters
+    ----------
+    x : Node
+        The same on all ranks.
+    ranks : Ranks
+
+    Returns
+    -------
+    Node, of the shape and type of `x`
+        Its gradient is summed over ranks.
+
+    References
+    ----------
+    .. [1] Shoeybi et al., Megatron-LM: Training multi-billion parameter language models using model
+       parallelism, 2019, section 3: f, and g is `sum_over_ranks`.
+    """
+    return apply("copy_to_ranks", x, ranks=ranks)
