@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dnn.distributed.communicator import Communicator as Communicator
     from dnn.distributed.communicator import Request as Request
+    from dnn.distributed.local_sgd import LocalSGD as LocalSGD
     from dnn.distributed.mesh import Mesh as Mesh
     from dnn.distributed.mpi import communicator_of as communicator_of
+    from dnn.distributed.parameter_server import AsynchronousSGD as AsynchronousSGD
+    from dnn.distributed.parameter_server import ParameterServer as ParameterServer
     from dnn.distributed.simulation import SimulatedWorkers as SimulatedWorkers
     from dnn.distributed.threads import run_on_threads as run_on_threads
 
 _PUBLIC = {
     "communicator": "Communicator Request",
     "mesh": "Mesh",
+    "local_sgd": "LocalSGD",
     "mpi": "communicator_of",
+    "parameter_server": "AsynchronousSGD ParameterServer",
     "simulation": "SimulatedWorkers",
     "threads": "run_on_threads",
 }

@@ -96,6 +96,11 @@ class ServerCore:
         """Whether a worker has the parameters for a batch whose gradients it has not sent."""
         return worker not in self._waiting and self.done[worker] < self.steps[worker]
 
+    def take_present(self, worker: int) -> int:
+        """Let a worker beside the server compute from the present version, and return it."""
+        self._sent_version[worker] = self.version
+        return self.version
+
     def receive(self, worker: int, step: int, version: int) -> list[Apply | Answer]:
         """Return what to do, in this order, now that the gradients of a worker are there.
 

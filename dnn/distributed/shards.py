@@ -11,10 +11,11 @@ from dnn.backend import Array
 from dnn.errors import ConfigurationError
 from dnn.optimizers import Update
 from dnn.training.data import Samples
-from dnn.training.epoch import Trainer
+from dnn.training.epoch import Trainer, is_view_of_same
+from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network
 
-__all__ = ["BatchRunner", "Shards"]
+__all__ = ["BatchRunner", "ShardedTrainer", "Shards"]
 
 
 @dataclass(frozen=True)
@@ -140,3 +141,70 @@ class BatchRunner:
         self.losses += np.multiply(means, rows.shape[1])
         if self._tallies is not None:
             self._tallies += np.array(trainer.tallies())
+
+
+class ShardedTrainer:
+    """Trains a network by workers that share each batch; a subclass says how.
+
+    Parameters
+    ----------
+    network : Network
+    update : Update
+        What moves its parameters.
+    samples : Samples
+    batch_size : int
+        Of all workers together.
+    inspect : callable, optional
+        As for `Trainer`.
+    workers : int
+    ends_with : Update
+        What a worker ends a batch with.
+
+    Attributes
+    ----------
+    samples, batch_size
+        As they were given.
+    count : int
+        Samples in an epoch.
+    steps : int
+        How often the parameters are moved in an epoch.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        update: Update,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None,
+        workers: int,
+        ends_with: Update,
+    ) -> None:
+        self.samples = samples
+        self.count = samples.count
+        self.batch_size = min(batch_size, self.count)
+        self._network = network
+        self._update = update
+        self._shards = Shards(self.count, self.batch_size, workers)
+        self.steps = self._shards.batches
+        self._runner = BatchRunner(network, ends_with, samples, inspect)
+
+    def suits(
+        self,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        accumulate: int = 1,
+    ) -> bool:
+        """Whether it moves the parameters by this update, on data that lie where its own do."""
+        return (
+            update is self._update
+            and (self.count, self.batch_size) == (samples.count, min(batch_size, samples.count))
+            and is_view_of_same(self.samples.x, samples.x)
+            and is_view_of_same(self.samples.y, samples.y)
+        )
+
+    def _share_of(self, worker: int) -> float:
+        """Return which part of the samples of an epoch is a worker's."""
+        shards = self._shards
+        return sum(len(shards.rows(worker, batch)) for batch in range(shards.batches)) / self.count

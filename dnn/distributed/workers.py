@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from dnn.backend import Array
 from dnn.distributed.server import Message, Server, ServerCore
-from dnn.distributed.shards import BatchRunner, Shards
+from dnn.distributed.shards import ShardedTrainer
 from dnn.errors import ConfigurationError
 from dnn.optimizers import Optimizer, Update
 from dnn.training.data import Samples
-from dnn.training.epoch import is_view_of_same
-from dnn.training.loss_scaling import LossScaling
 from dnn.training.network import BatchPlan, Network
 
 __all__ = ["EpochArguments", "ServedTrainer", "ServerOptions"]
@@ -59,16 +57,10 @@ class ServerOptions:
             raise ConfigurationError(f"divide_by_staleness: {kind} has no learning_rate")
 
 
-class ServedTrainer:
+class ServedTrainer(ShardedTrainer):
     """Workers that send gradients to a server; where they run, a subclass says.
 
-    Attributes
-    ----------
-    samples : Samples
-    count, batch_size : int
-        Of all workers together.
-    steps : int
-        How often the parameters are moved in an epoch.
+    Parameters as for `ShardedTrainer`, and `options`.
     """
 
     def __init__(
@@ -81,36 +73,16 @@ class ServedTrainer:
         batch_size: int,
         inspect: Callable[[BatchPlan], None] | None,
     ) -> None:
-        self.samples = samples
-        self.count = samples.count
-        self.batch_size = min(batch_size, self.count)
-        self._options = options
-        self._network = network
-        self._update = update
-        self._shards = shards = Shards(self.count, self.batch_size, workers)
-        self._steps_of = [shards.steps(worker) for worker in range(workers)]
-        self.steps = shards.batches if options.staleness == 0 else sum(self._steps_of)
         gradients = network.gradients.flat
         self._computed: Array = gradients.copy()
         copying = [(network.ops.copy, (gradients, self._computed))]
-        into = Update(copying, {}, {}, network.ops, gradients)
-        self._runner = BatchRunner(network, into, samples, inspect)
+        ends_with = Update(copying, {}, {}, network.ops, gradients)
+        super().__init__(network, update, samples, batch_size, inspect, workers, ends_with)
+        self._options = options
+        self._steps_of = [self._shards.steps(worker) for worker in range(workers)]
+        if options.staleness != 0:
+            self.steps = sum(self._steps_of)
         self._begin()
-
-    def suits(
-        self,
-        update: Update | LossScaling,
-        samples: Samples,
-        batch_size: int,
-        accumulate: int = 1,
-    ) -> bool:
-        """Whether it moves the parameters by this update, on data that lie where its own do."""
-        return (
-            update is self._update
-            and (self.count, self.batch_size) == (samples.count, min(batch_size, samples.count))
-            and is_view_of_same(self.samples.x, samples.x)
-            and is_view_of_same(self.samples.y, samples.y)
-        )
 
     def _begin(self) -> None:
         """Let an epoch begin."""
@@ -123,11 +95,6 @@ class ServedTrainer:
         ]
         divides = self._options.divide_by_staleness
         self._server = Server(self._network, self._update, self._core, shares, divides)
-
-    def _share_of(self, worker: int) -> float:
-        """Return which part of the samples of an epoch is a worker's."""
-        shards = self._shards
-        return sum(len(shards.rows(worker, batch)) for batch in range(shards.batches)) / self.count
 
     def _new_message(self) -> Message:
         return Message(self._computed)

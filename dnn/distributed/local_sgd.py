@@ -1,0 +1,210 @@
+"""Local SGD: each rank takes some steps of its own, then all go on from their average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dnn.backend import Array
+from dnn.distributed.scheme import EpochTotals, RanksScheme, average, own_noise
+from dnn.distributed.shards import ShardedTrainer
+from dnn.errors import ConfigurationError, check_count
+from dnn.optimizers import Optimizer, Update
+from dnn.parameters import FlatBuffer
+from dnn.training.data import Samples
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import BatchPlan, Network
+from dnn.training.parallel import TrainerLike
+
+__all__ = ["LocalSGD"]
+
+_VELOCITY = "outer_velocity"
+
+
+class LocalSGD(RanksScheme):
+    """Each rank trains on its part of each batch, and now and then all parameters are averaged.
+
+    Parameters
+    ----------
+    communicator : Communicator or mpi4py.MPI.Intracomm
+    steps : int, at least 1
+        Batches between two averages; the last of an epoch is followed by one in any case. With 1,
+        and plain SGD, it is data parallelism; with K, a K-th of its traffic.
+    outer_learning_rate : float, positive
+        What moves all ranks is an outer step, whose gradient is where they began minus their
+        average [2]_. With 1 and no momentum they go on from the average [1]_.
+    outer_momentum : float, at least 0 and below 1
+        Nesterov's, of that step. In [2]_ 0.9, with an outer learning rate of 0.7 and Adam within.
+    average_optimizer : bool
+        Average too what the optimizer remembers of each parameter. If not, each rank has its own.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of its range.
+
+    Notes
+    -----
+    An average weighs each rank by the rows that it has trained on. Averages of parameters over time
+    (``average`` of an optimizer) and running statistics are averaged over ranks after each epoch.
+    A checkpoint has what the optimizer remembers on rank 0.
+
+    References
+    ----------
+    .. [1] Stich, Local SGD converges fast and communicates little, 2019.
+    .. [2] Douillard et al., DiLoCo: Distributed low-communication training of language models,
+           2023, arXiv 2311.08105, algorithm 1.
+    """
+
+    def __init__(
+        self,
+        communicator: Any,
+        steps: int = 8,
+        *,
+        outer_learning_rate: float = 1.0,
+        outer_momentum: float = 0.0,
+        average_optimizer: bool = False,
+    ) -> None:
+        super().__init__(communicator)
+        self.steps = check_count("steps", steps)
+        if not 0 < outer_learning_rate < float("inf"):
+            message = f"outer_learning_rate must be above 0, not {outer_learning_rate!r}"
+            raise ConfigurationError(message)
+        if not 0 <= outer_momentum < 1:
+            message = f"outer_momentum must be at least 0 and below 1, not {outer_momentum!r}"
+            raise ConfigurationError(message)
+        self.outer_learning_rate = outer_learning_rate
+        self.outer_momentum = outer_momentum
+        self.average_optimizer = average_optimizer
+
+    def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
+        """Return what moves the parameters of this rank, with the outer step's velocity if any."""
+        if network.precision.scales_loss:
+            raise ConfigurationError(
+                "local steps of float16 would be left out on one rank and not on another: take "
+                "dtype='bfloat16' or 'float32'"
+            )
+        update = super().bind(network, optimizer)
+        if self.outer_momentum:
+            held = network.parameters
+            dtype, models = held.flat.dtype, held.models
+            update.state[_VELOCITY] = FlatBuffer(held.segments, dtype, network.ops, models)
+        return update
+
+    def trainer(
+        self,
+        network: Network,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None = None,
+        accumulate: int = 1,
+    ) -> TrainerLike:
+        """Return what trains a network for an epoch; `batch_size` is that of all ranks together."""
+        assert isinstance(update, Update)
+        return _LocalTrainer(self, network, update, samples, batch_size, inspect)
+
+
+class _LocalTrainer(ShardedTrainer):
+    """The part of one rank."""
+
+    def __init__(
+        self,
+        scheme: LocalSGD,
+        network: Network,
+        update: Update,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None,
+    ) -> None:
+        self._communicator = communicator = scheme.communicator
+        ranks = communicator.size
+        super().__init__(network, update, samples, batch_size, inspect, ranks, update)
+        self._scheme = scheme
+        self._totals: EpochTotals | None = None
+        self._start: Array = network.parameters.flat.copy()
+
+    def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
+        """Visit every sample once; arguments and result as for `Trainer.epoch`."""
+        self._runner.begin()
+        batches = self._shards.batches
+        order = order.reshape(-1, self.count)
+        steps_done = self._update.steps_done
+        sent = 0
+        with own_noise(self._communicator, self._network, batches):
+            for first in range(0, batches, self._scheme.steps):
+                those = range(first, min(first + self._scheme.steps, batches))
+                self._network.ops.copy(self._network.parameters.flat, self._start)
+                self._run(those, order, seeds, number)
+                sent += self._outer_step(self._weight(those))
+        self._update.steps_done = steps_done + self.steps
+        sent += self._end()
+        self._totals = EpochTotals.of(self._communicator, self._runner, self.count, sent)
+        return self._totals.losses
+
+    def tallies(self) -> list[list[int]] | None:
+        """Return what each network predicted on all ranks, as `Trainer.tallies` does."""
+        return None if self._totals is None else self._totals.tallies
+
+    def exchange(self) -> dict[str, Any] | None:
+        """Return what the last epoch cost, as `History.exchange` has it."""
+        # Each rank has counted what all send together.
+        return None if self._totals is None else {"bytes_sent": self._totals.facts[0]}
+
+    def _run(self, batches: range, order: Array, seeds: Sequence[int], number: int) -> None:
+        """Take this rank's steps of some batches."""
+        places = [self._shards.rows(self._communicator.rank, batch) for batch in batches]
+        whole = [each for each in places if len(each) == len(places[0])]
+        for chosen in (whole, places[len(whole) :]):
+            rows = [place for each in chosen for place in each]
+            if rows:
+                self._runner.run(order[:, rows], len(chosen[0]), seeds, number)
+
+    def _weight(self, batches: range) -> float:
+        """Return which part of the rows of some batches is this rank's."""
+        shards, rank = self._shards, self._communicator.rank
+        mine = sum(len(shards.rows(rank, batch)) for batch in batches)
+        return mine / sum(shards.size(batch) for batch in batches)
+
+    def _outer_step(self, weight: float) -> int:
+        """Move all ranks from where they began to, or past, their average; return bytes sent."""
+        scheme, update = self._scheme, self._update
+        flat = self._network.parameters.flat
+        sent = average(self._communicator, flat, weight)
+        if scheme.average_optimizer:
+            sent += sum(average(self._communicator, each, weight) for each in self._remembered())
+        rate, momentum = scheme.outer_learning_rate, scheme.outer_momentum
+        if rate != 1 or momentum:
+            kind = flat.dtype.type
+            step = gradient = self._start - flat
+            if momentum:
+                velocity = update.state[_VELOCITY].flat
+                velocity *= kind(momentum)
+                velocity += gradient
+                step = gradient + kind(momentum) * velocity
+            flat[...] = self._start - kind(rate) * step
+        return sent
+
+    def _remembered(self) -> list[Array]:
+        """Return what the optimizer has kept of each parameter on this rank."""
+        segments = self._network.parameters.segments
+        return [
+            buffer.flat
+            for name, buffer in self._update.state.items()
+            if buffer.segments == segments and name not in (_VELOCITY, "average")
+        ]
+
+    def _end(self) -> int:
+        """Let all ranks predict alike after an epoch; return the bytes sent."""
+        communicator, state = self._communicator, self._update.state
+        share, sent = self._share_of(communicator.rank), 0
+        for values in (self._network.state_buffer, state.get("average")):
+            if values is not None and values.flat.size:
+                sent += average(communicator, values.flat, share)
+        # Numbers of steps: of rank 0, which has rows in every batch.
+        segments = self._network.parameters.segments
+        for buffer in state.values():
+            if buffer.segments != segments:
+                communicator.broadcast(buffer.flat)
+                sent += (communicator.size - 1) * int(buffer.flat.nbytes)
+        return sent

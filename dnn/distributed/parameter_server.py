@@ -1,0 +1,249 @@
+"""Training with a parameter server: synchronous, with bounded staleness, or asynchronous.
+
+::
+
+    rank 0     the server, and a worker as well unless it is dedicated
+    rank r     a worker: computes gradients of its rows, sends them, goes on with what is answered
+
+Rank 0 looks for gradients of others between its own batches. An epoch ends when all its batches are
+applied; all ranks then have the same parameters, optimizer's state and history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from dnn.backend import Array
+from dnn.distributed.communicator import MessageCommunicator, Request, Transfer
+from dnn.distributed.scheme import EpochTotals, RanksScheme, average, own_noise
+from dnn.distributed.workers import EpochArguments, ServedTrainer, ServerOptions
+from dnn.errors import ConfigurationError
+from dnn.optimizers import Optimizer, Update
+from dnn.training.data import Samples
+from dnn.training.loss_scaling import LossScaling
+from dnn.training.network import BatchPlan, Network
+from dnn.training.parallel import TrainerLike
+
+__all__ = ["AsynchronousSGD", "ParameterServer"]
+
+# Of messages to and from the server.
+_GRADIENTS = 1
+_PARAMETERS = 2
+
+
+class ParameterServer(RanksScheme):
+    """A server on rank 0 to which the ranks that train send gradients, with bounded staleness.
+
+    Parameters
+    ----------
+    communicator : Communicator or mpi4py.MPI.Intracomm
+    staleness : int, optional
+        How many batches a rank may be ahead of the slowest one. With 0 the parameters move when
+        the gradients of all ranks are there, by their mean: in the order of ranks, so that the same
+        ranks give the same bits, and to rounding those of one process. With more, or without a
+        bound if None, they move by the gradients of each rank as they arrive: a batch moves them as
+        often as it has ranks, each time by gradients of its part.
+    dedicated : bool
+        Rank 0 does nothing else, and the other ranks train. If not, it trains too, and looks for
+        the others' gradients between its own batches: all ranks compute, and some wait a little.
+    divide_by_staleness : bool
+        Divide the learning rate of gradients that are k > 1 versions old by k.
+
+    Raises
+    ------
+    ConfigurationError
+        If `staleness` is no such number, or nobody would train.
+
+    Notes
+    -----
+    The server has the optimizer. Running statistics are of each rank's own rows, and averaged after
+    each epoch; from then on parameters, averages and what the optimizer remembers are the same on
+    all ranks. With a staleness other than 0 the results depend on which rank was faster;
+    `SimulatedWorkers` repeats them.
+    """
+
+    def __init__(
+        self,
+        communicator: Any,
+        staleness: int | None = 0,
+        *,
+        dedicated: bool = False,
+        divide_by_staleness: bool = False,
+    ) -> None:
+        super().__init__(communicator)
+        self.options = ServerOptions(staleness, divide_by_staleness)
+        self.dedicated = dedicated
+        if dedicated and self.communicator.size < 2:
+            raise ConfigurationError("dedicated: there is one rank, and nobody to train beside it")
+
+    @property
+    def trainers(self) -> int:
+        """How many ranks train."""
+        return int(self.communicator.size) - self.dedicated
+
+    def bind(self, network: Network, optimizer: Optimizer) -> Update | LossScaling:
+        """Return what moves the parameters, on rank 0."""
+        self.options.check(network, optimizer)
+        return super().bind(network, optimizer)
+
+    def trainer(
+        self,
+        network: Network,
+        update: Update | LossScaling,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None = None,
+        accumulate: int = 1,
+    ) -> TrainerLike:
+        """Return what trains a network for an epoch; `batch_size` is that of all ranks together."""
+        assert isinstance(update, Update)
+        return _RankTrainer(self, network, update, samples, batch_size, inspect)
+
+    def end_epoch(self, network: Network, update: Update | LossScaling) -> None:
+        """Let all ranks have what the optimizer remembers, which the server alone has kept."""
+        for buffer in update.state.values():
+            self.communicator.broadcast(buffer.flat)
+
+
+class AsynchronousSGD(ParameterServer):
+    """Gradients of each rank move the parameters as they arrive, however old they are.
+
+    A `ParameterServer` without a bound on staleness; parameters, errors and notes are those. How
+    old the gradients were, `History.staleness` says.
+
+    References
+    ----------
+    .. [1] Dean et al., Large scale distributed deep networks, 2012, section 4.1.
+    """
+
+    def __init__(
+        self, communicator: Any, *, dedicated: bool = False, divide_by_staleness: bool = False
+    ) -> None:
+        super().__init__(
+            communicator, None, dedicated=dedicated, divide_by_staleness=divide_by_staleness
+        )
+
+
+class _RankTrainer(ServedTrainer):
+    """The part of one rank: that of a worker, of the server, or both."""
+
+    def __init__(
+        self,
+        scheme: ParameterServer,
+        network: Network,
+        update: Update,
+        samples: Samples,
+        batch_size: int,
+        inspect: Callable[[BatchPlan], None] | None,
+    ) -> None:
+        self._communicator = communicator = scheme.communicator
+        self._first = int(scheme.dedicated)  # the rank of worker 0
+        workers = scheme.trainers
+        super().__init__(scheme.options, workers, network, update, samples, batch_size, inspect)
+        self._totals: EpochTotals | None = None
+        # Of each worker that is another rank.
+        others = [w for w in range(workers) if communicator.rank == 0 and w + self._first]
+        self._inbox = {worker: self._new_message() for worker in others}
+        self._outbox = {worker: self._new_message() for worker in others}
+        self._mine, self._answer = self._new_message(), self._new_message()
+
+    def epoch(self, order: Array, seeds: Sequence[int] = (), number: int = 0) -> list[float]:
+        """Visit every sample once; arguments and result as for `Trainer.epoch`."""
+        self._begin()
+        epoch = order.reshape(-1, self.count), seeds, number
+        worker = self._communicator.rank - self._first
+        with own_noise(self._communicator, self._network, self._shards.batches):
+            sent = self._serve(epoch) if self._communicator.rank == 0 else self._work(epoch)
+        if self._communicator.rank:
+            self._update.steps_done += self.steps
+        states = self._network.state_buffer.flat
+        if states.size:
+            share = self._share_of(worker) if worker >= 0 else 0.0
+            sent_together = average(self._communicator, states, share)
+            sent += sent_together if self._communicator.rank == 0 else 0
+        fact = [sent, self._core.histogram]
+        self._totals = EpochTotals.of(self._communicator, self._runner, self.count, fact)
+        return self._totals.losses
+
+    def tallies(self) -> list[list[int]] | None:
+        """Return what each network predicted on all ranks, as `Trainer.tallies` does."""
+        return None if self._totals is None else self._totals.tallies
+
+    def exchange(self) -> dict[str, Any] | None:
+        """Return what the last epoch cost, as `History.exchange` has it."""
+        if self._totals is None:
+            return None
+        sent, histograms = zip(*self._totals.facts, strict=True)
+        return {"bytes_sent": sum(sent), "staleness": histograms[0]}
+
+    def _work(self, epoch: EpochArguments) -> int:
+        """Compute and send gradients until there are no more; return the bytes sent."""
+        worker = self._communicator.rank - self._first
+        mine, answer, sent = self._mine, self._answer, 0
+        mine.number(0, 0)
+        steps = self._steps_of[worker]
+        for _ in range(steps):
+            self._compute(worker, epoch, mine)
+            sending = self._communicator.send(mine.memory, 0, _GRADIENTS)
+            self._take_answer()
+            sending.wait()
+            sent += mine.memory.nbytes
+            mine.number(answer.step, answer.version)
+        if not steps:
+            self._take_answer()
+        return sent
+
+    def _take_answer(self) -> None:
+        self._communicator.receive(self._answer.memory, 0, _PARAMETERS).wait()
+        self._network.ops.load(self._answer.values, self._network.parameters.flat)
+
+    def _serve(self, epoch: EpochArguments) -> int:
+        """Apply gradients until all of the epoch are; return the bytes sent."""
+        communicator, core, server = self._communicator, self._core, self._server
+        steps_of, first = self._steps_of, self._first
+        coming: dict[int, Request] = {}
+        going: dict[int, Request] = {}
+        sent = 0
+
+        def expect(worker: int) -> None:
+            if core.done[worker] < steps_of[worker]:
+                memory = self._inbox[worker].memory
+                coming[worker] = communicator.receive(memory, worker + first, _GRADIENTS)
+
+        def answer(workers: Sequence[int]) -> None:
+            nonlocal sent
+            for worker in workers:
+                if worker not in self._outbox:  # of this rank
+                    continue
+                if worker in going:
+                    going.pop(worker).wait()
+                message = self._outbox[worker]
+                server.write_parameters(worker, message)
+                going[worker] = communicator.send(message.memory, worker + first, _PARAMETERS)
+                sent += message.memory.nbytes
+                expect(worker)
+
+        for worker in self._inbox:
+            expect(worker)
+        while not core.is_finished:
+            arrived = [worker for worker, request in coming.items() if request.test()]
+            for worker in arrived:
+                del coming[worker]
+                answer(server.receive(worker, self._inbox[worker]))
+            if not first and core.may_send(0):
+                self._mine.number(core.done[0], core.take_present(0))
+                self._compute(0, epoch, self._mine)
+                answer(server.receive(0, self._mine))
+            elif not arrived:
+                self._wait_for_any(coming)
+        for request in going.values():
+            request.wait()
+        return sent
+
+    def _wait_for_any(self, coming: dict[int, Request]) -> None:
+        ranks = ", ".join(str(worker + self._first) for worker in coming)
+        what = f"gradients of ranks {ranks}"
+        requests = coming.values()
+        communicator = cast(MessageCommunicator, self._communicator)
+        Transfer(lambda: any(each.test() for each in requests), what, communicator).wait()

@@ -1,0 +1,113 @@
+"""What schemes of several ranks have in common: ranks start alike, end and fail together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.distributed.communicator import Communicator
+from dnn.distributed.mpi import communicator_of
+from dnn.distributed.shards import BatchRunner
+from dnn.training.network import Network
+from dnn.training.networks import Fit
+from dnn.training.parallel import Scheme
+
+__all__ = ["EpochTotals", "RanksScheme", "average", "own_noise"]
+
+
+class RanksScheme(Scheme):
+    """A scheme whose ranks all have the whole network.
+
+    Parameters
+    ----------
+    communicator : Communicator or mpi4py.MPI.Intracomm
+        Of the ranks that train together; all of them make the scheme.
+    """
+
+    accumulates = False
+
+    def __init__(self, communicator: Any) -> None:
+        self.communicator = communicator_of(communicator)
+
+    def begin(self, fit: Fit) -> None:
+        """Let all ranks start from what rank 0 has."""
+        network = fit.networks._network
+        for buffer in (network.parameters, network.state_buffer):
+            self.communicator.broadcast(buffer.flat)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Let other ranks end too if this one raises while epochs are trained."""
+        try:
+            yield
+        except BaseException as error:
+            self.communicator.report_failure(error)
+            raise
+
+    preparing = training
+
+    def agreed(self, reasons: Sequence[str | None]) -> list[str | None]:
+        """Return why each of some networks ends now, if it does: the first rank's that says so."""
+        said = zip(*self.communicator.gather_values(list(reasons)), strict=True)
+        return [next((each for each in of_rank if each is not None), None) for of_rank in said]
+
+
+@dataclass(frozen=True)
+class EpochTotals:
+    """What all ranks have seen in an epoch together.
+
+    Attributes
+    ----------
+    losses : list of K float
+        Mean over all samples.
+    tallies : list of K lists of int, optional
+        As `Trainer.tallies` gives them.
+    facts : list
+        What each rank has added.
+    """
+
+    losses: list[float]
+    tallies: list[list[int]] | None
+    facts: list[Any]
+
+    @classmethod
+    def of(
+        cls, communicator: Communicator, runner: BatchRunner, count: int, fact: Any
+    ) -> EpochTotals:
+        """Gather them, on every rank, of so many samples in all."""
+        own = [runner.losses.tolist(), runner.tallies, fact]
+        losses, tallies, facts = zip(*communicator.gather_values(own), strict=True)
+        means = (np.add.reduce(np.array(losses)) / count).tolist()
+        counted = None if tallies[0] is None else np.add.reduce(np.array(tallies)).tolist()
+        return cls(means, counted, list(facts))
+
+
+def average(communicator: Communicator, array: Array, weight: float) -> int:
+    """Replace an array by its weighted mean over all ranks; the weights of all add up to 1.
+
+    Returns
+    -------
+    int
+        The bytes that a ring of ranks sends for it, all together.
+    """
+    array *= array.dtype.type(weight)
+    communicator.sum(array)
+    return 2 * (communicator.size - 1) * int(array.nbytes)
+
+
+@contextmanager
+def own_noise(communicator: Communicator, network: Network, batches: int) -> Iterator[None]:
+    """Let dropout draw other numbers than on other ranks, for an epoch of so many batches."""
+    ops, number = network.ops, network.states[network.step_name]
+    first = int(ops.to_host(number))
+    own = first + (communicator.rank << 40)  # no training has so many batches
+    ops.load(np.array(own, np.uint64), number)
+    yield
+    has_drawn = np.array([int(ops.to_host(number)) != own], np.uint8)
+    communicator.broadcast(has_drawn, communicator.size - 1)  # which is no server alone
+    ops.load(np.array(first + batches * has_drawn[0], np.uint64), number)
