@@ -1,47 +1,32 @@
 """Layers from an ONNX model, as far as layers can express it.
 
 The graph is read as a chain of nodes from its input to its output. Two branches that are added are
-a `Residual`; a branch that is put behind what it started from is a `Concat`. Whatever has no equal
-is refused by the name of its node. Tensors are read from the file alone, and nothing is run.
+a `Residual`; a branch that is put behind what it started from is a `Concat`, and so are several in
+a row, each of which starts from all before it. Whatever has no equal is refused by the name of its
+node; `onnx_nodes` has the layer of each single one. Tensors are read from the file alone, and
+nothing is run.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnn.backend import Array
-from dnn.errors import CheckpointError, ConfigurationError
-from dnn.io.onnx_export import ACTIVATIONS, GATES, require_onnx
+from dnn.errors import CheckpointError
+from dnn.io.onnx_export import GATES, require_onnx
+from dnn.io.onnx_nodes import NodeReader
 from dnn.io.weights import load_arrays, weights_of
 from dnn.layers import (
-    GRU,
-    LSTM,
-    RNN,
-    Activation,
-    AvgPool2D,
-    BatchNorm,
     Concat,
-    Conv1D,
-    Conv2D,
-    Dropout,
-    Embedding,
-    Flatten,
-    FullyConnected,
-    GlobalAvgPool2D,
     Input,
     Layer,
-    LayerNorm,
-    MaxPool2D,
-    Reshape,
     Residual,
-    Upsample2D,
 )
 from dnn.layers.basic import Nested
 from dnn.layers.layer import build_all
@@ -60,13 +45,6 @@ DEEPEST = 20
 OLDEST_OPSET = 13  # before which Softmax and others did something else
 
 _DOMAINS = ("", "ai.onnx")  # two names of ONNX's own operators
-_OPERATORS = {kind: (name, needed) for name, (kind, needed) in ACTIVATIONS.items()}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "Elu": {"alpha": 1.0},
-    "Gelu": {"approximate": "none"},
-    "LeakyRelu": {"alpha": 0.01},
-    "Softmax": {"axis": -1},
-}
 
 
 def import_onnx(path: str | PathLike[str]) -> ImportedLayers:
@@ -129,18 +107,17 @@ class ImportedLayers:
         load_arrays(model, self.path, state, False)
 
 
-class _Reader:
+class _Reader(NodeReader):
     """A graph while it is read."""
 
     def __init__(self, onnx: Any, path: str, made: Any) -> None:
-        self.onnx = onnx
-        self.path = path
+        super().__init__(onnx, path)
         self.graph = graph = made.graph
         self.check_model(made)
         self.depth = 0
         self.done: set[str] = set()
-        self.arrays: dict[int, dict[str, Array]] = {}
-        self.constants: dict[str, Any] = {each.name: each for each in graph.initializer}
+        self.together: dict[tuple[Any, ...], str] = {}
+        self.constants |= {each.name: each for each in graph.initializer}
         self.producer: dict[str, Any] = {}
         for node in graph.node:
             if node.op_type == "Constant":
@@ -163,10 +140,6 @@ class _Reader:
         for node in self.graph.node:
             if node.domain not in _DOMAINS:
                 self.refuse(node, f"an operator of {node.domain!r}; those of ONNX are read")
-
-    def refuse(self, node: Any, message: str) -> NoReturn:
-        name = node.name or next(iter(node.output), "")
-        raise CheckpointError(f"{self.path}: node {name!r} ({node.op_type}): {message}")
 
     def read(self) -> ImportedLayers:
         """Return the layers of the graph."""
@@ -218,9 +191,9 @@ class _Reader:
 
     def link(self, node: Any, start: str) -> None:
         """Note from which value a node's outputs come; of two branches from where they part."""
-        data = [name for name in node.input if name and name not in self.constants]
         if node.op_type == "Constant":
             return
+        data = [name for name in self.operands(node) if name and name not in self.constants]
         if len(data) == 2 and node.op_type in ("Add", "Concat"):
             first, second = self.path_to(data[0]), set(self.path_to(data[1]))
             parts = next((value for value in first if value in second), None)
@@ -231,6 +204,20 @@ class _Reader:
             return  # refused if it is needed
         read = 2 if node.op_type in GATES else 1  # all states, and the last one
         self.before |= {name: data[0] for name in node.output[:read] if name}
+
+    def operands(self, node: Any) -> list[str]:
+        """Return a node's inputs; of several images that are put together the last, and the others.
+
+        All but the last are one value where an earlier node has put them together, as in a
+        DenseNet.
+        """
+        names = list(node.input)
+        if node.op_type != "Concat":
+            return names
+        axis = self.attributes(node).get("axis")
+        self.together.setdefault((axis, *names), node.output[0])
+        first = self.together.get((axis, *names[:-1]))
+        return names if first is None or len(names) < 3 else [first, names[-1]]
 
     def path_to(self, value: str) -> list[str]:
         """Return a value and all those that it comes from."""
@@ -282,7 +269,11 @@ class _Reader:
                 found.append(self.matmul(node, bias))
                 i += bias is not None
                 continue
-            found += self.layer(node, value, found)
+            operands = self.operands(node)
+            if kind in ("Add", "Concat") and len(operands) > 1:
+                found.append(self.join(node, value, operands))
+            else:
+                found += self.layers_of(node, found)
             if self.keeps_axes(node) and (
                 not following or following[0].op_type not in ("Flatten", "Reshape", "Squeeze")
             ):
@@ -291,36 +282,9 @@ class _Reader:
             self.refuse(self.producer[path[-1]], "states are not transposed back")
         return found
 
-    def layer(self, node: Any, value: str, found: Sequence[Layer]) -> list[Layer]:
-        """Return the layers of a node that stands for itself."""
-        kind = node.op_type
-        if kind in _OPERATORS:
-            return [self.activation(node)]
-        if kind in ("Add", "Concat"):
-            return [self.join(node, value)]
-        if kind == "Reshape":
-            self.check(node, allowzero=0)
-            first, *others = self.integers(node, 1, "shape") or [1]
-            if others and first in (0, -1, self.batch) and min(others) > 0:
-                return [Reshape(*others)]
-        if kind in ("Identity", "Flatten", "Reshape", "Squeeze"):
-            self.check_flattens(node)
-            is_flat = bool(found) and isinstance(found[-1], GlobalAvgPool2D)
-            return [] if is_flat or kind == "Identity" else [Flatten()]
-        read = getattr(self, f"read_{kind}", None)
-        if read is None:
-            self.refuse(node, "layers cannot express this operator")
-        try:
-            return [read(node)]
-        except CheckpointError:
-            raise
-        except (ArithmeticError, ConfigurationError, LookupError, TypeError, ValueError) as error:
-            self.refuse(node, f"its attributes cannot be read: {error}")  # such as a stride of 0
-
-    def join(self, node: Any, value: str) -> Layer:
+    def join(self, node: Any, value: str, data: Sequence[str]) -> Layer:
         """Return the layer of two branches."""
-        data = [name for name in node.input if name not in self.constants]
-        if len(data) != 2 or len(node.input) != 2:
+        if len(data) != 2 or self.constants.keys() & set(data):
             self.refuse(node, "layers put two branches together, and no constants")
         if self.depth == DEEPEST:
             self.refuse(node, f"branches inside of branches, more than {DEEPEST} deep")
@@ -340,295 +304,6 @@ class _Reader:
             self.refuse(node, "it adds a value to itself")
         return Residual(layers, shortcut or None)
 
-    def attributes(self, node: Any) -> dict[str, Any]:
-        found = {}
-        for each in node.attribute:
-            value = self.onnx.helper.get_attribute_value(each)
-            found[each.name] = value.decode(errors="replace") if isinstance(value, bytes) else value
-        return found
-
-    def tensor(self, node: Any, index: int) -> Array | None:
-        """Return a constant input of a node; None where there is none."""
-        name = node.input[index] if index < len(node.input) else ""
-        if not name:
-            return None
-        if name not in self.constants:
-            self.refuse(node, f"its input {name!r} must be a constant")
-        tensor = self.constants[name]
-        if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
-            self.refuse(node, f"its tensor {name!r} lies in another file, which is not read")
-        try:
-            array: Array = self.onnx.numpy_helper.to_array(tensor)
-        except Exception as error:  # whatever the library meets in a damaged tensor
-            self.refuse(node, f"its tensor {name!r} cannot be read: {error}")
-        return array
-
-    def weight(self, node: Any, index: int, ndim: int) -> Array:
-        """Return a constant input of a number of axes."""
-        array = self.tensor(node, index)
-        if array is None or array.ndim != ndim or 0 in array.shape:
-            found = "left out" if array is None else f"of shape {array.shape}"
-            self.refuse(node, f"its input {index} must have {ndim} axes, and is {found}")
-        return array
-
-    def integers(self, node: Any, index: int, name: str) -> list[int] | None:
-        """Return integers that are an attribute in older opsets and an input in newer ones."""
-        if name in (attributes := self.attributes(node)):
-            return [int(n) for n in attributes[name]]
-        array = self.tensor(node, index)
-        return None if array is None else [int(n) for n in array.ravel()]
-
-    def keep(self, layer: Layer, **arrays: Array | None) -> Layer:
-        """Note what the parameters of a layer are to be."""
-        self.arrays[id(layer)] = {name: x for name, x in arrays.items() if x is not None}
-        return layer
-
-    def check(self, node: Any, **wanted: Any) -> None:
-        """Refuse attributes of other values than those that layers have."""
-        attributes = self.attributes(node)
-        for name, value in wanted.items():
-            given = attributes.get(name, value)
-            if given != value and not (
-                isinstance(value, float) and math.isclose(given, value, rel_tol=1e-6)
-            ):
-                self.refuse(node, f"{name} = {given!r}, and layers have {value!r}")
-
-    # -- one kind of node after the other ----------------------------------------------------------
-
-    def activation(self, node: Any) -> Layer:
-        name, needed = _OPERATORS[node.op_type]
-        attributes = {**_DEFAULTS.get(node.op_type, {}), **self.attributes(node)}
-        for key, value in needed.items():
-            same = attributes[key] == value
-            if not same and isinstance(value, float):
-                same = math.isclose(attributes[key], value, rel_tol=1e-6)
-            if not same:
-                self.refuse(node, f"{key} = {attributes[key]!r}, and layers have {value!r}")
-        return Activation(name)
-
-    def check_flattens(self, node: Any) -> None:
-        if node.op_type == "Flatten":
-            self.check(node, axis=1)
-        elif node.op_type == "Squeeze":
-            if self.integers(node, 1, "axes") != [2, 3]:
-                self.refuse(node, "layers drop the axes 2 and 3 of a pooled image alone")
-        elif node.op_type == "Reshape":
-            shape = self.integers(node, 1, "shape") or []
-            if len(shape) != 2 or shape[0] not in (0, self.batch) or shape[1] != -1:
-                self.refuse(node, f"to {shape}: layers make vectors of samples, (0, -1)")
-
-    def read_Gemm(self, node: Any) -> Layer:
-        self.check(node, alpha=1.0, beta=1.0, transA=0)
-        weight = self.weight(node, 1, 2)
-        weight = weight if self.attributes(node).get("transB", 0) else weight.T
-        return self.fully_connected(node, weight, self.tensor(node, 2))
-
-    def matmul(self, node: Any, bias: Array | None) -> Layer:
-        if node.input[0] in self.constants:
-            self.refuse(node, "the constant must be the second factor")
-        return self.fully_connected(node, self.weight(node, 1, 2).T, bias)
-
-    def fully_connected(self, node: Any, weight: Array, bias: Array | None) -> Layer:
-        units = len(weight)
-        if bias is not None:
-            if bias.size != units or bias.shape[-1:] != (units,):
-                self.refuse(node, f"a bias of shape {bias.shape} for {units} units")
-            bias = bias.reshape(units)
-        layer = FullyConnected(units, bias=bias is not None, initializer="zeros")
-        return self.keep(layer, weight=weight, bias=bias)
-
-    def bias_after(self, following: Sequence[Any]) -> Array | None:
-        """Return what the node behind a product adds to it, None if it adds no constant."""
-        if not following or following[0].op_type != "Add":
-            return None
-        for index, name in enumerate(following[0].input):
-            if name in self.constants:
-                return self.weight(following[0], index, 1)
-        return None
-
-    def windows(self, node: Any) -> dict[str, Any]:
-        """Return what convolution and pooling have in common."""
-        attributes = self.attributes(node)
-        self.check(node, auto_pad="NOTSET", ceil_mode=0, storage_order=0)
-        pads = attributes.get("pads", [0, 0, 0, 0])
-        if len(pads) != 4:
-            self.refuse(node, f"pads = {pads}, and an image has 4 sides")
-        top, left, bottom, right = pads
-        padding = ((top, bottom), (left, right))
-        return {"stride": tuple(attributes.get("strides", [1, 1])), "padding": padding}
-
-    def check_image(self, node: Any, axes: int) -> None:
-        if axes != 2:
-            self.refuse(node, f"windows of {axes} axes, and layers have those of 2")
-
-    def read_Conv(self, node: Any) -> Layer:
-        attributes = self.attributes(node)
-        weight, bias = self.tensor(node, 1), self.tensor(node, 2)
-        if weight is not None and weight.ndim == 3:
-            return self.conv1d(node, weight, bias)
-        self.check_image(node, 0 if weight is None else weight.ndim - 2)
-        weight = self.weight(node, 1, 4)
-        filters, _, rows, columns = weight.shape
-        self.check(node, kernel_shape=[rows, columns])
-        layer = Conv2D(
-            filters,
-            (rows, columns),
-            dilation=tuple(attributes.get("dilations", [1, 1])),
-            groups=attributes.get("group", 1),
-            bias=bias is not None,
-            initializer="zeros",
-            **self.windows(node),
-        )
-        return self.keep(layer, weight=weight, bias=bias)
-
-    def conv1d(self, node: Any, weight: Array, bias: Array | None) -> Layer:
-        attributes = self.attributes(node)
-        self.check(node, auto_pad="NOTSET", kernel_shape=[weight.shape[2]])
-        layer = Conv1D(
-            weight.shape[0],
-            weight.shape[2],
-            stride=attributes.get("strides", [1])[0],
-            dilation=attributes.get("dilations", [1])[0],
-            padding=tuple(attributes.get("pads", [0, 0])),
-            groups=attributes.get("group", 1),
-            bias=bias is not None,
-            initializer="zeros",
-        )
-        return self.keep(layer, weight=weight, bias=bias)
-
-    def read_MaxPool(self, node: Any) -> Layer:
-        window = self.attributes(node)["kernel_shape"]
-        self.check_image(node, len(window))
-        self.check(node, dilations=[1, 1])
-        return MaxPool2D(tuple(window), **self.windows(node))
-
-    def read_AveragePool(self, node: Any) -> Layer:
-        attributes = self.attributes(node)
-        self.check_image(node, len(attributes["kernel_shape"]))
-        self.check(node, dilations=[1, 1])
-        counts = bool(attributes.get("count_include_pad", 0))
-        window = tuple(attributes["kernel_shape"])
-        return AvgPool2D(window, counts_padding=counts, **self.windows(node))
-
-    def read_GlobalAveragePool(self, node: Any) -> Layer:
-        return GlobalAvgPool2D()
-
-    def read_ReduceMean(self, node: Any) -> Layer:
-        axes = self.integers(node, 1, "axes")
-        if axes not in ([2, 3], [-2, -1], [-1, -2]):
-            self.refuse(node, f"over the axes {axes}: layers take means of channels, (2, 3)")
-        return GlobalAvgPool2D()
-
-    def keeps_axes(self, node: Any) -> bool:
-        """Whether a node leaves axes of length 1 of an image."""
-        kind = node.op_type
-        keeps = kind == "ReduceMean" and self.attributes(node).get("keepdims", 1)
-        return bool(kind == "GlobalAveragePool" or keeps)
-
-    def read_Resize(self, node: Any) -> Layer:
-        self.check(node, mode="nearest", antialias=0, axes=[0, 1, 2, 3])
-        attributes = self.attributes(node)
-        how = attributes.get("coordinate_transformation_mode"), attributes.get("nearest_mode")
-        scales = self.tensor(node, 2)
-        if how != ("asymmetric", "floor") or scales is None or scales.shape != (4,):
-            self.refuse(node, "layers repeat elements: scales, 'asymmetric' and 'floor'")
-        ones, factor = scales[:2], tuple(int(scale) for scale in scales[2:])
-        if (ones != 1).any() or (scales[2:] != factor).any():
-            self.refuse(node, f"scales {scales.tolist()}, and layers have (1, 1, m, n)")
-        return Upsample2D(factor)
-
-    def read_BatchNormalization(self, node: Any) -> Layer:
-        self.check(node, training_mode=0)
-        if len(node.output) > 1:
-            self.refuse(node, "more than one output is that of a training")
-        attributes = self.attributes(node)
-        momentum, epsilon = attributes.get("momentum", 0.9), attributes.get("epsilon", 1e-5)
-        names = ("weight", "bias", "running_mean", "running_var")
-        arrays = {name: self.weight(node, 1 + i, 1) for i, name in enumerate(names)}
-        return self.keep(BatchNorm(_decimal(momentum), _decimal(epsilon)), **arrays)
-
-    def read_LayerNormalization(self, node: Any) -> Layer:
-        if self.attributes(node).get("axis", -1) != -1:
-            self.refuse(node, "layers normalise the last axis: axis = -1")
-        epsilon = _decimal(self.attributes(node).get("epsilon", 1e-5))
-        scale, shift = self.weight(node, 1, 1), self.tensor(node, 2)
-        bias = np.zeros_like(scale) if shift is None else shift
-        return self.keep(LayerNorm(epsilon), weight=scale, bias=bias)
-
-    def read_Dropout(self, node: Any) -> Layer:
-        ratio, trains = self.tensor(node, 1), self.tensor(node, 2)
-        if trains is not None and trains.any():
-            self.refuse(node, "it is to drop elements in a prediction too")
-        rate = self.attributes(node).get("ratio", 0.5) if ratio is None else ratio.item()
-        if not 0 <= rate < 1:
-            self.refuse(node, f"ratio = {rate}, and it must be in 0 .. 1 without 1")
-        return Dropout(_decimal(rate))
-
-    def read_Gather(self, node: Any) -> Layer:
-        self.check(node, axis=0)
-        weight = self.weight(node, 0, 2)
-        return self.keep(Embedding(*weight.shape, initializer="zeros"), weight=weight)
-
-    def recurrent(self, node: Any, whole: bool) -> Layer:
-        """Return a recurrent layer; `whole` if all of its states are read."""
-        kind, attributes = node.op_type, self.attributes(node)
-        self.check(node, layout=0, input_forget=0)
-        if kind == "GRU" and not attributes.get("linear_before_reset", 0):
-            self.refuse(node, "linear_before_reset = 0, and layers have 1")
-        direction = attributes.get("direction", "forward")
-        if direction not in ("forward", "bidirectional") or "clip" in attributes:
-            self.refuse(node, "layers run forward or in both directions, without a limit")
-        both = direction == "bidirectional"
-        usual = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
-        functions = [
-            each.decode(errors="replace") if isinstance(each, bytes) else each
-            for each in attributes.get("activations", usual[kind] * (1 + both))
-        ]
-        is_relu = kind == "RNN" and set(functions) == {"Relu"}
-        if functions != usual[kind] * (1 + both) and not is_relu:
-            self.refuse(node, f"activations {functions}, and layers have {usual[kind]}")
-        for index in range(4, len(node.input)):
-            array = self.tensor(node, index)
-            if array is not None and (index == 4 or array.any()):
-                self.refuse(node, f"its input {index}: layers start from 0, and take no peepholes")
-        inputs, states = self.weight(node, 1, 3), self.weight(node, 2, 3)
-        biases = None if self.tensor(node, 3) is None else self.weight(node, 3, 2)
-        units = states.shape[-1]
-        self.check(node, hidden_size=units)
-        order = np.argsort(GATES[kind])
-        wide = len(order) * units
-        shapes = [(1 + both, wide, inputs.shape[-1]), (1 + both, wide, units), (1 + both, 2 * wide)]
-        if [inputs.shape, states.shape, *([] if biases is None else [biases.shape])] != shapes[
-            : 2 if biases is None else 3
-        ]:
-            self.refuse(node, f"its tensors must be of the shapes {shapes}")
-        arrays = {}
-        for i, end in enumerate(["_l0", "_l0_reverse"][: 1 + both]):
-            given = {"weight_ih": inputs[i], "weight_hh": states[i]}
-            if biases is not None:
-                given |= {"bias_ih": biases[i, :wide], "bias_hh": biases[i, wide:]}
-            for name, array in given.items():
-                parts = array.reshape(len(order), units, -1)[order]
-                arrays[name + end] = parts.reshape(array.shape)
-        how: dict[str, Any] = {"bidirectional": both, "return_sequences": whole}
-        how["bias"] = biases is not None
-        if kind == "RNN":
-            return self.keep(RNN(units, "relu" if is_relu else "tanh", **how), **arrays)
-        return self.keep((LSTM if kind == "LSTM" else GRU)(units, **how), **arrays)
-
-    def joined_directions(self, node: Any, whole: bool, following: Sequence[Any]) -> int:
-        """Return how many nodes put the states of the directions side by side."""
-        axis, order, shape = (1, [0, 2, 1, 3], [0, 0, -1]) if whole else (0, [1, 0, 2], [0, -1])
-        if following and following[0].op_type == "Squeeze":
-            both = self.attributes(node).get("direction") == "bidirectional"
-            if self.integers(following[0], 1, "axes") == [axis] and not both:
-                return 1
-        if [each.op_type for each in following] == ["Transpose", "Reshape"]:
-            perm = self.attributes(following[0]).get("perm")
-            if perm == order and self.integers(following[1], 1, "shape") == shape:
-                return 2
-        self.refuse(node, "its states must be put side by side, by Transpose and Reshape")
-
 
 def _flat(layers: Sequence[Layer]) -> Iterator[Layer]:
     """Yield layers, and those inside in place of what they are in."""
@@ -637,8 +312,3 @@ def _flat(layers: Sequence[Layer]) -> Iterator[Layer]:
             yield from _flat(layer.inside)
         else:
             yield layer
-
-
-def _decimal(value: float) -> float:
-    """Return a float32 as the shortest decimal number that it stands for."""
-    return float(str(np.float32(value)))

@@ -189,6 +189,27 @@ def test_other_forms_of_the_same_are_read(tmp_path):
     model.fit(x, [0, 1, 2], epochs=1)
 
 
+def test_several_branches_each_of_which_starts_from_all_before_it(tmp_path):
+    # As PyTorch writes a DenseNet: each layer puts together all that is there, from the first on.
+    generator = np.random.default_rng(3)
+    tensors = {
+        name: generator.normal(size=(2, channels, 3, 3)).astype("f4")
+        for name, channels in (("a", 1), ("b", 3), ("c", 5))
+    }
+    pads = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        *(node("Concat", "x", "0", axis=1), node("Conv", "0 a", "1", **pads)),
+        *(node("Concat", "x 1", "2", axis=1), node("Tanh", "2", "3")),
+        *(node("Conv", "3 b", "4", **pads), node("Concat", "x 1 4", "5", axis=1)),
+        *(node("Conv", "5 c", "6", **pads), node("Relu", "6", "7")),
+        *(node("Concat", "x 1 4 7", "8", axis=1), node("Flatten", "8", "y")),
+    ]
+    path = written(tmp_path / "made.onnx", nodes, (1, 4, 4), tensors)
+    x = generator.normal(size=(3, 1, 4, 4)).astype("f4")
+    model = NeuralNetwork.from_onnx(path)
+    np.testing.assert_allclose(model(x), run_elsewhere(path, x), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("nodes", "tensors", "says"),
     [
@@ -217,6 +238,11 @@ def test_other_forms_of_the_same_are_read(tmp_path):
         ([node("GRU", "x w w", hidden_size=2)], ONES, "must be transposed to"),
         ([node("Gemm", "x w", "1"), node("Concat", "x 1", "y", axis=0)], ONES, "along axis 1"),
         ([node("Relu", "w", "y")], ONES, "cannot express"),
+        (
+            [node("Gemm", "x w", "1"), node("Tanh", "x", "2"), node("Concat", "x 1 2", axis=1)],
+            ONES,
+            "a node of 3 inputs",
+        ),
     ],
 )
 def test_what_layers_cannot_express_names_its_node(nodes, tensors, says, tmp_path):
