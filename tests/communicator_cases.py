@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 
+from dnn.distributed.allreduce import ROUTINES
 from dnn.distributed.communicator import Communicator
-from dnn.errors import CommunicationError, DtypeError, PeerError, ShapeError
+from dnn.distributed.shared_memory import AREA_BYTES
+from dnn.errors import (
+    CommunicationError,
+    ConfigurationError,
+    DisagreementError,
+    DtypeError,
+    PeerError,
+    ShapeError,
+)
 
 
 def numbers(rank: int, size: int, dtype="f4") -> np.ndarray:
@@ -60,6 +69,90 @@ def check_sums(comm: Communicator) -> None:
         comm.sum(np.zeros(2, bool))
     with pytest.raises(ShapeError, match="not contiguous"):
         comm.sum(np.zeros((3, 3))[:, 1])
+
+
+def check_routines(comm: Communicator) -> None:
+    """Every routine there is gives the sum, the same bits on all ranks and each time."""
+    comm.sum(np.zeros(1))
+    names = list(comm._routines(np.dtype("f4")))
+    assert set(ROUTINES) <= set(names)
+    hosts = len(set(comm.nodes))
+    assert ("two_level" in names) == (1 < hosts < comm.size)
+    assert ("shared" in names) == (hosts < comm.size)
+    for size in (1, 40, 1000):
+        inputs = [numbers(rank, size) for rank in range(comm.size)]
+        for name in names:
+            array = inputs[comm.rank].copy()
+            comm.sum(array, routine=name)
+            check_sum(comm, array, inputs)
+            again = inputs[comm.rank].copy()
+            comm.start_sum(again, routine=name).wait()
+            assert again.tobytes() == array.tobytes()
+    with pytest.raises(ConfigurationError, match="did you mean 'ring'"):
+        comm.sum(np.zeros(1), routine="rings")
+
+
+def check_shared_memory(comm: Communicator) -> None:
+    """Arrays in shared memory are summed there; larger ones than an area in several pieces."""
+    memory = comm.shared_memory(500_000).view("f8")
+    assert not memory.any()
+    for times in range(40):  # more than there are records
+        memory[100:200] = comm.rank + times
+        comm.sum(memory[100:200])
+        assert (memory[100:200] == sum(range(comm.size)) + comm.size * times).all()
+    assert not memory[:100].any()
+    assert not memory[200:].any()
+    # In place and by copies, several at once, each rank in its own order of waiting.
+    other = np.full(AREA_BYTES // 8 + 1000, comm.rank + 1.0)
+    memory[:] = comm.rank
+    requests = [comm.start_sum(memory[:1000]), comm.start_sum(other, routine=ours(comm))]
+    requests.append(comm.start_sum(memory[1000:]))
+    for request in requests[:: 1 if comm.rank % 2 else -1]:
+        request.wait()
+    assert (memory == sum(range(comm.size))).all()
+    assert (other == sum(range(comm.size + 1))).all()
+    if comm.size > 1:
+        with pytest.raises(DisagreementError, match=r"rank 1 asks for 101 bytes, rank 0 for 100"):
+            comm.shared_memory(101 if comm.rank == 1 else 100)
+
+
+def ours(comm: Communicator) -> str:
+    """Return the routine through memory of a host, where there is one."""
+    return "shared" if "shared" in comm._routines(np.dtype("f4")) else "ring"
+
+
+def check_narrow_sums(comm: Communicator) -> None:
+    """Elements are rounded where they are sent, added as float32, and rounded once more."""
+    for wire, precision in (("float16", 2.0**-11), ("bfloat16", 2.0**-8)):
+        inputs = [np.linspace(-1, 1, 100, dtype="f4") * (rank + 1) / 3 for rank in range(comm.size)]
+        array = inputs[comm.rank].copy()
+        comm.sum(array, wire=wire)
+        exact = np.sum(inputs, axis=0, dtype="f8")
+        scale = np.sum(np.abs(inputs), axis=0, dtype="f8")
+        assert (np.abs(array - exact) <= 2.1 * precision * scale + 1e-7).all()
+        assert comm.size == 1 or (array != inputs[0] * (comm.size * (comm.size + 1) // 2)).any()
+        assert len(set(comm.gather_values(array.tobytes().hex()))) == 1
+    with pytest.raises(DtypeError, match="in place of float32, not of float64"):
+        comm.sum(np.zeros(3), wire="float16")
+    with pytest.raises(ConfigurationError, match="on the wire 'float61'; did you mean 'float1"):
+        comm.sum(np.zeros(3, "f4"), wire="float61")
+
+
+def check_choices(comm: Communicator) -> None:
+    """What rank 0 has decided on is taken by all, and can be looked at."""
+    comm.sum(np.zeros(100))
+    comm.sum(np.zeros(100_000))
+    small, large = (comm.choices.names.get(size) for size in (1024, 1 << 20))
+    assert comm.size == 1 or (small, large) == ("doubling", ours(comm))
+
+
+def check_disagreement(comm: Communicator) -> None:
+    """Ranks of a host that sum different arrays are told which rank it is."""
+    size = 20_000 + 1000 * (comm.rank == 1)
+    with pytest.raises(DisagreementError, match=r"rank 1 sums 84,000 bytes of float32") as caught:
+        comm.sum(np.zeros(size, "f4"), routine="shared")
+    assert caught.value.rank == 1
+    assert comm._sums == []
 
 
 def check_sums_under_way(comm: Communicator) -> None:
@@ -131,6 +224,10 @@ def check_mistakes(comm: Communicator) -> None:
 CASES = [
     check_messages,
     check_sums,
+    check_routines,
+    check_shared_memory,
+    check_narrow_sums,
+    check_choices,
     check_sums_under_way,
     check_small_things,
     check_split,

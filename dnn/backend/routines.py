@@ -85,7 +85,7 @@ _measuring = threading.RLock()
 
 
 class ConvolutionChoices:
-    """Which routine computes which convolution.
+    """Which routine computes which convolution, or anything else that has several.
 
     Parameters
     ----------
@@ -100,6 +100,8 @@ class ConvolutionChoices:
     is_cache : bool
         What the folder holds may be lost: files that cannot be read are replaced, and where nothing
         can be written the choices are kept in `names` alone. If not, both are errors.
+    of : str
+        What has routines; records are labelled with it.
     """
 
     def __init__(
@@ -108,8 +110,10 @@ class ConvolutionChoices:
         names: Mapping[str, str] | None = None,
         about: str = "",
         is_cache: bool = False,
+        of: str = _CONVOLUTION,
     ) -> None:
         self.folder = folder
+        self.of = of
         self.about = about
         self.is_cache = is_cache
         self.names = dict(names or {})
@@ -141,7 +145,7 @@ class ConvolutionChoices:
             self.names.pop(key, None)
             if self.folder is not None:
                 about = {"machine": self.about} if self.about else {}
-                text = json.dumps({_CONVOLUTION: key, **record, **about}, indent=1)
+                text = json.dumps({self.of: key, **record, **about}, indent=1)
                 try:
                     # What cannot be read, or names nothing that is offered, is of no use.
                     self._write(self._file(key), text)

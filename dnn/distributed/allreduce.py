@@ -1,70 +1,380 @@
 """Sums of an array over all ranks, made of messages between two of them.
 
-Each routine is a generator: it starts messages, yields their requests, and goes on when all of them
-are done, so that a sum moves on whenever it is tested, beside whatever the rank computes meanwhile.
+========== ======== =============== ===================================================
+routine    messages bytes of each   how
+========== ======== =============== ===================================================
+doubling   log N    n log N         pairs of ranks exchange all that they have summed
+tree       2 log N  2 n             up to rank 0 and down again
+halving    2 log N  2 n             pairs exchange halves, quarters, ... and back
+ring       2 N      2 n             parts go round, to the next rank alone
+torus      4 sqrt N 2 n             rings of rows, then of columns, then of rows
+direct     2 N      2 n             each rank sums one part and sends it to all others
+two_level  2 R + N  2 n / R outside direct in a host of R ranks, rings between hosts
+========== ======== =============== ===================================================
+
+Each is a generator: it starts messages, yields their requests, and goes on when all of them are
+done, so that a sum moves on whenever it is tested, beside whatever the rank computes meanwhile.
+Whatever the number of ranks, each element is summed by one rank, or by several in the same order,
+so that all ranks get the same bits.
+
+References
+----------
+.. [1] Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in
+       MPICH, 2005: doubling, halving, and how other numbers of ranks than powers of two begin.
+.. [2] Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
+       2009: the ring.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
-from dnn.backend import Array
+from dnn.backend import ALIGNMENT_BYTES, Array
+from dnn.backend.rounding import narrow, widen
 
-if TYPE_CHECKING:
-    from dnn.distributed.communicator import Communicator, Request
-
-__all__ = ["ring"]
+__all__ = ["ROUTINES", "Steps", "direct", "parts_of", "ring", "two_level"]
 
 
-def parts_of(size: int, count: int) -> list[slice]:
-    """Cut so many elements into parts that differ by one element at most."""
-    bounds = [size * part // count for part in range(count + 1)]
-    return [slice(*pair) for pair in pairwise(bounds)]
+class Pending(Protocol):
+    """What a routine waits for."""
+
+    def test(self) -> bool:
+        """Return whether it is done."""
 
 
-def ring(communicator: Communicator, array: Array, tag: int) -> Iterator[Sequence[Request]]:
-    """Sum on a ring: each rank sends to the next one, and every part goes round twice.
+class Messages(Protocol):
+    """What a routine needs of a communicator."""
 
-    Each rank sends 2 (N - 1) / N of the array, the least there is, in 2 (N - 1) messages.
+    rank: int
+    size: int
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> Pending:
+        """Begin to send an array."""
+
+    def receive(self, array: Array, rank: int, tag: int = 0) -> Pending:
+        """Begin to receive into an array."""
+
+
+Steps = Iterator[Sequence[Pending]]
+
+
+class Members:
+    """Some ranks of a communicator as one of their own, for messages alone.
 
     Parameters
     ----------
-    communicator : Communicator
-    array : array, one axis
-        Replaced by the sum.
-    tag : int
-
-    Yields
-    ------
-    sequence of Request
-        What has to be done before it goes on.
-
-    References
-    ----------
-    .. [1] Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of
-           workstations, 2009.
+    messages : Messages
+    ranks : sequence of int
+        The caller's rank is among them.
     """
-    rank, size = communicator.rank, communicator.size
-    if size == 1:
+
+    def __init__(self, messages: Messages, ranks: Sequence[int]) -> None:
+        self.rank = ranks.index(messages.rank)
+        self.size = len(ranks)
+        self._messages = messages
+        self._ranks = ranks
+
+    def send(self, array: Array, rank: int, tag: int = 0) -> Pending:
+        """Begin to send an array."""
+        return self._messages.send(array, self._ranks[rank], tag)
+
+    def receive(self, array: Array, rank: int, tag: int = 0) -> Pending:
+        """Begin to receive into an array."""
+        return self._messages.receive(array, self._ranks[rank], tag)
+
+
+def parts_of(array: Array, count: int) -> list[slice]:
+    """Cut an array of one axis into parts of about the same size, at cache lines."""
+    line = max(1, ALIGNMENT_BYTES // array.itemsize)
+    lines = -(-array.size // line)
+    bounds = [min(array.size, line * (lines * part // count)) for part in range(count + 1)]
+    return [slice(*pair) for pair in pairwise(bounds)]
+
+
+def _buffer(array: Array, parts: Sequence[slice]) -> Array:
+    return np.empty(max(part.stop - part.start for part in parts), array.dtype)
+
+
+def doubling(messages: Messages, array: Array, tag: int) -> Steps:
+    """Sum by pairs of ranks that exchange all they have: the fewest messages, for small arrays."""
+    received = np.empty_like(array)
+
+    def exchange(pairs: Messages) -> Steps:
+        step = 1
+        while step < pairs.size:
+            other = pairs.rank ^ step
+            yield [pairs.receive(received, other, tag), pairs.send(array, other, tag)]
+            np.add(array, received, out=array)
+            step *= 2
+
+    yield from _among_a_power_of_two(messages, array, tag, exchange)
+
+
+def halving(messages: Messages, array: Array, tag: int) -> Steps:
+    """Sum by pairs of ranks that exchange halves, then quarters, and so on, and gather them."""
+
+    def exchange(pairs: Messages) -> Steps:
+        if pairs.size == 1:
+            return
+        parts = parts_of(array, pairs.size)
+        first, last = 0, pairs.size  # parts that this rank still sums
+        received = np.empty(array.size, array.dtype)
+        step = pairs.size // 2
+        while step:
+            other, middle = pairs.rank ^ step, (first + last) // 2
+            lower, upper = (first, middle), (middle, last)
+            kept, given = (upper, lower) if pairs.rank & step else (lower, upper)
+            out, into = (
+                slice(parts[begin].start, parts[end - 1].stop) for begin, end in (given, kept)
+            )
+            arrived = received[: into.stop - into.start]
+            yield [pairs.receive(arrived, other, tag), pairs.send(array[out], other, tag)]
+            array[into] += arrived
+            first, last = kept
+            step //= 2
+        step = 1
+        while step < pairs.size:
+            other, count = pairs.rank ^ step, last - first
+            theirs = first + count if not pairs.rank & step else first - count
+            out = slice(parts[first].start, parts[last - 1].stop)
+            into = slice(parts[theirs].start, parts[theirs + count - 1].stop)
+            yield [pairs.receive(array[into], other, tag), pairs.send(array[out], other, tag)]
+            first, last = min(first, theirs), max(last, theirs + count)
+            step *= 2
+
+    yield from _among_a_power_of_two(messages, array, tag, exchange)
+
+
+def _among_a_power_of_two(
+    messages: Messages, array: Array, tag: int, exchange: Callable[[Messages], Steps]
+) -> Steps:
+    """Let a routine run on a power of two of ranks: the others give their arrays to one of them."""
+    rank, size = messages.rank, messages.size
+    extra = size - (1 << (size.bit_length() - 1))
+    if rank < 2 * extra and rank % 2:
+        yield [messages.send(array, rank - 1, tag)]
+        yield [messages.receive(array, rank - 1, tag)]
         return
-    parts = parts_of(array.size, size)
-    received = np.empty(-(-array.size // size), array.dtype)
-    following, preceding = (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
+    if rank < 2 * extra:
+        received = np.empty_like(array)
+        yield [messages.receive(received, rank + 1, tag)]
+        np.add(array, received, out=array)
+    yield from exchange(Members(messages, [*range(0, 2 * extra, 2), *range(2 * extra, size)]))
+    if rank < 2 * extra:
+        yield [messages.send(array, rank + 1, tag)]
+
+
+def tree(messages: Messages, array: Array, tag: int) -> Steps:
+    """Sum up to rank 0 in a binomial tree, and send the sum down."""
+    above, below = tree_of(messages.rank, messages.size)
+    received = np.empty_like(array)
+    for other in reversed(below):
+        yield [messages.receive(received, other, tag)]
+        np.add(array, received, out=array)
+    if above is not None:
+        yield [messages.send(array, above, tag)]
+        yield [messages.receive(array, above, tag)]
+    yield [messages.send(array, other, tag) for other in below]
+
+
+def tree_of(rank: int, size: int, root: int = 0) -> tuple[int | None, list[int]]:
+    """Return who is above a rank, and who is below, in a binomial tree from a root.
+
+    The farthest come first of those below: they have most to pass on.
+    """
+    place = (rank - root) % size
+    lowest_bit = place & -place if place else 1 << max(size - 1, 1).bit_length()
+    above = None if not place else (place - lowest_bit + root) % size
+    steps = [1 << bit for bit in reversed(range(lowest_bit.bit_length() - 1))]
+    return above, [(place + step + root) % size for step in steps if place + step < size]
+
+
+def ring(messages: Messages, array: Array, tag: int) -> Steps:
+    """Sum on a ring: each rank sends to the next one, and every part goes round twice."""
+    parts = parts_of(array, messages.size)
+    yield from _ring_scatter(messages, array, parts, tag)
+    yield from _ring_gather(messages, array, parts, tag)
+
+
+def _ring_scatter(messages: Messages, array: Array, parts: Sequence[slice], tag: int) -> Steps:
+    """Sum so that each rank has the sum of its own part."""
+    rank, size = messages.rank, messages.size
+    received = _buffer(array, parts)
+    for step in range(1, size):
         out, into = parts[(rank - step) % size], parts[(rank - step - 1) % size]
         arrived = received[: into.stop - into.start]
         yield [
-            communicator.receive(arrived, preceding, tag),
-            communicator.send(array[out], following, tag),
+            messages.receive(arrived, (rank - 1) % size, tag),
+            messages.send(array[out], (rank + 1) % size, tag),
         ]
         array[into] += arrived
+
+
+def _ring_gather(messages: Messages, array: Array, parts: Sequence[slice], tag: int) -> Steps:
+    """Give to each rank the parts of all others."""
+    rank, size = messages.rank, messages.size
     for step in range(size - 1):
-        out, into = parts[(rank - step + 1) % size], parts[(rank - step) % size]
+        out, into = parts[(rank - step) % size], parts[(rank - step - 1) % size]
         yield [
-            communicator.receive(array[into], preceding, tag),
-            communicator.send(array[out], following, tag),
+            messages.receive(array[into], (rank - 1) % size, tag),
+            messages.send(array[out], (rank + 1) % size, tag),
         ]
+
+
+def torus(messages: Messages, array: Array, tag: int) -> Steps:
+    """Sum on rings of the rows of a grid of ranks, of its columns, and of its rows again.
+
+    The grid is as square as the number of ranks allows; of a prime number it is one ring.
+    """
+    rank, size = messages.rank, messages.size
+    columns = next(each for each in range(math.isqrt(size - 1) + 1, size + 1) if size % each == 0)
+    row, column = divmod(rank, columns)
+    across = Members(messages, range(row * columns, (row + 1) * columns))
+    down = Members(messages, range(column, size, columns))
+    parts = parts_of(array, columns)
+    yield from _ring_scatter(across, array, parts, tag)
+    yield from ring(down, array[parts[column]], tag)
+    yield from _ring_gather(across, array, parts, tag)
+
+
+def direct(
+    messages: Messages, array: Array, tag: int, wire: np.dtype[np.generic] | None = None
+) -> Steps:
+    """Sum one part on each rank, in order of rank, and send it to all others.
+
+    Parameters
+    ----------
+    messages : Messages
+    array : array, one axis
+    tag : int
+    wire : float16 or bfloat16, as `dnn.backend.rounding` has them, optional
+        The type of elements that travel, for an array of float32. Each element is rounded before it
+        is sent, they are added as float32, and the sum is rounded once more, on all ranks.
+
+    Yields
+    ------
+    sequence of Pending
+    """
+    parts = parts_of(array, messages.size)
+    yield from _scatter(messages, array, parts, tag, wire)
+    yield from _gather(messages, array, parts, tag, wire)
+
+
+def _scatter(
+    messages: Messages,
+    array: Array,
+    parts: Sequence[slice],
+    tag: int,
+    wire: np.dtype[np.generic] | None = None,
+) -> Steps:
+    """Sum in order of rank so that each of the first ranks has the sum of one part."""
+    rank, size = messages.rank, messages.size
+    others = [other for other in range(size) if other != rank]
+    mine = array[parts[rank]] if rank < len(parts) else array[:0]
+    arrived = {other: np.empty(mine.size, wire or array.dtype) for other in others}
+    started: list[Pending] = []
+    if mine.size:
+        started += [messages.receive(arrived[other], other, tag) for other in others]
+    for other in others[rank:] + others[:rank]:
+        if other < len(parts) and array[parts[other]].size:
+            started.append(messages.send(_as_sent(array[parts[other]], wire), other, tag))
+    yield started
+    if not mine.size:
+        return
+    own = mine.copy()
+    wide = np.empty_like(mine)
+    for other in range(size):
+        term = own
+        if other != rank:
+            term = arrived[other]
+            if wire is not None:
+                widen(term, wide)
+                term = wide
+        if other:
+            np.add(mine, term, out=mine)
+        else:
+            np.copyto(mine, term)
+
+
+def _gather(
+    messages: Messages,
+    array: Array,
+    parts: Sequence[slice],
+    tag: int,
+    wire: np.dtype[np.generic] | None = None,
+) -> Steps:
+    """Send the parts of the first ranks to all others."""
+    rank, size = messages.rank, messages.size
+    started: list[Pending] = []
+    arriving: list[tuple[Array, Array]] = []
+    for other, part in enumerate(parts):
+        into = array[part]
+        if other != rank and into.size:
+            arrived = into if wire is None else np.empty(into.size, wire)
+            arriving.append((arrived, into))
+            started.append(messages.receive(arrived, other, tag))
+    if rank < len(parts) and array[parts[rank]].size:
+        mine = array[parts[rank]]
+        sent = _as_sent(mine, wire)
+        others = [(rank + step) % size for step in range(1, size)]
+        started += [messages.send(sent, other, tag) for other in others]
+        arriving.append((sent, mine))
+    yield started
+    if wire is not None:
+        for arrived, into in arriving:
+            widen(arrived, into)
+
+
+def _as_sent(array: Array, wire: np.dtype[np.generic] | None) -> Array:
+    if wire is None:
+        return array
+    sent = np.empty(array.size, wire)
+    narrow(array, sent)
+    return sent
+
+
+def two_level(
+    messages: Messages,
+    array: Array,
+    tag: int,
+    hosts: Sequence[Sequence[int]],
+) -> Steps:
+    """Sum within each host, then between hosts, and tell all ranks of the host.
+
+    Parameters
+    ----------
+    messages : Messages
+    array : array, one axis
+    tag : int
+    hosts : sequence of sequences of int
+        The ranks of each host. As many of them as the smallest host has sum and exchange a part.
+
+    Yields
+    ------
+    sequence of Pending
+    """
+    within = next(ranks for ranks in hosts if messages.rank in ranks)
+    lanes = min(map(len, hosts))
+    parts = parts_of(array, lanes)
+    host, lane = Members(messages, within), within.index(messages.rank)
+    yield from _scatter(host, array, parts, tag)
+    if lane < lanes:
+        between = Members(messages, [ranks[lane] for ranks in hosts])
+        yield from ring(between, array[parts[lane]], tag)
+    yield from _gather(host, array, parts, tag)
+
+
+ROUTINES: dict[str, Callable[[Messages, Array, int], Steps]] = {
+    "doubling": doubling,
+    "tree": tree,
+    "halving": halving,
+    "ring": ring,
+    "torus": torus,
+    "direct": direct,
+}
+"""Routines that need to know nothing of hosts, by name."""

@@ -18,14 +18,25 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from dnn.backend import Array
+from dnn.backend.rounding import BFLOAT16, HALF, SINGLE
 from dnn.distributed import allreduce
-from dnn.errors import CommunicationError, DtypeError, PeerError, ShapeError
+from dnn.distributed.choice import Choices, Routine
+from dnn.distributed.shared_memory import HostMemory
+from dnn.errors import (
+    CommunicationError,
+    DisagreementError,
+    DtypeError,
+    PeerError,
+    ShapeError,
+    unknown_name,
+)
 
 __all__ = ["Communicator", "MessageCommunicator", "Request"]
 
@@ -43,6 +54,8 @@ _LOOK_FOR_FAILURES_EVERY_S: Final = 5e-3
 
 # Letters of an error that is told to others: MPI then sends it without a word from the receiver.
 _LONGEST_MESSAGE: Final = 900
+
+_WIRE_TYPES: Final = {"float16": HALF, "bfloat16": BFLOAT16}
 
 
 class Request(Protocol):
@@ -81,11 +94,16 @@ class Communicator(Protocol):
     nodes: Sequence[int]
     timeout_s: float
 
-    def sum(self, array: Array) -> None:
+    def sum(self, array: Array, wire: str | None = None, routine: str | None = None) -> None:
         """Replace an array by its sum over all ranks, in place; all get the same bits."""
 
-    def start_sum(self, array: Array) -> Request:
+    def start_sum(
+        self, array: Array, wire: str | None = None, routine: str | None = None
+    ) -> Request:
         """Begin `sum`; ranks start their sums in the same order, and may test them in any."""
+
+    def shared_memory(self, size_bytes: int) -> Array:
+        """Return bytes in which sums are made without a copy, if ranks of a host share memory."""
 
     def broadcast(self, array: Array, root: int = 0) -> None:
         """Replace an array by that of one rank."""
@@ -162,6 +180,48 @@ class Transfer:
                 )
 
 
+class Sum(Transfer):
+    """A sum on its way.
+
+    Parameters
+    ----------
+    steps : iterator
+        Of a routine: it yields what it waits for.
+    what : str
+    communicator : MessageCommunicator
+    """
+
+    __slots__ = ("_steps", "_waiting")
+
+    def __init__(
+        self, steps: allreduce.Steps, what: str, communicator: MessageCommunicator
+    ) -> None:
+        super().__init__(self._moved, what, communicator)
+        self._steps = steps
+        self._waiting: list[allreduce.Pending] = []
+
+    def _moved(self) -> bool:
+        self._communicator.move_sums()
+        return self._done
+
+    def move(self) -> None:
+        """Go on as far as possible without a wait."""
+        waiting = self._waiting
+        try:
+            while True:
+                while waiting:
+                    if not waiting[-1].test():
+                        return
+                    waiting.pop()
+                waiting.extend(next(self._steps))
+        except StopIteration:
+            self._done = True
+        except BaseException:
+            self._communicator.forget_sum(self)
+            raise
+        self._communicator.forget_sum(self)
+
+
 class MessageCommunicator(ABC):
     """A communicator made of messages between two ranks; it implements `Communicator`.
 
@@ -178,7 +238,10 @@ class MessageCommunicator(ABC):
         self.nodes: Sequence[int] = tuple(nodes)
         self.timeout_s = timeout_s
         self._started = 0  # sums and the like, which all ranks start in the same order
-        self._sums: list[Transfer] = []
+        self._sums: list[Sum] = []
+        self._offered: Mapping[str, Routine] | None = None  # made by the first sum, as is
+        self._host_memory: HostMemory | None = None
+        self.choices = Choices(self)
 
     # What kinds of communicators differ in.
 
@@ -193,6 +256,13 @@ class MessageCommunicator(ABC):
     @abstractmethod
     def _part(self, ranks: Sequence[int], color: int) -> Communicator:
         """Return the communicator of some ranks, this one among them; all of them call it."""
+
+    @abstractmethod
+    def _allocate(self, size_bytes: int) -> Sequence[Array] | None:
+        """Return zeros that all ranks of this host see, a piece for each; None without such memory.
+
+        All ranks call it, and all get memory or None.
+        """
 
     @abstractmethod
     def report_failure(self, error: BaseException) -> None:
@@ -251,68 +321,131 @@ class MessageCommunicator(ABC):
 
     # Sums.
 
-    def sum(self, array: Array) -> None:
+    def sum(self, array: Array, wire: str | None = None, routine: str | None = None) -> None:
         """Replace an array by its sum over all ranks, in place.
 
         Parameters
         ----------
         array : array of floating-point numbers or integers, C-contiguous
             Of the same size and type on all ranks.
+        wire : "float16" or "bfloat16", optional
+            What elements of float32 are rounded to where they are sent. They are added as float32,
+            and the sum is rounded once more.
+        routine : str, optional
+            How; the fastest, as `Choices` says, if left out.
 
         Notes
         -----
-        All ranks get the same bits: the order of summing follows from ranks and size alone.
+        All ranks get the same bits: the order of summing follows from ranks, size and routine.
         """
-        self.start_sum(array).wait()
+        self.start_sum(array, wire, routine).wait()
 
-    def start_sum(self, array: Array) -> Request:
+    def start_sum(
+        self, array: Array, wire: str | None = None, routine: str | None = None
+    ) -> Request:
         """Begin `sum`. Ranks start their sums in the same order, and may test them in any.
 
         Parameters
         ----------
         array : array
             Neither read nor written by the caller until the request is done.
+        wire : str, optional
+        routine : str, optional
 
         Returns
         -------
         Request
+            A test of one lets all of them move on.
         """
         if not array.flags.c_contiguous:
             raise ShapeError("sum", f"an array {array.shape} is not contiguous", array.shape)
         if array.dtype.kind not in "fiu":
             raise DtypeError(f"sum: elements must be numbers, not {array.dtype}")
-        steps = allreduce.ring(self, array.reshape(-1), self._next_tag())
-        return self._sum_of(steps, f"the sum of {array.nbytes:,} bytes")
+        flat = array.reshape(-1)
+        steps = self._steps_of(flat, wire, routine)
+        summing = Sum(steps, f"the sum of {array.nbytes:,} bytes over {self.size} ranks", self)
+        self._sums.append(summing)
+        summing.move()
+        return summing
+
+    def _steps_of(self, array: Array, wire: str | None, routine: str | None) -> allreduce.Steps:
+        """Return the routine of a sum, begun."""
+        narrow = None if wire is None else _wire_type(wire, array)
+        offered = self._routines(array.dtype)
+        if routine is not None and routine not in offered:
+            raise unknown_name("routine of a sum", routine, offered)
+        if self.size == 1:
+            return iter(())
+        if narrow is not None:
+            return allreduce.direct(self, array, self._next_tag(), narrow)
+        memory = self._host_memory
+        if routine is None and memory is not None and memory.holds(array):
+            routine = "shared"
+        name = routine or self.choices.name_for(array.nbytes, offered)
+        return offered[name](array, self._next_tag())
+
+    def _routines(self, dtype: np.dtype[Any]) -> Mapping[str, Routine]:
+        """Return the routines that sum such elements here, by name."""
+        if self._offered is None:
+            offered: dict[str, Routine] = {
+                name: partial(routine, self) for name, routine in allreduce.ROUTINES.items()
+            }
+            hosts = self._hosts()
+            if 1 < len(hosts) < self.size:
+                offered["two_level"] = partial(allreduce.two_level, self, hosts=hosts)
+            if len(hosts) < self.size:
+                self._host_memory = HostMemory.of(self, hosts, self._allocate)
+            if self._host_memory is not None:
+                offered["shared"] = self._host_memory.sum
+            self._offered = offered
+        return self._offered
+
+    def _hosts(self) -> list[list[int]]:
+        """Return the ranks of each host."""
+        hosts: dict[int, list[int]] = {}
+        for rank, host in enumerate(self.nodes):
+            hosts.setdefault(host, []).append(rank)
+        return list(hosts.values())
 
     def _next_tag(self) -> int:
         self._started += 1
         return _FIRST_OWN_TAG + self._started % _OWN_TAGS
 
-    def _sum_of(self, steps: Iterator[Sequence[Request]], what: str) -> Transfer:
-        """Return the request of a routine that yields what it waits for."""
-        waiting: list[Request] = []
-
-        def poll() -> bool:
-            while True:
-                while waiting and waiting[-1].test():
-                    waiting.pop()
-                if waiting:
-                    return False
-                try:
-                    waiting.extend(next(steps))
-                except StopIteration:
-                    self._sums.remove(transfer)
-                    return True
-
-        transfer = Transfer(poll, f"{what} over {self.size} ranks", self)
-        self._sums.append(transfer)
-        transfer.test()
-        return transfer
-
     def move_sums(self) -> None:
-        """Let all sums that were started move on."""
+        """Let all sums that were started move on, the oldest first."""
         for each in tuple(self._sums):
-            each.test()
+            each.move()
+
+    def forget_sum(self, done: Sum) -> None:
+        """Take note that a sum does not move any more."""
+        self._sums.remove(done)
+
+    def shared_memory(self, size_bytes: int) -> Array:
+        """Return memory for arrays that are to be summed, without a copy where that is possible.
+
+        Parameters
+        ----------
+        size_bytes : int
+            The same on all ranks.
+
+        Returns
+        -------
+        array of uint8, shape (size_bytes,)
+            Zeros, beginning at a page. Arrays in it are summed in place where ranks of a host share
+            memory; they have to lie at the same place on all ranks.
+        """
+        sizes = self.gather_values(size_bytes)
+        if len(set(sizes)) > 1:
+            rank = next(rank for rank, size in enumerate(sizes) if size != sizes[0])
+            raise DisagreementError(
+                f"shared_memory: rank {rank} asks for {sizes[rank]:,} bytes, rank 0 for "
+                f"{sizes[0]:,}",
+                rank,
+            )
+        if self.size > 1:
+            self._routines(SINGLE)
+        memory = None if self._host_memory is None else self._host_memory.memory(size_bytes)
+        return np.zeros(size_bytes, np.uint8) if memory is None else memory
 
     # Small things: where networks begin and end.
 
@@ -325,7 +458,7 @@ class MessageCommunicator(ABC):
         root : int
         """
         tag = self._next_tag()
-        above, below = _tree(self.rank, self.size, root)
+        above, below = allreduce.tree_of(self.rank, self.size, root)
         if above is not None:
             self.receive(array, above, tag).wait()
         for request in [self.send(array, rank, tag) for rank in below]:
@@ -344,7 +477,7 @@ class MessageCommunicator(ABC):
             In order of rank.
         """
         tag = self._next_tag()
-        above, below = _tree(self.rank, self.size, 0)
+        above, below = allreduce.tree_of(self.rank, self.size, 0)
         known = {str(self.rank): value}
         for rank in below:
             known |= json.loads(self._receive_bytes(rank, tag))
@@ -387,16 +520,13 @@ class MessageCommunicator(ABC):
         return self._part([rank for rank, each in enumerate(colors) if each == color], color)
 
 
-def _tree(rank: int, size: int, root: int) -> tuple[int | None, list[int]]:
-    """Return who is above a rank, and who is below, in a binomial tree from a root.
-
-    The farthest come first of those below: they have most to pass on.
-    """
-    place = (rank - root) % size
-    lowest_bit = place & -place if place else 1 << max(size - 1, 1).bit_length()
-    above = None if not place else (place - lowest_bit + root) % size
-    steps = [1 << bit for bit in reversed(range(lowest_bit.bit_length() - 1))]
-    return above, [(place + step + root) % size for step in steps if place + step < size]
+def _wire_type(wire: str, array: Array) -> np.dtype[np.generic]:
+    """Return what elements are rounded to where they are sent."""
+    if wire not in _WIRE_TYPES:
+        raise unknown_name("type of elements on the wire", wire, _WIRE_TYPES)
+    if array.dtype != SINGLE:
+        raise DtypeError(f"sum: {wire} is sent in place of float32, not of {array.dtype}")
+    return _WIRE_TYPES[wire]
 
 
 def failure_message(rank: int, error: BaseException) -> dict[str, Any] | None:

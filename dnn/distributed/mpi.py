@@ -8,9 +8,14 @@ most messages only while it is called, so requests are to be tested while a rank
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from dnn.backend import Array
+from dnn.distributed.allreduce import Steps
+from dnn.distributed.choice import Routine
 from dnn.distributed.communicator import (
     DEFAULT_TIMEOUT_S,
     FAILURE_TAG,
@@ -18,6 +23,14 @@ from dnn.distributed.communicator import (
     MessageCommunicator,
     Transfer,
     failure_message,
+)
+from dnn.distributed.shared_memory import (
+    map_file,
+    memory_is_ordered,
+    new_name,
+    paged,
+    pieces_of,
+    remove_file,
 )
 from dnn.errors import CommunicationError, ConfigurationError, PeerError
 
@@ -168,6 +181,38 @@ class MpiCommunicator(MessageCommunicator):
         return MpiCommunicator(
             comm, ranks.index(self.rank), len(ranks), nodes, self.timeout_s, self._failures
         )
+
+    def _allocate(self, size_bytes: int) -> Sequence[Array] | None:
+        host = self.nodes[self.rank]
+        members = [rank for rank in range(self.size) if self.nodes[rank] == host]
+        whole_bytes = paged(size_bytes) * len(members)
+        memory, name = None, ""
+        try:
+            if self.rank == members[0] and memory_is_ordered():
+                name = new_name()
+                memory = map_file(name, whole_bytes, create=True)
+            names = self.gather_values(name if memory is not None else "")
+            if self.rank != members[0] and names[members[0]]:
+                memory = map_file(names[members[0]], whole_bytes, create=False)
+            if not all(self.gather_values(memory is not None)) or memory is None:
+                return None
+        finally:
+            if name and memory is not None:
+                remove_file(name)
+        return pieces_of(memory, size_bytes, len(members))
+
+    def _routines(self, dtype: np.dtype[Any]) -> Mapping[str, Routine]:
+        if self._offered is None:
+            self._offered = {**super()._routines(dtype), "mpi": self._sum_by_mpi}
+        if dtype.itemsize == 2 and dtype.kind == "f":  # MPI has no such numbers
+            return {name: how for name, how in self._offered.items() if name != "mpi"}
+        return self._offered
+
+    def _sum_by_mpi(self, array: Array, tag: int) -> Steps:
+        from mpi4py import MPI
+
+        request = self._comm.Iallreduce(MPI.IN_PLACE, array)
+        yield [Transfer(request.Test, "MPI's own sum", self)]
 
     def report_failure(self, error: BaseException) -> None:
         """Tell all other ranks that this one has failed, unless it has only heard of another.

@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
+from dnn.backend import Array
 from dnn.distributed.communicator import (
     DEFAULT_TIMEOUT_S,
     Communicator,
@@ -26,6 +29,7 @@ class _Post:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.messages: dict[tuple[Any, ...], deque[bytes]] = {}
+        self.pieces: dict[tuple[Any, ...], Array] = {}  # of memory that they share
         self.failure: dict[str, Any] | None = None
 
 
@@ -99,6 +103,21 @@ class ThreadCommunicator(MessageCommunicator):
             self.timeout_s,
             self._first_rank,
         )
+
+    def _allocate(self, size_bytes: int) -> Sequence[Array] | None:
+        self._splits += 1
+        pieces = self._post.pieces
+        names = [(*self._name, self._splits, rank) for rank in range(self.size)]
+        with self._post.lock:
+            pieces[names[self.rank]] = np.zeros(size_bytes, np.uint8)
+        self.gather_values(None)  # all are there
+        host = self.nodes[self.rank]
+        with self._post.lock:
+            found = [pieces[name] for name in names if self.nodes[name[-1]] == host]
+        self.gather_values(None)  # all have been found
+        with self._post.lock:
+            del pieces[names[self.rank]]
+        return found
 
     def report_failure(self, error: BaseException) -> None:
         """Tell all other threads that this one has failed.

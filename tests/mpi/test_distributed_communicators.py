@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from communicator_cases import CASES
+from communicator_cases import CASES, check_disagreement
 
 from dnn.distributed import communicator_of
 
@@ -23,6 +23,11 @@ def comm():
 def test_communicators(comm, check):
     if comm.size > 1 or check.__name__ not in ("check_failure", "check_mistakes"):
         check(comm)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_that_sum_different_arrays(comm):
+    check_disagreement(comm)
 
 
 def test_ranks_speak_to_each_other(comm):

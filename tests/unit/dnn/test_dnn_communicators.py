@@ -2,17 +2,24 @@
 
 import numpy as np
 import pytest
-from communicator_cases import CASES
+from communicator_cases import CASES, check_disagreement
 
 from dnn.distributed import communicator_of, run_on_threads
 from dnn.errors import ConfigurationError, PeerError
 
+# On which host each rank is: one host, hosts of their own, and hosts with several ranks.
+HOSTS = [[0], [0, 0], [0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1, 1], [0, 1, 1, 1, 0], [0] * 7]
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+
+@pytest.mark.parametrize("hosts", HOSTS, ids=lambda hosts: "".join(map(str, hosts)))
 @pytest.mark.parametrize("check", CASES, ids=lambda check: check.__name__)
-def test_threads(check, size):
-    if size > 1 or check.__name__ not in ("check_failure", "check_mistakes"):
-        run_on_threads(size, check, timeout_s=60)
+def test_threads(check, hosts):
+    if len(hosts) > 1 or check.__name__ not in ("check_failure", "check_mistakes"):
+        run_on_threads(len(hosts), check, nodes=hosts, timeout_s=60)
+
+
+def test_ranks_that_sum_different_arrays():
+    run_on_threads(2, check_disagreement, timeout_s=10)
 
 
 def test_who_has_failed_first_is_raised():

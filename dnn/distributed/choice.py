@@ -1,0 +1,171 @@
+"""Which routine sums arrays of which size: measured once, decided by rank 0, and kept.
+
+Sizes are taken together by powers of 4, and those above 16 MiB with it. At the first sum of such a
+size rank 0 says what it knows::
+
+    DNN_ALLREDUCE names a routine            that one, for all sizes
+    DNN_ROUTINES is "fixed"                  that of `fixed_choice`: the same on all machines
+    the machine's folder of choices has it   what was measured here with as many ranks and hosts
+    else                                     all ranks measure, and rank 0 keeps the result
+
+Routines add in different orders, so with more than two ranks sums have the same bits only where the
+choices are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.backend.routines import ROUTINES_VARIABLE, ConvolutionChoices
+from dnn.errors import unknown_name
+
+if TYPE_CHECKING:
+    from dnn.distributed.allreduce import Steps
+    from dnn.distributed.communicator import MessageCommunicator
+
+__all__ = ["ALLREDUCE_VARIABLE", "Choices", "fixed_choice", "size_class"]
+
+ALLREDUCE_VARIABLE = "DNN_ALLREDUCE"
+"""Names the routine of all sums."""
+
+_TIMES: Final = 4
+_HOPELESS: Final = 3.0
+_FEW_BYTES: Final = 1 << 14
+
+Routine = Callable[[Array, int], "Steps"]
+
+
+def size_class(size_bytes: int) -> int:
+    """Return the power of 4 that is at least a size, from 1 KiB to 16 MiB."""
+    bits = (max(size_bytes, 1) - 1).bit_length()
+    return 1 << min(max(10, bits + bits % 2), 24)
+
+
+@cache
+def measured_choices() -> ConvolutionChoices:
+    """Return what was measured on this machine, kept in a folder beside compiled kernels.
+
+    Where no kernels are compiled, or nothing can be written, this process alone keeps it.
+    """
+    about = f"{platform.node()}, {os.cpu_count()} cores, NumPy {np.__version__}"
+    name = f"sums-{hashlib.sha256(about.encode()).hexdigest()[:16]}"
+    folder = None
+    try:
+        from dnn.backend.cpu.cache import cache_folder
+
+        folder = cache_folder() / name
+    except (ImportError, RuntimeError):  # no Numba, whose kernels are kept there, or no home
+        pass
+    return ConvolutionChoices(folder, about=about, is_cache=True, of="sum")
+
+
+def fixed_choice(size_bytes: int, ranks: int, offered: Sequence[str]) -> str:
+    """Return the routine that nobody has to measure.
+
+    Parameters
+    ----------
+    size_bytes, ranks : int
+    offered : sequence of str
+        Names of the routines there are.
+
+    Returns
+    -------
+    str
+    """
+    if size_bytes > _FEW_BYTES:
+        wanted = ["shared", "two_level", "ring"]
+    elif ranks > 8:
+        wanted = ["two_level", "doubling"]
+    else:
+        wanted = ["doubling"]
+    return next(name for name in wanted if name in offered)
+
+
+class Choices:
+    """The routine for each class of sizes.
+
+    Parameters
+    ----------
+    communicator : MessageCommunicator
+
+    Attributes
+    ----------
+    names : dict of int to str
+        From a class of sizes, in bytes, to the name of a routine.
+    """
+
+    def __init__(self, communicator: MessageCommunicator) -> None:
+        self._communicator = communicator
+        self.names: dict[int, str] = {}
+
+    def name_for(self, size_bytes: int, offered: Mapping[str, Routine]) -> str:
+        """Return the routine of a sum; the first one of its class of sizes is decided on together.
+
+        Raises
+        ------
+        ConfigurationError
+            If ``DNN_ALLREDUCE`` on rank 0 names none.
+        """
+        sizes = size_class(size_bytes)
+        name = self.names.get(sizes)
+        if name is None:
+            name = self.names[sizes] = self._decide(sizes, offered)
+        return name
+
+    def _decide(self, sizes: int, offered: Mapping[str, Routine]) -> str:
+        communicator = self._communicator
+        key = f"sum-{communicator.size}ranks-{_layout(communicator.nodes)}-{sizes}bytes"
+        known = ""
+        if communicator.rank == 0:
+            said = os.environ.get(ALLREDUCE_VARIABLE, "")
+            if said or os.environ.get(ROUTINES_VARIABLE) == "fixed":
+                known = said or fixed_choice(sizes, communicator.size, list(offered))
+            else:
+                known = measured_choices().find(key, offered) or ""
+        name: str = communicator.gather_values(known)[0]
+        if not name:
+            seconds = self._measured(sizes, offered)
+            name = min(seconds, key=lambda each: seconds[each])
+            if communicator.rank == 0:
+                ms = {each: round(1e3 * taken, 4) for each, taken in seconds.items()}
+                name = measured_choices().keep(key, {"routine": name, "ms": ms}, offered)
+            name = communicator.gather_values(name)[0]
+        if name not in offered:
+            raise unknown_name(f"routine of {ALLREDUCE_VARIABLE}", name, offered)
+        message = "sums of at most %s bytes over %s ranks: %s"
+        logging.getLogger("dnn").info(message, f"{sizes:,}", communicator.size, name)
+        return name
+
+    def _measured(self, sizes: int, offered: Mapping[str, Routine]) -> dict[str, float]:
+        """Time each routine on all ranks; return the least time of the slowest rank of each."""
+        communicator = self._communicator
+        array = np.zeros(sizes // 4, np.float32)
+        least: dict[str, float] = {}
+        for name in offered:
+            taken_s: list[float] = []
+            for _ in range(_TIMES):
+                communicator.gather_values(None)  # all begin together
+                began_s = time.perf_counter()
+                communicator.start_sum(array, routine=name).wait()
+                taken_s.append(time.perf_counter() - began_s)
+                slowest_s = max(communicator.gather_values(taken_s[-1]))
+                least[name] = min(least.get(name, slowest_s), slowest_s)
+                if least[name] > _HOPELESS * min(least.values()):
+                    break
+        return least
+
+
+def _layout(nodes: Sequence[int]) -> str:
+    """Return how many ranks each host has: ``"2hosts4.4"``, from the largest."""
+    counts = sorted((nodes.count(host) for host in set(nodes)), reverse=True)
+    return f"{len(counts)}hosts" + ".".join(map(str, counts[:8]))

@@ -1,0 +1,351 @@
+"""Sums in memory that the ranks of one host share: nobody sends anything.
+
+Each rank has a buffer that all ranks of its host see::
+
+    counters | what is summed, of the last 32 sums | two areas of 256 KiB
+
+and of each piece, 0, 1, 2, ... it counts how far it is::
+
+    ENTERED   its numbers can be read: they lie in shared memory, or are copied to an area
+    SUMMED    its part of the piece is summed, from the numbers of all ranks in order of rank
+    LEFT      it has the whole sum
+
+A rank looks at the counters of the others and waits for none of them in any other way. Between
+hosts, ranks that sum the same part exchange it by messages on a ring.
+
+An array that lies in memory of `Communicator.shared_memory`, on all ranks at the same place, is
+summed there: each rank reads its part of all arrays once and writes the sum to all of them. Any
+other is copied through the areas piece by piece.
+
+A rank must see counters no earlier than what was written before them, which processors of the x86
+line promise without further instructions, and others do not. So elsewhere there is no such memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from dnn.backend import Array
+from dnn.distributed import allreduce
+from dnn.errors import DisagreementError
+
+if TYPE_CHECKING:
+    from dnn.distributed.communicator import MessageCommunicator
+
+__all__ = ["HostMemory", "map_file", "memory_is_ordered"]
+
+ENTERED, SUMMED, LEFT = 0, 8, 16  # a cache line each
+_RECORDS: Final = 24
+_RECORD_LENGTH: Final = 4
+_RECORDS_KEPT: Final = 32
+_HEADER_BYTES: Final = 8 * (_RECORDS + _RECORD_LENGTH * _RECORDS_KEPT + 8)
+AREA_BYTES: Final = 1 << 18
+_BLOCK_BYTES: Final = 1 << 17  # of each array, so that what has been summed is still in the cache
+_FOLDER: Final = Path("/dev/shm")
+
+
+def memory_is_ordered() -> bool:
+    """Whether other cores see what this one writes in the order in which it has written it."""
+    return platform.machine().lower() in ("x86_64", "amd64", "i686")
+
+
+def map_file(name: str, size_bytes: int, create: bool) -> Array | None:
+    """Return memory that several processes map by a name, as bytes; None if there is none.
+
+    Parameters
+    ----------
+    name : str
+    size_bytes : int
+    create : bool
+        Whether this process makes it, or looks for what another has made.
+
+    Returns
+    -------
+    array of uint8, or None
+        None where the system has no such memory, or too little of it, or another process's
+        memory is not to be seen.
+    """
+    flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
+    try:
+        file = os.open(_FOLDER / name, flags, 0o600)
+    except OSError:
+        return None
+    try:
+        if create:
+            os.posix_fallocate(file, 0, size_bytes)  # else a write would end the process
+        return np.frombuffer(mmap.mmap(file, size_bytes), np.uint8)
+    except (OSError, ValueError):
+        if create:
+            remove_file(name)
+        return None
+    finally:
+        os.close(file)
+
+
+def remove_file(name: str) -> None:
+    """Take a name of memory away; the memory stays for those who have mapped it."""
+    (_FOLDER / name).unlink(missing_ok=True)
+
+
+def new_name() -> str:
+    """Return a name that nobody else has."""
+    return f"dnn-{secrets.token_hex(16)}"
+
+
+@dataclass(frozen=True)
+class _Region:
+    """Memory that the ranks of a host share: a piece for each of them."""
+
+    number: int
+    start: int  # where this rank's piece begins in its address space
+    size: int
+    pieces: Sequence[Array]
+
+
+class HostMemory:
+    """What the ranks of one host share, and sums in it.
+
+    Parameters
+    ----------
+    communicator : MessageCommunicator
+    hosts : sequence of sequences of int
+        The ranks of each host.
+    allocate : callable
+        `MessageCommunicator._allocate`.
+    own : sequence of array
+        A piece of it for each rank of this host.
+    """
+
+    def __init__(
+        self,
+        communicator: MessageCommunicator,
+        hosts: Sequence[Sequence[int]],
+        allocate: Callable[[int], Sequence[Array] | None],
+        own: Sequence[Array],
+    ) -> None:
+        self._communicator = communicator
+        self._allocate = allocate
+        self._members = next(ranks for ranks in hosts if communicator.rank in ranks)
+        self._own = self._members.index(communicator.rank)
+        self._lanes = min(map(len, hosts))
+        between = [ranks[self._own] for ranks in hosts] if self._own < self._lanes else []
+        self._between = allreduce.Members(communicator, between) if len(between) > 1 else None
+        self._regions: list[_Region] = []
+        self._pieces = 0  # numbered from 1
+        # Element by element a memoryview is read several times as fast as an array.
+        self._headers = [memoryview(piece.data[:_HEADER_BYTES]).cast("q") for piece in own]
+        self._areas = [piece[_HEADER_BYTES:].reshape(2, AREA_BYTES) for piece in own]
+
+    @classmethod
+    def of(
+        cls,
+        communicator: MessageCommunicator,
+        hosts: Sequence[Sequence[int]],
+        allocate: Callable[[int], Sequence[Array] | None],
+    ) -> HostMemory | None:
+        """Return what the ranks of one host share, None if any rank has no such memory."""
+        own = allocate(_HEADER_BYTES + 2 * AREA_BYTES)
+        return None if own is None else cls(communicator, hosts, allocate, own)
+
+    def holds(self, array: Array) -> bool:
+        """Whether an array lies in such memory."""
+        return self._region_of(array) is not None
+
+    def memory(self, size_bytes: int) -> Array | None:
+        """Return a piece of memory, zeros, in which sums are made without a copy; None without."""
+        pieces = self._allocate(size_bytes)
+        if pieces is None:
+            return None
+        own = pieces[self._own]
+        self._regions.append(_Region(len(self._regions) + 1, _address(own), size_bytes, pieces))
+        return own
+
+    def sum(self, array: Array, tag: int) -> allreduce.Steps:
+        """Sum an array over all ranks.
+
+        Parameters
+        ----------
+        array : array, one axis
+        tag : int
+            Of the messages between hosts.
+
+        Returns
+        -------
+        iterator of what it waits for
+        """
+        region = self._region_of(array)
+        if region is not None:
+            start = _address(array) - region.start
+            views = [
+                piece[start : start + array.nbytes].view(array.dtype) for piece in region.pieces
+            ]
+            self._pieces += 1
+            return self._sum_in_place(views, self._pieces, tag, region.number, start)
+        first = self._pieces + 1
+        self._pieces += max(1, -(-array.nbytes // AREA_BYTES))
+        return self._sum_by_copies(array, first, tag)
+
+    def _region_of(self, array: Array) -> _Region | None:
+        start = _address(array)
+        for region in self._regions:
+            if region.start <= start and start + array.nbytes <= region.start + region.size:
+                return region
+        return None
+
+    def _sum_in_place(
+        self, views: Sequence[Array], piece: int, tag: int, region: int, start: int
+    ) -> allreduce.Steps:
+        yield from self._enter(piece, views[self._own], region, start)
+        yield from self._all(ENTERED, piece, before=SUMMED)
+        self._check(piece)
+        parts = allreduce.parts_of(views[0], self._lanes)
+        if self._own < self._lanes:
+            mine = [view[parts[self._own]] for view in views]
+            if self._between is None:
+                _add(mine, mine)
+            else:
+                _add(mine, mine[self._own : self._own + 1])
+                yield from allreduce.ring(self._between, mine[self._own], tag)
+                for index, view in enumerate(mine):
+                    if index != self._own:
+                        np.copyto(view, mine[self._own])
+        self._reach(SUMMED, piece)
+        yield from self._all(SUMMED, piece, before=LEFT)
+        self._reach(LEFT, piece)
+
+    def _sum_by_copies(self, array: Array, first: int, tag: int) -> allreduce.Steps:
+        length = AREA_BYTES // array.itemsize
+        for piece, begin in enumerate(range(0, max(1, array.size), length), first):
+            values = array[begin : begin + length]
+            areas = [area[piece % 2][: values.nbytes].view(array.dtype) for area in self._areas]
+            parts = allreduce.parts_of(values, self._lanes)
+            # An area is free when all have left the last piece but one.
+            yield [_Reached(partial(self._have_all, LEFT, piece - 2))]
+            own = areas[self._own]
+            for lane, part in enumerate(parts):
+                if lane != self._own:
+                    np.copyto(own[part], values[part])
+            yield from self._enter(piece, values)
+            yield from self._all(ENTERED, piece, before=SUMMED)
+            self._check(piece)
+            if self._own < self._lanes:
+                part = parts[self._own]
+                terms = [area[part] for area in areas]
+                terms[self._own] = values[part]
+                _add(terms, [own[part]])
+                if self._between is not None:
+                    yield from allreduce.ring(self._between, own[part], tag)
+            self._reach(SUMMED, piece)
+            yield from self._all(SUMMED, piece, before=LEFT)
+            for lane, part in enumerate(parts):
+                np.copyto(values[part], areas[lane][part])
+            self._reach(LEFT, piece)
+
+    # Counters. A rank handles pieces in their order, each of its three steps by itself.
+
+    def _reach(self, counter: int, piece: int) -> None:
+        self._headers[self._own][counter] = piece
+
+    def _have_all(self, counter: int, piece: int) -> bool:
+        return all(header[counter] >= piece for header in self._headers)
+
+    def _enter(self, piece: int, values: Array, region: int = 0, start: int = 0) -> allreduce.Steps:
+        own = self._headers[self._own]
+        while own[ENTERED] != piece - 1:
+            yield [_Reached(lambda: own[ENTERED] == piece - 1)]
+        yield [_Reached(partial(self._have_all, LEFT, piece - _RECORDS_KEPT))]
+        at = _RECORDS + _RECORD_LENGTH * (piece % _RECORDS_KEPT)
+        for place, number in enumerate((values.nbytes, ord(values.dtype.char), region, start)):
+            own[at + place] = number
+        own[ENTERED] = piece
+
+    def _all(self, counter: int, piece: int, before: int) -> allreduce.Steps:
+        """Wait until all ranks have come so far, and this one has done the pieces before."""
+        own = self._headers[self._own]
+
+        def reached() -> bool:
+            return own[before] == piece - 1 and self._have_all(counter, piece)
+
+        if not reached():
+            yield [_Reached(reached)]
+
+    def _check(self, piece: int) -> None:
+        """Raise an error if ranks sum different things."""
+        at = _RECORDS + _RECORD_LENGTH * (piece % _RECORDS_KEPT)
+        records = [header[at : at + _RECORD_LENGTH].tolist() for header in self._headers]
+        for index, record in enumerate(records):
+            if record != records[0]:
+                rank = self._members[index]
+                raise DisagreementError(
+                    f"rank {rank} sums {_described(record)}, and rank {self._members[0]} sums "
+                    f"{_described(records[0])}: all ranks have to sum the same arrays in the same "
+                    "order",
+                    rank,
+                )
+
+
+class _Reached:
+    """A condition on counters, as something that is waited for."""
+
+    __slots__ = ("test",)
+
+    def __init__(self, reached: Callable[[], bool]) -> None:
+        self.test = reached
+
+
+def _described(record: Sequence[int]) -> str:
+    size_bytes, kind, region, start = record
+    where = f" at byte {start:,} of shared memory {region}" if region else ""
+    return f"{size_bytes:,} bytes of {np.dtype(chr(kind))}{where}"
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _add(terms: Sequence[Array], into: Sequence[Array]) -> None:
+    """Add arrays in their order, and write the sum to each of some others.
+
+    It goes block by block, so that every block is read from memory once. An array may be among
+    both.
+    """
+    size, step = terms[0].size, max(1, _BLOCK_BYTES // terms[0].itemsize)
+    first, *others = into
+    if len(terms) == 1:
+        for each in into:
+            if each is not terms[0]:
+                np.copyto(each, terms[0])
+        return
+    scratch = np.empty(min(step, size), terms[0].dtype)
+    for begin in range(0, size, step):
+        block = slice(begin, begin + step)
+        total = scratch[: min(step, size - begin)] if len(terms) > 2 else first[block]
+        np.add(terms[0][block], terms[1][block], out=total)
+        for term in terms[2:]:
+            np.add(total, term[block], out=total)
+        if len(terms) > 2:
+            np.copyto(first[block], total)
+        for each in others:
+            np.copyto(each[block], total)
+
+
+def pieces_of(memory: Array, size_bytes: int, count: int) -> list[Array]:
+    """Cut memory into a piece for each rank, each beginning at a page."""
+    step = paged(size_bytes)
+    return [memory[index * step : index * step + size_bytes] for index in range(count)]
+
+
+def paged(size_bytes: int) -> int:
+    """Return a size in whole pages."""
+    return -(-size_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
